@@ -1,0 +1,37 @@
+"""Citing: from rows of a table or view to evidence that can be walked back to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import polars as pl
+
+from nccl_forensics.model import Evidence
+
+#: Evidence items carried per finding; the total is counted beside them.
+AT_MOST = 20
+
+
+def cite(rows: pl.DataFrame | Iterable[Mapping[str, object]], why: str, at_most: int = AT_MOST) -> tuple[Evidence, ...]:
+    """Evidence for rows that carry ``source_id`` and ``line_no`` (with ``end_line``) or ``record``."""
+    mappings = rows.head(at_most).iter_rows(named=True) if isinstance(rows, pl.DataFrame) else rows
+    out: list[Evidence] = []
+    for row in mappings:
+        if len(out) >= at_most:
+            break
+        source, line, end, record = row.get("source_id"), row.get("line_no"), row.get("end_line"), row.get("record")
+        if source is None:
+            continue
+        item_why = str(row.get("why") or why)
+        if line is not None:
+            out.append(Evidence("line", int(str(source)), int(str(line)), int(str(end)) if end is not None else None, None, (), item_why))
+        elif record is not None:
+            out.append(Evidence("record", int(str(source)), None, None, str(record), (), item_why))
+        else:
+            out.append(Evidence("file", int(str(source)), why=item_why))
+    return tuple(out)
+
+
+def cite_absence(why: str, looked_in: Iterable[str]) -> tuple[Evidence, ...]:
+    """Evidence that something is not there, with where it was looked for."""
+    return (Evidence("absence", looked_in=tuple(looked_in), why=why),)

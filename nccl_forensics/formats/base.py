@@ -1,0 +1,91 @@
+"""What a format is, and what reading one source yields.
+
+Reading is pure: a reader sees the bytes of one source and nothing else (no path, no other source, no clock, no time zone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A place that a format claims and cannot read. Lines are 1-based; ``record`` points into a document."""
+
+    reason: str
+    line_no: int | None = None
+    end_line: int | None = None
+    record: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one format made of one source.
+
+    ``frames`` hold rows by table name, with the columns of ``tables.TABLES`` (without ``source_id``).
+    ``lines`` are the line numbers (UInt32) that became records (all lines of a block), ``gaps`` what could not be read,
+    ``unmodelled`` the lines (a subset of ``lines``) of which only the prefix was understood.
+    """
+
+    frames: dict[str, pl.DataFrame] = field(default_factory=dict)
+    lines: pl.Series = field(default_factory=lambda: pl.Series("line_no", [], dtype=pl.UInt32))
+    gaps: tuple[Gap, ...] = ()
+    unmodelled: pl.Series = field(default_factory=lambda: pl.Series("line_no", [], dtype=pl.UInt32))
+    records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text source as the dispatcher hands it to a text format.
+
+    ``lines`` has one row per line that no earlier format claimed: ``line_no`` (UInt32), ``text`` (launcher prefixes, ANSI colour, CR and
+    NUL removed), ``hint_rank``, ``hint_scope``, ``hint_host``, ``hint_pid``, ``time_raw_ns``, ``time_kind`` (of the launcher's
+    prefix), and ``hit`` (the line holds one of the format's anchors).
+    """
+
+    lines: pl.DataFrame
+
+    @property
+    def hits(self) -> pl.DataFrame:
+        """The lines that hold one of the format's anchors."""
+        return self.lines.filter(pl.col("hit"))
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """A text format: claims lines or blocks of a text source.
+
+    ``anchors`` are literal substrings; only sources with a line that holds one are offered. ``priority``: smaller reads first, and a
+    line claimed by one format is not offered to the next.
+    """
+
+    name: str
+    title: str
+    tables: tuple[str, ...]
+    anchors: tuple[str, ...]
+    read: Callable[[Text], Reading]
+    priority: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFormat:
+    """A format that claims the whole file: pickle, JSON, XML, SQLite. ``sniff`` sees at most the first 64 KiB."""
+
+    name: str
+    title: str
+    tables: tuple[str, ...]
+    sniff: Callable[[bytes], bool]
+    read: Callable[[bytes], Reading]
+    priority: int = 50
+
+
+Format = TextFormat | DocumentFormat
+
+
+def line_numbers(numbers: Sequence[int]) -> pl.Series:
+    """Line numbers as the series that ``Reading`` carries."""
+    return pl.Series("line_no", numbers, dtype=pl.UInt32)

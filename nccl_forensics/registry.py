@@ -1,0 +1,55 @@
+"""How views and rules name what they read: by the names of their parameters.
+
+A function's positional parameters are tables or views. ``pl.LazyFrame`` is required, ``pl.LazyFrame | None`` optional: ``None`` is
+handed in where nothing in the bundle could have filled it (absent is not empty). Keyword-only parameters are thresholds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """One keyword-only parameter of a rule: its default and what it means."""
+
+    name: str
+    default: float | int | str | bool
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a view or rule reads."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    thresholds: tuple[Threshold, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All inputs, required ones first."""
+        return self.required + self.optional
+
+
+def inputs_of(function: Callable[..., object]) -> Inputs:
+    """Inputs and thresholds of a view or rule, read from its signature."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    required: list[str] = []
+    optional: list[str] = []
+    thresholds: list[Threshold] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = hints.get(name)
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            meaning = str(typing.get_args(hint)[1]) if typing.get_origin(hint) is typing.Annotated else ""
+            thresholds.append(Threshold(name, parameter.default, meaning))
+        elif hint is pl.LazyFrame:
+            required.append(name)
+        else:
+            optional.append(name)
+    return Inputs(tuple(required), tuple(optional), tuple(thresholds))

@@ -1,0 +1,65 @@
+"""What a table is, and the columns that several tables share.
+
+Rows that a format returns lack ``source_id``; the driver adds it. Every text table has ``line_no`` (1-based, LF-separated,
+as ``sed -n Np`` counts), every document table has ``record`` (a pointer such as ``entries[18]``). A missing value is null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+U32, I64, I32, F64, S, B = pl.UInt32(), pl.Int64(), pl.Int32(), pl.Float64(), pl.String(), pl.Boolean()
+SL = pl.List(pl.String())
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: its name, what a row is, and its columns with type and meaning."""
+
+    name: str
+    doc: str
+    columns: dict[str, tuple[pl.DataType, str]]
+
+    @property
+    def schema(self) -> dict[str, pl.DataType]:
+        """Column types as the format returns them (without ``source_id``)."""
+        return {name: dtype for name, (dtype, _) in self.columns.items()}
+
+    def frame(self, rows: list[dict[str, object]] | dict[str, list[object]] | None = None) -> pl.DataFrame:
+        """A frame of this table; columns that the rows lack are null."""
+        if not rows:
+            return pl.DataFrame(schema=self.schema)
+        return self.conform(pl.DataFrame(rows, schema_overrides=self.schema, strict=False, infer_schema_length=None))
+
+    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The same rows with exactly this table's columns, in order, cast; what does not fit a type becomes null."""
+        exprs = [
+            (pl.col(c).cast(t, strict=False) if c in frame.columns else pl.lit(None, dtype=t).alias(c)) for c, t in self.schema.items()
+        ]
+        return frame.select(exprs)
+
+
+LINE = {"line_no": (U32, "line in the source, 1-based"), "end_line": (U32, "last line of the record where it spans several")}
+RECORD = {"record": (S, "pointer into the document, such as entries[18]")}
+#: What the launcher's prefixes (mpirun, srun, torchrun, kubectl ...) said about the writer of a line.
+HINT = {
+    "hint_rank": (I32, "rank that a launcher prefix states"),
+    "hint_scope": (S, "what that number counts: global, local, task"),
+    "hint_host": (S, "host or pod that a launcher prefix states"),
+    "hint_pid": (I64, "process id that a launcher prefix states"),
+}
+TIME = {
+    "time_raw_ns": (I64, "time as written, ns; for unzoned text as if it were UTC"),
+    "time_kind": (S, "epoch, local-unzoned, monotonic"),
+}
+NCCL = {
+    **LINE,
+    "host": (S, "host of the NCCL prefix, cut at the first dot by NCCL"),
+    "pid": (I64, "process id of the NCCL prefix"),
+    "tid": (I64, "thread id of the NCCL prefix"),
+    "dev": (I32, "CUDA device current in the calling thread; not the rank"),
+    **TIME,
+    **HINT,
+}
