@@ -1,0 +1,118 @@
+"""Views: tables derived from tables, each computed once per run, found by walking this folder.
+
+A view is a function whose parameters name tables or other views (see ``registry``). ``rows`` states its bound; only a view whose
+bound does not count operations is collected, the others stay lazy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+import polars as pl
+
+from nccl_forensics.registry import Inputs, inputs_of
+
+
+class Source(Protocol):
+    """Where tables come from (``store.Store``)."""
+
+    @property
+    def present(self) -> frozenset[str]:
+        """Tables that a source of the bundle could have filled."""
+        ...
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """Rows of a table with ``source_id``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One view: its name, the bound of its rows, and the function that derives it."""
+
+    name: str
+    rows: str
+    function: Callable[..., pl.LazyFrame]
+    inputs: Inputs
+
+    @property
+    def doc(self) -> str:
+        """What a row is."""
+        return (self.function.__doc__ or "").strip()
+
+    def __call__(self, *frames: pl.LazyFrame | None) -> pl.LazyFrame:
+        """The view of these inputs, in the order of the function's parameters."""
+        return self.function(*frames)
+
+
+def view(*, rows: str) -> Callable[[Callable[..., pl.LazyFrame]], View]:
+    """Declare a view. ``rows`` bounds it in words, such as ``ranks x groups``; ``operations`` keeps it lazy."""
+
+    def declare(function: Callable[..., pl.LazyFrame]) -> View:
+        return View(function.__name__, rows, function, inputs_of(function))
+
+    return declare
+
+
+@cache
+def all_views() -> dict[str, View]:
+    """Every view by name."""
+    found: dict[str, View] = {}
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        for value in vars(module).values():
+            if isinstance(value, View):
+                found[value.name] = value
+    return found
+
+
+class Resolver:
+    """Names to frames for one run: tables are scanned, views computed at most once."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._known: dict[str, pl.LazyFrame | None] = {}
+
+    def get(self, name: str) -> pl.LazyFrame | None:
+        """The table or view, or None where nothing in the bundle could have filled it."""
+        if name not in self._known:
+            self._known[name] = self._resolve(name)
+        return self._known[name]
+
+    def _resolve(self, name: str) -> pl.LazyFrame | None:
+        declared = all_views().get(name)
+        if declared is None:
+            return self._source.scan(name) if name in self._source.present else None
+        order = list(_parameters(declared))
+        frames = {n: self.get(n) for n in order}
+        if any(frames[n] is None for n in declared.inputs.required):
+            return None
+        evidence = [n for n in order if n not in _ALWAYS]
+        if evidence and all(frames[n] is None for n in evidence):
+            return None
+        result = declared(*(frames[n] for n in order))
+        return result if declared.rows == "operations" else result.collect().lazy()
+
+    def missing(self, inputs: Inputs) -> tuple[str, ...]:
+        """Required inputs that are absent; all inputs if every one of them is."""
+        absent = [n for n in inputs.required if self.get(n) is None]
+        if absent:
+            return tuple(absent)
+        evidence = [n for n in inputs.optional if n not in _ALWAYS]
+        if not inputs.required and evidence and all(self.get(n) is None for n in evidence):
+            return tuple(evidence)
+        return ()
+
+
+#: Present in every bundle, so they say nothing about whether there is evidence.
+_ALWAYS = frozenset({"sources", "gaps"})
+
+
+def _parameters(declared: View) -> tuple[str, ...]:
+    code = declared.function.__code__
+    return code.co_varnames[: code.co_argcount]

@@ -1,0 +1,142 @@
+"""Rules: small modules that read tables and views and yield findings, found by walking this folder.
+
+A rule does not open files, read raw text, draw, log, or know other rules. Its module's docstring is its page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+import polars as pl
+
+from nccl_forensics.model import SEVERITIES, Finding, Severity
+from nccl_forensics.registry import Inputs, inputs_of
+from nccl_forensics.views import Resolver
+
+HEADINGS = ("## What it finds", "## Why it matters", "## What would refute it", "## What to do next")
+Value = float | int | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: its code, the cause it names, and what that cause explains."""
+
+    name: str
+    code: str
+    cause: str
+    severity: Severity
+    at_most: int
+    explains: tuple[str, ...]
+    function: Callable[..., Iterator[Finding]]
+    inputs: Inputs
+
+    @property
+    def page(self) -> str:
+        """The rule's page: the docstring of its module."""
+        return (sys.modules[self.function.__module__].__doc__ or "").strip()
+
+    @property
+    def title(self) -> str:
+        """First line of the page."""
+        return self.page.splitlines()[0] if self.page else self.name
+
+    def check(self, *frames: pl.LazyFrame | pl.DataFrame | None, **thresholds: Value) -> list[Finding]:
+        """Findings on these inputs, in the order of the function's parameters, at most ``at_most``, worst first as yielded."""
+        lazy = [f.lazy() if isinstance(f, pl.DataFrame) else f for f in frames]
+        found: list[Finding] = []
+        for finding in self.function(*lazy, **thresholds):
+            if len(found) == self.at_most:
+                break
+            found.append(replace(finding, cause=finding.cause or self.cause, severity=finding.severity or self.severity))
+        return found
+
+
+def rule(
+    *, name: str, code: str, cause: str, severity: Severity, at_most: int = 64, explains: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Iterator[Finding]]], Rule]:
+    """Declare a rule. ``explains`` are causes or symptom words that a finding of this rule accounts for."""
+
+    def declare(function: Callable[..., Iterator[Finding]]) -> Rule:
+        return Rule(name, code, cause, severity, at_most, explains, function, inputs_of(function))
+
+    return declare
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, by code."""
+    found: list[Rule] = []
+    for info in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        found.extend(v for v in vars(module).values() if isinstance(v, Rule))
+    return tuple(sorted(found, key=lambda r: r.code))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding with the rule that made it and its identity."""
+
+    id: str
+    fingerprint: str
+    rule: Rule
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one rule in one run."""
+
+    rule: Rule
+    status: Literal["found", "clean", "skipped", "crashed"]
+    found: tuple[Found, ...]
+    missing: tuple[str, ...]
+    thresholds: Mapping[str, Value]
+    error: str | None = None
+
+
+def fingerprint(made_by: Rule, finding: Finding) -> str:
+    """Hash of rule, cause and stable subject; without times, pids, paths and line numbers."""
+    subject = finding.subject or tuple(sorted(finding.hosts)) or tuple(str(r) for r in finding.ranks)
+    text = "\x1f".join((made_by.name, finding.cause or "", *subject))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def run_rules(resolver: Resolver, overrides: Mapping[str, Mapping[str, Value]] | None = None, prefix: str = "") -> list[Outcome]:
+    """Run every rule. A rule that raises is reported as crashed, and the others go on.
+
+    ``overrides`` are thresholds by rule name. ``prefix`` goes in front of finding ids.
+    """
+    outcomes: list[Outcome] = []
+    for r in all_rules():
+        thresholds: dict[str, Value] = {t.name: t.default for t in r.inputs.thresholds}
+        thresholds.update((overrides or {}).get(r.name, {}))
+        try:
+            missing = resolver.missing(r.inputs)
+            if missing:
+                outcomes.append(Outcome(r, "skipped", (), missing, thresholds))
+                continue
+            frames = [resolver.get(n) for n in _parameters(r)]
+            findings = r.check(*frames, **thresholds)
+        except Exception as error:
+            outcomes.append(Outcome(r, "crashed", (), (), thresholds, f"{type(error).__name__}: {error}"[:500]))
+            continue
+        found = tuple(Found(f"{prefix}{r.code}-{i + 1}", fingerprint(r, f), r, f) for i, f in enumerate(findings))
+        outcomes.append(Outcome(r, "found" if found else "clean", found, (), thresholds))
+    return outcomes
+
+
+def severity_order(severity: Severity | None) -> int:
+    """0 for critical, 3 for info."""
+    return SEVERITIES.index(severity or "info")
+
+
+def _parameters(r: Rule) -> tuple[str, ...]:
+    code = r.function.__code__
+    return code.co_varnames[: code.co_argcount]
