@@ -1,0 +1,116 @@
+"""Aligning one rank's operations with its peers': was a collective skipped, or another one called in its place?
+
+Training repeats itself. What should have come next is therefore known from the steps before, and a rank whose next operations are
+the peers' *later* ones has skipped; one that goes on in step after its odd call has called something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+#: How many operations of context decide what comes next, and how far a rank may have jumped ahead.
+CONTEXT, REACH = 8, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a rank that differs from its peers is read. ``skipped`` counts the operations it left out."""
+
+    kind: Literal["skipped", "different", "extra"]
+    skipped: int
+    sure: bool
+    why: str
+
+
+def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
+    """The next ``count`` operations after ``history``, as the latest repetition of its last operations foretells; shorter if unknown."""
+    future: list[Hashable] = []
+    line = list(history)
+    while len(future) < count:
+        following = _successor(line)
+        if following is None:
+            break
+        future.append(following)
+        line.append(following)
+    return future
+
+
+def _successor(line: Sequence[Hashable]) -> Hashable | None:
+    """What followed the longest recent context (at most CONTEXT operations) when it was seen last."""
+    for length in range(min(CONTEXT, len(line) - 1), 0, -1):
+        tail = list(line[-length:])
+        for start in range(len(line) - length - 1, -1, -1):
+            if list(line[start : start + length]) == tail:
+                return line[start + length]
+    return None
+
+
+def period(history: Sequence[Hashable]) -> int | None:
+    """Length of one step: the smallest p with the last 2·p operations repeating, or None."""
+    n = len(history)
+    for p in range(1, n // 2 + 1):
+        if all(history[n - 1 - i] == history[n - 1 - i - p] for i in range(p)):
+            return p
+    return None
+
+
+def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own: Sequence[Hashable]) -> Reading:
+    """How to read ``own`` against ``peers``, both from the first position where they differ; ``history`` is what both did before."""
+    foretold = list(peers) + expect([*history, *peers], REACH)
+    first = own[0]
+    best: tuple[int, int] | None = None  # (operations that agree after the jump, skipped)
+    for k in range(1, min(len(foretold), REACH)):
+        if foretold[k] != first:
+            continue
+        agree = _agree(own, foretold[k:])
+        if best is None or agree > best[0]:
+            best = (agree, k)
+    in_step = _agree(own[1:], foretold[1:]) if len(own) > 1 else 0
+    inserted = _agree(own[1:], foretold) if len(own) > 1 else 0
+    if inserted >= 2 and inserted > in_step and (best is None or inserted > best[0]):
+        return Reading("extra", 0, True, "it called one more operation and then went on like its peers")
+    if best is None:
+        return Reading(
+            "different", 0, len(own) > 1 or bool(history), "what it called is not what its peers call next at any later position"
+        )
+    agree, k = best
+    # Both readings may fit: one odd call and then in step, or a jump. The one that explains more of what followed wins.
+    if len(own) > 1 and in_step + 1 > agree:
+        return Reading("different", 0, True, "after the odd call it goes on in step with its peers")
+    known = len(peers) > k
+    return Reading(
+        "skipped",
+        k,
+        agree >= 2 or known or len(history) >= 2,
+        f"its next {agree} operation{'s' if agree != 1 else ''} are those that its peers do {k} later"
+        + ("" if known else " (as foretold by the steps before)"),
+    )
+
+
+def _agree(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+def deviants(signatures: Mapping[int, Hashable], expected: Hashable | None) -> tuple[tuple[int, ...], Hashable, bool]:
+    """(ranks that deviate, what the others did, whether that is certain) at one position.
+
+    The majority is right, unless there is none: then what the steps before foretell is right; else nobody can be named for certain.
+    """
+    votes: dict[Hashable, list[int]] = {}
+    for rank in sorted(signatures):
+        votes.setdefault(signatures[rank], []).append(rank)
+    ordered = sorted(votes.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    (top, most) = ordered[0]
+    tie = len(ordered) > 1 and len(ordered[1][1]) == len(most)
+    if tie and expected in votes:
+        others = tuple(r for r in sorted(signatures) if signatures[r] != expected)
+        return others, expected, True
+    others = tuple(r for r in sorted(signatures) if signatures[r] != top)
+    return others, top, not tie

@@ -1,0 +1,66 @@
+"""At the same position of a group, ranks called different collectives.
+
+## What it finds
+A rank that calls another operation than its peers at the same sequence number, and is not merely ahead of them.
+
+## Why it matters
+The ranks wait for each other in operations that cannot meet: a hang, or wrong data where sizes happen to fit.
+
+## What would refute it
+The rank's later operations are those of its peers some positions later: then it skipped one.
+
+## What to do next
+Compare the two lines of user code. Look for a condition that differs between ranks or for two collectives in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import group_words, ranks_words
+
+
+@rule(
+    name="collective-mismatch",
+    code="CO02",
+    cause="collective-mismatch",
+    severity="critical",
+    at_most=16,
+    explains=("timeout", "closed", "host-stall", "collective-stuck", "rank-died", "connection-failed", "group-deadlock"),
+)
+def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
+    """Findings of differing operations, one per group."""
+    odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
+    for row in odd.iter_rows(named=True):
+        ranks, group = tuple(row["ranks"]), group_words(row)
+        places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), row["call_site"]), ("peers", row["peer_call_site"])) if site]
+        certain = bool(row["sure"])
+        yield Finding(
+            title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
+            f"(#{row['seq']} of {group})",
+            summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}; {row['why']}."
+            + (f" ({'; '.join(places)})" if places else ""),
+            confidence="high" if certain else "medium",
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r) for r in ranks),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["found_op"]), str(row["call_site"] or "")),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
+            evidence=(
+                *cite([row], f"{ranks_words(ranks[:1])} calls {row['found_op']}"),
+                *cite(
+                    [{"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}],
+                    f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position",
+                ),
+            ),
+            remedy="Make all ranks of the group call the same operation in the same order at the two lines quoted.",
+            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            would_refute=("the rank's next operations turn out to be those that its peers do later (then it skipped one)",),
+            actions=(Action("fix-code", ranks=ranks, confidence="high" if certain else "medium"),),
+            alternatives=(("collective-skipped", ranks, "its next operations are not those that its peers do later"),),
+            metrics={"position": row["seq"]},
+        )

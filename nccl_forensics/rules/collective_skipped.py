@@ -1,0 +1,81 @@
+"""Some ranks left out a collective that the others of the group wait in.
+
+## What it finds
+Ranks whose operations from one position on are those that their peers do later: they skipped one or more collectives and went on.
+The operations of all ranks of a group are aligned with each other and with what the steps before foretell, so that a skip is told
+from another call in its place, also where later operations happen to pair up one step apart.
+
+## Why it matters
+The peers wait in the skipped collective for ever, and the rank waits in a later one: a hang until a timeout ends the job.
+
+## What would refute it
+The rank's own log or dump shows the collective at that position, or the recorder's window of that rank starts after it.
+
+## What to do next
+Look at the line of user code where the peers wait and find the condition that kept this rank from it: a branch on rank, on data,
+on a loss value or on an exception that was swallowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import group_words, operation_words, ranks_words, verb
+
+
+@rule(
+    name="collective-skipped",
+    code="CO01",
+    cause="collective-skipped",
+    severity="critical",
+    at_most=16,
+    explains=(
+        "timeout",
+        "closed",
+        "collective-mismatch",
+        "host-stall",
+        "collective-stuck",
+        "rank-died",
+        "connection-failed",
+        "group-deadlock",
+    ),
+)
+def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
+    """Findings of skipped collectives, one per group."""
+    for row in divergences.filter(pl.col("kind") == "skipped").sort("domain", "group_key").collect().iter_rows(named=True):
+        ranks = tuple(row["ranks"])
+        group = group_words(row)
+        waited = operation_words(row["expected_op"], row["seq"])
+        place = f" (peers at {row['peer_call_site']})" if row["peer_call_site"] else ""
+        own = f" at {row['call_site']}" if row["call_site"] else ""
+        yield Finding(
+            title=f"{ranks_words(ranks)} skipped {waited} of {group}; {ranks_words(row['others'])} wait in it",
+            summary=f"At position {row['seq']} of {group} {ranks_words(row['others'])} called {row['expected_op']}{place}, "
+            f"while {ranks_words(ranks)} {verb(ranks, 'was', 'were')} already in {row['found_op']}{own}: {row['why']}.",
+            confidence="high" if row["sure"] else "medium",
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r) for r in ranks),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(row["peer_call_site"] or "")),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
+            evidence=(
+                *cite([row], f"{ranks_words(ranks[:1])} calls {row['found_op']} here"),
+                *cite([_peer(row)], f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position"),
+            ),
+            remedy=f"Make every rank of {group} call {row['expected_op']}"
+            + (f" at {row['peer_call_site']}" if row["peer_call_site"] else "")
+            + ", or none: look for a branch around it that depends on the rank or on its data.",
+            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            would_refute=(f"an entry of {ranks_words(ranks)} for {waited} in another dump or log",),
+            actions=(Action("fix-code", ranks=ranks, confidence="high" if row["sure"] else "medium"),),
+            alternatives=(("collective-mismatch", ranks, "what it called next is what its peers call later, so it left one out"),),
+            metrics={"skipped": row["skipped"], "position": row["seq"]},
+        )
+
+
+def _peer(row: dict[str, object]) -> dict[str, object]:
+    return {"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}

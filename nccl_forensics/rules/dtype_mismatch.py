@@ -1,0 +1,39 @@
+"""The same collective was called with another data type on some ranks.
+
+## What it finds
+At one position of a group all ranks call the same operation, but some with another data type.
+
+## Why it matters
+Nothing reports it where byte counts agree: the result is silently wrong on every rank.
+
+## What would refute it
+The rank has no tensor of its own in this operation (receiver of a scatter, for example).
+
+## What to do next
+Look for a cast (autocast, .half(), an integer tensor) that only this rank executes before the quoted line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.model import Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import argument_findings
+
+
+@rule(
+    name="dtype-mismatch",
+    code="CO04",
+    cause="dtype-mismatch",
+    severity="critical",
+    at_most=16,
+    explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
+)
+def dtype_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
+    """Findings of this argument, one per group."""
+    yield from argument_findings(
+        divergences, "dtype", "Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares data types between ranks."
+    )

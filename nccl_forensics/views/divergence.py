@@ -1,0 +1,244 @@
+"""Where the members of a group part: the first operation in which they disagree, and how the odd ones are to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import polars as pl
+
+from nccl_forensics.alignment import Reading, deviants, expect, period, read_divergence
+from nccl_forensics.views import view
+
+DIVERGENCES = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "kind": pl.String(),
+    "seq": pl.Int64(),
+    "ranks": pl.List(pl.Int32()),
+    "others": pl.List(pl.Int32()),
+    "expected_op": pl.String(),
+    "expected_detail": pl.String(),
+    "found_op": pl.String(),
+    "found_detail": pl.String(),
+    "skipped": pl.Int32(),
+    "sure": pl.Boolean(),
+    "why": pl.String(),
+    "call_site": pl.String(),
+    "peer_call_site": pl.String(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "peer_source_id": pl.UInt32(),
+    "peer_line_no": pl.UInt32(),
+    "peer_record": pl.String(),
+    "later_seqs": pl.Int64(),
+    "last_seq": pl.Int64(),
+}
+
+#: Operations whose sizes may rightly differ between ranks, so that sizes say nothing.
+_UNEVEN = [
+    "all_to_all",
+    "all_to_all_single",
+    "all_to_all_v_single",
+    "alltoall",
+    "gather",
+    "scatter",
+    "barrier",
+    "coalesced",
+    "split",
+    "all_gather_v",
+    "all_gatherv",
+]
+#: Operations of which some ranks have no input tensor.
+_ONE_SIDED = [*_UNEVEN, "reduce_scatter_v", "new_window"]
+_BEFORE, _AFTER = 512, 64
+
+
+@view(rows="groups")
+def divergences(operations: pl.LazyFrame) -> pl.LazyFrame:
+    """The first disagreement of each group: ``kind`` is skipped, different, extra, shape, dtype or argument; ``ranks`` deviate from
+    ``others``. Cites the deviant's operation (``source_id`` …) and a peer's (``peer_source_id`` …)."""
+    ops = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
+    sized = ~pl.col("op").is_in(_UNEVEN)
+    typed = ~pl.col("op").is_in(_ONE_SIDED)
+    per_seq = ops.group_by("domain", "group_key", "seq").agg(
+        pl.col("op").n_unique().alias("ops"),
+        pl.col("shape").filter(sized).drop_nulls().n_unique().alias("shapes"),
+        pl.col("dtype").filter(typed).drop_nulls().n_unique().alias("dtypes"),
+        pl.col("red_op").drop_nulls().n_unique().alias("red_ops"),
+        pl.col("root").drop_nulls().n_unique().alias("roots"),
+        pl.col("rank").n_unique().alias("n"),
+    )
+    odd = (pl.col("ops") > 1) | (pl.col("shapes") > 1) | (pl.col("dtypes") > 1) | (pl.col("red_ops") > 1) | (pl.col("roots") > 1)
+    first = (
+        per_seq.filter((pl.col("n") > 1) & odd)
+        .group_by("domain", "group_key")
+        .agg(pl.col("seq").min().alias("at"), pl.len().alias("later_seqs"))
+        .sort("domain", "group_key")
+        .collect()
+    )
+    rows: list[dict[str, object]] = []
+    if first.height:
+        window = (
+            ops.join(first.lazy(), on=["domain", "group_key"])
+            .filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER))
+            .sort("domain", "group_key", "rank", "seq")
+            .collect()
+        )
+        for (_, _), group in window.group_by("domain", "group_key", maintain_order=True):
+            row = _read_group(group)
+            if row is not None:
+                rows.append(row)
+    return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
+
+
+def _signature(row: dict[str, object]) -> tuple[Hashable, ...]:
+    """What identifies an operation across ranks and steps, without arguments that may differ by right."""
+    sized = row["op"] not in _UNEVEN
+    return (str(row["op"]), row["shape"] if sized else None, row["dtype"] if row["op"] not in _ONE_SIDED else None)
+
+
+def _read_group(group: pl.DataFrame) -> dict[str, object] | None:
+    at = int(group["at"][0])
+    by_rank: dict[int, dict[int, dict[str, object]]] = {}
+    for row in group.iter_rows(named=True):
+        by_rank.setdefault(row["rank"], {}).setdefault(row["seq"], row)
+    here = {rank: seqs[at] for rank, seqs in by_rank.items() if at in seqs}
+    history = _history(by_rank, at)
+    base = {name: group[name][0] for name in ("domain", "group_key", "group_name", "group_desc", "comm_id", "later_seqs")}
+    base["last_seq"] = group["seq"].max()
+    base["seq"] = at
+    # Which aspect differs first: the operation itself, its type, its size, its other arguments.
+    foretold = expect(history, 1)
+    signatures = {rank: _signature(row) for rank, row in here.items()}
+    odd, right, certain = deviants(signatures, foretold[0] if foretold else None)
+    ops = {rank: row["op"] for rank, row in here.items()}
+    if len(set(ops.values())) > 1:
+        odd = tuple(r for r in odd if ops[r] != right[0]) if isinstance(right, tuple) else odd
+        peers = [r for r in sorted(here) if signatures[r] == right]
+        return _different_op(base, by_rank, history, odd, peers, certain, at)
+    for kind, name in (("dtype", "dtype"), ("shape", "shape"), ("argument", "red_op"), ("argument", "root")):
+        values: dict[int, Hashable] = {r: str(row[name]) for r, row in here.items() if row[name] is not None}
+        if len(set(values.values())) < 2:
+            continue
+        earlier = _usual(by_rank, at, name, str(next(iter(here.values()))["op"]), history)
+        odd, right, certain = deviants(values, earlier)
+        peers = [r for r in sorted(values) if values[r] == right]
+        # A jump may land on the same operation with another size: ask the alignment before calling it a wrong argument.
+        if kind == "shape":
+            jump = _jumped(by_rank, history, odd, peers, at)
+            if jump is not None and certain:
+                return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
+        label = {"red_op": "reduce op", "root": "root"}.get(name, name)
+        return _row(base, kind, by_rank, odd, peers, at, None, certain, f"{label} {values[odd[0]]} against {right}", name)
+    return None
+
+
+def _history(by_rank: dict[int, dict[int, dict[str, object]]], at: int) -> list[Hashable]:
+    """What all did before: the longest contiguous run of one rank that ends just before ``at``."""
+    best: list[Hashable] = []
+    for rank in sorted(by_rank):
+        seqs = by_rank[rank]
+        line: list[Hashable] = []
+        n = at - 1
+        while n in seqs:
+            line.append(_signature(seqs[n]))
+            n -= 1
+        if len(line) > len(best):
+            best = line[::-1]
+    return best
+
+
+def _usual(by_rank: dict[int, dict[int, dict[str, object]]], at: int, name: str, op: str, history: Sequence[Hashable]) -> Hashable | None:
+    """The argument that this position had one step earlier (any rank), for ties."""
+    step = period(history)
+    if step is None:
+        return None
+    for rank in sorted(by_rank):
+        row = by_rank[rank].get(at - step)
+        if row is not None and row["op"] == op and row[name] is not None:
+            return str(row[name])
+    return None
+
+
+def _line(seqs: dict[int, dict[str, object]], at: int) -> list[Hashable]:
+    line: list[Hashable] = []
+    while at in seqs:
+        line.append(_signature(seqs[at]))
+        at += 1
+    return line
+
+
+def _jumped(
+    by_rank: dict[int, dict[int, dict[str, object]]], history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], at: int
+) -> Reading | None:
+    own = _line(by_rank[odd[0]], at)
+    peer = max((_line(by_rank[p], at) for p in peers), key=len)
+    reading = read_divergence(history, peer, own)
+    return reading if reading.kind == "skipped" and reading.sure and len(own) + len(history) >= 2 else None
+
+
+def _different_op(
+    base: dict[str, object],
+    by_rank: dict[int, dict[int, dict[str, object]]],
+    history: Sequence[Hashable],
+    odd: Sequence[int],
+    peers: Sequence[int],
+    certain: bool,
+    at: int,
+) -> dict[str, object]:
+    peer_line = max((_line(by_rank[p], at) for p in peers), key=len)
+    readings = {r: read_divergence(history, peer_line, _line(by_rank[r], at)) for r in odd}
+    reading = readings[odd[0]]
+    kind = reading.kind
+    # Without a majority, the reading that sees a jump on one side only tells who skipped.
+    if not certain and len(peers) >= 1:
+        own_line = max((_line(by_rank[r], at) for r in odd), key=len)
+        reverse = read_divergence(history, own_line, peer_line)
+        if reading.kind != "skipped" and reverse.kind == "skipped" and reverse.sure:
+            return _row(base, "skipped", by_rank, peers, odd, at, reverse.skipped, len(history) >= 2, reverse.why)
+        certain = reading.kind == "skipped" and reverse.kind != "skipped" and reading.sure
+    return _row(base, kind, by_rank, odd, peers, at, reading.skipped, certain and reading.sure, reading.why)
+
+
+def _row(
+    base: dict[str, object],
+    kind: str,
+    by_rank: dict[int, dict[int, dict[str, object]]],
+    odd: Sequence[int],
+    peers: Sequence[int],
+    at: int,
+    skipped: int | None,
+    sure: bool,
+    why: str,
+    detail: str = "shape",
+) -> dict[str, object]:
+    own, peer = by_rank[odd[0]][at], by_rank[peers[0]][at]
+    return base | {
+        "kind": kind,
+        "ranks": list(odd),
+        "others": list(peers),
+        "expected_op": peer["op"],
+        "expected_detail": _detail(peer, detail),
+        "found_op": own["op"],
+        "found_detail": _detail(own, detail),
+        "skipped": skipped,
+        "sure": sure,
+        "why": why,
+        "call_site": own["call_site"],
+        "peer_call_site": peer["call_site"],
+        "source_id": own["source_id"],
+        "line_no": own["line_no"],
+        "record": own["record"],
+        "peer_source_id": peer["source_id"],
+        "peer_line_no": peer["line_no"],
+        "peer_record": peer["record"],
+    }
+
+
+def _detail(row: dict[str, object], name: str) -> str | None:
+    value = row[name]
+    return None if value is None else str(value)

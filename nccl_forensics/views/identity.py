@@ -1,0 +1,402 @@
+"""Who is who: from claims in paths, prefixes and contents to processes and ranks.
+
+The unit is a process (host, pid, and GPU where one process drives several). A rank is a claim of some strength; what the content
+says beats what a file name says, because files get renamed and copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+#: Strength of a claim. The gap between CONTENT and NAME matters: only content can outvote another content claim.
+CONTENT, PREFIX, WORD, NUMBER = 4, 3, 2, 1
+
+_RANK_WORD = re.compile(r"(?:^|[^a-z])(?:global_?)?rank[_\-. =]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_TRAILING = re.compile(r"^(.*?)(\d{1,6})(?:\.[A-Za-z][\w.]*)?$")
+_ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/[^/]+$")
+
+COMMS_SCHEMA = {
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "end_line_no": pl.UInt32(),
+    "host": pl.String(),
+    "pid": pl.Int64(),
+    "comm": pl.String(),
+    "comm_key": pl.String(),
+    "comm_id": pl.String(),
+    "rank": pl.Int32(),
+    "nranks": pl.Int32(),
+    "bus_id": pl.String(),
+    "nvml_dev": pl.Int32(),
+    "parent": pl.String(),
+    "started": pl.Boolean(),
+    "completed": pl.Boolean(),
+    "ended": pl.String(),
+    "hint_rank": pl.Int32(),
+    "hint_scope": pl.String(),
+}
+
+
+def rank_in_path(path: str) -> tuple[int, int] | None:
+    """(rank, strength) that a path claims, or None. The word ``rank`` before the number is a stronger claim than a bare number."""
+    base = path.rsplit("/", 1)[-1]
+    for part in (base, path.rsplit("!", 1)[-1]):
+        words = _RANK_WORD.findall(part)
+        if words:
+            return int(words[-1]), WORD
+    trailing = _TRAILING.match(base)
+    if trailing and not trailing.group(1)[-1:].isdigit():
+        return int(trailing.group(2)), NUMBER
+    return None
+
+
+@view(rows="sources")
+def path_hints(sources: pl.LazyFrame) -> pl.LazyFrame:
+    """What each path hints at: ``source_id``, ``path_rank``, ``path_strength``, ``stem``, ``attempt``, ``attempt_local_rank``."""
+    rows: list[dict[str, object]] = []
+    for source_id, path in sources.select("source_id", "path").collect().iter_rows():
+        claim = rank_in_path(path)
+        attempt = _ATTEMPT.search(path)
+        base = path.rsplit("/", 1)
+        trailing = _TRAILING.match(base[-1])
+        rows.append(
+            {
+                "source_id": source_id,
+                "path_rank": claim[0] if claim else None,
+                "path_strength": claim[1] if claim else None,
+                "stem": (base[0] + "/" if len(base) == 2 else "") + (trailing.group(1) if trailing else base[-1]),
+                "attempt": int(attempt.group(1)) if attempt else None,
+                "attempt_local_rank": int(attempt.group(2)) if attempt else None,
+            }
+        )
+    schema = {
+        "source_id": pl.UInt32(),
+        "path_rank": pl.Int32(),
+        "path_strength": pl.Int32(),
+        "stem": pl.String(),
+        "attempt": pl.Int32(),
+        "attempt_local_rank": pl.Int32(),
+    }
+    return pl.DataFrame(rows, schema=schema).lazy()
+
+
+@view(rows="processes x communicators")
+def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
+    """Communicators per process: one row per (host, pid, pointer, incarnation), with a key equal on all ranks of the communicator.
+
+    A pointer may be reused after Destroy, so an incarnation ends at its end-of-life line. Children carry no commId from NCCL 2.23 on:
+    their key is (key of the parent, splitCount, color).
+    """
+    order = ["source_id", "line_no"]
+    events = nccl_comms.filter(pl.col("comm").is_not_null()).sort(order).collect()
+    rows: list[dict[str, object]] = []
+    live: dict[tuple[object, ...], dict[str, object]] = {}
+    legacy: dict[tuple[object, ...], int] = defaultdict(int)
+    by_pointer: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
+    for e in events.iter_rows(named=True):
+        key = (e["host"], e["pid"], e["comm"], e["bus_id"] if e["pid"] is None else None)
+        row = live.get(key)
+        event = str(e["event"])
+        begins = event == "init-start" or (event == "init-complete" and (row is None or bool(row["completed"])))
+        if begins:
+            if row is not None and event == "init-start":
+                rows.append(row)
+            row = {name: e.get(name) for name in COMMS_SCHEMA}
+            row.update(started=event == "init-start", completed=False, ended=None, end_line_no=None, comm_key=None)
+            row["split"] = (e["split_count"], e["color"])
+            live[key] = row
+            by_pointer[(e["host"], e["pid"], e["comm"])].append(row)
+        if row is None:
+            row = {name: e.get(name) for name in COMMS_SCHEMA}
+            row.update(started=False, completed=False, ended=None, end_line_no=None, comm_key=None, split=(e["split_count"], e["color"]))
+            live[key] = row
+            by_pointer[(e["host"], e["pid"], e["comm"])].append(row)
+        for name in ("comm_id", "bus_id", "nvml_dev", "parent", "rank", "nranks", "hint_rank"):
+            if row[name] is None:
+                row[name] = e[name]
+        if event == "init-complete":
+            row["completed"] = True
+        elif not event.startswith("init"):
+            row["ended"] = event
+            row["end_line_no"] = e["line_no"]
+            if event.endswith("-complete"):
+                rows.append(row)
+                live.pop(key, None)
+    rows.extend(live.values())
+    rows.sort(key=lambda r: (r["source_id"], r["line_no"]))
+    for row in rows:
+        row["comm_key"] = _comm_key(row, by_pointer, legacy, 0)
+    return pl.DataFrame([{k: r[k] for k in COMMS_SCHEMA} for r in rows], schema=COMMS_SCHEMA, infer_schema_length=None).lazy()
+
+
+def _comm_key(
+    row: dict[str, object], by_pointer: dict[tuple[object, ...], list[dict[str, object]]], legacy: dict[tuple[object, ...], int], depth: int
+) -> str:
+    if row["comm_key"] is not None:
+        return str(row["comm_key"])
+    if row["comm_id"] is not None:
+        return str(row["comm_id"])
+    if row["parent"] is not None and depth < 8:
+        parents = [
+            p
+            for p in by_pointer[(row["host"], row["pid"], row["parent"])]
+            if p is not row and (p["source_id"] != row["source_id"] or int(str(p["line_no"])) <= int(str(row["line_no"])))
+        ]
+        if parents:
+            pair = row["split"]
+            split, color = pair if isinstance(pair, tuple) else (None, None)
+            return f"{_comm_key(parents[-1], by_pointer, legacy, depth + 1)}/{split}/{color}"
+    # Up to NCCL 2.15 there is no commId: the k-th communicator of a size in each process is taken for the same one.
+    ordinal_key = (row["host"], row["pid"], row["bus_id"], row["nranks"])
+    legacy[ordinal_key] += 1
+    row["comm_key"] = f"size{row['nranks']}#{legacy[ordinal_key]}"
+    return str(row["comm_key"])
+
+
+PROCESSES_SCHEMA = {
+    "proc": pl.UInt32(),
+    "rank": pl.Int32(),
+    "strength": pl.Int32(),
+    "local_rank": pl.Int32(),
+    "host": pl.String(),
+    "pid": pl.Int64(),
+    "bus_id": pl.String(),
+    "gpu_index": pl.Int32(),
+    "nccl_version": pl.String(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "conflict": pl.String(),
+}
+
+
+@view(rows="processes")
+def processes(
+    sources: pl.LazyFrame,
+    path_hints: pl.LazyFrame,
+    comms: pl.LazyFrame | None,
+    nccl_versions: pl.LazyFrame | None,
+    worker_exits: pl.LazyFrame | None,
+    stacks: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """One row per process (and GPU, where a process drives several): ``rank`` (global), ``host``, ``pid``, ``bus_id``, ``gpu_index``.
+
+    ``rank`` is null where nothing says it; ``conflict`` names claims that contradict each other.
+    """
+    people: dict[tuple[object, ...], dict[str, object]] = {}
+
+    def person(host: object, pid: object, bus: object = None) -> dict[str, object]:
+        key = (host, pid, bus)
+        if key not in people:
+            people[key] = {
+                "host": host,
+                "pid": pid,
+                "bus_id": bus,
+                "claims": [],
+                "local_rank": None,
+                "gpu_index": None,
+                "nccl_version": None,
+                "source_id": None,
+                "line_no": None,
+            }
+        return people[key]
+
+    world = 0
+    multi: set[tuple[object, object]] = set()
+    if comms is not None:
+        frame = comms.collect()
+        world = int(str(frame["nranks"].max() or 0))
+        per_pid = frame.filter(pl.col("nranks") == world).group_by("host", "pid", "comm_key").agg(pl.col("rank").n_unique().alias("n"))
+        multi = {(h, p) for h, p, n in per_pid.filter(pl.col("n") > 1).select("host", "pid", "n").iter_rows()}
+        for row in frame.iter_rows(named=True):
+            if row["pid"] is None and row["rank"] is None:
+                continue
+            slot = row["bus_id"] if (row["host"], row["pid"]) in multi or row["pid"] is None else None
+            who = person(row["host"], row["pid"], slot)
+            who["bus_id"] = who["bus_id"] or row["bus_id"]
+            who["gpu_index"] = who["gpu_index"] if who["gpu_index"] is not None else row["nvml_dev"]
+            if who["source_id"] is None:
+                who.update(source_id=row["source_id"], line_no=row["line_no"])
+            claims = who["claims"]
+            assert isinstance(claims, list)
+            if row["hint_rank"] is not None and row["hint_scope"] == "global" and (row["host"], row["pid"]) not in multi:
+                claims.append((PREFIX, row["hint_rank"], "launcher prefix"))
+            if row["nranks"] == world and row["rank"] is not None:
+                claims.append((CONTENT, row["rank"], "rank in the world communicator"))
+    if worker_exits is not None:
+        exits = worker_exits.filter(pl.col("pid").is_not_null()).collect()
+        for row in exits.iter_rows(named=True):
+            who = _same_pid(people, row["host"], row["pid"]) or person(row["host"], row["pid"])
+            claims = who["claims"]
+            assert isinstance(claims, list)
+            if row["rank"] is not None:
+                claims.append((CONTENT, row["rank"], "launcher's failure block"))
+            if row["local_rank"] is not None:
+                who["local_rank"] = row["local_rank"]
+            if who["source_id"] is None:
+                who.update(source_id=row["source_id"], line_no=row["line_no"])
+    if stacks is not None:
+        hints = path_hints.collect()
+        path_rank = {s: (r, st) for s, r, st in hints.select("source_id", "path_rank", "path_strength").iter_rows() if r is not None}
+        seen = (
+            stacks.filter(pl.col("pid").is_not_null())
+            .group_by("source_id", "pid")
+            .agg(pl.col("line_no").min(), pl.col("hint_rank").first(), pl.col("hint_scope").first(), pl.col("hint_host").first())
+            .sort("source_id", "pid")
+            .collect()
+        )
+        pids_of = seen.group_by("source_id").agg(pl.col("pid").n_unique().alias("n"))
+        single = {s for s, n in pids_of.iter_rows() if n == 1}
+        for row in seen.iter_rows(named=True):
+            who = _same_pid(people, row["hint_host"], row["pid"]) or person(row["hint_host"], row["pid"])
+            claims = who["claims"]
+            assert isinstance(claims, list)
+            if row["hint_rank"] is not None:
+                claims.append((PREFIX, row["hint_rank"], "heading of a stack"))
+            claim = path_rank.get(row["source_id"])
+            if claim and row["source_id"] in single and claim[1] == WORD:
+                claims.append((claim[1], claim[0], "name of a stack file"))
+            if who["source_id"] is None:
+                who.update(source_id=row["source_id"], line_no=row["line_no"])
+    versions = _versions(nccl_versions)
+    rows: list[dict[str, object]] = []
+    for index, key in enumerate(sorted(people, key=lambda k: tuple(str(x) for x in k))):
+        who = people[key]
+        rank, strength, conflict = settle(who.pop("claims"))  # type: ignore[arg-type]
+        who.update(proc=index, rank=rank, strength=strength, conflict=conflict)
+        who["nccl_version"] = versions.get((who["host"], who["pid"]))
+        rows.append(who)
+    return pl.DataFrame(rows, schema=PROCESSES_SCHEMA, infer_schema_length=None).lazy()
+
+
+def settle(claims: Iterable[tuple[int, int, str]]) -> tuple[int | None, int | None, str | None]:
+    """(rank, strength, conflict) of claims ``(strength, rank, how)``: the strongest wins; equals that differ are a conflict."""
+    ordered = sorted(claims, key=lambda c: -c[0])
+    if not ordered:
+        return None, None, None
+    top = ordered[0][0]
+    best: dict[int, int] = defaultdict(int)
+    for strength, rank, _ in ordered:
+        if strength == top:
+            best[rank] += 1
+    chosen = min(best, key=lambda r: (-best[r], r))
+    others = sorted({f"rank {r} by {how}" for _, r, how in ordered if r != chosen})
+    conflict = f"rank {chosen} against {', '.join(others)}" if others else None
+    if len(best) > 1 and list(best.values()).count(best[chosen]) > 1:
+        return None, top, conflict
+    return chosen, top, conflict
+
+
+def _same_pid(people: dict[tuple[object, ...], dict[str, object]], host: object, pid: object) -> dict[str, object] | None:
+    """The process known under this pid: on this host, or on any if the host is unknown or named otherwise and the pid is unique."""
+    if (host, pid, None) in people:
+        return people[(host, pid, None)]
+    same = [who for (_, p, _), who in people.items() if p == pid]
+    return same[0] if len(same) == 1 else None
+
+
+def _versions(nccl_versions: pl.LazyFrame | None) -> dict[tuple[object, object], str]:
+    if nccl_versions is None:
+        return {}
+    frame = nccl_versions.filter(pl.col("pid").is_not_null() & pl.col("version").is_not_null()).select("host", "pid", "version").collect()
+    return {(h, p): v for h, p, v in frame.iter_rows()}
+
+
+SOURCE_RANKS_SCHEMA = {"source_id": pl.UInt32(), "rank": pl.Int32(), "strength": pl.Int32(), "how": pl.String(), "conflict": pl.String()}
+
+
+@view(rows="sources")
+def source_ranks(
+    sources: pl.LazyFrame,
+    path_hints: pl.LazyFrame,
+    processes: pl.LazyFrame | None,
+    fr_dumps: pl.LazyFrame | None,
+    fr_groups: pl.LazyFrame | None,
+    stacks: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None,
+    reports: pl.LazyFrame | None,
+    nccl_comms: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """The rank whose process wrote a source, for sources of one process: ``source_id``, ``rank``, ``strength``, ``how``, ``conflict``.
+
+    A Flight Recorder dump carries no rank. Membership of its groups narrows it down (a rank is in all of its groups), the pthread ids of
+    its entries meet those of a stack, and at last the file's name counts.
+    """
+    claims: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    hints = path_hints.collect()
+    by_pid: dict[int, int] = {}
+    local_to_rank: dict[int, set[int]] = defaultdict(set)
+    if processes is not None:
+        for pid, rank, local in processes.filter(pl.col("rank").is_not_null()).select("pid", "rank", "local_rank").collect().iter_rows():
+            if pid is not None:
+                by_pid[pid] = rank
+            if local is not None:
+                local_to_rank[local].add(rank)
+    # Lines that a launcher or torch itself prefixed with the rank.
+    for table in (exceptions, watchdog, reports):
+        if table is None:
+            continue
+        said = (
+            table.filter(pl.col("hint_rank").is_not_null() & (pl.col("hint_scope") == "global"))
+            .group_by("source_id")
+            .agg(pl.col("hint_rank").n_unique().alias("n"), pl.col("hint_rank").first().alias("rank"))
+            .collect()
+        )
+        for source, n, rank in said.iter_rows():
+            if n == 1:
+                claims[source].append((PREFIX, rank, "prefix of its lines"))
+    if nccl_comms is not None and processes is not None:
+        pids = nccl_comms.group_by("source_id").agg(pl.col("pid").n_unique().alias("n"), pl.col("pid").first()).collect()
+        for source, n, pid in pids.iter_rows():
+            if n == 1 and pid in by_pid:
+                claims[source].append((CONTENT, by_pid[pid], "NCCL lines of its process"))
+    pthreads: dict[str, set[int]] = defaultdict(set)
+    if stacks is not None:
+        frame = stacks.filter(pl.col("pid").is_not_null()).select("source_id", "pid", "pthread_id").collect()
+        for source, pid, pthread in frame.unique().sort("source_id", "pid").iter_rows():
+            if pthread is not None:
+                pthreads[pthread].add(pid)
+            if pid in by_pid:
+                claims[source].append((CONTENT, by_pid[pid], "pid of its process"))
+        for source, n in frame.group_by("source_id").agg(pl.col("pid").n_unique()).iter_rows():
+            if n > 1:
+                claims.pop(source, None)
+    dumps: list[int] = []
+    if fr_dumps is not None:
+        for source, threads in fr_dumps.select("source_id", "thread_ids").collect().iter_rows():
+            dumps.append(source)
+            owners = {pid for t in (threads or []) for pid in pthreads.get(t, set())}
+            if len(owners) == 1 and (pid := owners.pop()) in by_pid:
+                claims[source].append((CONTENT, by_pid[pid], "thread ids that a stack of that process shares"))
+    if fr_groups is not None:
+        member = fr_groups.filter(pl.col("ranks").is_not_null()).select("source_id", "ranks").collect()
+        common: dict[int, set[int]] = {}
+        for source, ranks in member.iter_rows():
+            common[source] = common[source] & set(ranks) if source in common else set(ranks)
+        for source, left in common.items():
+            if len(left) == 1:
+                claims[source].append((CONTENT, left.pop(), "the one rank that is in all of its groups"))
+    attempts = {s: local for s, local in hints.select("source_id", "attempt_local_rank").iter_rows() if local is not None}
+    for source, local in attempts.items():
+        ranks_here = local_to_rank.get(local, set())
+        if len(ranks_here) == 1:
+            claims[source].append((PREFIX, next(iter(ranks_here)), "local rank of its folder"))
+        elif not ranks_here and not any(len(v) > 1 for v in local_to_rank.values()):
+            claims[source].append((NUMBER, local, "local rank of its folder"))
+    for source, rank, strength in hints.select("source_id", "path_rank", "path_strength").iter_rows():
+        if rank is None or source in attempts:
+            continue
+        if strength == WORD or source in dumps:
+            claims[source].append((strength, rank, "file name"))
+    rows = []
+    for source in sorted(claims):
+        chosen, strength, conflict = settle(claims[source])
+        how = next((h for s, r, h in sorted(claims[source], key=lambda c: -c[0]) if r == chosen), None)
+        rows.append({"source_id": source, "rank": chosen, "strength": strength, "how": how, "conflict": conflict})
+    return pl.DataFrame(rows, schema=SOURCE_RANKS_SCHEMA, infer_schema_length=None).lazy()

@@ -1,0 +1,438 @@
+"""Matching collectives: the operations of all ranks on one footing, how far each rank got, and where ranks part.
+
+Two domains are never mixed: ``fr`` (Flight Recorder, sequence numbers of the group) and ``nccl`` (own ordinals per communicator,
+because opCount is not comparable between ranks from NCCL 2.27 on; NCCL 2.27 src/enqueue.cc counts plans with proxy work only).
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+OPERATIONS = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "rank": pl.Int32(),
+    "member": pl.Int32(),
+    "nranks": pl.Int32(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "is_p2p": pl.Boolean(),
+    "peer": pl.Int32(),
+    "shape": pl.String(),
+    "out_shape": pl.String(),
+    "dtype": pl.String(),
+    "red_op": pl.Int32(),
+    "root": pl.Int32(),
+    "call_site": pl.String(),
+    "state": pl.String(),
+    "done": pl.Boolean(),
+    "created_ns": pl.Int64(),
+    "timeout_ms": pl.Int64(),
+    "order": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+
+#: NCCL prints AllReduce, the recorder all_reduce or _all_gather_base or ALLGATHER_coalesced: one word per thing.
+_OP_WORDS = {
+    "allreduce": "all_reduce",
+    "all_reduce_barrier": "barrier",
+    "allgather": "all_gather",
+    "_all_gather_base": "all_gather_base",
+    "_allgather_base": "all_gather_base",
+    "reducescatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter_base",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "bcast": "broadcast",
+}
+_DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"]
+
+
+def op_word(column: pl.Expr) -> pl.Expr:
+    """The field's word for an operation, from any spelling."""
+    lowered = column.str.to_lowercase()
+    return lowered.replace(_OP_WORDS)
+
+
+@view(rows="dumps")
+def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
+    """Flight Recorder dumps with their rank and use: ``chosen``, ``duplicate`` (same facts in another encoding), ``older`` (another
+    sample of the same process), ``stale`` (an earlier run: it ends before the chosen dumps of the others begin)."""
+    frame = (
+        fr_dumps.join(source_ranks.select("source_id", "rank", "strength", "how"), on="source_id", how="left").sort("source_id").collect()
+    )
+    rows = frame.to_dicts()
+    begins = [r["first_created_ns"] for r in rows if r["first_created_ns"] is not None]
+    ends = [r["last_created_ns"] for r in rows if r["last_created_ns"] is not None]
+    newest = max(ends) if ends else None
+    median_begin = sorted(begins)[len(begins) // 2] if begins else None
+    seen: dict[tuple[object, object], int] = {}
+    by_rank: dict[object, list[dict[str, object]]] = {}
+    for r in rows:
+        key = (r["rank"], r["content_key"])
+        encoding_rank = 0 if r["encoding"] == "pickle" else 1
+        if r["content_key"] is not None and r["rank"] is not None and key in seen:
+            other = rows[seen[key]]
+            loser = r if encoding_rank >= (0 if other["encoding"] == "pickle" else 1) else other
+            loser["use"] = "duplicate"
+            if loser is other:
+                seen[key] = rows.index(r)
+        else:
+            seen[key] = rows.index(r)
+        r.setdefault("use", None)
+    for r in rows:
+        if r["use"] is None:
+            by_rank.setdefault(r["rank"] if r["rank"] is not None else f"source {r['source_id']}", []).append(r)
+    for group in by_rank.values():
+        group.sort(key=lambda r: (_known(r["last_created_ns"]), -_known(r["source_id"])))
+        group[-1]["use"] = "chosen"
+        for r in group[:-1]:
+            r["use"] = "older"
+    # Stale: everything in it happened before most of the other dumps even begin, by more than their own length.
+    chosen = [r for r in rows if r["use"] == "chosen" and r["last_created_ns"] is not None]
+    if newest is not None and median_begin is not None and len(chosen) > 1:
+        for r in rows:
+            end = r["last_created_ns"]
+            if end is not None and end < median_begin - 60 * 10**9 and newest - end > 10 * 60 * 10**9:
+                r["use"] = "stale"
+    schema = dict(frame.schema) | {"use": pl.String()}
+    return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
+
+
+def _known(value: object) -> int:
+    return int(str(value)) if value is not None else -1
+
+
+@view(rows="ranks x groups")
+def fr_pg_names(fr_status: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, fr_entries: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Local group numbers to group names, per dump: ``source_id``, ``pg_id``, ``pg_name``, ``inferred``.
+
+    Entries say it. For groups without an entry: numbers grow in order of creation and so do numeric names, so where a dump lists as many
+    groups as counters, both are matched in order; entries that contradict this switch the inference off.
+    """
+    schema = {"source_id": pl.UInt32(), "pg_id": pl.Int32(), "pg_name": pl.String(), "inferred": pl.Boolean()}
+    known: dict[int, dict[int, str]] = {}
+    if fr_entries is not None:
+        pairs = fr_entries.filter(pl.col("pg_name").is_not_null()).select("source_id", "pg_id", "pg_name").unique().collect()
+        for source, pg_id, name in pairs.iter_rows():
+            known.setdefault(source, {})[pg_id] = name
+    inferred: dict[int, dict[int, str]] = {}
+    if fr_status is not None and fr_groups is not None:
+        ids = fr_status.group_by("source_id").agg(pl.col("pg_id").unique().sort()).collect()
+        names = dict(fr_groups.group_by("source_id").agg(pl.col("pg_name").unique()).collect().iter_rows())
+        for source, numbers in ids.iter_rows():
+            listed = [n for n in names.get(source, []) if n is not None]
+            if len(listed) != len(numbers) or not all(n.isdigit() for n in listed):
+                continue
+            guess = dict(zip(numbers, sorted(listed, key=int), strict=True))
+            if all(guess.get(i) == n for i, n in known.get(source, {}).items()):
+                inferred[source] = guess
+    rows = [(s, i, n, False) for s, pairs in known.items() for i, n in pairs.items()]
+    rows += [(s, i, n, True) for s, pairs in inferred.items() for i, n in pairs.items() if i not in known.get(s, {})]
+    return pl.DataFrame(sorted(rows), schema=schema, orient="row").lazy()
+
+
+@view(rows="operations")
+def operations(
+    fr_entries: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None,
+    nccl_ops: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """Every collective and send/recv with its rank, group and position: columns of ``OPERATIONS``.
+
+    ``seq`` counts from 1 in the ``fr`` domain (the recorder's number) and from 0 in the ``nccl`` domain (our ordinal). ``rank`` is global.
+    """
+    parts: list[pl.LazyFrame] = []
+    if fr_entries is not None and dumps is not None:
+        parts.append(_fr_operations(fr_entries, dumps))
+    if nccl_ops is not None:
+        parts.append(_nccl_operations(nccl_ops, comms, processes))
+    if not parts:
+        return pl.LazyFrame(schema=OPERATIONS)
+    return pl.concat([_conform(p) for p in parts], how="vertical")
+
+
+def _conform(frame: pl.LazyFrame) -> pl.LazyFrame:
+    have = frame.collect_schema().names()
+    return frame.select([(pl.col(c).cast(t) if c in have else pl.lit(None, dtype=t).alias(c)) for c, t in OPERATIONS.items()])
+
+
+def _fr_operations(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFrame:
+    chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("source_id", "rank")
+    p2p = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
+    nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
+    key = pl.when(nameless).then(pl.format("pg_id:{}", pl.col("pg_id"))).otherwise(pl.format("pg:{}", pl.col("pg_name")))
+    op = op_word(pl.col("op"))
+    peer = pl.when(op == "send").then(pl.col("peer_dst")).when(op == "recv").then(pl.col("peer_src"))
+    return fr_entries.join(chosen, on="source_id").with_columns(
+        domain=pl.lit("fr"),
+        group_key=key,
+        group_name=pl.col("pg_name"),
+        group_desc=pl.col("pg_desc"),
+        seq=pl.when(p2p).then(pl.col("p2p_seq_id")).otherwise(pl.col("collective_seq_id")),
+        op=op,
+        is_p2p=p2p,
+        peer=peer,
+        shape=pl.col("input_sizes"),
+        out_shape=pl.col("output_sizes"),
+        dtype=pl.col("input_dtypes"),
+        call_site=pl.col("user_frame"),
+        done=(pl.col("state") == "completed") | pl.col("time_completed_ns").is_not_null(),
+        created_ns=pl.col("time_created_ns"),
+        order=pl.col("record_id"),
+        line_no=pl.lit(None, dtype=pl.UInt32()),
+    )
+
+
+def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl.LazyFrame:
+    # CALL lines repeat COLL lines of the same call: they carry no opCount and count only where a process has nothing else.
+    ops = nccl_ops.with_columns(has_count=pl.col("op_count").is_not_null().any().over("host", "pid", "source_id"))
+    ops = ops.filter(pl.col("op_count").is_not_null() | ~pl.col("has_count")).drop("has_count")
+    ops = ops.filter(~pl.col("unofficial").fill_null(False))
+    if comms is None:
+        members = pl.LazyFrame(
+            schema={
+                "host": pl.String(),
+                "pid": pl.Int64(),
+                "comm": pl.String(),
+                "comm_key": pl.String(),
+                "comm_id": pl.String(),
+                "member": pl.Int32(),
+                "begin": pl.UInt32(),
+                "world_rank": pl.Int32(),
+                "comm_nranks": pl.Int32(),
+            }
+        )
+    else:
+        world = comms.select(pl.col("nranks").max().alias("world"))
+        members = (
+            comms.join(world, how="cross")
+            .select(
+                "host",
+                "pid",
+                "comm",
+                "comm_key",
+                "comm_id",
+                pl.col("rank").alias("member"),
+                pl.col("line_no").alias("begin"),
+                pl.when(pl.col("nranks") == pl.col("world")).then(pl.col("rank")).alias("world_rank"),
+                pl.col("nranks").alias("comm_nranks"),
+                pl.col("bus_id").alias("comm_bus"),
+            )
+            .sort("begin")
+        )
+        # A process that never joined the world communicator keeps the rank that its other claims give.
+        if processes is not None:
+            one_gpu = processes.filter(pl.len().over("host", "pid") == 1).select("host", "pid", pl.col("rank").alias("proc_rank"))
+            many = processes.filter(pl.len().over("host", "pid") > 1).select(
+                "host", "pid", pl.col("bus_id").alias("comm_bus"), pl.col("rank").alias("slot_rank")
+            )
+            members = members.join(one_gpu, on=["host", "pid"], how="left", nulls_equal=True)
+            members = members.join(many, on=["host", "pid", "comm_bus"], how="left", nulls_equal=True)
+            members = members.with_columns(world_rank=pl.coalesce("world_rank", "slot_rank", "proc_rank")).drop("slot_rank", "proc_rank")
+        members = members.drop("comm_bus").sort("begin")
+    joined = ops.sort("line_no").join_asof(
+        members, left_on="line_no", right_on="begin", by=["host", "pid", "comm"], strategy="backward", check_sortedness=False
+    )
+    p2p = pl.col("op").str.to_lowercase().is_in(["send", "recv"])
+    unknown = pl.format("size{}#{}", pl.col("nranks"), pl.col("comm"))
+    numbered = joined.with_columns(
+        is_p2p=p2p, group_key=pl.coalesce("comm_key", unknown), rank=pl.coalesce("world_rank", "global_rank", "hint_rank")
+    ).sort("source_id", "line_no")
+    position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over("host", "pid", "comm", "begin", "group_key") - 1
+    return numbered.with_columns(
+        domain=pl.lit("nccl"),
+        nranks=pl.coalesce("comm_nranks", "nranks"),
+        seq=pl.when(pl.col("is_p2p")).then(None).otherwise(position),
+        op=op_word(pl.col("op")),
+        peer=pl.when(pl.col("is_p2p")).then(pl.col("root")),
+        shape=pl.col("count").cast(pl.String),
+        dtype=pl.col("dtype").replace_strict(
+            dict(enumerate(_DTYPES)), default=pl.format("type{}", pl.col("dtype")), return_dtype=pl.String
+        ),
+        root=pl.when(pl.col("is_p2p")).then(None).otherwise(pl.col("root")),
+        done=pl.lit(None, dtype=pl.Boolean()),
+        created_ns=pl.lit(None, dtype=pl.Int64()),
+        order=pl.col("line_no").cast(pl.Int64),
+        state=pl.lit(None, dtype=pl.String()),
+        call_site=pl.lit(None, dtype=pl.String()),
+        record=pl.lit(None, dtype=pl.String()),
+        out_shape=pl.lit(None, dtype=pl.String()),
+    )
+
+
+@view(rows="groups")
+def groups(
+    operations: pl.LazyFrame | None,
+    fr_groups: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """Process groups and communicators: ``domain``, ``group_key``, ``group_name``, ``group_desc``, ``comm_id``, ``members`` (global ranks
+    that evidence names), ``size`` (as stated; null where nothing states it)."""
+    schema = {
+        "domain": pl.String(),
+        "group_key": pl.String(),
+        "group_name": pl.String(),
+        "group_desc": pl.String(),
+        "comm_id": pl.String(),
+        "members": pl.List(pl.Int32()),
+        "size": pl.Int32(),
+    }
+    out: dict[tuple[str, str], dict[str, object]] = {}
+    if operations is not None:
+        agg = (
+            operations.filter(pl.col("rank").is_not_null())
+            .group_by("domain", "group_key")
+            .agg(
+                pl.col("group_name").first(),
+                pl.col("group_desc").drop_nulls().first(),
+                pl.col("comm_id").first(),
+                pl.col("rank").unique().sort().alias("members"),
+                pl.col("nranks").max().alias("size"),
+            )
+            .collect()
+        )
+        for row in agg.iter_rows(named=True):
+            out[(row["domain"], row["group_key"])] = dict(row)
+    if comms is not None:
+        frame = comms.collect()
+        world = int(str(frame["nranks"].max() or 0))
+        rank_of = _rank_of(processes)
+        for row in frame.iter_rows(named=True):
+            key = ("nccl", row["comm_key"])
+            entry = out.setdefault(
+                key,
+                {
+                    "domain": "nccl",
+                    "group_key": row["comm_key"],
+                    "group_name": None,
+                    "group_desc": None,
+                    "comm_id": row["comm_id"],
+                    "members": [],
+                    "size": None,
+                },
+            )
+            entry["size"] = row["nranks"] if row["nranks"] is not None else entry["size"]
+            entry["comm_id"] = entry["comm_id"] or row["comm_id"]
+            rank = row["rank"] if row["nranks"] == world else rank_of.get((row["host"], row["pid"], row["bus_id"]))
+            members = entry["members"]
+            assert isinstance(members, list)
+            if rank is not None and rank not in members:
+                members.append(rank)
+    if fr_groups is not None:
+        stated = fr_groups.filter(pl.col("ranks").is_not_null() & pl.col("pg_name").is_not_null())
+        seen = stated.group_by("pg_name").agg(pl.col("pg_desc").first(), pl.col("ranks").unique()).collect()
+        for name, desc, lists in seen.iter_rows():
+            union = sorted({r for ranks in lists for r in ranks})
+            entry = out.setdefault(
+                ("fr", f"pg:{name}"),
+                {
+                    "domain": "fr",
+                    "group_key": f"pg:{name}",
+                    "group_name": name,
+                    "group_desc": desc,
+                    "comm_id": None,
+                    "members": [],
+                    "size": None,
+                },
+            )
+            if len(lists) == 1:
+                entry["members"], entry["size"] = union, len(union)
+            entry["group_desc"] = entry["group_desc"] or desc
+    # The default group holds every rank of the job, so each rank with a dump is in it even before its first operation.
+    if dumps is not None:
+        everyone = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list()
+        for entry in out.values():
+            if entry["domain"] == "fr" and (entry["group_desc"] == "default_pg" or entry["group_key"] == "pg:0") and entry["size"] is None:
+                members = entry["members"]
+                assert isinstance(members, list)
+                entry["members"] = sorted({*members, *everyone})
+    rows = [out[k] for k in sorted(out)]
+    for row in rows:
+        members = row["members"]
+        assert isinstance(members, list)
+        row["members"] = sorted(members)
+    return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
+
+
+def _rank_of(processes: pl.LazyFrame | None) -> dict[tuple[object, object, object], int]:
+    if processes is None:
+        return {}
+    out: dict[tuple[object, object, object], int] = {}
+    frame = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "bus_id", "rank").collect()
+    for host, pid, bus, rank in frame.iter_rows():
+        out[(host, pid, bus)] = rank
+    return out
+
+
+@view(rows="ranks x groups")
+def progress(
+    operations: pl.LazyFrame, fr_status: pl.LazyFrame | None, fr_pg_names: pl.LazyFrame | None, dumps: pl.LazyFrame | None
+) -> pl.LazyFrame:
+    """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
+
+    Counters of the recorder (``pg_status``) survive a ring wrap and empty dumps; they count collectives only where the group has no
+    send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone.
+    """
+    collectives = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
+    last = pl.col("seq") == pl.col("seq").max()
+    seen = collectives.group_by("domain", "group_key", "rank").agg(
+        pl.col("seq").min().alias("first_seq"),
+        pl.col("seq").max().alias("last_seq"),
+        pl.col("seq").filter(pl.col("done")).max().alias("last_done"),
+        pl.col("seq").filter(~pl.col("done").fill_null(True)).min().alias("first_pending"),
+        pl.len().alias("count"),
+        pl.col("op").filter(last).last().alias("last_op"),
+        pl.col("call_site").filter(last).last().alias("last_call_site"),
+        pl.col("created_ns").max().alias("last_created_ns"),
+        pl.col("order").max().alias("last_order"),
+        pl.col("source_id").filter(last).last(),
+        pl.col("line_no").filter(last).last(),
+        pl.col("record").filter(last).last(),
+        pl.col("timeout_ms").filter(last).last(),
+    )
+    if fr_status is None or fr_pg_names is None or dumps is None:
+        return seen.with_columns(
+            status_enqueued=pl.lit(None, dtype=pl.Int64()),
+            status_done=pl.lit(None, dtype=pl.Int64()),
+            status_record=pl.lit(None, dtype=pl.String()),
+        ).sort("domain", "group_key", "rank")
+    has_p2p = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p")).select("group_key").unique()
+    chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null() & (pl.col("comm_lib_version").fill_null("") != ""))
+    status = (
+        fr_status.join(fr_pg_names.select("source_id", "pg_id", "pg_name"), on=["source_id", "pg_id"])
+        .join(chosen.select("source_id", "rank"), on="source_id")
+        .select(
+            pl.lit("fr").alias("domain"),
+            pl.format("pg:{}", pl.col("pg_name")).alias("group_key"),
+            "rank",
+            pl.col("last_enqueued").alias("status_enqueued"),
+            pl.col("last_completed").alias("status_done"),
+            pl.col("record").alias("status_record"),
+            pl.col("source_id").alias("status_source"),
+        )
+        .join(has_p2p, on="group_key", how="anti")
+    )
+    both = seen.join(status, on=["domain", "group_key", "rank"], how="full", coalesce=True)
+    return (
+        both.with_columns(
+            last_seq=pl.max_horizontal("last_seq", "status_enqueued"),
+            last_done=pl.max_horizontal("last_done", "status_done"),
+            source_id=pl.coalesce("source_id", "status_source"),
+            record=pl.coalesce("record", "status_record"),
+            count=pl.col("count").fill_null(0),
+        )
+        .drop("status_source")
+        .sort("domain", "group_key", "rank")
+    )

@@ -1,0 +1,319 @@
+"""Who waits for whom: edges between ranks across groups, and the ranks at the end of every walk."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+WAITS = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "kind": pl.String(),
+    "waiter": pl.Int32(),
+    "awaited": pl.Int32(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "behind": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "call_site": pl.String(),
+    "timeout_ms": pl.Int64(),
+    "created_ns": pl.Int64(),
+}
+
+
+@view(rows="ranks x groups")
+def waits(operations: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame, divergences: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
+
+    ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
+    ``p2p`` (its send or receive has no partner there), ``gpu`` (the awaited rank enqueued it and its GPU has not finished what the
+    peers finished). Positions of a group are compared up to its first divergence only: after it the numbers no longer mean the same.
+    At most one edge per waiter, awaited rank and group.
+    """
+    limits: dict[tuple[str, str], int] = {}
+    if divergences is not None:
+        split = divergences.filter(pl.col("kind").is_in(["skipped", "different", "extra"])).select("domain", "group_key", "seq").collect()
+        limits = {(d, g): s for d, g, s in split.iter_rows()}
+    state = progress.collect()
+    info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
+    rows: list[dict[str, object]] = []
+    # With evidence of one rank alone nobody can be compared.
+    for (domain, key), part in state.group_by("domain", "group_key", maintain_order=True):
+        group = info.get((str(domain), str(key)))
+        if group is None or (str(domain), str(key)) in limits:
+            continue
+        last = {r: s for r, s in part.select("rank", "last_seq").iter_rows() if s is not None}
+        done = {r: s for r, s in part.select("rank", "last_done").iter_rows() if s is not None}
+        if not last:
+            continue
+        front = max(last.values())
+        members = set(group["members"]) | set(last)
+        slow = {r: s for r, s in last.items() if s < front}
+        facts = {r["rank"]: r for r in part.iter_rows(named=True)}
+        reached = max(done.values(), default=None)
+        gpu = {
+            r: d
+            for r, d in done.items()
+            if reached is not None and d < reached and last.get(r, d) > d and last.get(r, d) >= min(reached, d + 1)
+        }
+        for waiter in sorted(last):
+            fact = facts[waiter]
+            base = _edge(group, fact, waiter)
+            for awaited in sorted(members):
+                if awaited == waiter:
+                    continue
+                if awaited in slow and last[waiter] > slow[awaited]:
+                    seq = slow[awaited] + 1
+                    kind = "gpu" if awaited in gpu else "behind"
+                    rows.append(base | {"kind": kind, "awaited": awaited, "seq": seq, "behind": last[waiter] - slow[awaited]})
+                elif awaited in gpu and done.get(waiter, -1) > gpu[awaited]:
+                    rows.append(base | {"kind": "gpu", "awaited": awaited, "seq": gpu[awaited] + 1, "behind": done[waiter] - gpu[awaited]})
+                elif awaited not in last and fact["first_pending"] is not None and len(last) > 1:
+                    rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": fact["first_pending"], "behind": None})
+    rows += _p2p(operations, info)
+    rows = _name_operations(rows, operations)
+    return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
+
+
+def _edge(group: dict[str, object], fact: dict[str, object], waiter: int) -> dict[str, object]:
+    return {
+        "domain": group["domain"],
+        "group_key": group["group_key"],
+        "group_name": group["group_name"],
+        "group_desc": group["group_desc"],
+        "comm_id": group["comm_id"],
+        "waiter": waiter,
+        "op": fact["last_op"],
+        "source_id": fact["source_id"],
+        "line_no": fact["line_no"],
+        "record": fact["record"],
+        "call_site": fact["last_call_site"],
+        "timeout_ms": fact["timeout_ms"],
+        "created_ns": fact["last_created_ns"],
+    }
+
+
+def _p2p(operations: pl.LazyFrame, info: dict[tuple[object, object], dict[str, object]]) -> list[dict[str, object]]:
+    """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer."""
+    pending = (
+        operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & ~pl.col("done").fill_null(False) & pl.col("peer").is_not_null())
+        .filter(pl.col("op").is_in(["send", "recv"]))
+        .group_by("domain", "group_key", "rank", "op", "peer")
+        .agg(
+            pl.len().alias("n"),
+            *[
+                pl.col(c).sort_by("order").first()
+                for c in ("seq", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns")
+            ],
+        )
+        .sort("domain", "group_key", "rank", "op", "peer")
+        .collect()
+    )
+    posted: dict[tuple[object, ...], int] = {}
+    edges: list[tuple[dict[str, object], dict[str, object], int]] = []
+    for row in pending.iter_rows(named=True):
+        group = info.get((row["domain"], row["group_key"]))
+        members = group["members"] if group else None
+        if group is None or not isinstance(members, list) or not 0 <= row["peer"] < len(members):
+            continue
+        peer = members[row["peer"]]
+        posted[(row["group_key"], row["rank"], row["op"], peer)] = row["n"]
+        edges.append((group, row, peer))
+    rows: list[dict[str, object]] = []
+    for group, row, peer in edges:
+        partner = "recv" if row["op"] == "send" else "send"
+        if posted.get((row["group_key"], peer, partner, row["rank"]), 0) >= int(str(row["n"])):
+            continue
+        rows.append(
+            _edge(
+                group,
+                row | {"last_op": row["op"], "last_call_site": row["call_site"], "last_created_ns": row["created_ns"]},
+                int(str(row["rank"])),
+            )
+            | {"kind": "p2p", "awaited": peer, "seq": row["seq"], "behind": None}
+        )
+    return rows
+
+
+def _name_operations(rows: list[dict[str, object]], operations: pl.LazyFrame) -> list[dict[str, object]]:
+    """The operation that each waiter waits in (its own record of ``seq``), instead of its last one."""
+    wanted = {(r["domain"], r["group_key"], r["waiter"], r["seq"]) for r in rows if r["kind"] != "p2p" and r["seq"] is not None}
+    if not wanted:
+        return rows
+    keys = pl.DataFrame(
+        sorted(wanted, key=str),
+        schema={"domain": pl.String(), "group_key": pl.String(), "rank": pl.Int32(), "seq": pl.Int64()},
+        orient="row",
+    )
+    columns = ("op", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns")
+    found = (
+        operations.filter(~pl.col("is_p2p"))
+        .join(keys.lazy(), on=["domain", "group_key", "rank", "seq"])
+        .select(*keys.columns, *columns)
+        .collect()
+    )
+    by_key = {(r["domain"], r["group_key"], r["rank"], r["seq"]): r for r in found.iter_rows(named=True)}
+    out = []
+    for row in rows:
+        match = by_key.get((row["domain"], row["group_key"], row["waiter"], row["seq"]))
+        out.append(row | {c: match[c] for c in columns} if match and row["kind"] != "p2p" else row)
+    return out
+
+
+BLOCKERS = {
+    "rank": pl.Int32(),
+    "kind": pl.String(),
+    "waiters": pl.List(pl.Int32()),
+    "direct_waiters": pl.List(pl.Int32()),
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "behind": pl.Int64(),
+    "cycle": pl.List(pl.Int32()),
+    "pending": pl.Boolean(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "call_site": pl.String(),
+    "own_source_id": pl.UInt32(),
+    "own_line_no": pl.UInt32(),
+    "own_record": pl.String(),
+    "own_last_op": pl.String(),
+    "own_last_seq": pl.Int64(),
+    "own_call_site": pl.String(),
+}
+
+
+@view(rows="ranks")
+def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
+    """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
+
+    ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle).
+    ``pending``: the rank has enqueued work that is not known to be completed. Cites a waiter's operation (``source_id`` …) and the
+    blocker's own last one (``own_…``).
+    """
+    edges = waits.collect()
+    rows: list[dict[str, object]] = []
+    if not edges.height:
+        return pl.DataFrame(rows, schema=BLOCKERS).lazy()
+    strong = edges.filter(pl.col("kind") != "unseen")
+    out: dict[int, set[int]] = defaultdict(set)
+    into: dict[int, set[int]] = defaultdict(set)
+    for waiter, awaited in strong.select("waiter", "awaited").iter_rows():
+        out[waiter].add(awaited)
+        into[awaited].add(waiter)
+    gpu = set(strong.filter(pl.col("kind") == "gpu")["awaited"].to_list())
+    unseen = set(edges.filter(pl.col("kind") == "unseen")["awaited"].to_list()) - set(out) - set(into)
+    sinks = sorted(r for r in into if not out[r])
+    cycles: list[list[int]] = []
+    if not sinks:
+        sinks, cycles = _circle(out, into, gpu)
+    chosen: list[tuple[int, str]] = [(r, "gpu" if r in gpu else "behind") for r in sinks]
+    covered = set(sinks)
+    for cycle in cycles:
+        chosen += [(r, "cycle") for r in cycle if r not in covered]
+    if not chosen:
+        for waiter, awaited in edges.filter(pl.col("kind") == "unseen").select("waiter", "awaited").iter_rows():
+            if awaited in unseen:
+                into[awaited].add(waiter)
+        chosen = [(r, "unseen") for r in sorted(unseen)]
+    own = progress.sort("last_created_ns", "last_order", nulls_last=False).collect()
+    latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
+    pending = set(own.filter((pl.col("last_done") < pl.col("last_seq")) | pl.col("first_pending").is_not_null())["rank"].to_list())
+    for rank, kind in chosen:
+        direct = edges.filter(pl.col("awaited") == rank).sort("seq", "waiter", nulls_last=True)
+        preferred = direct.filter(pl.col("kind") != "unseen")
+        edge = (preferred if preferred.height else direct).row(0, named=True)
+        mine = latest.get(rank, {})
+        in_group = own.filter((pl.col("rank") == rank) & (pl.col("group_key") == edge["group_key"]))
+        place = in_group.row(0, named=True) if in_group.height else mine
+        rows.append(
+            {name: edge.get(name) for name in BLOCKERS if name in edge}
+            | {
+                "rank": rank,
+                "kind": kind,
+                "waiters": sorted(_reach(into, rank) - {rank}),
+                "direct_waiters": sorted(set(direct["waiter"].to_list())),
+                "cycle": next((c for c in cycles if rank in c), None),
+                "pending": rank in pending,
+                "own_source_id": place.get("source_id"),
+                "own_line_no": place.get("line_no"),
+                "own_record": place.get("record"),
+                "own_last_op": place.get("last_op"),
+                "own_last_seq": place.get("last_seq"),
+                "own_call_site": mine.get("last_call_site"),
+            }
+        )
+    return pl.DataFrame(rows, schema=BLOCKERS, infer_schema_length=None).lazy()
+
+
+def _reach(into: dict[int, set[int]], rank: int) -> set[int]:
+    seen: set[int] = set()
+    todo = [rank]
+    while todo:
+        for waiter in into.get(todo.pop(), ()):
+            if waiter not in seen:
+                seen.add(waiter)
+                todo.append(waiter)
+    return seen
+
+
+def _circle(out: dict[int, set[int]], into: dict[int, set[int]], gpu: set[int]) -> tuple[list[int], list[list[int]]]:
+    """Where nobody is free: ranks whose GPU stands still break the circle; else the circles themselves (closed components)."""
+    if gpu:
+        return sorted(gpu), []
+    components = _components(out)
+    closed = [c for c in components if len(c) > 1 and all(target in c for r in c for target in out[r])]
+    return [], [sorted(c) for c in closed]
+
+
+def _components(out: dict[int, set[int]]) -> list[set[int]]:
+    """Strongly connected components (Tarjan, iterative)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on: set[int] = set()
+    found: list[set[int]] = []
+    for root in sorted(out):
+        if root in index:
+            continue
+        work = [(root, iter(sorted(out[root])))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on.add(root)
+        while work:
+            node, targets = work[-1]
+            step = next((t for t in targets if t not in index or t in on), None)
+            if step is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    component: set[int] = set()
+                    while True:
+                        member = stack.pop()
+                        on.discard(member)
+                        component.add(member)
+                        if member == node:
+                            break
+                    found.append(component)
+            elif step in index:
+                low[node] = min(low[node], index[step])
+            else:
+                index[step] = low[step] = len(index)
+                stack.append(step)
+                on.add(step)
+                work.append((step, iter(sorted(out[step]))))
+    return found

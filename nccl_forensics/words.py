@@ -1,0 +1,50 @@
+"""Small wording helpers that rules and reports share: rank lists, groups, operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
+    """``0-2, 4, 6-7``; at most so many ranges, then ``… (n ranks)``."""
+    numbers = sorted(set(ranks))
+    ranges: list[str] = []
+    start = previous = None
+    for n in [*numbers, None]:
+        if previous is not None and n != previous + 1:
+            ranges.append(str(start) if start == previous else f"{start}-{previous}")
+            start = n
+        if start is None:
+            start = n
+        previous = n
+    if len(ranges) > at_most:
+        return f"{', '.join(ranges[:at_most])} … ({len(numbers)} ranks)"
+    return ", ".join(ranges)
+
+
+def ranks_words(ranks: Iterable[int]) -> str:
+    """``rank 3`` or ``ranks 0-2, 4``."""
+    numbers = sorted(set(ranks))
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {rank_list(numbers)}"
+
+
+def verb(ranks: Iterable[int], one: str, many: str) -> str:
+    """The verb that fits the number of ranks."""
+    return one if len(set(ranks)) == 1 else many
+
+
+def group_words(row: Mapping[str, object]) -> str:
+    """How a process group or communicator is called: ``default_pg (0)``, ``tp_2 (3)``, ``communicator 0x1d7e…``."""
+    name, desc, comm = row.get("group_name"), row.get("group_desc"), row.get("comm_id")
+    if desc and name and desc != name:
+        return f"process group {desc} ({name})"
+    if name or desc:
+        return f"process group {name or desc}"
+    if comm:
+        return f"communicator {comm}"
+    return f"group {row.get('group_key')}"
+
+
+def operation_words(op: object, seq: object) -> str:
+    """``all_reduce #18``."""
+    return f"{op or 'operation'} #{seq}" if seq is not None else str(op or "an operation")
