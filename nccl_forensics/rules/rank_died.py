@@ -1,0 +1,106 @@
+"""A process is gone by a fault of its own, and the others went down with it.
+
+## What it finds
+Ranks that ended by SIGKILL, a crash or an exception of their own, or that vanished while all peers took their communicators down.
+Terminations by the launcher, closed connections and timeouts are consequences and never count here.
+
+## Why it matters
+All others wait for a dead rank until a timeout; their errors come later and drown the first one. What a launcher calls its root cause
+is the smallest time stamp at one-second resolution, often an innocent rank.
+
+## What would refute it
+The rank's own log shows orderly work after the time of its alleged death, or an earlier fault of another rank that took it down.
+
+## What to do next
+SIGKILL: look for the out-of-memory killer and the scheduler. Exception: read its traceback. Crash: get the core file or a native stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words
+
+#: What to say and do for each kind of ending.
+_SAID = {
+    "killed": (
+        "was killed (SIGKILL)",
+        "Find out who killed it: the kernel's out-of-memory killer, a cgroup limit, the scheduler or a person.",
+    ),
+    "segfault": ("crashed (SIGSEGV)", "Get a core file or run with faulthandler to see where it crashed."),
+    "bus-error": ("crashed (SIGBUS)", "SIGBUS is often a full /dev/shm: check its size and use."),
+    "fpe": ("crashed (SIGFPE)", "Get a native stack."),
+    "illegal": ("crashed (SIGILL)", "The binary may not fit this CPU."),
+    "abort": ("aborted (SIGABRT)", "Look for the C++ message before it on standard error."),
+    "exception": ("raised an exception", "Fix the exception at the quoted line."),
+    "exit": ("left early", "Find out why it left: its standard error is not in the evidence or says nothing."),
+    "vanished": ("disappeared without a word", "Ask the scheduler and the kernel log of its host why the process ended."),
+}
+
+
+@rule(
+    name="rank-died",
+    code="DE01",
+    cause="rank-died",
+    severity="critical",
+    at_most=32,
+    explains=(
+        "timeout",
+        "closed",
+        "host-stall",
+        "input-stall",
+        "collective-stuck",
+        "connection-failed",
+        "rank-never-joined",
+        "p2p-deadlock",
+    ),
+)
+def rank_died(endings: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per kind of ending with the ranks that share it."""
+    own = endings.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True).collect()
+    everyone = endings.collect().height
+    if everyone >= 3 and _alike(own, everyone):
+        return  # all alike is a crash of the software, not of a rank
+    for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
+        said, remedy = _SAID[str(kind)]
+        ranks = tuple(r for r in part["rank"].to_list() if r is not None)
+        first = part.row(0, named=True)
+        message = str(first["message"] or "").split("\n", 1)[0][:160]
+        detail = f": {message_type}: {message}" if kind == "exception" and message_type else ""
+        place = f" at {first['frame']}" if first["frame"] and kind == "exception" else ""
+        names = ranks_words(ranks) if ranks else "a process of unknown rank"
+        hosts = tuple(sorted({h for h in part["host"].to_list() if h}))
+        where = f" on {', '.join(hosts[:3])}" if hosts else ""
+        by_exception = [
+            {"source_id": r["exc_source_id"], "line_no": r["exc_line_no"], "why": f"{r['type']} raised by this rank"}
+            for r in part.iter_rows(named=True)
+            if r["exc_source_id"] is not None
+        ]
+        sure = kind not in ("vanished", "exit", "abort")
+        yield Finding(
+            title=f"{names}{where} {said}{detail}{place}",
+            summary=f"{first['why']}.",
+            confidence="high" if ranks and sure else "medium",
+            ranks=ranks,
+            hosts=hosts,
+            culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in part.iter_rows(named=True)),
+            subject=(str(kind), str(message_type or ""), str(first["frame"] or "")),
+            evidence=(*cite(by_exception, "the exception"), *cite(part, f"how the process ended ({first['signal'] or first['kind']})")),
+            evidence_total=part.height + len(by_exception),
+            remedy=remedy,
+            prevention="Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank.",
+            would_refute=("an earlier fault of another rank that took this one down",),
+            actions=(Action("fix-code" if kind == "exception" else "collect-more", hosts=hosts, ranks=ranks),),
+        )
+
+
+def _alike(own: pl.DataFrame, everyone: int) -> bool:
+    """Nearly all ranks ended in the same way of their own."""
+    if own.height < 2 or own.height < 0.8 * everyone:
+        return False
+    return own.select("kind", "signal", "type").n_unique() == 1

@@ -1,0 +1,226 @@
+"""How each rank ended: by its own fault, as a consequence of another's, or without a word."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+#: Signatures of exceptions that only say that another rank went away or did not come.
+VICTIM = frozenset(
+    {
+        "gloo-timeout",
+        "gloo-closed",
+        "gloo-reset",
+        "nccl-timeout",
+        "nccl-remote",
+        "nccl-follow-up",
+        "monitored-barrier",
+        "detail-mismatch",
+        "store-timeout",
+        "gloo-size-mismatch",
+        "keyboard-interrupt",
+        "sigterm",
+    }
+)
+#: Signatures that name a cause of their own which another rule explains better.
+KIND_OF = {
+    "cuda-oom": "out-of-memory",
+    "host-oom": "out-of-memory",
+    "cuda-error": "gpu",
+    "nccl-cuda": "gpu",
+    "ddp-unused": "ddp-unused",
+}
+_SIGNALS = {
+    -9: "SIGKILL",
+    -11: "SIGSEGV",
+    -6: "SIGABRT",
+    -7: "SIGBUS",
+    -8: "SIGFPE",
+    -4: "SIGILL",
+    -15: "SIGTERM",
+    -2: "SIGINT",
+    -1: "SIGHUP",
+}
+_KIND_OF_SIGNAL = {
+    "SIGKILL": "killed",
+    "SIGSEGV": "segfault",
+    "SIGBUS": "bus-error",
+    "SIGFPE": "fpe",
+    "SIGILL": "illegal",
+    "SIGABRT": "abort",
+}
+
+DEATHS = {
+    "rank": pl.Int32(),
+    "host": pl.String(),
+    "pid": pl.Int64(),
+    "own": pl.Boolean(),
+    "kind": pl.String(),
+    "exit_code": pl.Int32(),
+    "signal": pl.String(),
+    "type": pl.String(),
+    "message": pl.String(),
+    "signature": pl.String(),
+    "frame": pl.String(),
+    "time_raw_ns": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "end_line": pl.UInt32(),
+    "exc_source_id": pl.UInt32(),
+    "exc_line_no": pl.UInt32(),
+    "why": pl.String(),
+}
+
+
+@view(rows="ranks")
+def endings(
+    worker_exits: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu,
+    out-of-memory, victim, terminated, vanished), ``own`` (the ending has a cause in this process), exit code, signal, exception.
+
+    ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
+    """
+    people: dict[tuple[str, object], dict[str, object]] = {}
+    by_pid: dict[int, int] = {}
+    where: dict[int, tuple[object, object]] = {}
+    locals_: dict[int, set[int]] = {}
+    if processes is not None:
+        known = processes.filter(pl.col("rank").is_not_null()).select("pid", "rank", "host", "local_rank").collect()
+        for pid, rank, host, local in known.iter_rows():
+            if pid is not None:
+                by_pid[pid] = rank
+            where[rank] = (host, pid)
+            if local is not None:
+                locals_.setdefault(local, set()).add(rank)
+    ranks_of_source: dict[int, int] = {}
+    if source_ranks is not None:
+        ranks_of_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+
+    def person(rank: object, pid: object) -> dict[str, object]:
+        key = ("rank", rank) if rank is not None else ("pid", pid)
+        if key not in people:
+            host, its_pid = where.get(int(str(rank)), (None, None)) if rank is not None else (None, None)
+            people[key] = dict.fromkeys(DEATHS) | {"rank": rank, "pid": pid if pid is not None else its_pid, "host": host}
+        return people[key]
+
+    if worker_exits is not None:
+        rows = worker_exits.sort("source_id", "line_no").collect()
+        for row in rows.iter_rows(named=True):
+            if row["exit_code"] is None and row["signal"] is None:
+                continue
+            if row["kind"] in ("closing-signal", "launcher-signal", "scheduler"):
+                continue
+            rank = row["rank"]
+            if rank is None and row["pid"] is not None:
+                rank = by_pid.get(row["pid"])
+            if rank is None and row["local_rank"] is not None and len(locals_.get(row["local_rank"], ())) == 1:
+                rank = next(iter(locals_[row["local_rank"]]))
+            if rank is None and row["pid"] is None:
+                continue
+            who = person(rank, row["pid"])
+            if who["exit_code"] is None or (row["kind"] != "failed" and row["exit_code"] is not None):
+                who.update(
+                    exit_code=row["exit_code"],
+                    signal=row["signal"] or _SIGNALS.get(row["exit_code"] or 0),
+                    host=who["host"] or row["host"],
+                    time_raw_ns=row["time_raw_ns"],
+                    source_id=row["source_id"],
+                    line_no=row["line_no"],
+                    end_line=row["end_line"],
+                )
+    if exceptions is not None:
+        for row in exceptions.sort("source_id", "line_no").collect().iter_rows(named=True):
+            rank = row["rank"]
+            if rank is None and row["hint_scope"] == "global":
+                rank = row["hint_rank"]
+            if rank is None:
+                rank = by_pid.get(row["pid"]) if row["pid"] is not None else None
+            if rank is None:
+                rank = ranks_of_source.get(row["source_id"])
+            if rank is None:
+                continue
+            who = person(rank, row["pid"])
+            # The first exception with a cause of its own speaks for the rank; a symptom speaks only where nothing better does.
+            is_victim = row["signature"] in VICTIM or row["signature"] is None
+            had_own = who["signature"] is not None and who["signature"] not in VICTIM
+            if who["signature"] is None or (not is_victim and not had_own):
+                who.update(
+                    type=row["type"],
+                    message=row["message"],
+                    signature=row["signature"],
+                    frame=row["frame"],
+                    exc_source_id=row["source_id"],
+                    exc_line_no=row["line_no"],
+                    time_raw_ns=who["time_raw_ns"] if who["time_raw_ns"] is not None else row["time_raw_ns"],
+                )
+                if who["source_id"] is None:
+                    who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
+    for row in _vanished(comms, where).values():
+        who = person(row["rank"], row["pid"])
+        if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
+            who.update({k: v for k, v in row.items() if v is not None})
+            who.update(kind="vanished", own=True)
+    rows_out = []
+    for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
+        if who["kind"] is None:
+            who.update(_judge(who))
+        rows_out.append(who)
+    return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+def _judge(who: dict[str, object]) -> dict[str, object]:
+    """Own fault or consequence, from exit code, signal and exception. A traceback beats the launcher's signal."""
+    signature, signal, code = who["signature"], who["signal"], who["exit_code"]
+    if signature is not None and signature not in VICTIM:
+        kind = KIND_OF.get(str(signature), "exception")
+        return {"kind": kind, "own": True, "why": "an exception of its own"}
+    if signal in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"):
+        if signature is None or signal == "SIGSEGV":
+            return {"kind": _KIND_OF_SIGNAL[str(signal)], "own": True, "why": f"ended by {signal} without an exception before it"}
+        return {"kind": "victim", "own": False, "why": f"{signal} after {signature}"}
+    if signature is not None:
+        return {"kind": "victim", "own": False, "why": f"{signature} says that another rank did not come or went away"}
+    if signal in ("SIGTERM", "SIGINT", "SIGHUP"):
+        return {"kind": "terminated", "own": False, "why": f"{signal}, as a launcher or scheduler sends it"}
+    if signal == "SIGABRT":
+        return {"kind": "abort", "own": True, "why": "aborted without a message that explains it"}
+    if code is not None and code != 0:
+        return {"kind": "exit", "own": True, "why": f"exit code {code} without an exception in the evidence"}
+    return {"kind": "clean", "own": False, "why": "exit code 0"}
+
+
+def _vanished(comms: pl.LazyFrame | None, where: dict[int, tuple[object, object]]) -> dict[int, dict[str, object]]:
+    """Members of a communicator that never took it down although all others of it, at least two, did."""
+    if comms is None:
+        return {}
+    done = comms.filter(pl.col("completed") & pl.col("rank").is_not_null()).collect()
+    found: dict[int, dict[str, object]] = {}
+    for _, part in done.group_by("comm_key", maintain_order=True):
+        size = part["nranks"].max()
+        if size is None or part["rank"].n_unique() != part.height or part.height < 3:
+            continue
+        open_ones = part.filter(pl.col("ended").is_null())
+        closed = part.filter(pl.col("ended").is_not_null())
+        if not 0 < open_ones.height <= max(1, part.height // 4) or closed.height < 2:
+            continue
+        # A rank of the communicator is not always the global one: meet it again through host and pid.
+        ranks = {(h, p): r for r, (h, p) in where.items()}
+        for row in open_ones.iter_rows(named=True):
+            rank = ranks.get((row["host"], row["pid"]))
+            if rank is None:
+                continue
+            found[rank] = {
+                "rank": rank,
+                "host": row["host"],
+                "pid": row["pid"],
+                "source_id": row["source_id"],
+                "line_no": row["line_no"],
+                "why": f"{closed.height} of {part.height} members took the communicator down, this one did not",
+            }
+    return found
