@@ -1,0 +1,82 @@
+"""The tables of one bundle, and the same restricted to one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from nccl_forensics.tables import TABLES
+
+SOURCES = {
+    "source_id": pl.UInt32(),
+    "path": pl.String(),
+    "formats": pl.List(pl.String()),
+    "bytes": pl.Int64(),
+    "lines": pl.Int64(),
+    "records": pl.Int64(),
+    "gaps": pl.Int64(),
+    "unmodelled": pl.Int64(),
+    "foreign": pl.Int64(),
+    "invalid_utf8": pl.Int64(),
+    "error": pl.String(),
+    "duplicate_of": pl.UInt32(),
+    "sha256": pl.String(),
+}
+#: In every bundle, whatever it holds.
+ALWAYS = frozenset({"sources", "gaps", "unmodelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Frames by table, with ``source_id``. ``present``: tables that a source of the bundle was read for (empty is not absent)."""
+
+    sources: pl.DataFrame
+    present: frozenset[str]
+    _frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    _files: Mapping[str, tuple[tuple[int, Path], ...]] = field(default_factory=dict)
+    _exclude: frozenset[int] = frozenset()
+
+    def has(self, table: str) -> bool:
+        """Whether something in the bundle could have filled the table."""
+        return table in self.present
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """Rows of a table in the order of source and line; empty with the right columns where there are none."""
+        if table == "sources":
+            frame = self.sources.lazy()
+            return frame.filter(~pl.col("source_id").is_in(list(self._exclude))) if self._exclude else frame
+        schema = {"source_id": pl.UInt32(), **TABLES[table].schema}
+        parts: list[pl.LazyFrame] = []
+        if table in self._frames:
+            parts.append(self._frames[table].lazy())
+        for source_id, file in self._files.get(table, ()):
+            scanned = pl.scan_ipc(file).with_columns(source_id=pl.lit(source_id, dtype=pl.UInt32()))
+            parts.append(scanned.select(list(schema)))
+        if not parts:
+            return pl.LazyFrame(schema=schema)
+        frame = parts[0] if len(parts) == 1 else pl.concat(parts)
+        return frame.filter(~pl.col("source_id").is_in(list(self._exclude))) if self._exclude else frame
+
+    def without(self, sources: frozenset[int]) -> Store:
+        """The same store without some sources (those of other runs)."""
+        return Store(self.sources, self.present, self._frames, self._files, self._exclude | sources)
+
+    @staticmethod
+    def from_frames(frames: Mapping[str, pl.DataFrame], sources: pl.DataFrame | None = None) -> Store:
+        """A store of frames that already carry ``source_id``, for tests and notebooks."""
+        full = {n: pl.concat([pl.DataFrame(schema={"source_id": pl.UInt32()}), f], how="diagonal_relaxed") for n, f in frames.items()}
+        ready = {
+            n: f.select(
+                pl.col("source_id").cast(pl.UInt32),
+                *(
+                    pl.col(c).cast(t, strict=False) if c in f.columns else pl.lit(None, dtype=t).alias(c)
+                    for c, t in TABLES[n].schema.items()
+                ),
+            )
+            for n, f in full.items()
+        }
+        known = sources if sources is not None else pl.DataFrame(schema=SOURCES)
+        return Store(known, ALWAYS | frozenset(ready), ready)
