@@ -1,0 +1,65 @@
+"""Listings of a host: processes, file systems, limits, memory, environment."""
+
+from __future__ import annotations
+
+from nccl_forensics.tables.base import F64, HINT, I32, I64, LINE, RECORD, TIME, B, S, Table
+
+_WHERE = {**LINE, **RECORD, **TIME, **HINT, "host": (S, "host that the output itself states")}
+
+TABLES: tuple[Table, ...] = (
+    Table(
+        "host_processes",
+        "One process (or thread) of a ps listing.",
+        {
+            **_WHERE,
+            "pid": (I64, ""),
+            "tid": (I64, ""),
+            "ppid": (I64, ""),
+            "state": (S, "STAT letters: R S D Z T t with suffixes"),
+            "wchan": (S, "kernel function it sleeps in"),
+            "cpu_percent": (F64, ""),
+            "rss_kb": (I64, ""),
+            "elapsed": (S, "as written"),
+            "command": (S, "secrets masked"),
+        },
+    ),
+    Table(
+        "filesystems",
+        "One file system of a df listing, or the size of /dev/shm.",
+        {
+            **_WHERE,
+            "mount": (S, ""),
+            "device": (S, ""),
+            "size_kb": (F64, ""),
+            "used_kb": (F64, ""),
+            "available_kb": (F64, ""),
+            "used_percent": (F64, ""),
+            "inodes": (B, "counts are inodes, not kB"),
+        },
+    ),
+    Table(
+        "limits",
+        "One limit of ulimit -a or /proc/<pid>/limits.",
+        {
+            **_WHERE,
+            "name": (S, "memlock, nofile, nproc, stack ..."),
+            "soft": (F64, "bytes or count; null where unlimited"),
+            "hard": (F64, "bytes or count; null where unlimited or not shown"),
+            "unlimited": (B, "the soft limit is unlimited"),
+        },
+    ),
+    Table(
+        "memory",
+        "One figure of free or /proc/meminfo.",
+        {
+            **_WHERE,
+            "name": (S, "total, used, free, shared, available, swap-total, swap-used, or the name in /proc/meminfo"),
+            "value_kb": (F64, ""),
+        },
+    ),
+    Table(
+        "settings",
+        "One environment variable of an env dump.",
+        {**_WHERE, "rank": (I32, "RANK of the same dump"), "name": (S, ""), "value": (S, "secrets masked")},
+    ),
+)
