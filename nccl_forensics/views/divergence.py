@@ -124,7 +124,7 @@ def _read_group(group: pl.DataFrame) -> dict[str, object] | None:
         values: dict[int, Hashable] = {r: str(row[name]) for r, row in here.items() if row[name] is not None}
         if len(set(values.values())) < 2:
             continue
-        earlier = _usual(by_rank, at, name, str(next(iter(here.values()))["op"]), history)
+        earlier = _usual(by_rank, at, name, here)
         odd, right, certain = deviants(values, earlier)
         peers = [r for r in sorted(values) if values[r] == right]
         # A jump may land on the same operation with another size: ask the alignment before calling it a wrong argument.
@@ -152,15 +152,22 @@ def _history(by_rank: dict[int, dict[int, dict[str, object]]], at: int) -> list[
     return best
 
 
-def _usual(by_rank: dict[int, dict[int, dict[str, object]]], at: int, name: str, op: str, history: Sequence[Hashable]) -> Hashable | None:
-    """The argument that this position had one step earlier (any rank), for ties."""
-    step = period(history)
-    if step is None:
-        return None
+def _usual(by_rank: dict[int, dict[int, dict[str, object]]], at: int, name: str, here: dict[int, dict[str, object]]) -> Hashable | None:
+    """The argument that the same call had before, for ties: at the same line of code, else one step earlier, on any rank."""
     for rank in sorted(by_rank):
-        row = by_rank[rank].get(at - step)
-        if row is not None and row["op"] == op and row[name] is not None:
-            return str(row[name])
+        own = here.get(rank)
+        site = own["call_site"] if own else None
+        if site is None:
+            continue
+        for seq in sorted((s for s in by_rank[rank] if s < at), reverse=True):
+            row = by_rank[rank][seq]
+            if row["call_site"] == site and own is not None and row["op"] == own["op"] and row[name] is not None:
+                return str(row[name])
+    step = period(_history(by_rank, at))
+    for rank in sorted(by_rank):
+        before = by_rank[rank].get(at - step) if step is not None else None
+        if before is not None and rank in here and before["op"] == here[rank]["op"] and before[name] is not None:
+            return str(before[name])
     return None
 
 

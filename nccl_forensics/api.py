@@ -1,0 +1,144 @@
+"""The whole pass as one call: sources, tables, views, findings, verdict, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from nccl_forensics.archives import Limits
+from nccl_forensics.assemble import RunResult, assemble
+from nccl_forensics.bundle import Bundle, open_bundle
+from nccl_forensics.engine import Engine, default_engine, read_bundle
+from nccl_forensics.errors import OutputError, UnusableEvidence
+from nccl_forensics.extras import Extras
+from nccl_forensics.pictures import gather
+from nccl_forensics.rules import Value, run_rules
+from nccl_forensics.runs import Run, find_runs
+from nccl_forensics.store import Store
+from nccl_forensics.verdict import judge
+from nccl_forensics.views import Resolver
+
+#: Tables that tell of a job, so that "nothing wrong" can be said at all.
+_JOB = frozenset(
+    {"nccl_comms", "nccl_ops", "fr_dumps", "worker_exits", "watchdog", "exceptions", "stacks", "trace_events", "bandwidth_tests"}
+)
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The result of an analysis: the report of the contract, what its pictures need, and the tables."""
+
+    report: dict[str, object]
+    extras: Extras
+    store: Store
+
+    def write_tables(self, folder: Path) -> list[Path]:
+        """Every table as a parquet file; returns the files."""
+        written = []
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in sorted(self.store.present | {"sources"}):
+                target = folder / f"{name}.parquet"
+                self.store.scan(name).sink_parquet(target, engine="streaming")
+                written.append(target)
+        except OSError as problem:
+            raise OutputError(f"{folder}: tables cannot be written: {problem}") from problem
+        return written
+
+
+def analyze(
+    inputs: Sequence[str | Path],
+    *,
+    engine: Engine | None = None,
+    limits: Limits | None = None,
+    overrides: Mapping[str, Mapping[str, Value]] | None = None,
+    title: str | None = None,
+    tables: Path | None = None,
+    progress: Progress | None = None,
+) -> Incident:
+    """Analyse folders, archives and files; see the contract for what the report holds.
+
+    Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
+    """
+    with open_bundle(inputs, limits=limits) as bundle:
+        step = (lambda done, total: progress("reading", done, total)) if progress is not None else None
+        store = read_bundle(bundle, engine or default_engine(bundle), step)
+        if not any(store.sources["formats"].list.len().fill_null(0).to_list()):
+            raise UnusableEvidence(f"nothing recognised in {', '.join(bundle.inputs)}: {_why_nothing(store)}")
+        incident = _analyze(bundle, store, overrides, title)
+        if tables is not None:
+            incident.write_tables(tables)
+        return incident
+
+
+def _analyze(bundle: Bundle, store: Store, overrides: Mapping[str, Mapping[str, Value]] | None, title: str | None) -> Incident:
+    runs = find_runs(store)
+    results = [_run(store, run, overrides, prefix=f"R{run.number}-" if len(runs) > 1 else "") for run in runs]
+    chosen = _choose(results)
+    name = title or ", ".join(Path(i).name or i for i in bundle.inputs)
+    report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
+    return Incident(report, gather(report, chosen, store, bundle.quote), store)
+
+
+def _run(store: Store, run: Run, overrides: Mapping[str, Mapping[str, Value]] | None, prefix: str) -> RunResult:
+    own = store.without(run.foreign) if run.foreign else store
+    resolver = Resolver(own)
+    outcomes = tuple(run_rules(resolver, overrides, prefix))
+    signs: list[str] = []
+    frame = resolver.get("failures")
+    if frame is not None:
+        signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
+    verdict = judge(outcomes, signs, bool(store.present & _JOB))
+    return RunResult(
+        run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
+    )
+
+
+_HANGS = frozenset(
+    {
+        "collective-skipped",
+        "collective-mismatch",
+        "group-deadlock",
+        "p2p-deadlock",
+        "collective-stuck",
+        "gpu-stall",
+        "input-stall",
+        "host-stall",
+        "rank-never-joined",
+    }
+)
+_CRASHES = frozenset({"rank-died", "software-crash", "out-of-memory", "gpu-fault", "node-failed", "shm-exhausted", "invalid-usage"})
+
+
+def _outcome(cause: str | None, status: str, failed: bool) -> str:
+    if cause in _HANGS:
+        return "hung"
+    if cause in _CRASHES:
+        return "crashed"
+    if cause == "job-stopped":
+        return "stopped"
+    if status == "nothing-wrong":
+        return "finished"
+    return "unknown" if failed or status == "insufficient-evidence" else "slow"
+
+
+def _choose(results: Sequence[RunResult]) -> RunResult:
+    """The last run that failed; else the last with a loss; else the last."""
+    for wanted in (("critical",), ("error",)):
+        bad = [r for r in results if r.verdict.status == "unexplained" or (r.verdict.root and r.verdict.root.finding.severity in wanted)]
+        if bad:
+            return bad[-1]
+    return results[-1]
+
+
+def _why_nothing(store: Store) -> str:
+    errors = store.sources.filter(pl.col("error").is_not_null()).select("path", "error").head(3).rows()
+    listed = "; ".join(f"{path}: {error}" for path, error in errors)
+    return listed or "no file is of a kind that can be read (see `nccl-forensics formats`)"
+
+
+__all__ = ["Incident", "analyze"]

@@ -1,0 +1,398 @@
+"""From outcomes and tables to the report of the contract (``report.json``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from nccl_forensics import __version__
+from nccl_forensics.evidence import AT_MOST
+from nccl_forensics.masking import mask
+from nccl_forensics.model import Action, Culprit, Divergence, Evidence
+from nccl_forensics.rules import Found, Outcome, severity_order
+from nccl_forensics.runs import Run
+from nccl_forensics.store import Store
+from nccl_forensics.units import iso
+from nccl_forensics.verdict import Verdict
+from nccl_forensics.views import Resolver
+
+SCHEMA = "nccl-forensics/report/1"
+ROWS = 4096
+_QUOTE = 400
+Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What one run came to."""
+
+    run: Run
+    resolver: Resolver
+    outcomes: tuple[Outcome, ...]
+    verdict: Verdict
+    outcome: str
+
+
+def assemble(
+    inputs: Sequence[str], title: str, store: Store, results: Sequence[RunResult], chosen: RunResult, quote: Quote
+) -> dict[str, object]:
+    """The report. ``chosen`` is the run that the verdict is about."""
+    writer = _Writer(store, quote)
+    seen: set[str] = set()
+    findings: list[dict[str, object]] = []
+    for result in [chosen, *(r for r in results if r is not chosen)]:
+        for outcome in result.outcomes:
+            for found in outcome.found:
+                if result is not chosen and found.fingerprint in seen:
+                    continue
+                seen.add(found.fingerprint)
+                findings.append(writer.finding(found, result))
+    findings.sort(key=lambda f: (severity_order(f["severity"]), f["explained_by"] is not None, str(f["id"])))  # type: ignore[arg-type]
+    case = _case(inputs, title, store, results, chosen)
+    gaps = _gaps(case, chosen, store)
+    sources, total = _sources(store, chosen)
+    return {
+        "schema": SCHEMA,
+        "generator": {"name": "nccl-forensics", "version": __version__},
+        "case": case,
+        "verdict": _verdict(writer, chosen, gaps),
+        "findings": findings,
+        "measures": {"traces": [], "bandwidth": [], "lag": []},
+        "rules": [_rule(o) for o in chosen.outcomes],
+        "sources": sources,
+        "sources_total": total,
+        "gaps": gaps[:ROWS],
+        "gaps_total": len(gaps),
+        "checklist": _checklist(chosen),
+    }
+
+
+class _Writer:
+    """Turns values into the contract's shapes, quoting the lines that evidence points at."""
+
+    def __init__(self, store: Store, quote: Quote) -> None:
+        self._paths = dict(store.sources.select("source_id", "path").iter_rows())
+        self._quote = quote
+
+    def finding(self, found: Found, result: RunResult) -> dict[str, object]:
+        f = found.finding
+        evidence = [self.evidence(e) for e in f.evidence[:AT_MOST]]
+        return {
+            "id": found.id,
+            "fingerprint": found.fingerprint,
+            "rule": found.rule.name,
+            "code": found.rule.code,
+            "cause": f.cause,
+            "severity": f.severity,
+            "confidence": f.confidence,
+            "title": mask(f.title),
+            "summary": mask(f.summary),
+            "ranks": list(f.ranks),
+            "hosts": list(f.hosts),
+            "explained_by": result.verdict.explained_by.get(found.id),
+            "suppressed": None,
+            "evidence": evidence,
+            "evidence_total": f.evidence_total if f.evidence_total is not None else len(f.evidence),
+            "remedy": f.remedy,
+            "prevention": f.prevention,
+            "metrics": dict(f.metrics),
+            "run": result.run.number,
+        }
+
+    def evidence(self, e: Evidence) -> dict[str, object]:
+        text = None
+        if e.source_id is not None and e.line is not None:
+            lines = self._quote(e.source_id, e.line, 0, 0)
+            text = lines[0][1] if lines else None
+        masked = mask(text) if text is not None else None
+        shown = masked[:_QUOTE] if masked is not None else None
+        return {
+            "kind": e.kind,
+            "path": self._paths.get(e.source_id) if e.source_id is not None else None,
+            "line": e.line,
+            "end_line": e.end_line,
+            "record": e.record,
+            "looked_in": list(e.looked_in),
+            "text": shown,
+            "truncated": masked is not None and len(masked) > _QUOTE,
+            "masked": masked != text,
+            "why": e.why,
+        }
+
+    def culprit(self, c: Culprit, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
+        known = people.get(c.rank, {}) if c.rank is not None else {}
+        return {
+            "rank": c.rank,
+            "host": c.host or known.get("host"),
+            "gpu": c.gpu or known.get("bus_id") or (str(known["gpu_index"]) if known.get("gpu_index") is not None else None),
+            "pid": c.pid if c.pid is not None else known.get("pid"),
+            "nic": c.nic,
+            "link": c.link,
+        }
+
+
+def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:
+    """Processes by global rank."""
+    frame = resolver.get("processes")
+    if frame is None:
+        return {}
+    rows = frame.filter(pl.col("rank").is_not_null()).sort("rank", "proc").collect()
+    return {row["rank"]: row for row in rows.iter_rows(named=True)}
+
+
+def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    verdict = chosen.verdict
+    people = people_of(chosen.resolver)
+    base: dict[str, object] = {"run": chosen.run.number, "attempt": None}
+    if verdict.root is not None:
+        body = _explained(writer, verdict.root, verdict, people)
+        others = [_explained(writer, o, verdict, people) for o in verdict.others[:16]]
+        for o in others:
+            o.update(status="explained", others=[], run=chosen.run.number, attempt=None)
+        return base | body | {"status": verdict.status, "confidence": verdict.confidence, "others": others}
+    words = {
+        "unexplained": "The job failed and no cause can be proved from this evidence"
+        + (f" (signs: {', '.join(verdict.failure)})." if verdict.failure else "."),
+        "nothing-wrong": "No fault was found in what was handed in. What is not in the evidence was not checked.",
+        "insufficient-evidence": "The evidence does not tell of a job: not even whether something is wrong can be said.",
+    }
+    actions = [
+        _action(Action("collect-more", command=str(g["command"]) if g.get("command") else None, confidence="medium")) for g in gaps[:3]
+    ]
+    return base | {
+        "status": verdict.status,
+        "cause": None,
+        "confidence": None if verdict.status == "insufficient-evidence" else verdict.confidence,
+        "summary": words[verdict.status],
+        "culprits": [],
+        "first_divergence": None,
+        "because": [],
+        "explains": [],
+        "remedy": None,
+        "prevention": None,
+        "actions": actions if verdict.status != "nothing-wrong" else [],
+        "others": [],
+        "alternatives": [],
+        "would_refute": [],
+    }
+
+
+def _explained(writer: _Writer, root: Found, verdict: Verdict, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
+    f = root.finding
+    culprits = f.culprits or tuple(Culprit(rank=r) for r in f.ranks)
+    return {
+        "cause": f.cause,
+        "confidence": f.confidence,
+        "summary": mask(f"{f.title}. {f.summary}".strip()),
+        "culprits": [writer.culprit(c, people) for c in culprits],
+        "first_divergence": _divergence(f.divergence),
+        "because": [root.id],
+        "explains": sorted(i for i, by in verdict.explained_by.items() if by == root.id),
+        "remedy": f.remedy or None,
+        "prevention": f.prevention or None,
+        "actions": [_action(a) for a in f.actions],
+        "alternatives": [{"cause": c, "culprits": [{"rank": r} for r in ranks], "against": why} for c, ranks, why in f.alternatives],
+        "would_refute": list(f.would_refute),
+    }
+
+
+def _divergence(d: Divergence | None) -> dict[str, object] | None:
+    return None if d is None else {"process_group": d.process_group, "comm_id": d.comm_id, "seq": d.seq, "op": d.op}
+
+
+def _action(a: Action) -> dict[str, object]:
+    return {
+        "action": a.action,
+        "hosts": list(a.hosts),
+        "gpus": list(a.gpus),
+        "ranks": list(a.ranks),
+        "command": a.command,
+        "confidence": a.confidence,
+    }
+
+
+def _rule(o: Outcome) -> dict[str, object]:
+    return {
+        "rule": o.rule.name,
+        "code": o.rule.code,
+        "status": o.status,
+        "missing": list(o.missing),
+        "thresholds": dict(o.thresholds),
+        "error": o.error,
+    }
+
+
+def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[RunResult], chosen: RunResult) -> dict[str, object]:
+    resolver = chosen.resolver
+    people = people_of(resolver)
+    ranks: set[int] = set(people)
+    world = None
+    groups = resolver.get("groups")
+    n_groups = n_comms = 0
+    if groups is not None:
+        frame = groups.collect()
+        n_groups = frame.filter(pl.col("domain") == "fr").height
+        n_comms = frame.filter(pl.col("domain") == "nccl").height
+        for members in frame["members"].to_list():
+            ranks |= set(members or [])
+        world = frame["size"].max()
+    comms = resolver.get("comms")
+    if comms is not None:
+        world = max(int(str(world or 0)), int(str(comms.select(pl.col("nranks").max()).collect().item() or 0))) or None
+    seen = set(people)
+    for name in ("dumps", "source_ranks"):
+        frame_or_none = resolver.get(name)
+        if frame_or_none is not None:
+            seen |= set(frame_or_none.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    endings = resolver.get("endings")
+    if endings is not None:
+        seen |= set(endings.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    if world is None and ranks | seen:
+        world = max(ranks | seen) + 1
+    missing = sorted(set(range(int(str(world)))) - seen) if world is not None and int(str(world)) <= 1_000_000 else []
+    first, last = _span(resolver)
+    versions = sorted({str(p["nccl_version"]) for p in people.values() if p["nccl_version"]})
+    backends = set()
+    entries = resolver.get("fr_entries")
+    if entries is not None:
+        backends |= set(entries.select(pl.col("backend").drop_nulls().unique()).collect()["backend"].to_list())
+    if comms is not None:
+        backends.add("nccl")
+    return {
+        "title": title,
+        "inputs": list(inputs),
+        "world_size": int(str(world)) if world is not None else None,
+        "ranks_seen": len(seen),
+        "ranks_missing": missing[:ROWS],
+        "hosts": sorted({str(p["host"]) for p in people.values() if p["host"]})[:ROWS],
+        "gpus": sorted({str(p["bus_id"]) for p in people.values() if p["bus_id"]})[:ROWS],
+        "nccl_versions": versions,
+        "torch_versions": [],
+        "backends": sorted(backends),
+        "started_at": iso(first),
+        "ended_at": iso(last),
+        "communicators": n_comms,
+        "process_groups": n_groups,
+        "runs": [{"run": r.run.number, "attempt": 0, "started_at": None, "ended_at": None, "outcome": r.outcome} for r in results],
+    }
+
+
+def _span(resolver: Resolver) -> tuple[int | None, int | None]:
+    frame = resolver.get("dumps")
+    if frame is None:
+        return None, None
+    used = (
+        frame.filter(pl.col("use").is_in(["chosen", "older"]))
+        .select(pl.col("first_created_ns").min(), pl.col("last_created_ns").max())
+        .collect()
+    )
+    first, last = used.row(0)
+    return first, last
+
+
+def _sources(store: Store, chosen: RunResult) -> tuple[list[dict[str, object]], int]:
+    ranks: dict[int, int] = {}
+    stale: set[int] = set()
+    owners = chosen.resolver.get("source_ranks")
+    if owners is not None:
+        ranks = dict(owners.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    dumps = chosen.resolver.get("dumps")
+    if dumps is not None:
+        stale = set(dumps.filter(pl.col("use") == "stale").select("source_id").collect()["source_id"].to_list())
+    hosts: dict[int, object] = {}
+    comms = chosen.resolver.get("comms")
+    if comms is not None:
+        hosts = dict(comms.group_by("source_id").agg(pl.col("host").first()).collect().iter_rows())
+    rows = store.sources.sort(pl.col("error").is_null(), pl.col("gaps").fill_null(0), "source_id", descending=[False, True, False])
+    out = []
+    for row in rows.head(ROWS).iter_rows(named=True):
+        sid = row["source_id"]
+        out.append(
+            {
+                "path": row["path"],
+                "formats": list(row["formats"] or []),
+                "host": hosts.get(sid),
+                "ranks": [ranks[sid]] if sid in ranks else [],
+                "run": chosen.run.number if sid not in chosen.run.foreign else None,
+                "attempt": None,
+                "bytes": row["bytes"],
+                "lines": row["lines"],
+                "records": row["records"],
+                "gaps": row["gaps"],
+                "unmodelled": row["unmodelled"],
+                "foreign": row["foreign"],
+                "stale": sid in stale,
+                "error": row["error"],
+                "duplicate_of": row["duplicate_of"],
+            }
+        )
+    return out, rows.height
+
+
+def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[dict[str, object]]:
+    """Evidence that would settle more, most decisive first."""
+    out: list[dict[str, object]] = []
+
+    def gap(what: str, why: str, ranks: Sequence[int] = (), hosts: Sequence[str] = (), command: str | None = None) -> None:
+        out.append({"what": what, "why": why, "ranks": list(ranks), "hosts": list(hosts), "priority": len(out) + 1, "command": command})
+
+    present = store.present
+    people = people_of(chosen.resolver)
+    blockers = chosen.resolver.get("blockers")
+    if blockers is not None:
+        ends = blockers.select("rank", "kind").collect()
+        have_stack: set[int] = set()
+        states = chosen.resolver.get("thread_states")
+        if states is not None:
+            have_stack = set(states.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+        bare = sorted(r for r in ends["rank"].to_list() if r not in have_stack)
+        if bare:
+            hosts = sorted({str(people[r]["host"]) for r in bare if r in people and people[r]["host"]})
+            gap(
+                f"a stack of rank {', '.join(map(str, bare[:8]))}",
+                "all others wait for it; its stack says where it is",
+                bare,
+                hosts,
+                f"py-spy dump --pid {people[bare[0]]['pid']}"
+                if bare[0] in people and people[bare[0]]["pid"]
+                else "py-spy dump --pid <pid of the rank>",
+            )
+    raw_missing = case["ranks_missing"]
+    missing = [int(str(r)) for r in raw_missing] if isinstance(raw_missing, list) else []
+    if missing:
+        gap(f"evidence of {len(missing)} ranks", "nothing in the bundle comes from them", missing)
+    if "fr_entries" not in present:
+        gap(
+            "Flight Recorder dumps of all ranks",
+            "they say which collective each rank is in and from which line of code",
+            command="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/shared/fr_",
+        )
+    if "nccl_comms" not in present:
+        gap(
+            "NCCL debug logs, one file per process",
+            "they show transports, settings, versions and NCCL's own errors",
+            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log",
+        )
+    if "stacks" not in present:
+        gap(
+            "stacks of all ranks, taken twice",
+            "they tell a hang in the program from one in the transport",
+            command="py-spy dump --pid <pid>",
+        )
+    if "kernel_events" not in present:
+        gap("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", command="dmesg -T")
+    return out
+
+
+def _checklist(chosen: RunResult) -> list[dict[str, object]]:
+    """The field's questions with ok, bad or unknown: a rule that was skipped leaves its question unknown."""
+    out: list[dict[str, object]] = []
+    for o in chosen.outcomes:
+        answer = "unknown" if o.status in ("skipped", "crashed") else "ok"
+        bad = [f for f in o.found if f.finding.severity in ("critical", "error", "warning")]
+        if bad:
+            answer = "bad"
+        out.append({"item": o.rule.title, "answer": answer, "finding": bad[0].id if bad else None, "where": f"rule {o.rule.name}"})
+    return out

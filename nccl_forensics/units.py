@@ -1,0 +1,16 @@
+"""Times and amounts as text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+
+def iso(time_ns: int | None) -> str | None:
+    """ISO 8601 UTC with milliseconds, or None (also for times beyond what a calendar holds)."""
+    if time_ns is None:
+        return None
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_ns // 1000)
+    except OverflowError:
+        return None
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,134 @@
+"""The verdict: the one place where rules meet. What explains what is data; the root is what nothing else explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nccl_forensics.model import CONFIDENCES, Confidence, Finding, Status
+from nccl_forensics.rules import Found, Outcome
+
+#: How deep a cause lies: of two findings that explain each other the deeper one is the root.
+DEPTH: dict[str, int] = {
+    cause: depth
+    for depth, causes in {
+        100: (
+            "node-failed",
+            "job-stopped",
+            "gpu-fault",
+            "nvlink-fault",
+            "out-of-memory",
+            "shm-exhausted",
+            "memlock-limit",
+            "data-corruption",
+        ),
+        95: ("ib-link", "version-mismatch", "invalid-usage", "wrong-interface"),
+        92: ("environment-mismatch", "bad-setting"),
+        90: ("collective-skipped", "collective-mismatch", "dtype-mismatch", "shape-mismatch", "argument-mismatch", "ddp-unused-parameter"),
+        80: ("software-crash",),
+        75: ("rank-died",),
+        70: ("p2p-deadlock", "input-stall"),
+        65: ("group-deadlock", "gpu-stall"),
+        60: ("host-stall", "straggler"),
+        55: ("connection-failed", "mtu-mismatch", "packet-loss"),
+        50: ("rank-never-joined",),
+        30: ("timeout-too-short",),
+        20: ("collective-stuck",),
+    }.items()
+    for cause in causes
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict of one run, before it is written down."""
+
+    status: Status
+    root: Found | None
+    confidence: Confidence | None
+    others: tuple[Found, ...] = ()
+    explained_by: dict[str, str] = field(default_factory=dict)
+    failure: tuple[str, ...] = ()
+
+
+def weight(found: Found) -> tuple[int, int, int, str]:
+    """Order of roots: sure ones first, then deep ones."""
+    finding = found.finding
+    return (CONFIDENCES.index(finding.confidence), -DEPTH.get(finding.cause or "", 40), -len(finding.ranks), found.id)
+
+
+def explains(a: Found, b: Found) -> bool:
+    """Whether finding ``a`` accounts for finding ``b``: as data (``explains`` of the rule), deeper, and not a mere guess against a proof."""
+    if a.id == b.id or b.finding.cause not in a.rule.explains:
+        return False
+    if CONFIDENCES.index(a.finding.confidence) > CONFIDENCES.index(b.finding.confidence) + 1:
+        return False
+    if a.finding.cause in b.rule.explains:
+        return weight(a) < weight(b)
+    return True
+
+
+def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool) -> Verdict:
+    """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all."""
+    every = [f for o in outcomes for f in o.found]
+    stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
+    losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
+    explained_by: dict[str, str] = {}
+    roots = _roots(stops, explained_by)
+    signs = tuple(failure)
+    if roots:
+        root = roots[0]
+        for other in every:
+            if other.id != root.id and other.id not in explained_by and explains(root, other):
+                explained_by[other.id] = root.id
+        return Verdict("explained", root, root.finding.confidence, tuple(roots[1:]), explained_by, signs)
+    if signs:
+        # A loss that alone would stop the job speaks before "unexplained" does.
+        able = [f for f in losses if f.finding.cause in _CAN_STOP]
+        roots = _roots(able, explained_by)
+        if roots:
+            return Verdict("explained", roots[0], _at_most(roots[0].finding, "medium"), tuple(roots[1:]), explained_by, signs)
+        return Verdict("unexplained", None, "low", (), explained_by, signs)
+    roots = _roots(losses, explained_by)
+    if roots:
+        return Verdict("explained", roots[0], roots[0].finding.confidence, tuple(roots[1:]), explained_by, signs)
+    if not has_job:
+        return Verdict("insufficient-evidence", None, None)
+    confidence: Confidence = "medium"
+    return Verdict("nothing-wrong", None, confidence, (), explained_by, signs)
+
+
+#: Causes of a loss that can also end a job.
+_CAN_STOP = frozenset(
+    {
+        "ib-link",
+        "wrong-interface",
+        "environment-mismatch",
+        "version-mismatch",
+        "bad-setting",
+        "packet-loss",
+        "mtu-mismatch",
+        "memlock-limit",
+        "gpu-fault",
+        "nvlink-fault",
+    }
+)
+
+
+def _at_most(finding: Finding, bound: Confidence) -> Confidence:
+    return CONFIDENCES[max(CONFIDENCES.index(finding.confidence), CONFIDENCES.index(bound))]
+
+
+def _roots(candidates: Sequence[Found], explained_by: dict[str, str]) -> list[Found]:
+    """Candidates that no other one explains, best first; the rest is written into ``explained_by``."""
+    for b in candidates:
+        for a in candidates:
+            if explains(a, b):
+                explained_by[b.id] = a.id
+                break
+    roots = [f for f in candidates if f.id not in explained_by]
+    if not roots and candidates:
+        best = min(candidates, key=weight)
+        explained_by.pop(best.id, None)
+        roots = [best]
+    return sorted(roots, key=weight)

@@ -1,0 +1,76 @@
+"""Signs that the job failed at all, whatever the cause: they decide between "nothing wrong" and "unexplained"."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+FAILURES = {
+    "sign": pl.String(),
+    "count": pl.Int64(),
+    "ranks": pl.List(pl.Int32()),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+#: NCCL's error lines that only a failure prints. Others (retries, plugins that are absent) occur in healthy jobs.
+HARMLESS = ("connect-retry", "other", "ras-timeout", "handshake", "plugin", "abort", "no-device")
+
+
+@view(rows="kinds of signs")
+def failures(
+    endings: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    nccl_errors: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+    waits: pl.LazyFrame | None,
+    reports: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, communicators that never came up, ranks that wait."""
+    parts: list[pl.LazyFrame] = []
+    none = pl.lit(None, dtype=pl.List(pl.Int32()))
+    no_record = pl.lit(None, dtype=pl.String())
+
+    def add(frame: pl.LazyFrame, sign: str, ranks: pl.Expr = none, record: pl.Expr = no_record, line: str = "line_no") -> None:
+        parts.append(
+            frame.select(
+                pl.lit(sign).alias("sign"),
+                pl.len().cast(pl.Int64).alias("count"),
+                ranks.alias("ranks"),
+                pl.col("source_id").first(),
+                pl.col(line).first().alias("line_no"),
+                record.alias("record"),
+            ).filter(pl.col("count") > 0)
+        )
+
+    if endings is not None:
+        bad = endings.filter(~pl.col("kind").is_in(["clean"]))
+        add(bad, "processes ended badly", pl.col("rank").drop_nulls().implode())
+    if watchdog is not None:
+        add(
+            watchdog.filter(pl.col("kind").is_in(["timeout", "failure", "heartbeat-stuck"])).sort("source_id", "line_no"),
+            "watchdog timeouts",
+        )
+    if exceptions is not None:
+        add(exceptions.sort("source_id", "line_no"), "exceptions")
+    if reports is not None:
+        add(
+            reports.filter(pl.col("kind").is_in(["detail-mismatch", "barrier-missing"])).sort("source_id", "line_no"),
+            "mismatches and missed barriers",
+        )
+    if nccl_errors is not None:
+        real = nccl_errors.filter(((pl.col("level") == "WARN") | (pl.col("kind") == "propagation")) & ~pl.col("kind").is_in(list(HARMLESS)))
+        add(real.sort("source_id", "line_no"), "NCCL errors")
+    if comms is not None:
+        add(
+            comms.filter(pl.col("started") & ~pl.col("completed")).sort("source_id", "line_no"),
+            "communicators that never came up",
+            pl.col("rank").implode(),
+        )
+    if waits is not None:
+        strong = waits.filter(pl.col("kind") != "unseen").sort("waiter", "awaited")
+        add(strong, "ranks that wait for others", pl.col("waiter").unique().sort().implode(), pl.col("record").first())
+    frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
+    return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)
