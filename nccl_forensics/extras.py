@@ -1,0 +1,169 @@
+"""What a report shows beside ``report.json``: the rows of its figures, already reduced to what a page can carry.
+
+Frozen values without frames or files. An empty tuple means that nothing in the evidence could fill the part, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+CellState = Literal["completed", "waiting", "diverged", "missing", "unknown"]
+RankState = Literal["culprit", "waiting", "dead", "missing", "ok", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one class of ranks did at one position of a group. ``text`` is the operation, empty where none is known."""
+
+    text: str
+    state: CellState
+    path: str | None = None
+    line: int | None = None
+    record: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRow:
+    """Ranks that behave alike over all columns, so that thousands of ranks stay a handful of rows. One cell per column."""
+
+    ranks: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTimeline:
+    """Positions of one group around its first divergence. ``columns`` are sequence numbers, ``first_divergence`` is one of them."""
+
+    group: str
+    columns: tuple[int, ...]
+    rows: tuple[TimelineRow, ...]
+    desc: str | None = None
+    comm_id: str | None = None
+    size: int | None = None
+    first_divergence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One rank on its host. ``gpu`` is what the evidence calls it: an index, a bus id or a UUID."""
+
+    rank: int
+    state: RankState
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host with its ranks. ``state`` is the host's own, where it says more than its ranks (a dead or faulty node)."""
+
+    name: str
+    seats: tuple[Seat, ...]
+    state: RankState = "unknown"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Ranks that wait, and the ranks that they wait for."""
+
+    waiting: tuple[int, ...]
+    waited_for: tuple[int, ...]
+    group: str = ""
+    op: str | None = None
+    seq: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StackClass:
+    """Ranks that stand in the same stack, innermost frame first. ``path`` and ``line`` point at one of them."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[str, ...]
+    odd_one_out: bool = False
+    path: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransportRow:
+    """Connections of one kind between two ends; ``count`` says how many alike. ``gdr`` is null where the log does not tell."""
+
+    source: str
+    destination: str
+    transport: str
+    network: str | None = None
+    gdr: bool | None = None
+    channels: int | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCount:
+    """Channels of one communicator."""
+
+    communicator: str
+    ranks: int | None = None
+    coll_channels: int | None = None
+    p2p_channels: int | None = None
+    nvls_channels: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting with each of its values and the ranks that have it: ``(value, "0-3, 8")``."""
+
+    name: str
+    values: tuple[tuple[str, str], ...]
+    differs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. ``time`` is ISO 8601 UTC or null; the order of events is the order of the tuple."""
+
+    text: str
+    time: str | None = None
+    rank: int | None = None
+    host: str | None = None
+    path: str | None = None
+    line: int | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of the run, as far as the evidence tells."""
+
+    rank: int | None
+    state: RankState = "unknown"
+    local_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    gpu: str | None = None
+    nccl_version: str | None = None
+    exit: str | None = None
+    last_collective: str | None = None
+
+
+#: One raw line around an evidence line: number, text, and whether it is the evidence itself.
+ContextLine = tuple[int, str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """All parts. ``contexts`` is keyed by finding id and index of the evidence item in that finding."""
+
+    timeline: tuple[GroupTimeline, ...] = ()
+    cluster: tuple[Host, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    stacks: tuple[StackClass, ...] = ()
+    transports: tuple[TransportRow, ...] = ()
+    channels: tuple[ChannelCount, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    events: tuple[Event, ...] = ()
+    processes: tuple[Process, ...] = ()
+    contexts: Mapping[tuple[str, int], tuple[ContextLine, ...]] = field(default_factory=dict)

@@ -1,0 +1,189 @@
+"""The verdict on one screen of a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nccl_forensics.extras import Extras
+from nccl_forensics.plain import cut_columns
+from nccl_forensics.presentation import Presentation, Quote, present
+
+#: Lines of one screen, and the column in which values start.
+SCREEN, LABEL = 40, 13
+_NARROWEST, _WIDEST = 60, 120
+_COMMAND = 240
+_STYLES = {"bold": "1", "dim": "2", "bad": "1;31", "warn": "1;33", "good": "1;32", "mark": "36"}
+_TONES = {"explained": "bad", "unexplained": "warn", "nothing-wrong": "good", "insufficient-evidence": "warn"}
+
+
+@dataclass(slots=True)
+class _Page:
+    """Lines written so far, with what is left of the screen."""
+
+    width: int
+    color: bool
+    lines: list[str] = field(default_factory=list)
+
+    def left(self) -> int:
+        return SCREEN - len(self.lines)
+
+    def paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color and style and text else text
+
+    def line(self, text: str, style: str = "") -> None:
+        self.lines.append(self.paint(cut_columns(text, self.width), style))
+
+    def rule(self) -> None:
+        self.line("─" * self.width, "dim")
+
+    def entry(self, label: str, texts: Sequence[tuple[str, str]]) -> None:
+        """A label, then one line per text with its style; the label stands before the first."""
+        for n, (text, style) in enumerate(texts):
+            head = self.paint((label if n == 0 else "").ljust(LABEL), "bold" if n == 0 else "")
+            shown = text if text.lstrip().startswith("$ ") else cut_columns(text, self.width - LABEL)
+            self.lines.append((head + self.paint(shown, style)).rstrip())
+
+    def folded(self, text: str, at_most: int, indent: int = 0) -> list[str]:
+        """Text in lines that fit beside the label; the last one says when text was cut."""
+        room = self.width - LABEL - indent
+        wrapped = textwrap.wrap(text, room, break_long_words=True, break_on_hyphens=False) or [""]
+        if len(wrapped) > at_most:
+            wrapped = [*wrapped[: at_most - 1], cut_columns(" ".join(wrapped[at_most - 1 :]), room)]
+        return [" " * (indent if n else 0) + w for n, w in enumerate(wrapped)]
+
+
+def render(report: Mapping[str, object], extras: Extras, *, color: bool, width: int) -> str:
+    """At most one screen, ends with a newline. Without ``color`` there is no escape sequence in it."""
+    shown = present(report, extras)
+    page = _Page(max(_NARROWEST, min(width, _WIDEST)), color)
+    _head(page, shown)
+    if shown.status == "explained":
+        _who(page, shown)
+        _why(page, shown.verdict.quotes)
+        _doing(page, shown)
+        _doubt(page, shown)
+    else:
+        _others_found(page, shown)
+        _not_checked(page, shown)
+    tail = _tail(page, shown)
+    _missing(page, shown, page.left() - len(tail) - 1)
+    page.rule()
+    for label, text, style in tail:
+        page.entry(label, [(text, style)])
+    return "\n".join(page.lines) + "\n"
+
+
+def _head(page: _Page, shown: Presentation) -> None:
+    page.line(" · ".join(t for t in (shown.title, shown.run, shown.when) if t), "bold")
+    page.line(" · ".join(f"{label} {value}" for label, value in shown.particulars[:5]), "dim")
+    page.rule()
+    tone = _TONES.get(shown.status, "warn")
+    said = shown.status_word.upper()
+    if shown.verdict.cause:
+        said += f"  {shown.verdict.cause}"
+    if shown.confidence and shown.status == "explained":
+        said += f"  ({shown.confidence} confidence)"
+    page.line(said, tone)
+    for text in textwrap.wrap(shown.headline, page.width, break_on_hyphens=False)[:3]:
+        page.line(text, "bold")
+    if shown.lead:
+        for text in page.folded(shown.lead, 3):
+            page.line(text)
+    page.line("")
+
+
+def _who(page: _Page, shown: Presentation) -> None:
+    verdict = shown.verdict
+    texts = [", ".join([p.name, *(f"{label} {value}" for label, value in p.particulars)]) for p in verdict.parties]
+    if len(texts) > 2 or verdict.more_parties:
+        texts = [verdict.who + (f" on {verdict.hosts}" if verdict.hosts and "host" not in verdict.who else "")]
+    page.entry("Who", [(t, "bold") for t in texts or ["not known"]])
+    if verdict.collective:
+        page.entry("Collective", [(" of ".join(t for t in (verdict.collective, verdict.group) if t), "")])
+
+
+def _why(page: _Page, quotes: Sequence[Quote]) -> None:
+    texts: list[tuple[str, str]] = []
+    for quote in quotes[: 4 if len(quotes) > 4 else 6]:
+        if quote.kind == "absence":
+            texts.append((f"{quote.why}; looked in {', '.join(quote.looked_in) or 'all that was handed in'}", ""))
+            continue
+        texts.append((quote.where + (f"  ({quote.why})" if quote.why and quote.text else ""), "mark"))
+        texts.append((f"  {quote.text.strip() or quote.why}", ""))
+    page.entry("Why", texts or [("no line of evidence could be quoted", "")])
+
+
+def _doing(page: _Page, shown: Presentation) -> None:
+    verdict = shown.verdict
+    texts: list[tuple[str, str]] = [(t, "") for t in page.folded(verdict.remedy, 2)] if verdict.remedy else []
+    for action in verdict.actions[:3]:
+        texts.append((f"{action.number}. {action.what}{': ' + action.target if action.target else ''}", "bold"))
+        if action.command:
+            texts += _command(action.command)
+    page.entry("Do now", texts or [("nothing is proposed", "")])
+    if verdict.prevention:
+        page.entry("Prevent", [(t, "") for t in page.folded(verdict.prevention, 2)])
+
+
+def _command(command: str) -> list[tuple[str, str]]:
+    """A command is never cut in the middle, for it is copied; one that is too long for a screen stands in the other reports."""
+    if "\n" in command or len(command) > _COMMAND:
+        return [("   (a long command: see postmortem.md)", "dim")]
+    return [(f"   $ {command}", "mark")]
+
+
+def _doubt(page: _Page, shown: Presentation) -> None:
+    for other in shown.others[:2]:
+        page.entry("Also", [(f"{other.cause}: {other.title}", "")])
+    for alternative in shown.alternatives[:2]:
+        page.entry("Unlikely", [(f"{alternative.cause} {alternative.who}: {alternative.against}".replace(" :", ":"), "")])
+    if shown.would_refute:
+        page.entry("Refuted by", [(t, "") for t in page.folded(shown.would_refute[0], 2)])
+
+
+def _others_found(page: _Page, shown: Presentation) -> None:
+    visible = [f for f in shown.findings if not f.suppressed]
+    if visible:
+        page.entry("Findings", [(f"{f.severity}: {f.title}", "") for f in visible[:6]])
+
+
+def _not_checked(page: _Page, shown: Presentation) -> None:
+    if not shown.rules_skipped:
+        return
+    texts = [(f"{names}  (no {missing})", "") for missing, names in shown.skipped_by_missing[:6]]
+    rest = len(shown.skipped_by_missing) - 6
+    page.entry("Not checked", texts)
+    if rest > 0:
+        page.entry("", [(f"… and {rest} more groups of checks", "dim")])
+
+
+def _missing(page: _Page, shown: Presentation, room: int) -> None:
+    texts: list[tuple[str, str]] = []
+    for gap in shown.gaps[:3]:
+        block = [(f"{gap.what}{' (' + gap.who + ')' if gap.who else ''}", "")]
+        if gap.command:
+            block += _command(gap.command)
+        if len(texts) + len(block) > room:
+            break
+        texts += block
+    if texts:
+        page.entry("Missing", texts)
+
+
+def _tail(page: _Page, shown: Presentation) -> list[tuple[str, str, str]]:
+    counts = ", ".join(f"{n} {severity}" for severity, n in shown.counts if n) or "none"
+    explained = sum(bool(f.explained_by) for f in shown.findings)
+    found = f"{counts}{f'; {explained} of them explained by another' if explained else ''}"
+    checks = f"{len(shown.rules_found)} found something, {len(shown.rules_clean)} clean, {len(shown.rules_skipped)} not made for want of evidence"
+    if shown.rules_crashed:
+        checks += f", {len(shown.rules_crashed)} crashed"
+    out = [("Findings", found, ""), ("Checks", checks, "")]
+    read = f"{shown.sources_total} {'source' if shown.sources_total == 1 else 'sources'}"
+    if shown.sources_failed:
+        names = "; ".join(f"{s.path}: {s.error}" for s in shown.sources_in_error[:2])
+        out.append(("Sources", f"{read}, {shown.sources_failed} could not be read as a whole: {names}", "warn"))
+    else:
+        out.append(("Sources", f"{read}, all could be read", ""))
+    return out

@@ -1,0 +1,82 @@
+import re
+
+import pytest
+
+from nccl_forensics.plain import columns
+from nccl_forensics.reporters import terminal
+from tests.reporters.samples import SAMPLES, hang, healthy, insufficient, large, unexplained
+
+
+def render(sample, color=False, width=100):
+    return terminal.render(sample.report, sample.extras, color=color, width=width)
+
+
+def test_the_first_lines_say_what_who_and_where():
+    text = render(hang())
+    assert "EXPLAINED  collective-skipped  (high confidence)" in text
+    assert "rank 3 skipped all_reduce #18" in text
+    assert re.search(r"Who +rank 3, host trn-a, GPU 3, pid 17218", text)
+    assert re.search(r"Collective +all_reduce #18 of process group default_pg", text)
+
+
+def test_evidence_is_quoted_with_path_and_line():
+    text = render(hang())
+    assert "logs/rank3.stderr.log:214" in text
+    assert "loss is nan at step 4" in text
+
+
+def test_what_to_do_and_what_is_missing_come_with_commands():
+    text = render(hang())
+    assert "$ sed -n 40,60p train_loop.py" in text
+    assert "$ sudo journalctl -k" in text
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+@pytest.mark.parametrize("width", [60, 100])
+def test_it_fits_one_screen(name, width):
+    lines = render(SAMPLES[name](), width=width).splitlines()
+    assert len(lines) <= 40
+    assert all(columns(line) <= width for line in lines if "$ " not in line)
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_without_colour_no_control_character_is_written(name):
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", render(SAMPLES[name]()))
+
+
+def test_with_colour_only_our_own_colours_are_written():
+    assert set(re.findall(r"\x1b[^m]*m", render(SAMPLES["hostile"](), color=True))) <= {
+        "\x1b[0m",
+        "\x1b[1m",
+        "\x1b[2m",
+        "\x1b[36m",
+        "\x1b[1;31m",
+        "\x1b[1;33m",
+    }
+
+
+def test_a_clean_run_says_what_was_not_checked():
+    text = render(healthy())
+    assert "No fault was found in what was handed in" in text
+    assert "gpu-fault, nvlink-fault  (no kernel log)" in text
+    assert "collective-skipped" not in text
+
+
+def test_an_unexplained_hang_is_not_called_fine():
+    text = render(unexplained())
+    assert "UNEXPLAINED" in text
+    assert "nothing handed in proves why" in text
+
+
+def test_too_little_evidence_is_said_and_what_to_collect():
+    text = render(insufficient())
+    assert "NOT ENOUGH EVIDENCE" in text
+    assert "Kernel log of both hosts" in text
+
+
+def test_a_source_that_could_not_be_read_is_named():
+    assert "1 could not be read as a whole: traces/rank6.json.gz" in render(hang())
+
+
+def test_thousands_of_ranks_stay_one_screen():
+    assert "ranks 0-1402, 1404-4095 wait" in render(large())
