@@ -27,9 +27,11 @@ NVLINK_MODELS: tuple[NvlinkModel, ...] = (
     NvlinkModel(("A100", "SXM"), 12, 25.0),
     NvlinkModel(("H100", "HBM3"), 18, 26.562),
     NvlinkModel(("H100", "SXM"), 18, 26.562),
-    NvlinkModel(("H200", "SXM"), 18, 26.562),
+    NvlinkModel(("H200",), 18, 26.562),
     NvlinkModel(("H20",), 18, 26.562),
     NvlinkModel(("GH200",), 18, 26.562),
+    NvlinkModel(("GB200",), 18, 53.125),
+    NvlinkModel(("GB300",), 18, 53.125),
     NvlinkModel(("B200",), 18, 53.125),
     NvlinkModel(("B300",), 18, 53.125),
 )
