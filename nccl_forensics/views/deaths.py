@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
 
 #: Signatures of exceptions that only say that another rank went away or did not come.
@@ -134,6 +135,9 @@ def endings(
                     line_no=row["line_no"],
                     end_line=row["end_line"],
                 )
+            if row["has_traceback"] and row["message"] and who["signature"] is None:
+                raised, _, said = str(row["message"]).partition(": ")
+                who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
     if exceptions is not None:
         for row in exceptions.sort("source_id", "line_no").collect().iter_rows(named=True):
             rank = row["rank"]
@@ -149,7 +153,7 @@ def endings(
             # The first exception with a cause of its own speaks for the rank; a symptom speaks only where nothing better does.
             is_victim = row["signature"] in VICTIM or row["signature"] is None
             had_own = who["signature"] is not None and who["signature"] not in VICTIM
-            if who["signature"] is None or (not is_victim and not had_own):
+            if who["signature"] is None or who.pop("from_block", False) or (not is_victim and not had_own):
                 who.update(
                     type=row["type"],
                     message=row["message"],
@@ -170,6 +174,7 @@ def endings(
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
+        who.pop("from_block", None)
         rows_out.append(who)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 

@@ -1,0 +1,56 @@
+"""Error files of torchelastic (``error.json``): the exception that ``@record`` kept of one worker, with its time in seconds."""
+
+from __future__ import annotations
+
+import orjson
+
+from nccl_forensics.facts.signatures import classify
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.masking import mask
+from nccl_forensics.tables import TABLES
+
+
+def _sniff(head: bytes) -> bool:
+    start = head.lstrip()[:1]
+    return start == b"{" and b'"message"' in head and (b'"extraInfo"' in head or b'"py_callstack"' in head or b'"errorCode"' in head)
+
+
+def _read(data: bytes) -> Reading:
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        return Reading(gaps=(Gap(f"truncated or broken JSON: {problem}"[:200], record=""),))
+    body = document.get("message") if isinstance(document, dict) else None
+    extra: object = None
+    text: object = body
+    if isinstance(body, dict):
+        text, extra = body.get("message"), body.get("extraInfo")
+    if not isinstance(text, str):
+        return Reading(gaps=(Gap("no message in the error file", record="message"),))
+    kind, _, message = text.partition(": ")
+    if not kind.replace(".", "").replace("_", "").isalnum():
+        kind, message = "", text
+    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    stamp = extra.get("timestamp") if isinstance(extra, dict) else None
+    seconds = int(str(stamp)) if stamp is not None and str(stamp).isdigit() and len(str(stamp)) < 12 else None
+    row = {
+        "line_no": 1,
+        "kind": "error-file",
+        "type": kind or None,
+        "message": mask(message)[:2000],
+        "signature": classify(kind, message),
+        "frames": mask(stack)[:20_000] if isinstance(stack, str) else None,
+        "time_raw_ns": seconds * 10**9 if seconds is not None else None,
+        "time_kind": "epoch" if seconds is not None else None,
+    }
+    return Reading(frames={"exceptions": TABLES["exceptions"].frame([row])}, records=1)
+
+
+FORMAT = DocumentFormat(
+    name="torchelastic-error",
+    title="error file of a torchelastic worker (error.json)",
+    tables=("exceptions",),
+    sniff=_sniff,
+    read=_read,
+    priority=30,
+)
