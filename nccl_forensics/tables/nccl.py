@@ -6,6 +6,9 @@ import polars as pl
 
 from nccl_forensics.tables.base import F64, I32, I64, NCCL, B, S, Table
 
+#: Characters kept of a piece of a torn line.
+TORN_AT_MOST = 200
+
 TABLES: tuple[Table, ...] = (
     Table(
         "nccl_versions",
@@ -19,7 +22,8 @@ TABLES: tuple[Table, ...] = (
             **NCCL,
             "event": (
                 S,
-                "init-start, init-complete, destroy-start, destroy-complete, abort-start, abort-complete, revoke-start, revoke-complete",
+                "init-start, init-complete, destroy-start, destroy-complete, abort-start, abort-complete, revoke-start, revoke-complete; "
+                "call-init, call-split from CALL lines",
             ),
             "func": (S, "ncclCommInitRank, ncclCommSplit ...; null where not printed"),
             "comm": (S, "process-local pointer"),
@@ -65,6 +69,8 @@ TABLES: tuple[Table, ...] = (
             "stream": (S, ""),
             "global_rank": (I32, "RCCL only"),
             "unofficial": (B, "wording that NCCL itself never prints"),
+            "from_call": (B, "row of a CALL line; a log with COLL and CALL on states each operation twice"),
+            "torn": (B, "another line's text broke in; fields after the break are null"),
         },
     ),
     Table(
@@ -121,7 +127,8 @@ TABLES: tuple[Table, ...] = (
             **NCCL,
             "item": (
                 S,
-                "bootstrap, using, ib-device, ib-none, socket-interface, plugin, gdr-nic, gdr-pair, ring-gdr, nvls, p2p-check, mnnvl, dmabuf",
+                "bootstrap, using, ib-device, ib-none, socket-interface, plugin, gdr-nic, gdr-pair, ring-gdr, nvls, p2p-check, mnnvl, dmabuf, p2p-disabled, "
+                "p2p-not-enabled, ib-virtual, ib-oob, plugin-failed",
             ),
             "name": (S, "interface, device or network name"),
             "port": (I32, ""),
@@ -133,7 +140,8 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "nccl_notes",
-        "Other understood INFO lines that rules may use: P2P disabled, retry of connect, bootstrap timings, connected marks, RAS.",
+        "Other understood INFO lines that rules may use: bootstrap and init timings, connected marks, drivers, search results; kind "
+        "'torn' is a piece of a line that another line's text broke off.",
         {
             **NCCL,
             "kind": (S, "kind of line, the grammar's rule name"),
@@ -150,7 +158,8 @@ TABLES: tuple[Table, ...] = (
             **NCCL,
             "level": (S, "WARN, INFO"),
             "kind": (S, "signature name, such as peer-closed, connect-failed, ib-completion, cuda-failure, shm, propagation, other"),
-            "file": (S, "source file of NCCL"),
+            "file": (S, "source file of NCCL, without the line"),
+            "file_line": (I32, "line in that source file"),
             "func": (S, ""),
             "code": (I32, "ncclResult of a propagation line"),
             "peer": (S, "address of the peer"),

@@ -1,0 +1,127 @@
+"""The debug log of NCCL (and RCCL): what ``NCCL_DEBUG`` makes the library print.
+
+Text is defined by three grammars: ``nccl_prefix`` (what stands before every message), ``nccl`` (messages) and ``nccl_errors`` (what is
+wrong, by signature). NCCL 2.4 to 2.30.7. A line with NCCL's prefix and a message that no grammar knows is a record of which only the
+prefix was understood (``Reading.unmodelled``); a line that another process broke into is taken apart, and its rows say ``torn``.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics import grammar
+from nccl_forensics.formats._nccl_lines import Messages, messages
+from nccl_forensics.formats._nccl_rows import errors_of, tables_of
+from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
+from nccl_forensics.tables import TABLES
+from nccl_forensics.tables.nccl import TORN_AT_MOST
+
+#: Message kinds that take any text after a known start: the signatures of errors are asked first for these.
+_LOOSE = ("chatter_plugin_words", "chatter_ras", "chatter_load", "chatter_init", "chatter_proxy_threads", "chatter_topology", "note_ras")
+#: Error signatures that only say where a text comes from: they do not make an INFO line an error.
+_VAGUE = ("plugin", "topology", "proxy", "nvls", "mnnvl", "ipc", "invalid_argument", "ib_event", "ras")
+#: Messages that go on for lines without a prefix (NCCL 2.24+ and 2.27+), with how many follow at most.
+_CONTINUED = {"Enabled NCCL Func/Proto/Algo Matrix:": 9, "Failed to bind NVLink SHARP (NVLS) Multicast memory": 2}
+
+
+def read(text: Text) -> Reading:
+    """Tables of all NCCL lines of one source."""
+    found = messages(text)
+    frames: dict[str, list[pl.DataFrame]] = {}
+    warns = found.rows.get_column("level") == "WARN"
+    said = found.rows.filter(~warns)
+    extracted = grammar.load("nccl").extract(said.get_column("message").fill_null(""))
+    doubtful = extracted.kind.is_null() | extracted.kind.is_in(list(_LOOSE))
+    errors = grammar.load("nccl_errors").extract(said.filter(doubtful).get_column("message").fill_null(""))
+    is_error = errors.kind.is_not_null() & ~(errors.kind.is_in(list(_VAGUE)).fill_null(False))
+    at = doubtful.arg_true().cast(pl.UInt32)
+    error_rows = at.filter(is_error)
+
+    for kind, frame in extracted.frames.items():
+        if kind in _LOOSE:
+            frame = frame.filter(~pl.col("row").is_in(error_rows.implode()))
+        own = [c for c in frame.columns if c != "row"]
+        rows = said[frame.get_column("row")].drop(own, strict=False)
+        for table, made in tables_of(kind, pl.concat([rows, frame.select(own)], how="horizontal")) if frame.height else ():
+            frames.setdefault(table, []).append(made)
+    warned = found.rows.filter(warns)
+    bad = [(warned, grammar.load("nccl_errors").extract(warned.get_column("message").fill_null("")))]
+    if is_error.any():
+        wrong = said[error_rows]
+        bad.append((wrong, grammar.load("nccl_errors").extract(wrong.get_column("message").fill_null(""))))
+    frames["nccl_errors"] = [errors_of(rows, signatures) for rows, signatures in bad if rows.height]
+
+    unknown = said[at.filter(extracted.kind.filter(doubtful).is_null() & errors.kind.is_null())]
+    lost = _lost_pieces(unknown, found)
+    frames.setdefault("nccl_notes", []).append(lost)
+    around = _lines_around(text, found)
+    lines = pl.concat([found.claimed, around]).unique().sort()
+    tables = {
+        name: pl.concat(parts).sort("line_no", maintain_order=True) for name, parts in frames.items() if any(part.height for part in parts)
+    }
+    return Reading(
+        frames=tables,
+        lines=lines.alias("line_no"),
+        gaps=_gaps(found),
+        unmodelled=unknown.filter(~pl.col("torn")).get_column("line_no").unique().sort(),
+        records=found.rows.height,
+    )
+
+
+def _lost_pieces(unknown: pl.DataFrame, found: Messages) -> pl.DataFrame:
+    """What a break made unreadable, kept as notes so that it is not lost in silence."""
+    notes = TABLES["nccl_notes"]
+    cut = unknown.filter("torn").with_columns(kind=pl.lit("torn"), message=pl.col("message").str.slice(0, TORN_AT_MOST))
+    pieces = found.pieces.select("line_no", kind=pl.lit("torn"), message="text")
+    return pl.concat([notes.conform(cut), notes.conform(pieces)])
+
+
+def _gaps(found: Messages) -> tuple[Gap, ...]:
+    """Lines of which no piece could be read."""
+    whole = found.pieces.filter(~pl.col("line_no").is_in(found.claimed.implode()))
+    return tuple(Gap("torn", line_no, text=text) for line_no, text in whole.select("line_no", "text").iter_rows())
+
+
+def _lines_around(text: Text, found: Messages) -> pl.Series:
+    """Lines that belong to a message without bearing a prefix: the empty line before a WARN, and the rest of what spans several lines."""
+    warned = found.rows.filter(pl.col("level") == "WARN").get_column("line_no")
+    numbers = pl.Series("line_no", [], dtype=pl.UInt32)
+    others = text.lines.filter(~pl.col("hit"))
+    if warned.len():
+        empty = others.filter(pl.col("text").str.strip_chars() == "").get_column("line_no")
+        numbers = empty.filter((empty + 1).is_in(warned.implode()))
+    for start, at_most in _CONTINUED.items():
+        heads = found.rows.filter(pl.col("message").str.starts_with(start)).get_column("line_no").to_list()
+        for head in heads:
+            following = others.filter(pl.col("line_no").is_between(head + 1, head + at_most)).select("line_no", "text")
+            taken = []
+            for offset, (line_no, line) in enumerate(following.iter_rows(), start=1):
+                if line_no != head + offset or not line.strip() or ("Matrix" in start and "|" not in line):
+                    break
+                taken.append(line_no)
+            numbers = pl.concat([numbers, pl.Series("line_no", taken, dtype=pl.UInt32)])
+    return numbers
+
+
+FORMAT = TextFormat(
+    name="nccl-log",
+    title="NCCL debug log",
+    tables=(
+        "nccl_versions",
+        "nccl_comms",
+        "nccl_placement",
+        "nccl_ops",
+        "nccl_connections",
+        "nccl_rings",
+        "nccl_trees",
+        "nccl_channels",
+        "nccl_env",
+        "nccl_network",
+        "nccl_notes",
+        "nccl_errors",
+        "nccl_tuning",
+    ),
+    anchors=("NCCL INFO", "NCCL WARN", "NCCL CALL", "NCCL TRACE", "NCCL version ", "RCCL version"),
+    read=read,
+    priority=20,
+)

@@ -1,0 +1,343 @@
+"""Line grammars: one ``.lark`` file defines a text format, for Lark and for the fast form alike.
+
+Every alternative of the grammar's ``start`` is a *line kind*: one rule that matches one whole line. A rule that is made of terminals,
+literals, optional parts and alternatives is *flat* and is compiled, from Lark's own loaded rules and terminals, into one anchored
+pattern that runs over a whole column. Both forms give the same rows; ``Grammar.parse`` (Lark) and ``Grammar.extract`` (columns) are held
+together by a parity test.
+
+## Rules for a grammar
+* ``%ignore`` is not used. Blanks are written in the literals, and one blank in a literal stands for one blank or more.
+  Blanks at the end of a line are dropped before matching.
+* A terminal's name is its column: ``OP_COUNT`` fills ``op_count``. Terminals and rules that start with ``_`` are matched and dropped
+  (rules are inlined). Where a terminal stands in several alternatives, it fills the one column.
+* Terminals are ASCII (``[0-9]``, not ``\\d``), free of look-around, and greedy: what follows a terminal in a rule may not start with a
+  character that the terminal itself could still take, and two terminals that could both come next must differ in what they match.
+  Otherwise Lark and the pattern would cut at different places.
+* Where a literal and a terminal could both come next, the literal wins.
+* A part that repeats (``*``, ``+``, ``~n``) fills no columns: ``Grammar.tree`` reads it, with Lark.
+
+## Which kind is tried first
+The *anchor* of a kind is the first word of its mandatory literals. The kinds of the anchor that stands leftmost in the first
+``HEAD`` characters are tried first, in the order of ``start``; then all other kinds whose words occur, in the order of ``start``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import polars as pl
+from lark import Lark, Token, Tree
+from lark.exceptions import LarkError
+from lark.grammar import NonTerminal, Terminal
+from lark.lexer import PatternRE, PatternStr, TerminalDef
+
+from nccl_forensics.resources import grammar_text
+
+#: Characters of a line in which the anchor that decides the order of trial is looked for.
+HEAD = 64
+#: A word shorter than this is no anchor: it would stand in almost every line.
+_SHORTEST_ANCHOR = 3
+#: With so few kinds, trying one after the other on the rows left is cheaper than deciding first.
+_FEW = 8
+_BLANKS = " \t\r"
+_FORBIDDEN = re.compile(r"\\[dDwWsSbB]|\(\?[=!<]")
+
+Node = Tree[object]
+
+
+class GrammarError(Exception):
+    """A ``.lark`` file breaks the rules of this module: a mistake of its author, found by the tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineKind:
+    """One kind of line.
+
+    ``pattern`` is valid for Rust's and Python's engines. A column that stands in several places has groups ``name``, ``name__2``, ...,
+    at most one of which takes part in a match. ``anchors`` are words that every match contains. ``flat`` is false if parts repeat.
+    ``openers`` are words at least one of which every match contains: they decide when the kind is tried. ``required`` is a column that
+    every match fills, if there is one.
+    """
+
+    name: str
+    pattern: str
+    columns: tuple[str, ...]
+    flat: bool
+    anchors: tuple[str, ...]
+    openers: tuple[str, ...]
+    required: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What ``Grammar.extract`` found: a kind (or null) per input row, and one frame per kind with ``row`` and its columns."""
+
+    kind: pl.Series
+    frames: dict[str, pl.DataFrame]
+
+    def frame(self, kind: str) -> pl.DataFrame | None:
+        """Rows of one kind; ``None`` where there is none."""
+        return self.frames.get(kind)
+
+
+@cache
+def load(name: str) -> Grammar:
+    """The grammar ``grammars/<name>.lark``."""
+    return Grammar(name, grammar_text(name))
+
+
+class Grammar:
+    """A loaded grammar. It keeps Lark's parsers, which are made when first needed: that is why it is a class."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self._text = text
+        loaded = Lark(text, parser=None, lexer="basic", start="start", maybe_placeholders=False)
+        rules = {str(rule[0]): rule[2] for rule in loaded.grammar.rule_defs}
+        self._named = frozenset(str(term[0]) for term in loaded.grammar.term_defs)
+        terminals = {t.name: t.pattern.to_regexp() for t in loaded.terminals}
+        for terminal, pattern in terminals.items():
+            if terminal in self._named and _FORBIDDEN.search(pattern):
+                raise GrammarError(f"{name}.lark: terminal {terminal} uses a class or look-around that the two engines read differently")
+        self.kinds: dict[str, LineKind] = {}
+        for kind in _alternatives(rules["start"]):
+            self.kinds[kind] = _Compiler(name, rules, terminals).kind(kind)
+        self._order = tuple(self.kinds.values())
+        self._parsers: dict[str, Lark] = {}
+
+    def extract(self, texts: pl.Series | pl.DataFrame) -> Extraction:
+        """Kind and columns of every text (a series, or a frame with a column ``text``)."""
+        text = (texts if isinstance(texts, pl.Series) else texts.get_column("text")).str.strip_chars_end(_BLANKS)
+        found: dict[str, list[pl.DataFrame]] = {}
+        left = pl.int_range(text.len(), dtype=pl.UInt32, eager=True)
+        if len(self._order) > _FEW:
+            left = self._by_anchor(text, left, found)
+        self._in_order(text, left, found)
+        frames = {kind: pl.concat(parts).sort("row") if len(parts) > 1 else parts[0] for kind, parts in found.items()}
+        return Extraction(self._kinds_of(text.len(), frames), {kind: frames[kind] for kind in self.kinds if kind in frames})
+
+    def parse(self, text: str) -> tuple[str, dict[str, str | None]] | None:
+        """Kind and columns of one text through Lark's own parser; ``None`` where no kind matches."""
+        text = text.rstrip(_BLANKS)
+        for kind in self._candidates(text):
+            try:
+                tree = self._parser(kind.name).parse(text)
+            except LarkError:
+                continue
+            values: dict[str, str | None] = dict.fromkeys(kind.columns)
+            for token in tree.scan_values(lambda value: isinstance(value, Token)):
+                column = token.type.lower()
+                if column in values and values[column] is None:
+                    values[column] = str(token)
+            return kind.name, values
+        return None
+
+    def tree(self, text: str, kind: str) -> Tree[Token] | None:
+        """Lark's tree of one text, for kinds with parts that repeat or nest; ``None`` where it does not match."""
+        try:
+            return self._parser(kind).parse(text.rstrip(_BLANKS))
+        except LarkError:
+            return None
+
+    def _parser(self, kind: str) -> Lark:
+        if kind not in self._parsers:
+            self._parsers[kind] = Lark(
+                self._text, parser="lalr", lexer="contextual", start=kind, maybe_placeholders=False, edit_terminals=self._loosen
+            )
+        return self._parsers[kind]
+
+    def _loosen(self, terminal: TerminalDef) -> None:
+        """Literals win over terminals, and a blank in them stands for one or more."""
+        if terminal.name not in self._named and isinstance(terminal.pattern, PatternStr):
+            terminal.priority = 1
+            if " " in terminal.pattern.value:
+                terminal.pattern = PatternRE(_literal(terminal.pattern.value), tuple(terminal.pattern.flags))
+
+    @cached_property
+    def _anchored(self) -> dict[str, tuple[LineKind, ...]]:
+        by_anchor: dict[str, list[LineKind]] = {}
+        for kind in self._order:
+            for anchor in kind.openers:
+                by_anchor.setdefault(anchor, []).append(kind)
+        # Longer first: of two anchors at one place the longer says more.
+        return {a: tuple(by_anchor[a]) for a in sorted(by_anchor, key=lambda a: (-len(a), a))}
+
+    def _candidates(self, text: str) -> Iterator[LineKind]:
+        first: tuple[LineKind, ...] = ()
+        if len(self._order) > _FEW:
+            head = text[:HEAD]
+            places = [(head.find(anchor), n, kinds) for n, (anchor, kinds) in enumerate(self._anchored.items())]
+            hits = [place for place in places if place[0] >= 0]
+            if hits:
+                first = min(hits)[2]
+        yield from first
+        for kind in self._order:
+            if kind not in first and (not kind.openers or any(word in text for word in kind.openers)):
+                yield kind
+
+    def _by_anchor(self, text: pl.Series, rows: pl.Series, found: dict[str, list[pl.DataFrame]]) -> pl.Series:
+        """One scan of the heads decides which kinds are tried; each sees only its own rows. Returns the rows left."""
+        choice = "(" + "|".join(re.escape(anchor) for anchor in self._anchored) + ")"
+        anchors = text.str.head(HEAD).str.extract(choice, 1)
+        groups = pl.DataFrame({"row": rows, "anchor": anchors}).group_by("anchor", maintain_order=True).agg("row")
+        left: list[pl.Series] = []
+        for anchor, members in groups.iter_rows():
+            own = pl.Series("row", members, dtype=pl.UInt32) if len(groups) > 1 else rows
+            for kind in self._anchored.get(anchor, ()) if anchor is not None else ():
+                if own.is_empty():
+                    break
+                own = _take(kind, text, own, found)
+            left.append(own)
+        return pl.concat(left).sort() if left else rows.clear()
+
+    def _in_order(self, text: pl.Series, rows: pl.Series, found: dict[str, list[pl.DataFrame]]) -> None:
+        for kind in self._order:
+            if rows.is_empty():
+                return
+            if not kind.openers:
+                rows = _take(kind, text, rows, found)
+                continue
+            has = text.gather(rows).str.contains_any(list(kind.openers))
+            if has.all():
+                rows = _take(kind, text, rows, found)
+            elif has.any():
+                rows = pl.concat([rows.filter(~has), _take(kind, text, rows.filter(has), found)]).sort()
+
+    def _kinds_of(self, height: int, frames: dict[str, pl.DataFrame]) -> pl.Series:
+        names = list(frames)
+        numbers = pl.repeat(None, height, dtype=pl.UInt32, eager=True)
+        for number, name in enumerate(names):
+            numbers = numbers.scatter(frames[name].get_column("row"), number)
+        if not names:
+            return pl.repeat(None, height, dtype=pl.String, eager=True).alias("kind")
+        return pl.Series("kind", names, dtype=pl.String).gather(numbers).alias("kind")
+
+
+def _take(kind: LineKind, text: pl.Series, rows: pl.Series, found: dict[str, list[pl.DataFrame]]) -> pl.Series:
+    """Move the rows that match from ``rows`` to ``found``; returns those that do not."""
+    own = text if rows.len() == text.len() else text.gather(rows)
+    if kind.columns:
+        frame = own.str.extract_groups(kind.pattern).struct.unnest().with_columns(rows.alias("row"))
+        matched = frame.get_column(kind.required).is_not_null() if kind.required else own.str.contains(kind.pattern)
+    else:
+        frame = pl.DataFrame({"row": rows})
+        matched = own.str.contains(kind.pattern)
+    if matched.any():
+        if not matched.all():
+            frame = frame.filter(matched)
+        groups = frame.columns
+        columns = [pl.coalesce([g for g in groups if g == column or g.startswith(f"{column}__")]).alias(column) for column in kind.columns]
+        found.setdefault(kind.name, []).append(frame.select("row", *columns))
+    return rows.filter(~matched)
+
+
+def _literal(value: str) -> str:
+    """A literal as a pattern: one blank stands for one or more."""
+    return " +".join(re.escape(part) for part in re.split(" +", value))
+
+
+def _alternatives(tree: Node) -> Iterator[str]:
+    for symbol in tree.scan_values(lambda value: isinstance(value, NonTerminal)):
+        assert isinstance(symbol, NonTerminal)
+        yield str(symbol.name)
+
+
+#: A pattern; clauses, each a choice of words of which a match contains one; the columns that a match fills.
+_Part = tuple[str, list[tuple[str, ...]], list[str]]
+
+
+class _Compiler:
+    """Compiles one rule. It counts the groups of each column as it goes."""
+
+    def __init__(self, grammar: str, rules: dict[str, Node], terminals: dict[str, str]) -> None:
+        self._grammar, self._rules, self._terminals = grammar, rules, terminals
+        self._groups: dict[str, int] = {}
+        self._inside_repeat: set[str] = set()
+        self._repeats = False
+        self._stack: list[str] = []
+
+    def kind(self, name: str) -> LineKind:
+        pattern, clauses, required = self._rule(name, keep=True)
+        twice = self._inside_repeat & set(self._groups)
+        if twice:
+            raise GrammarError(f"{self._grammar}.lark: {name} has {', '.join(sorted(twice))} inside and outside of a part that repeats")
+        first = next((column for column in required if self._groups[column] == 1), None)
+        anchors = tuple(dict.fromkeys(word for words in clauses if len(words) == 1 for word in words))
+        openers = next((words for words in clauses if min(len(word) for word in words) >= _SHORTEST_ANCHOR), ())
+        return LineKind(name, f"^{pattern}$", tuple(self._groups), not self._repeats, anchors, openers, first)
+
+    def _rule(self, name: str, keep: bool) -> _Part:
+        if name in self._stack:
+            raise GrammarError(f"{self._grammar}.lark: {name} contains itself; a line kind cannot")
+        self._stack.append(name)
+        out = self._node(self._rules[name], keep)
+        self._stack.pop()
+        return out
+
+    def _node(self, node: object, keep: bool) -> _Part:
+        if isinstance(node, Terminal):
+            return self._terminal(str(node.name), keep)
+        if isinstance(node, NonTerminal):
+            return self._rule(str(node.name), keep)
+        if not isinstance(node, Tree):
+            raise GrammarError(f"{self._grammar}.lark: {node!r} cannot stand in a line kind")
+        children = list(node.children)
+        if node.data in ("value", "expansion"):
+            parts = [self._node(child, keep) for child in children]
+            return "".join(p[0] for p in parts), [clause for p in parts for clause in p[1]], [c for p in parts for c in p[2]]
+        if node.data == "expansions":
+            parts = [self._node(child, keep) for child in children]
+            if len(parts) == 1:
+                return parts[0]
+            return f"(?:{'|'.join(p[0] for p in parts)})", _either([p[1] for p in parts]), _common([p[2] for p in parts])
+        if node.data == "maybe":
+            return f"(?:{self._node(children[0], keep)[0]})?", [], []
+        if node.data == "literal":
+            return self._literal_node(str(children[0]))
+        if node.data == "expr":
+            return self._repeat(children, keep)
+        raise GrammarError(f"{self._grammar}.lark: {node.data} is not supported in a line kind")
+
+    def _repeat(self, children: Sequence[object], keep: bool) -> _Part:
+        operator = str(children[1])
+        if operator == "?":
+            return f"(?:{self._node(children[0], keep)[0]})?", [], []
+        self._repeats = True
+        pattern, clauses, _ = self._node(children[0], False)
+        bounds = {"*": "*", "+": "+"}.get(operator) or "{" + ",".join(str(n) for n in children[2:]) + "}"
+        return f"(?:{pattern}){bounds}", [] if operator == "*" else clauses, []
+
+    def _terminal(self, name: str, keep: bool) -> _Part:
+        pattern = self._terminals[name]
+        if name.startswith("_"):
+            return f"(?:{pattern})", [], []
+        column = name.lower()
+        if not keep:
+            self._inside_repeat.add(column)
+            return f"(?:{pattern})", [], []
+        count = self._groups[column] = self._groups.get(column, 0) + 1
+        return f"(?P<{column if count == 1 else f'{column}__{count}'}>{pattern})", [], [column]
+
+    def _literal_node(self, source: str) -> _Part:
+        if source.startswith("/"):
+            raise GrammarError(f"{self._grammar}.lark: give the pattern {source} a name")
+        body, flags = source[1 : source.rindex('"')], source[source.rindex('"') + 1 :]
+        value = re.sub(r"\\(.)", r"\1", body)
+        if flags:
+            return f"(?{flags}:{_literal(value)})", [], []
+        return _literal(value), [(word,) for word in value.split()], []
+
+
+def _either(alternatives: list[list[tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    """What holds if one of the alternatives does: a word of the first telling clause of each, and the words that all share."""
+    shared = [clause for clause in alternatives[0] if all(clause in other for other in alternatives[1:])]
+    telling = [next((c for c in clauses if min(map(len, c)) >= _SHORTEST_ANCHOR), None) for clauses in alternatives]
+    words = [word for clause in telling if clause is not None for word in clause]
+    return [tuple(dict.fromkeys(words)), *shared] if None not in telling else shared
+
+
+def _common(lists: list[list[str]]) -> list[str]:
+    return [word for word in lists[0] if all(word in other for other in lists[1:])]
