@@ -1,0 +1,396 @@
+"""Output of nccl-tests and rccl-tests, as text (all layouts since 2019, also inside Markdown and launcher logs) and as JSON (``-J``).
+
+Rows are read by the names in their header: the leading columns differ per test and version, ``error`` became ``#wrong`` in 2022, and
+options add columns. What is read is checked by the tool's own definition: bus bandwidth over algorithm bandwidth is a known factor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+import polars as pl
+
+from nccl_forensics.blocks import Line, classify, real, whole
+from nccl_forensics.facts.bandwidth import bus_factor
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.tables import TABLES
+
+#: mpirun --tag-output writes its tag again wherever the program flushed: in the middle of a row.
+_TAG = r"\[\d+,\d+\]<(?:stdout|stderr)>:"
+_ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z][a-z0-9_]*(?:\s|$)")
+_SIGNS = (
+    r"^(?:Rank +\d+ |nThread |Using devices|size +count|out-of-place|\(B\)|Out of bounds values|Avg bus bandwidth|Base Copy BW|nccl-tests version"
+    r"|rccl-tests: |Collective test |\.\. |Test timeout|Reducing maxBytes|Writing JSON output|Per-Iteration|rank=\d+ #wrong|Errors with asterisks"
+    r"|[A-Za-z0-9_.-]+: Test (?:NCCL|CUDA) failure)"
+)
+_PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|gather|scatter|sendrecv|hypercube)_perf\w*\b")
+_CLOCK = re.compile(r"^\d\d:\d\d:\d\d$")
+_LEADING = ("type", "redop", "root")
+_NEAR = 0.02
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run while its lines are read."""
+
+    first: int
+    columns: tuple[str, ...] = ()
+    placements: int = 2
+    milliseconds: bool = False
+    facts: dict[str, object] = field(default_factory=dict)
+    devices: list[dict[str, object]] = field(default_factory=list)
+    rows: list[dict[str, object]] = field(default_factory=list)
+    footed: bool = False
+
+
+def read(text: Text) -> Reading:
+    """Tests, devices and rows of one text source."""
+    body = text.lines.with_columns(raw=pl.col("text").str.replace_all(_TAG, ""))
+    body = body.with_columns(text=pl.col("raw").str.replace(r"^\s*#?\s*", ""))
+    sign = body["text"].str.contains(_SIGNS)
+    row = body["raw"].str.contains(_ROW.pattern)
+    named = body["text"].str.contains(r"_perf\b")
+    lone = body["raw"].str.contains(r"^\s*#\s*$")
+    picked = body.filter(sign | row | named | lone)
+    raw = dict(zip(picked["line_no"], picked["raw"], strict=True))
+    runs: list[_Run] = []
+    claimed: list[int] = []
+    gaps: list[Gap] = []
+    program: str | None = None
+    for line in classify(picked, "nccl_tests"):
+        if line.kind is None:
+            found = _PROGRAM.search(line.text)
+            if found and not _ROW.match(raw[line.number]):
+                program = found.group(1)
+            elif runs and runs[-1].columns and not runs[-1].footed and _ROW.match(raw[line.number]):
+                _row(runs[-1], line, raw[line.number], claimed, gaps)
+            elif runs and not raw[line.number].strip("# \t"):
+                claimed.append(line.number)
+            continue
+        if _opens(line, runs):
+            runs.append(_Run(line.number, facts={"collective": program, **line.where}))
+            program = None
+        if runs:
+            _take(runs[-1], line)
+            claimed.append(line.number)
+    frames = _frames(runs)
+    return Reading(frames=frames, lines=line_numbers(claimed), gaps=tuple(gaps))
+
+
+def _opens(line: Line, runs: Sequence[_Run]) -> bool:
+    """Whether a line begins another run: a heading after rows, or a second one of its kind."""
+    if line.kind not in ("program", "rccl_program", "starting", "setup", "devices", "header"):
+        return not runs and line.kind in ("device", "failure_nccl", "failure_cuda", "timeout")
+    if not runs or runs[-1].footed or runs[-1].rows:
+        return True
+    seen = runs[-1].facts
+    if line.kind == "setup":
+        return "max_bytes" in seen or bool(runs[-1].columns)
+    if line.kind == "devices":
+        return bool(runs[-1].devices)
+    return line.kind in ("program", "starting") and ("max_bytes" in seen or line.kind == "starting" and "named" in seen)
+
+
+def _take(run: _Run, line: Line) -> None:
+    facts, get = run.facts, line.get
+    match line.kind:
+        case "program":
+            library = whole(get("library"))
+            facts["version"] = get("version")
+            facts["nccl_version"] = _library(library)
+        case "starting" | "concluded":
+            found = _PROGRAM.search(f"{get('name')}")
+            facts["named"] = True
+            if found:
+                facts["collective"] = found.group(1)
+            run.footed = run.footed or line.kind == "concluded"
+        case "setup":
+            facts.update(
+                min_bytes=whole(get("min_bytes")),
+                max_bytes=whole(get("max_bytes")),
+                iterations=whole(get("iterations")),
+                validation=None if get("validation") is None else get("validation") != "0",
+            )
+        case "device":
+            run.devices.append(
+                {
+                    **line.where,
+                    "rank": whole(get("rank")),
+                    "group": whole(get("group")),
+                    "pid": whole(get("pid")),
+                    "host": get("host"),
+                    "device": whole(get("device")),
+                    "bus": get("bus"),
+                    "gpu": (get("gpu") or "").strip() or None,
+                }
+            )
+        case "header":
+            run.columns = tuple((get("columns") or "").split())
+            run.placements = run.columns.count("algbw") or 1
+        case "header_units":
+            run.milliseconds = "(ms)" in (get("columns") or "")
+        case "bounds":
+            facts["out_of_bounds"] = whole(get("count"))
+            facts["out_of_bounds_ok"] = get("outcome") == "OK"
+        case "average":
+            facts["average_text"] = get("average")
+            facts["average_bus_bw_gb_s"] = real(get("average"))
+            facts["minimum_met"] = None if get("outcome") is None else get("outcome") == "OK"
+            run.footed = True
+        case "failure_nccl" | "failure_cuda" | "timeout":
+            facts.setdefault("error", (get("message") or line.text).strip(" /'") or line.text)
+            facts.setdefault("failed_host", get("host"))
+            facts.setdefault("error_line", line.number)
+        case "failure_test":
+            facts.setdefault("error", f"Test failure {get('place')}")
+            facts.setdefault("failed_host", get("host"))
+            facts.setdefault("error_line", line.number)
+        case _:
+            pass
+
+
+def _library(code: int | None) -> str | None:
+    """2.28.7 of 22807; None where the number is not NCCL's (2.9 and later: major * 10000 + minor * 100 + patch)."""
+    return f"{code // 10000}.{code % 10000 // 100}.{code % 100}" if code is not None and code >= 20000 else None
+
+
+def _row(run: _Run, line: Line, raw: str, claimed: list[int], gaps: list[Gap]) -> None:
+    """Rows of one line: one for each placement."""
+    cells = raw.split()
+    if _CLOCK.match(cells[-1]) and len(cells) > 4:
+        cells = cells[:-2]  # date and clock of -S 1
+    named = [n for n in run.columns if n in _LEADING]
+    width = (len(run.columns) - len(named)) // run.placements if run.placements else 0
+    size, count = whole(cells[0]), whole(cells[1])
+    run.facts["last_bytes"] = size
+    # Some tests leave the cell of a named column blank; some runs print one placement only.
+    split = next((n for n in (run.placements * width, width) if width and 1 <= len(cells) - 2 - n <= max(1, len(named))), None)
+    if split is None:
+        gaps.append(Gap("torn: fewer or more columns than the header names", line.number, text=raw))
+        return
+    halves, words = cells[-split:], cells[2:-split]
+    head = {"type": words[0]} | {("root" if whole(word) is not None else "redop"): word for word in words[1:]}
+    body_names = [n for n in run.columns if n not in _LEADING][:width]
+    in_place_only = len(halves) == width and run.placements == 2
+    root = whole(head.get("root"))
+    claimed.append(line.number)
+    for half in range(len(halves) // width):
+        values = dict(zip(body_names, halves[half * width : (half + 1) * width], strict=True))
+        time = real(values.get("time") or values.get("cputime"))
+        wrong = values.get("#wrong")
+        run.rows.append(
+            {
+                **line.where,
+                "bytes": size,
+                "count": count,
+                "dtype": head.get("type"),
+                "red_op": None if head.get("redop") in (None, "none") else head["redop"],
+                "root": root if root is not None and root >= 0 else None,
+                "placement": "in-place" if half or in_place_only else "out-of-place",
+                "time_us": time * 1000 if time is not None and run.milliseconds else time,
+                "alg_bw_gb_s": real(values.get("algbw")),
+                "bus_bw_gb_s": real(values.get("busbw")),
+                "wrong": _wrong(wrong),
+                "max_error": real(values.get("error", "").rstrip("*")),
+            }
+        )
+
+
+def _wrong(text: str | None) -> int | None:
+    number = real(text)
+    return int(number) if number is not None else None
+
+
+def _frames(runs: Sequence[_Run]) -> dict[str, pl.DataFrame]:
+    tests: list[dict[str, object]] = []
+    devices: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
+    for number, run in enumerate(runs):
+        tests.append(_summary(run, number))
+        devices.extend({**d, "test": number} for d in run.devices)
+        rows.extend({**r, "test": number} for r in run.rows)
+    found = {"bandwidth_tests": tests, "bandwidth_devices": devices, "bandwidth_rows": rows}
+    return {name: TABLES[name].frame(part) for name, part in found.items() if part}
+
+
+def _summary(run: _Run, number: int) -> dict[str, object]:
+    groups = {d["group"] for d in run.devices if d["group"] is not None}
+    ranks = len([d for d in run.devices if d["group"] in (None, min(groups, key=str) if groups else None)]) or None
+    told = run.facts.get("collective")
+    collective, known_by = (str(told), "name") if told else _collective(run, ranks)
+    summary: dict[str, object] = {
+        **run.facts,
+        "line_no": run.facts.get("error_line") or run.facts.get("line_no", run.first),
+        "test": number,
+        "collective": collective,
+        "collective_known_by": known_by,
+        "ranks": ranks,
+        "groups": len(groups) or None,
+        "hosts": list(dict.fromkeys(str(d["host"]) for d in run.devices)) or None,
+        "gpus": sorted({str(d["gpu"]) for d in run.devices if d["gpu"]}) or None,
+        "complete": run.footed,
+    }
+    return {k: v for k, v in summary.items() if k not in ("named", "error_line")}
+
+
+def _collective(run: _Run, ranks: int | None) -> tuple[str | None, str | None]:
+    """Which collective a table without a name shows: by its columns, and by the ratio of its bandwidths."""
+    if not run.rows:
+        return None, None
+    sample = max(run.rows, key=lambda r: (float(str(r["alg_bw_gb_s"] or 0)), int(str(r["bytes"] or 0))))
+    reduces, rooted = sample["red_op"] is not None, sample["root"] is not None
+    if rooted:
+        return ("reduce" if reduces else "broadcast"), "columns"
+    algorithm, bus = real(str(sample["alg_bw_gb_s"])), real(str(sample["bus_bw_gb_s"]))
+    if not reduces or not algorithm or bus is None or ranks is None:
+        return None, None  # all_gather and alltoall look alike
+    fits = [c for c in ("all_reduce", "reduce_scatter", "sendrecv") if abs(bus / algorithm - (bus_factor(c, ranks) or 0)) < _NEAR]
+    return (fits[0], "ratio") if len(fits) == 1 else (None, None)
+
+
+def _sniff_json(head: bytes) -> bool:
+    return head.lstrip()[:1] == b"{" and b'"minimum_bytes"' in head and b'"nccl_version"' in head
+
+
+def _read_json(data: bytes) -> Reading:
+    """A ``-J`` file. Booleans are the strings "true" and "false" there, times are microseconds; ``env`` is not kept (it leaks secrets)."""
+    gaps: tuple[Gap, ...] = ()
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        document = _mended(data)
+        gaps = (Gap(f"truncated: {problem}"[:200]),)
+    if not isinstance(document, dict):
+        return Reading(gaps=gaps or (Gap("unreadable: not an object"),))
+    config = _mapping(document.get("config"))
+    run = _Run(0)
+    for i, device in enumerate(_items(config.get("devices"))):
+        run.devices.append(
+            {
+                "record": f"config.devices[{i}]",
+                "rank": device.get("rank"),
+                "group": device.get("group"),
+                "pid": device.get("pid"),
+                "host": device.get("hostname"),
+                "device": device.get("device"),
+                "bus": device.get("device_hex"),
+                "gpu": device.get("device_info"),
+            }
+        )
+    for i, result in enumerate(_items(document.get("results"))):
+        run.rows.extend(_json_rows(result, f"results[{i}]"))
+    bounds, average = _mapping(document.get("out_of_bounds")), _mapping(document.get("average_bus_bandwidth"))
+    arguments = document.get("args")
+    program = _PROGRAM.search(" ".join(str(a) for a in arguments[:1])) if isinstance(arguments, list) else None
+    errors = document.get("errors")
+    code = document.get("nccl_version")
+    run.footed = "bandwidth" in average
+    run.facts = {
+        "record": "",
+        "collective": program.group(1) if program else None,
+        "nccl_version": _library(code if isinstance(code, int) else whole(str(code))),
+        "min_bytes": config.get("minimum_bytes"),
+        "max_bytes": config.get("maximum_bytes"),
+        "iterations": config.get("iterations"),
+        "validation": _truth(config.get("validation")),
+        "out_of_bounds": bounds.get("count"),
+        "out_of_bounds_ok": _truth(bounds.get("okay")),
+        "average_bus_bw_gb_s": real(str(average.get("bandwidth"))),
+        "average_text": str(average["bandwidth"]) if "bandwidth" in average else None,
+        "minimum_met": _truth(average.get("okay")),
+        "error": "; ".join(str(e) for e in errors)[:500] if isinstance(errors, list) and errors else None,
+        "last_bytes": run.rows[-1]["bytes"] if run.rows else None,
+    }
+    frames = _frames([run])
+    return Reading(frames=frames, gaps=gaps, records=sum(f.height for f in frames.values()))
+
+
+def _json_rows(result: Mapping[str, object], record: str) -> list[dict[str, object]]:
+    rows = []
+    for placement in ("out_of_place", "in_place"):
+        half = _mapping(result.get(placement))
+        if half:
+            root, red_op = whole(str(result.get("root"))), str(result.get("redop") or "none")
+            rows.append(
+                {
+                    "record": f"{record}.{placement}",
+                    "bytes": result.get("size"),
+                    "count": result.get("count"),
+                    "dtype": result.get("type"),
+                    "red_op": None if red_op == "none" else red_op,
+                    "root": root if root is not None and root >= 0 else None,
+                    "placement": placement.replace("_", "-"),
+                    "time_us": real(str(half.get("time", half.get("cpu_time")))),
+                    "alg_bw_gb_s": real(str(half.get("alg_bw"))),
+                    "bus_bw_gb_s": real(str(half.get("bus_bw"))),
+                    "wrong": _wrong(str(half.get("nwrong"))),
+                }
+            )
+    return rows
+
+
+def _mended(data: bytes) -> object:
+    """What a file that an aborted run left unterminated holds: cut after a complete value, with its brackets closed."""
+    stack: list[int] = []
+    quoted = escaped = False
+    closers = {ord("{"): b"}", ord("["): b"]"}
+    cut, open_then = 0, b""
+    for i, byte in enumerate(data):
+        if quoted:
+            quoted = escaped or byte != 0x22
+            escaped = byte == 0x5C and not escaped
+        elif byte == 0x22:
+            quoted = True
+        elif byte in closers:
+            stack.append(byte)
+        elif byte in b"}]":
+            if not stack:
+                return None
+            stack.pop()
+            cut, open_then = i + 1, b"".join(closers[b] for b in reversed(stack))
+    try:
+        return orjson.loads(data[:cut] + open_then)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: object) -> list[dict[str, object]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+
+
+def _truth(value: object) -> bool | None:
+    return {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
+
+
+_TABLES = ("bandwidth_tests", "bandwidth_devices", "bandwidth_rows")
+FORMATS = (
+    TextFormat(
+        name="nccl-tests",
+        title="nccl-tests and rccl-tests results (text)",
+        tables=_TABLES,
+        anchors=(
+            " minBytes ",
+            "Avg bus bandwidth",
+            "Out of bounds values",
+            "Using devices",
+            "algbw",
+            "Test NCCL failure",
+            "Test CUDA failure",
+            ": Test failure ",
+            "Collective test ",
+            "nccl-tests version",
+        ),
+        read=read,
+        priority=30,
+    ),
+    DocumentFormat(
+        name="nccl-tests-json", title="nccl-tests results (JSON, -J)", tables=_TABLES, sniff=_sniff_json, read=_read_json, priority=20
+    ),
+)
