@@ -1,0 +1,350 @@
+"""nvidia-smi's other outputs: the summary table, -L, nvlink -s and -e, topo -m, CSV queries, dmon, and the texts of its failures."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+from nccl_forensics import pci
+from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.gpu_values import clean, gpu_row, number, problem
+from nccl_forensics.tables import TABLES
+
+Row = dict[str, object]
+
+_GPU = re.compile(r"^GPU (\d+): (.{1,120}?) \(UUID: ((?:GPU|MIG)-[0-9a-fA-F-]{6,64})\)\s*$")
+_LINK_RATE = re.compile(r"^\s+Link (\d+): (?:([\d.]+) GB/s|<(inactive)>|(inactive))\s*$", re.IGNORECASE)
+_LINK_COUNTER = re.compile(r"^\s+Link (\d+): ([A-Z][A-Za-z0-9 /-]{1,60}): +(\S.{0,60})$")
+_LINK_REMOTE = re.compile(r"^\s+Link (\d+): Remote Device ([0-9a-fA-F:.]+): Link (\d+)\s*$")
+_ALL_INACTIVE = ("as all links are inactive", "all links are inActive")
+_FAILURES: tuple[tuple[str, str], ...] = (
+    ("Unable to determine the device handle for", "gpu-lost"),
+    ("NVIDIA-SMI has failed because it couldn't communicate", "no-driver"),
+    ("Failed to initialize NVML: Driver/library version mismatch", "version-mismatch"),
+    ("Failed to initialize NVML", "no-driver"),
+    ("No devices were found", "no-devices"),
+)
+_HANDLE = re.compile(r"device handle for GPU ?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d)?(\d+)?")
+_TOPO_CELL = re.compile(r"^(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+|C2C|OK|CNS|GNS|TNS|NS|U|DR)$")
+_TOPO_NAME = re.compile(r"^(?:GPU\d+|NIC\d+|mlx\S+|\w*ib\w*\d+|rdma\S+|bnxt\S+|irdma\d+|efa\S*)$")
+_TABLE_HEAD = re.compile(r"^\| NVIDIA-SMI (\S+) +Driver Version: (\S+) +CUDA Version: (\S+)")
+_TABLE_FIRST = re.compile(
+    r"^\|\s+(\d+)\s+(\S.*?)\s+(On|Off|N/A|ERR!|Unknown)?\s*\|\s*([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\S+\s*\|\s*(\S+)\s*\|$"
+)
+_CSV_WORDS = frozenset(
+    {
+        "index",
+        "uuid",
+        "gpu_uuid",
+        "name",
+        "gpu_name",
+        "pci.bus_id",
+        "gpu_bus_id",
+        "timestamp",
+        "pid",
+        "driver_version",
+        "temperature.gpu",
+        "utilization.gpu",
+        "power.draw",
+    }
+)
+
+
+class _Reader:
+    """Walks the lines once; what a line means depends on the block that it stands in, so the state is kept here."""
+
+    def __init__(self, text: Text) -> None:
+        self.numbers: list[int] = text.lines["line_no"].to_list()
+        self.texts: list[str] = text.lines["text"].to_list()
+        self.hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+        self.rows: dict[str, list[Row]] = {}
+        self.used: list[int] = []
+        self.gaps: list[Gap] = []
+
+    def add(self, table: str, i: int, row: Row) -> Row:
+        """Append a row with its line."""
+        full: Row = {**self.hints[i], "line_no": self.numbers[i], **row}
+        self.rows.setdefault(table, []).append(full)
+        return full
+
+    def use(self, i: int) -> None:
+        """Claim a line."""
+        self.used.append(self.numbers[i])
+
+
+def read(text: Text) -> Reading:
+    """Every block of the source that begins with a line of nvidia-smi's."""
+    reader = _Reader(text)
+    hits: list[bool] = text.lines["hit"].to_list()
+    i, total = 0, len(reader.texts)
+    while i < total:
+        line = reader.texts[i]
+        after = i
+        if _GPU.match(line):
+            after = _gpu_block(reader, i)
+        elif hits[i] and "GPU0" in line and "CPU Affinity" in line:
+            after = _topology(reader, i)
+        elif hits[i] and _TABLE_HEAD.match(line):
+            after = _table(reader, i)
+        elif line.startswith("# gpu ") and "pwr" in line:
+            after = _dmon(reader, i)
+        elif ", " in line and _is_csv_head(line):
+            after = _csv(reader, i)
+        elif hits[i]:
+            after = _failure(reader, i)
+        i = after if after > i else i + 1
+    frames = {name: TABLES[name].frame(rows) for name, rows in reader.rows.items()}
+    return Reading(frames={n: f for n, f in frames.items() if f.height}, lines=line_numbers(reader.used), gaps=tuple(reader.gaps))
+
+
+def _gpu_block(reader: _Reader, start: int) -> int:
+    """``GPU n: name (UUID: …)`` and the links below it; a header alone is a line of ``nvidia-smi -L``."""
+    head = _GPU.match(reader.texts[start])
+    assert head is not None
+    gpu: Row = {"gpu_index": int(head[1]), "uuid": head[3]}
+    reader.use(start)
+    i, links = start + 1, 0
+    while i < len(reader.texts):
+        line = reader.texts[i]
+        rate, remote, counter = _LINK_RATE.match(line), _LINK_REMOTE.match(line), _LINK_COUNTER.match(line)
+        if rate:
+            reader.add(
+                "nvlinks", i, gpu | {"name": head[2], "link": int(rate[1]), "active": rate[2] is not None, "rate_gb_s": number(rate[2])}
+            )
+        elif remote:
+            row: Row = {"name": head[2], "link": int(remote[1]), "remote_bus_id": pci.normal(remote[2]), "remote_link": int(remote[3])}
+            reader.add("nvlinks", i, gpu | row)
+        elif counter:
+            raw = counter[3].strip()
+            reader.add("nvlink_counters", i, gpu | {"link": int(counter[1]), "counter": counter[2], "value": _counter(raw), "raw": raw})
+        elif any(t in line for t in _ALL_INACTIVE):
+            reader.add("nvlinks", i, gpu | {"name": head[2], "active": False})
+        else:
+            break
+        reader.use(i)
+        links += 1
+        i += 1
+    if not links:
+        reader.add("gpus", start, gpu | {"tool": "nvidia-smi-l", "name": head[2]})
+    return i
+
+
+def _counter(raw: str) -> float | None:
+    """A count or a bit error rate. ``15e-255`` is how the driver writes zero (seen on R595)."""
+    try:
+        value = float(raw.split()[0])
+    except ValueError:
+        return None
+    return 0.0 if 0 < value < 1e-200 else value
+
+
+def _topology(reader: _Reader, start: int) -> int:
+    names = [c.strip() for c in reader.texts[start].split("\t")]
+    columns = [n for n in names if n and not n.endswith(("Affinity", "NUMA ID"))]
+    numa = next((i for i, n in enumerate(names) if n == "NUMA Affinity"), None)
+    reader.use(start)
+    i = start + 1
+    while i < len(reader.texts):
+        cells = [c.strip() for c in reader.texts[i].split("\t")]
+        if not _TOPO_NAME.match(cells[0]) or len(cells) <= len(columns):
+            break
+        near = cells[numa].strip() if numa is not None and numa < len(cells) else None
+        for b, cell in zip(columns, cells[1:], strict=False):
+            if _TOPO_CELL.match(cell):
+                links = int(cell[2:]) if cell.startswith("NV") else None
+                reader.add("gpu_topology", i, {"a": cells[0], "b": b, "relation": cell, "nvlinks": links, "numa": clean(near)})
+        reader.use(i)
+        i += 1
+    if i == start + 1:
+        reader.gaps.append(Gap("truncated: matrix without rows", reader.numbers[start], reader.numbers[start], text=reader.texts[start]))
+    # The legends below belong to the matrix.
+    while i < len(reader.texts) and re.match(r"^\s*$|^Legend:|^NIC Legend:|^ {2}[A-Z0-9#]+ +[=:]|^ {2}NIC\d+:", reader.texts[i]):
+        if reader.texts[i].strip():
+            reader.use(i)
+        i += 1
+    return i
+
+
+def _table(reader: _Reader, start: int) -> int:
+    """The summary table; two or three physical rows per GPU. ``ERR!`` and ``Unknown`` mean a GPU that does not answer."""
+    head = _TABLE_HEAD.match(reader.texts[start])
+    assert head is not None
+    i = start
+    current: Row | None = None
+    while i < len(reader.texts):
+        line = reader.texts[i].rstrip()
+        if not line.startswith(("|", "+")) and line:
+            break
+        if not line and not (i + 1 < len(reader.texts) and reader.texts[i + 1].startswith("+-")):
+            break
+        first = _TABLE_FIRST.match(line)
+        if "| Processes" in line:
+            current = None
+        if first:
+            current = reader.add(
+                "gpus",
+                i,
+                {
+                    "tool": "nvidia-smi",
+                    "gpu_index": int(first[1]),
+                    "name": first[2],
+                    "bus_id": pci.normal(first[4]),
+                    "driver_version": head[2],
+                    "cuda_version": head[3],
+                    "problem": problem(line),
+                },
+            )
+        elif current is not None and line.count("|") == 4 and ("W /" in line or "MiB" in line or "ERR!" in line):
+            current["problem"] = current["problem"] or (problem(line) and "ERR!")
+            current.update(_second_row(line))
+        if line:
+            reader.use(i)
+        i += 1
+    for row in reader.rows.get("gpus", []):
+        if row.get("tool") == "nvidia-smi" and row.get("problem"):
+            row["problem"] = "ERR! or Unknown in nvidia-smi's table"
+    return i
+
+
+def _second_row(line: str) -> Row:
+    found: Row = {}
+    for column, pattern in (
+        ("temperature_c", r"\s(\d+)C\s"),
+        ("power_w", r"\s(\d+)W /"),
+        ("power_limit_w", r"/ +(\d+)W"),
+        ("memory_used_mib", r"(\d+)MiB /"),
+        ("memory_total_mib", r"/ +(\d+)MiB"),
+        ("utilization_percent", r"\|\s+(\d+)%"),
+    ):
+        match = re.search(pattern, line)
+        if match:
+            found[column] = float(match[1])
+    return found
+
+
+def _dmon(reader: _Reader, start: int) -> int:
+    names = reader.texts[start].lstrip("# ").split()
+    i = start
+    while i < len(reader.texts):
+        line = reader.texts[i]
+        cells = line.split()
+        if not line.startswith("#"):
+            if len(cells) != len(names) or not cells[0].isdigit():
+                break
+            at = dict(zip(names, cells, strict=True))
+            reader.add(
+                "gpus",
+                i,
+                {
+                    "tool": "dmon",
+                    "gpu_index": int(cells[0]),
+                    "power_w": number(at.get("pwr")),
+                    "temperature_c": number(at.get("gtemp")),
+                    "temperature_memory_c": number(at.get("mtemp")),
+                    "utilization_percent": number(at.get("sm")),
+                    "memory_utilization_percent": number(at.get("mem")),
+                    "sm_clock_mhz": number(at.get("pclk")),
+                    "memory_clock_mhz": number(at.get("mclk")),
+                },
+            )
+        reader.use(i)
+        i += 1
+    return i
+
+
+def _names(line: str) -> list[str]:
+    return [re.sub(r" \[[^\]]*\]$", "", c.strip()) for c in line.split(",")]
+
+
+def _is_csv_head(line: str) -> bool:
+    if line.startswith(("#", " ", "$")) or len(line) > 20_000:
+        return False
+    names = _names(line)
+    known = sum(1 for n in names if n in _CSV_WORDS or "." in n)
+    return (
+        len(names) >= 2 and known * 2 >= len(names) and bool({"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "name"} & set(names))
+    )
+
+
+def _csv(reader: _Reader, start: int) -> int:
+    names = _names(reader.texts[start])
+    reader.use(start)
+    i = start + 1
+    while i < len(reader.texts):
+        cells = [c.strip() for c in reader.texts[i].split(", ")]
+        if len(cells) != len(names):
+            break
+        row = dict(zip(names, cells, strict=True))
+        stamp = _csv_time(row.get("timestamp"))
+        if "pid" in row:
+            reader.add(
+                "gpu_processes",
+                i,
+                {
+                    **stamp,
+                    "bus_id": pci.normal(clean(row.get("gpu_bus_id"))),
+                    "uuid": clean(row.get("gpu_uuid")),
+                    "pid": number(row["pid"]),
+                    "name": clean(row.get("process_name")),
+                    "used_mib": number(row.get("used_memory") or row.get("used_gpu_memory")),
+                },
+            )
+        elif not any(n.startswith("retired_pages.address") for n in names):
+            reader.add("gpus", i, {**stamp, "tool": "nvidia-smi-csv", **gpu_row(row, "csv")})
+        reader.use(i)
+        i += 1
+    return i
+
+
+def _csv_time(text: str | None) -> Row:
+    """``2024/11/14 15:35:07.123``: local time, no zone."""
+    try:
+        moment = datetime.strptime(text or "", "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=timezone.utc)  # noqa: UP017
+    except ValueError:
+        return {}
+    return {"time_raw_ns": round(moment.timestamp() * 1000) * 1_000_000, "time_kind": "local-unzoned"}
+
+
+def _failure(reader: _Reader, i: int) -> int:
+    line = reader.texts[i].strip()
+    for words, kind in _FAILURES:
+        if line.startswith(words):
+            found = _HANDLE.search(line)
+            lost = kind == "gpu-lost" and "Insufficient Permissions" not in line
+            reader.add(
+                "gpu_tool_errors",
+                i,
+                {
+                    "tool": "nvidia-smi",
+                    "kind": kind if kind != "gpu-lost" or lost else "permission",
+                    "bus_id": pci.normal(found[1]) if found else None,
+                    "gpu_index": int(found[2]) if found and found[2] else None,
+                    "message": line,
+                },
+            )
+            reader.use(i)
+            return i + 1
+    return i
+
+
+FORMAT = TextFormat(
+    name="nvidia-smi",
+    title="nvidia-smi: summary table, -L, nvlink status and error counters, topo -m, CSV queries, dmon, failures",
+    tables=("gpus", "gpu_processes", "nvlinks", "nvlink_counters", "gpu_topology", "gpu_tool_errors"),
+    anchors=(
+        "(UUID: GPU-",
+        "(UUID: MIG-",
+        "CPU Affinity",
+        "| NVIDIA-SMI ",
+        "# gpu ",
+        "pci.bus_id",
+        "gpu_bus_id",
+        "gpu_uuid",
+        "index, ",
+        "uuid, ",
+        ", uuid",
+        *(words for words, _ in _FAILURES),
+    ),
+    read=read,
+    priority=35,
+)
