@@ -40,3 +40,60 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> 
             actions=(Action("fix-code", ranks=ranks, confidence="high" if row["sure"] else "low"),),
             metrics={"position": row["seq"], "positions_that_differ": row["later_seqs"]},
         )
+
+
+def stall_findings(stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str, prevention: str, action: str) -> Iterator[Finding]:
+    """One finding for all ranks whose stall has this cause and these reasons alike, the surest first."""
+    rows = stalls.filter(pl.col("cause") == cause).sort("rank").collect()
+    order: list[Confidence] = ["high", "medium", "low"]
+    for confidence in order:
+        part = rows.filter(pl.col("confidence") == confidence)
+        if not part.height:
+            continue
+        ranks = tuple(part["rank"].to_list())
+        first = part.row(0, named=True)
+        waiters = sorted({w for ws in part["waiters"].to_list() for w in (ws or [])} - set(ranks))
+        where = f" at {first['user_frame']}" if first["user_frame"] else ""
+        waited = operation_words(first["op"], first["seq"]) if first["op"] else "them"
+        group = f" of {group_words(first)}" if first["group_key"] else ""
+        peers = (
+            f"; {ranks_words(waiters)} {'waits' if len(waiters) == 1 else 'wait'} in {waited}{group}"
+            if waiters
+            else f" (missing in {waited}{group})"
+        )
+        evidence = [
+            *cite(
+                [
+                    {"source_id": r["stack_source_id"], "line_no": r["stack_line_no"], "record": r["stack_record"]}
+                    for r in part.iter_rows(named=True)
+                ],
+                f"stack of the stalled rank: {first['place']}",
+            ),
+            *cite(part, f"a waiting rank's {first['op']}" if waiters else "what names the rank"),
+            *cite(
+                [
+                    {"source_id": r["own_source_id"], "line_no": r["own_line_no"], "record": r["own_record"]}
+                    for r in part.iter_rows(named=True)
+                ],
+                "the stalled rank's own last operation in that group",
+            ),
+        ]
+        yield Finding(
+            title=f"{ranks_words(ranks)} {words}{where}{peers}",
+            summary=f"{first['why']}." + (f" The others wait at {first['call_site']}." if first["call_site"] else ""),
+            confidence=confidence,
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r) for r in ranks),
+            subject=(
+                str(first["user_frame"] or first["place"] or ""),
+                str(first["group_desc"] or first["group_name"] or ""),
+                str(first["op"] or ""),
+            ),
+            divergence=Divergence(first["group_name"], first["comm_id"], first["seq"], first["op"]) if first["group_key"] else None,
+            evidence=tuple(evidence),
+            remedy=remedy,
+            prevention=prevention,
+            would_refute=("two samples of this rank's stack that differ: then it moves",),
+            actions=(Action(action, ranks=ranks, confidence=confidence),),
+            metrics={"waiting_ranks": len(waiters)},
+        )

@@ -25,6 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
@@ -79,3 +80,23 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
 
 def _peer(row: dict[str, object]) -> dict[str, object]:
     return {"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}
+
+
+@rule(
+    name="collective-skipped-by-step",
+    code="CO06",
+    cause="collective-skipped",
+    severity="critical",
+    at_most=8,
+    explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed"),
+)
+def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Ranks whose log ends after whole steps with fewer collectives than their peers: skips that pair up one step apart show no other way."""
+    yield from stall_findings(
+        stalls,
+        "collective-skipped",
+        "called fewer collectives than the peers and stopped at the end of a step",
+        remedy="Find the step that this rank left out: a shorter data set, an early break or a skipped batch.",
+        prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+        action="fix-code",
+    )

@@ -1,0 +1,44 @@
+"""Sends and receives wait for each other.
+
+## What it finds
+Ranks whose stacks or records stand in send or receive, with no partner on the other side that would match.
+
+## Why it matters
+Both sides wait for ever, and everyone behind them in other groups as well.
+
+## What would refute it
+A later sample shows one of them gone on.
+
+## What to do next
+Order the calls (even ranks send first), or use batch_isend_irecv so that both directions are posted together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.model import Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import stall_findings
+
+
+@rule(
+    name="p2p-deadlock",
+    code="DE03",
+    cause="p2p-deadlock",
+    severity="critical",
+    at_most=8,
+    explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "group-deadlock", "host-stall"),
+)
+def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding for all ranks that stall alike."""
+    yield from stall_findings(
+        stalls,
+        "p2p-deadlock",
+        "wait for each other in send or receive",
+        remedy="Reverse the order on one side, or post both directions together with batch_isend_irecv.",
+        prevention="Test each pipeline schedule with blocking semantics in a two-rank run.",
+        action="fix-code",
+    )

@@ -1,0 +1,224 @@
+"""Ranks that hold the others up, with what they themselves are doing: the cause of each stall as far as evidence carries."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+STALLS = {
+    "rank": pl.Int32(),
+    "cause": pl.String(),
+    "confidence": pl.String(),
+    "place": pl.String(),
+    "user_frame": pl.String(),
+    "why": pl.String(),
+    "waiters": pl.List(pl.Int32()),
+    "partners": pl.List(pl.Int32()),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "call_site": pl.String(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "own_source_id": pl.UInt32(),
+    "own_line_no": pl.UInt32(),
+    "own_record": pl.String(),
+    "stack_source_id": pl.UInt32(),
+    "stack_line_no": pl.UInt32(),
+    "stack_record": pl.String(),
+    "seen_by": pl.String(),
+}
+_INPUT = ("data-loader",)
+_HOST = ("lock", "gil", "checkpoint", "gc", "compile", "import", "file-io", "sleep", "compute", "user-code", "evaluation")
+_WAITING = ("collective", "p2p")
+
+
+@view(rows="ranks")
+def stalls(
+    blockers: pl.LazyFrame | None,
+    thread_states: pl.LazyFrame | None,
+    endings: pl.LazyFrame | None,
+    reports: pl.LazyFrame | None,
+    divergences: pl.LazyFrame | None,
+    operations: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
+    collective-skipped. Ranks that died by their own fault are left out: their death says it all.
+
+    ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it)
+    or stacks (the others stand in a collective and it does not).
+    """
+    stacks: dict[int, dict[str, object]] = {}
+    if thread_states is not None:
+        for row in thread_states.filter(pl.col("rank").is_not_null()).collect().iter_rows(named=True):
+            stacks[row["rank"]] = row
+    dead: set[int] = set()
+    if endings is not None:
+        dead = set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    found: dict[int, dict[str, object]] = {}
+    if blockers is not None:
+        for row in blockers.collect().iter_rows(named=True):
+            if row["kind"] != "unseen":
+                found[row["rank"]] = dict(row) | {"seen_by": "progress"}
+    if reports is not None:
+        for rank, row in _barriers(reports).items():
+            found.setdefault(rank, row)
+    parted = divergences is not None and divergences.collect().height > 0
+    if not found and not parted and stacks:
+        found = _odd_stacks(stacks)
+    tail = _tails(operations, found) if operations is not None else {}
+    rows = []
+    for rank in sorted(found):
+        if rank in dead:
+            continue
+        rows.append(_classify(rank, found[rank], stacks, tail.get(rank)))
+    return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
+    """Ranks that monitored barriers name as missing. A line that names one may have stopped at the first."""
+    lines = reports.filter((pl.col("kind") == "barrier-missing") & pl.col("ranks").is_not_null()).sort("source_id", "line_no").collect()
+    named: dict[int, dict[str, object]] = {}
+    for row in lines.iter_rows(named=True):
+        for rank in row["ranks"]:
+            named.setdefault(
+                rank,
+                {
+                    "kind": "barrier",
+                    "waiters": [],
+                    "op": "monitored_barrier",
+                    "source_id": row["source_id"],
+                    "line_no": row["line_no"],
+                    "seen_by": "barrier",
+                },
+            )
+    return named
+
+
+def _odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:
+    """Where most ranks stand in one collective, the few that do not (and are not moving)."""
+    waiting = {r: s for r, s in stacks.items() if s["place"] in _WAITING}
+    others = {r: s for r, s in stacks.items() if r not in waiting and not s["moved"]}
+    if len(waiting) < 2 or not others or len(others) * 2 >= len(stacks):
+        return {}
+    op = Counter(str(s["op"]) for s in waiting.values()).most_common(1)[0][0]
+    peer = next(s for s in waiting.values() if str(s["op"]) == op)
+    return {
+        r: {
+            "kind": "stack",
+            "waiters": sorted(waiting),
+            "op": op,
+            "call_site": peer["user_frame"],
+            "source_id": peer["source_id"],
+            "line_no": peer["line_no"],
+            "record": peer["record"],
+            "seen_by": "stacks",
+        }
+        for r in others
+    }
+
+
+def _tails(operations: pl.LazyFrame, found: dict[int, dict[str, object]]) -> dict[int, str]:
+    """How an NCCL log of a rank that is behind ends: ``boundary`` (after a whole number of steps) or ``inside`` a step."""
+    out: dict[int, str] = {}
+    for rank, row in found.items():
+        if row.get("domain") != "nccl" or row.get("kind") != "behind":
+            continue
+        own = (
+            operations.filter(
+                (pl.col("domain") == "nccl") & (pl.col("group_key") == row["group_key"]) & (pl.col("rank") == rank) & ~pl.col("is_p2p")
+            )
+            .sort("seq")
+            .select("op", "shape", "dtype")
+            .collect()
+            .rows()
+        )
+        step = _period(own)
+        out[rank] = "boundary" if step and len(own) % step == 0 and len(own) >= 2 * step else "inside"
+    return out
+
+
+def _period(line: list[tuple[object, ...]]) -> int | None:
+    """Length of the step that the whole line repeats (at least twice), or None."""
+    for step in range(1, len(line) // 2 + 1):
+        if all(line[i] == line[i + step] for i in range(len(line) - step)):
+            return step
+    return None
+
+
+def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, object]], tail: str | None) -> dict[str, object] | None:
+    stack = stacks.get(rank)
+    place = str(stack["place"]) if stack else None
+    base = {name: row.get(name) for name in STALLS if name in row} | {
+        "rank": rank,
+        "place": place,
+        "user_frame": stack["user_frame"] if stack else None,
+        "stack_source_id": stack["source_id"] if stack else None,
+        "stack_line_no": stack["line_no"] if stack else None,
+        "stack_record": stack["record"] if stack else None,
+        "partners": [],
+    }
+    others = [r for r, s in stacks.items() if s["place"] in _WAITING and r != rank]
+    sure = len(others) >= 1
+    if stack is not None and place == "p2p":
+        partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank)
+        why = f"it stands in {stack['op']} at {stack['user_frame']}" + (", and so does its partner" if partners else "")
+        return base | {"cause": "p2p-deadlock", "confidence": "high" if partners else "medium", "partners": partners, "why": why}
+    if row.get("kind") == "cycle":
+        cycle = row.get("cycle")
+        why = f"ranks {cycle} wait for each other in different groups"
+        return base | {"cause": "group-deadlock", "confidence": "medium", "partners": cycle, "why": why}
+    if stack is not None and place in _INPUT:
+        how = str(stack["reason"])
+        return base | {
+            "cause": "input-stall",
+            "confidence": "high" if sure or row["seen_by"] != "stacks" else "medium",
+            "why": f"its stack is in its data loading ({how})",
+        }
+    if stack is not None and place in _HOST:
+        return base | {
+            "cause": "host-stall",
+            "confidence": "high" if sure or row["seen_by"] != "stacks" else "medium",
+            "why": f"its stack is outside any collective: {place} ({stack['reason']})",
+        }
+    if row.get("kind") == "gpu":
+        why = "work is enqueued on its GPU that its peers of the same group have long completed"
+        return base | {"cause": "gpu-stall", "confidence": "high", "why": why}
+    if stack is not None and place in ("cuda-sync", "backward"):
+        return base | {
+            "cause": "gpu-stall" if place == "cuda-sync" else "host-stall",
+            "confidence": "low",
+            "why": f"its stack waits in {place} ({stack['reason']})",
+        }
+    if stack is not None and place == "collective":
+        return base | {
+            "cause": "group-deadlock",
+            "confidence": "low",
+            "why": f"it stands in {stack['op']} at {stack['user_frame']} that its peers are not in",
+        }
+    if row.get("kind") == "barrier":
+        return base | {"cause": "host-stall", "confidence": "medium", "why": "a monitored barrier names it as missing"}
+    if row.get("kind") == "behind":
+        if tail == "boundary":
+            return base | {
+                "cause": "collective-skipped",
+                "confidence": "medium",
+                "why": "its log ends after a whole number of steps, in which it called fewer collectives than its peers, and nothing says that it died",
+            }
+        if row.get("domain") == "nccl":
+            return base | {"cause": "host-stall", "confidence": "low", "why": "its log ends before an operation that its peers entered"}
+        if row.get("pending") is False:
+            return base | {
+                "cause": "host-stall",
+                "confidence": "high",
+                "why": "everything it enqueued is completed and it enqueued nothing more, while its peers wait",
+            }
+        return base | {"cause": "host-stall", "confidence": "medium", "why": "it never entered an operation that its peers wait in"}
+    return None
