@@ -31,6 +31,7 @@ KIND_OF = {
     "cuda-error": "gpu",
     "nccl-cuda": "gpu",
     "ddp-unused": "ddp-unused",
+    "launcher": "launcher",
 }
 _SIGNALS = {
     -9: "SIGKILL",

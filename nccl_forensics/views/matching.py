@@ -146,6 +146,7 @@ def operations(
     nccl_ops: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
+    reports: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Every collective and send/recv with its rank, group and position: columns of ``OPERATIONS``.
 
@@ -156,9 +157,49 @@ def operations(
         parts.append(_fr_operations(fr_entries, dumps))
     if nccl_ops is not None:
         parts.append(_nccl_operations(nccl_ops, comms, processes))
+    if reports is not None:
+        parts.append(_detail_operations(reports))
     if not parts:
         return pl.LazyFrame(schema=OPERATIONS)
     return pl.concat([_conform(p) for p in parts], how="vertical")
+
+
+def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
+    """Operations that DETAIL's wrapper prints, as it runs them and in its mismatch errors (own and other rank), counted from 0.
+
+    The lines carry no group: where numbers repeat with different contents (several groups), the domain is left out as a whole.
+    """
+    known = reports.filter(
+        pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
+    )
+    own = known.select("rank", "seq", "op", "detail", "source_id", "line_no", pl.lit(0).alias("trust"))
+    other = known.filter(pl.col("kind") == "detail-mismatch").select(
+        pl.col("ranks").list.first().alias("rank"),
+        "seq",
+        pl.col("other_op").alias("op"),
+        pl.col("other_detail").alias("detail"),
+        "source_id",
+        "line_no",
+        pl.lit(1).alias("trust"),
+    )
+    both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
+    clear = pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1
+    return (
+        both.filter(clear)
+        .sort("rank", "seq", "trust", "source_id", "line_no")
+        .unique(["rank", "seq"], keep="first", maintain_order=True)
+        .with_columns(
+            domain=pl.lit("detail"),
+            group_key=pl.lit("detail"),
+            group_name=pl.lit(None, dtype=pl.String()),
+            group_desc=pl.lit("default_pg"),
+            op=op_word(pl.col("op")),
+            is_p2p=pl.lit(False),
+            shape=pl.col("detail").str.extract(r"^(\[.*\])"),
+            dtype=pl.col("detail").str.extract(r"([A-Za-z][A-Za-z0-9]*)$"),
+            order=pl.col("line_no").cast(pl.Int64),
+        )
+    )
 
 
 def _conform(frame: pl.LazyFrame) -> pl.LazyFrame:
@@ -277,6 +318,7 @@ def groups(
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Process groups and communicators: ``domain``, ``group_key``, ``group_name``, ``group_desc``, ``comm_id``, ``members`` (global ranks
     that evidence names), ``size`` (as stated; null where nothing states it)."""
@@ -350,6 +392,25 @@ def groups(
             if len(lists) == 1:
                 entry["members"], entry["size"] = union, len(union)
             entry["group_desc"] = entry["group_desc"] or desc
+    if watchdog is not None:
+        named = _watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
+        desc = dict(
+            watchdog.filter(pl.col("pg_name").is_not_null())
+            .group_by(pl.format("pg:{}", pl.col("pg_name")))
+            .agg(pl.col("pg_desc").first())
+            .collect()
+            .iter_rows()
+        )
+        for key, ranks in named.iter_rows():
+            out[("watchdog", key)] = {
+                "domain": "watchdog",
+                "group_key": key,
+                "group_name": key.removeprefix("pg:"),
+                "group_desc": desc.get(key) or ("default_pg" if key == "pg:0" else None),
+                "comm_id": None,
+                "members": list(ranks),
+                "size": None,
+            }
     # The default group holds every rank of the job, so each rank with a dump is in it even before its first operation.
     if dumps is not None:
         everyone = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list()
@@ -378,13 +439,84 @@ def _rank_of(processes: pl.LazyFrame | None) -> dict[tuple[object, object, objec
 
 @view(rows="ranks x groups")
 def progress(
-    operations: pl.LazyFrame, fr_status: pl.LazyFrame | None, fr_pg_names: pl.LazyFrame | None, dumps: pl.LazyFrame | None
+    operations: pl.LazyFrame | None,
+    fr_status: pl.LazyFrame | None,
+    fr_pg_names: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
 
     Counters of the recorder (``pg_status``) survive a ring wrap and empty dumps; they count collectives only where the group has no
     send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone.
     """
+    parts = []
+    if operations is not None:
+        parts.append(_seen_progress(operations, fr_status, fr_pg_names, dumps))
+    if watchdog is not None:
+        parts.append(_watchdog_progress(watchdog))
+    if not parts:
+        return pl.LazyFrame(schema=PROGRESS)
+    typed = [
+        p.select([(pl.col(c) if c in p.collect_schema().names() else pl.lit(None)).cast(t).alias(c) for c, t in PROGRESS.items()])
+        for p in parts
+    ]
+    return pl.concat(typed).sort("domain", "group_key", "rank")
+
+
+PROGRESS = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "rank": pl.Int32(),
+    "first_seq": pl.Int64(),
+    "last_seq": pl.Int64(),
+    "last_done": pl.Int64(),
+    "first_pending": pl.Int64(),
+    "count": pl.Int64(),
+    "last_op": pl.String(),
+    "last_call_site": pl.String(),
+    "last_created_ns": pl.Int64(),
+    "last_order": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "timeout_ms": pl.Int64(),
+}
+
+
+def _watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
+    """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters.
+
+    The rank is the launcher's or torch's own prefix; the rank inside the group counts only where the group is the default one.
+    """
+    known = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"]))
+    default = pl.col("pg_name").is_null() | (pl.col("pg_desc") == "default_pg") | (pl.col("pg_name") == "0")
+    rank = pl.coalesce(pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank")), pl.when(default).then(pl.col("pg_rank")))
+    # Lines of old releases name the group by its local number only, or not at all: one group 0 is taken for the default one.
+    key = pl.when(pl.col("pg_name").is_not_null()).then(pl.format("pg:{}", pl.col("pg_name"))).otherwise(pl.lit("pg:0"))
+    return (
+        known.with_columns(rank=rank, group_key=key)
+        .filter(pl.col("rank").is_not_null())
+        .sort("source_id", "line_no")
+        .group_by("group_key", "rank")
+        .agg(
+            pl.lit("watchdog").first().alias("domain"),
+            pl.col("seq").min().alias("first_pending"),
+            pl.max_horizontal(pl.col("last_enqueued").max(), pl.col("seq").max()).alias("last_seq"),
+            pl.col("last_completed").max().alias("last_done"),
+            pl.len().alias("count"),
+            pl.col("op").drop_nulls().first().alias("last_op"),
+            pl.col("source_id").first(),
+            pl.col("line_no").first(),
+            pl.col("timeout_ms").max(),
+            pl.col("line_no").max().cast(pl.Int64).alias("last_order"),
+        )
+    )
+
+
+def _seen_progress(
+    operations: pl.LazyFrame, fr_status: pl.LazyFrame | None, fr_pg_names: pl.LazyFrame | None, dumps: pl.LazyFrame | None
+) -> pl.LazyFrame:
     collectives = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
     last = pl.col("seq") == pl.col("seq").max()
     seen = collectives.group_by("domain", "group_key", "rank").agg(

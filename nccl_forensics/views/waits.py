@@ -30,7 +30,7 @@ WAITS = {
 
 
 @view(rows="ranks x groups")
-def waits(operations: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame, divergences: pl.LazyFrame | None) -> pl.LazyFrame:
+def waits(operations: pl.LazyFrame | None, progress: pl.LazyFrame, groups: pl.LazyFrame, divergences: pl.LazyFrame | None) -> pl.LazyFrame:
     """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
 
     ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
@@ -78,8 +78,9 @@ def waits(operations: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
                     rows.append(base | {"kind": "gpu", "awaited": awaited, "seq": gpu[awaited] + 1, "behind": done[waiter] - gpu[awaited]})
                 elif awaited not in last and fact["first_pending"] is not None and len(last) > 1:
                     rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": fact["first_pending"], "behind": None})
-    rows += _p2p(operations, info)
-    rows = _name_operations(rows, operations)
+    if operations is not None:
+        rows += _p2p(operations, info)
+        rows = _name_operations(rows, operations)
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
 
 

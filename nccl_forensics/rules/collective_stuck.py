@@ -1,0 +1,62 @@
+"""Every rank entered the collective and none finished: the transport, not the program.
+
+## What it finds
+A group whose members all wait in the same operation, at the same position, with a timeout or an error to show that they do not go on.
+
+## Why it matters
+The program is innocent: looking for a skipped call wastes the night. The network, its plugin, a GPU or NCCL itself stands still.
+
+## What would refute it
+A rank whose evidence is missing never entered the operation; two dumps show that the position moves (then it is slow, not stuck).
+
+## What to do next
+Compare with a run over another transport (NCCL_NET=Socket, NCCL_P2P_DISABLE=1); look at NIC counters, IB ports and kernel logs of all hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Divergence, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import group_words, operation_words, ranks_words
+
+
+@rule(
+    name="collective-stuck",
+    code="CO07",
+    cause="collective-stuck",
+    severity="critical",
+    at_most=4,
+    explains=("timeout", "closed", "rank-died", "software-crash", "connection-failed"),
+)
+def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per stuck group, if something says that the job did not go on."""
+    if not failures.filter(pl.col("sign") != "ranks that wait for others").collect().height:
+        return
+    for row in stuck.sort("domain", "group_key").collect().iter_rows(named=True):
+        group = group_words(row)
+        waited = operation_words(row["op"], row["seq"])
+        evidence = cite([row], "a rank that waits in it")
+        if watchdog is not None:
+            lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"])).sort("source_id", "line_no").collect()
+            evidence = (*cite(lines, "timed out in it", at_most=12), *evidence)
+        limit = f" after {row['timeout_ms'] / 1000:.0f} s" if row["timeout_ms"] else ""
+        yield Finding(
+            title=f"all {len(row['ranks'])} ranks entered {waited} of {group} and none finished{limit}",
+            summary="Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
+            + ("" if row["complete"] else " Not every member of the group is in the evidence."),
+            confidence="high" if row["complete"] else "medium",
+            ranks=(),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
+            evidence=evidence,
+            remedy="Look at the network below: NIC and port counters, plugin settings, kernel logs; try another transport to narrow it down.",
+            prevention="Run a short all_reduce health check over all nodes and NICs before each job.",
+            would_refute=(f"evidence of a rank that never entered {waited}",),
+            actions=(Action("collect-more", ranks=tuple(row["ranks"][:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
+            alternatives=(("host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),),
+        )

@@ -1,0 +1,83 @@
+"""Some ranks did not use some parameters, so their gradients never come.
+
+## What it finds
+DistributedDataParallel's own message about parameters without gradient, with the ranks and names that it prints.
+
+## Why it matters
+The other ranks wait in backward for buckets that never fill; the error is raised one iteration later, on the ranks that are at fault.
+
+## What would refute it
+All ranks print the same list: then the model itself leaves them unused, and find_unused_parameters or static_graph is the answer.
+
+## What to do next
+Find the branch of the forward pass that these ranks did not take, or set find_unused_parameters=True knowing its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words
+
+
+@rule(
+    name="ddp-unused-parameter",
+    code="TO01",
+    cause="ddp-unused-parameter",
+    severity="critical",
+    at_most=4,
+    explains=(
+        "timeout",
+        "closed",
+        "rank-died",
+        "host-stall",
+        "input-stall",
+        "collective-stuck",
+        "collective-skipped",
+        "collective-mismatch",
+        "shape-mismatch",
+        "software-crash",
+        "connection-failed",
+    ),
+)
+def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """At most one finding, naming every rank that lacked gradients."""
+    lines = reports.filter(pl.col("kind") == "ddp-unused").sort("source_id", "line_no").collect()
+    ranks: set[int] = set()
+    for row in lines.iter_rows(named=True):
+        rank = row["rank"] if row["rank"] is not None else (row["hint_rank"] if row["hint_scope"] == "global" else None)
+        if rank is not None:
+            ranks.add(rank)
+    evidence = cite(lines, "parameters that received no gradient")
+    if endings is not None:
+        raised = endings.filter((pl.col("signature") == "ddp-unused") & pl.col("rank").is_not_null()).sort("rank").collect()
+        ranks |= set(raised["rank"].to_list())
+        evidence += cite(
+            [
+                {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]}
+                for r in raised.iter_rows(named=True)
+            ],
+            "raised by this rank",
+        )
+    if not ranks:
+        return
+    names = sorted({str(d) for d in lines["detail"].to_list() if d})
+    chosen = tuple(sorted(ranks))
+    yield Finding(
+        title=f"{ranks_words(chosen)} did not use all parameters: {'; '.join(names[:3]) or 'names not printed'}",
+        summary="DistributedDataParallel waits for gradients of these parameters on these ranks; the other ranks are victims.",
+        confidence="high",
+        ranks=chosen,
+        culprits=tuple(Culprit(rank=r) for r in chosen),
+        subject=("ddp", *names[:3]),
+        evidence=evidence,
+        remedy="Make the forward pass use the same parameters on every rank, or set find_unused_parameters=True.",
+        prevention="Run one step with TORCH_DISTRIBUTED_DEBUG=DETAIL, which prints the names.",
+        would_refute=("all ranks print the same list",),
+        actions=(Action("fix-code", ranks=chosen, confidence="high"),),
+    )

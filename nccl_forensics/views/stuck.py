@@ -1,0 +1,68 @@
+"""Collectives that every member entered and nobody finished."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+STUCK = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "ranks": pl.List(pl.Int32()),
+    "size": pl.Int32(),
+    "complete": pl.Boolean(),
+    "timeout_ms": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+
+
+@view(rows="groups")
+def stuck(progress: pl.LazyFrame, groups: pl.LazyFrame, waits: pl.LazyFrame | None, comms: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Groups whose members all wait in one operation: same position, entered by all, completed by none. ``complete``: every member of
+    the stated size is seen (else some members have no evidence, and they may be the ones that are missing)."""
+    info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
+    world = None
+    if comms is not None:
+        world = comms.select(pl.col("nranks").max()).collect().item()
+    blocked: set[tuple[str, str]] = set()
+    if waits is not None:
+        blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
+    rows: list[dict[str, object]] = []
+    pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank").collect()
+    for (domain, key), part in pending.group_by("domain", "group_key", maintain_order=True):
+        group = info.get((str(domain), str(key)))
+        if group is None or (str(domain), str(key)) in blocked or part.height < 2:
+            continue
+        positions = set(part["first_pending"].to_list())
+        done = part["last_done"].max()
+        at = min(positions)
+        if len(positions) > 1 or (done is not None and int(str(done)) >= at):
+            continue
+        members = set(group["members"] or [])
+        size = group["size"] or (world if group["group_desc"] == "default_pg" and world else None)
+        ranks = part["rank"].to_list()
+        first = part.row(0, named=True)
+        op = next((o for o in part["last_op"].to_list() if o), None)
+        rows.append(
+            {
+                **{k: group[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")},
+                "seq": at,
+                "op": op,
+                "ranks": ranks,
+                "size": size,
+                "complete": set(ranks) >= members and (size is None or len(ranks) >= size) and (size is not None or len(members) > 1),
+                "timeout_ms": first["timeout_ms"],
+                "source_id": first["source_id"],
+                "line_no": first["line_no"],
+                "record": first["record"],
+            }
+        )
+    return pl.DataFrame(rows, schema=STUCK, infer_schema_length=None).lazy()
