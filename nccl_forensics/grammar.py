@@ -42,6 +42,8 @@ HEAD = 64
 _SHORTEST_ANCHOR = 3
 #: With so few kinds, trying one after the other on the rows left is cheaper than deciding first.
 _FEW = 8
+#: Up to so many rows go through Python's engine instead of a column operation.
+_SMALL = 64
 _BLANKS = " \t\r"
 _FORBIDDEN = re.compile(r"\\[dDwWsSbB]|\(\?[=!<]")
 
@@ -194,17 +196,24 @@ class Grammar:
         return pl.concat(left).sort() if left else rows.clear()
 
     def _in_order(self, text: pl.Series, rows: pl.Series, found: dict[str, list[pl.DataFrame]]) -> None:
+        """All kinds in the order of ``start``, each on the rows left that hold one of its words: those words are found in one scan."""
+        if rows.is_empty():
+            return
+        words = sorted({word for kind in self._order for word in kind.openers})
+        held = pl.DataFrame({"row": rows, "word": text.gather(rows).str.extract_many(words, overlapping=True)})
+        per_word = held.explode("word", empty_as_null=False).unique(maintain_order=True).group_by("word", maintain_order=True).agg("row")
+        rows_of_word = dict(zip(per_word.get_column("word").to_list(), per_word.get_column("row"), strict=True))
         for kind in self._order:
             if rows.is_empty():
                 return
             if not kind.openers:
                 rows = _take(kind, text, rows, found)
                 continue
-            has = text.gather(rows).str.contains_any(list(kind.openers))
-            if has.all():
-                rows = _take(kind, text, rows, found)
-            elif has.any():
-                rows = pl.concat([rows.filter(~has), _take(kind, text, rows.filter(has), found)]).sort()
+            parts = [rows_of_word[word] for word in kind.openers if word in rows_of_word]
+            if parts:
+                has = rows.is_in(pl.concat(parts).implode())
+                if has.any():
+                    rows = pl.concat([rows.filter(~has), _take(kind, text, rows.filter(has), found)]).sort()
 
     def _kinds_of(self, height: int, frames: dict[str, pl.DataFrame]) -> pl.Series:
         names = list(frames)
@@ -219,6 +228,8 @@ class Grammar:
 def _take(kind: LineKind, text: pl.Series, rows: pl.Series, found: dict[str, list[pl.DataFrame]]) -> pl.Series:
     """Move the rows that match from ``rows`` to ``found``; returns those that do not."""
     own = text if rows.len() == text.len() else text.gather(rows)
+    if rows.len() <= _SMALL:
+        return _take_small(kind, own.to_list(), rows.to_list(), found)
     if kind.columns:
         frame = own.str.extract_groups(kind.pattern).struct.unnest().with_columns(rows.alias("row"))
         matched = frame.get_column(kind.required).is_not_null() if kind.required else own.str.contains(kind.pattern)
@@ -232,6 +243,27 @@ def _take(kind: LineKind, text: pl.Series, rows: pl.Series, found: dict[str, lis
         columns = [pl.coalesce([g for g in groups if g == column or g.startswith(f"{column}__")]).alias(column) for column in kind.columns]
         found.setdefault(kind.name, []).append(frame.select("row", *columns))
     return rows.filter(~matched)
+
+
+def _take_small(kind: LineKind, texts: list[str], rows: list[int], found: dict[str, list[pl.DataFrame]]) -> pl.Series:
+    """The same for few rows, through Python's engine: a column operation costs more than the rows do."""
+    match = re.compile(kind.pattern).match
+    left: list[int] = []
+    taken: list[int] = []
+    values: dict[str, list[str | None]] = {column: [] for column in kind.columns}
+    for row, text in zip(rows, texts, strict=True):
+        hit = match(text)
+        if hit is None:
+            left.append(row)
+            continue
+        taken.append(row)
+        groups = hit.groupdict()
+        for column, cells in values.items():
+            cells.append(next((v for g, v in groups.items() if v is not None and (g == column or g.startswith(f"{column}__"))), None))
+    if taken:
+        columns = [pl.Series(column, cells, dtype=pl.String) for column, cells in values.items()]
+        found.setdefault(kind.name, []).append(pl.DataFrame([pl.Series("row", taken, dtype=pl.UInt32), *columns]))
+    return pl.Series("row", left, dtype=pl.UInt32)
 
 
 def _literal(value: str) -> str:

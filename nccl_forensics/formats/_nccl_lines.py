@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 import polars as pl
 
@@ -112,9 +113,10 @@ def _taken_apart(lines: pl.DataFrame, hosts: frozenset[str]) -> pl.DataFrame:
     torn: list[list[bool]] = []
     for text in lines.get_column("text").to_list():
         cuts = [0, *sorted({at for mark in _MARK_RE.finditer(text) if (at := prefix_start(text, mark.start(), hosts)) > 0}), len(text)]
-        pieces = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        pieces = [text[a:b] for a, b in pairwise(cuts)]
         # What stands before the only prefix and ends in a blank is a launcher's or a clock's, not a piece of another line.
-        opaque = len(pieces) == 2 and not _MARK_RE.search(pieces[0]) and pieces[0].endswith(" ")
+        # A line without any prefix only talks about NCCL.
+        opaque = len(pieces) == 1 or (len(pieces) == 2 and not _MARK_RE.search(pieces[0]) and pieces[0].endswith(" "))
         texts.append(pieces)
         torn.append([not opaque] * len(pieces))
     return (
@@ -141,4 +143,5 @@ def prefix_start(text: str, mark: int, hosts: frozenset[str]) -> int:
             match = _HOST_TAIL.search(glued[-_PREFIX_AT_MOST:])
             host = max(known, key=len) if known and glued not in hosts else (match.group() if match else glued)
             return place + len(glued) - len(host)
-    return 0
+    last = words[-1]
+    return mark - 1 - len(last) if last.startswith("[") and last.endswith("]") and text[:mark].endswith(f"{last} ") else 0

@@ -14,7 +14,7 @@ _ALGORITHMS = {"0": "TREE", "1": "RING", "2": "COLLNET_DIRECT", "3": "COLLNET_CH
 _PROTOCOLS = {"0": "LL", "1": "LL128", "2": "SIMPLE"}
 #: Ranks that NCCL <= 2.22 shows of a ring, without saying that it cut (src/init.cc).
 _RING_SHOWN = 20
-_SECRET = r"(?i)key|token|secret|password|credential"
+_PRIVATE = r"(?i)key|token|secret|password|credential"
 _MASK = "***"
 
 Builder = Callable[[pl.DataFrame], Iterator[tuple[str, pl.DataFrame]]]
@@ -165,7 +165,7 @@ def _env(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
         name = "Comm config " + name
     # Whole numbers are printed with a full stop, texts without (2.4+).
     value = pl.coalesce([pl.col(c) for c in ("value", "bad_value") if c in rows.columns]).str.replace(r"^(-?[0-9]+)\.$", "$1")
-    masked = pl.when(name.str.contains(_SECRET)).then(pl.lit(_MASK)).otherwise(value)
+    masked = pl.when(name.str.contains(_PRIVATE)).then(pl.lit(_MASK)).otherwise(value)
     yield "nccl_env", rows.with_columns(name=name, value=masked, invalid=pl.lit(kind == "env_invalid"))
 
 
