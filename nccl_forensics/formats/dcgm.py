@@ -1,0 +1,163 @@
+"""DCGM: ``dcgmi diag`` as boxed text (2.x to 4.x) and as JSON, and ``dcgmi health``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import orjson
+
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.tables import TABLES
+
+Row = dict[str, object]
+
+_STATUS = {
+    "pass": "pass",
+    "fail": "fail",
+    "warn": "warn",
+    "skip": "skip",
+    "healthy": "healthy",
+    "warning": "warning",
+    "failure": "failure",
+}
+_SECTION = re.compile(r"^[|+]-----  (.{1,40}?)  -+\+-+")
+_CELLS = re.compile(r"^\| (.{1,60}?) *\| (.{1,200}?) *\|$")
+_BLANK = re.compile(r"^\| +\| (.{1,200}?) *\|$")
+_RESULT = re.compile(
+    r"^(?:(GPU|CPU|NvSwitch)(\d+): )?(Pass|Fail|Warn|Skip|Healthy|Warning|Failure)\b(?: - (?:All|GPUs?: ([\d, ]+)))?", re.IGNORECASE
+)
+_NOTES = frozenset({"Warning", "Info", "Error"})
+
+
+def read(text: Text) -> Reading:
+    """Every box in the source. Long results wrap: a row with an empty first cell goes on with the one above."""
+    numbers: list[int] = text.lines["line_no"].to_list()
+    texts: list[str] = text.lines["text"].to_list()
+    hits: list[bool] = text.lines["hit"].to_list()
+    rows: list[Row] = []
+    used: list[int] = []
+    i = 0
+    while i < len(texts):
+        if not hits[i]:
+            i += 1
+            continue
+        start = i
+        while start > 0 and texts[start - 1].startswith(("+", "|")):
+            start -= 1
+        end = i
+        while end < len(texts) and texts[end].startswith(("+", "|")):
+            end += 1
+        used.extend(numbers[start:end])
+        rows.extend(_box(texts[start:end], numbers[start:end]))
+        i = max(end, i + 1)
+    frame = TABLES["dcgm_results"].frame(rows)
+    return Reading(frames={"dcgm_results": frame} if frame.height else {}, lines=line_numbers(used))
+
+
+def _box(texts: list[str], numbers: list[int]) -> Iterator[Row]:
+    category: str | None = None
+    version: str | None = None
+    test: str | None = None
+    merged: list[tuple[int, str, str]] = []
+    for number, line in zip(numbers, texts, strict=True):
+        section, cells, blank = _SECTION.match(line), _CELLS.match(line), _BLANK.match(line)
+        if section:
+            merged.append((number, "\x00section", section[1]))
+        elif blank and _RESULT.match(blank[1]):
+            merged.append((number, "", blank[1]))
+        elif blank and merged:
+            merged[-1] = (merged[-1][0], merged[-1][1], merged[-1][2] + blank[1])
+        elif cells:
+            merged.append((number, cells[1].strip(), cells[2]))
+    out: list[Row] = []
+    for number, name, value in merged:
+        if name == "\x00section":
+            category = value
+        elif name == "DCGM Version":
+            version = value
+        elif name in _NOTES and out:
+            if name != "Info":
+                out[-1]["message"] = "; ".join(str(p) for p in (out[-1].get("message"), value) if p)
+        elif found := _RESULT.match(value):
+            if name:
+                test = name
+            elif out and out[-1]["test"] == test and out[-1]["gpu_index"] is None and not out[-1].get("message"):
+                out.pop()  # 4.x: the test's own row is only the sum of the rows of its GPUs
+            listed = [int(n) for n in re.findall(r"\d+", found[4] or "")]
+            indices: list[int | None] = [*listed] or [int(found[2]) if found[1] == "GPU" else None]
+            common: Row = {"line_no": number, "category": category, "test": test, "status": _STATUS[found[3].lower()], "version": version}
+            out.extend(common | {"gpu_index": index} for index in indices)
+    yield from out
+
+
+def _sniff(head: bytes) -> bool:
+    start = head[:8192]
+    if b'"$schema"' in start:
+        return False  # the JSON schema of the diagnostic, not a result
+    return b'"DCGM GPU Diagnostic"' in head or b'"DCGM Diagnostic"' in head
+
+
+def read_json(data: bytes) -> Reading:
+    """Schema 2.x/3.x (``gpu_ids``, texts) and 4.x (``entity_id``, lists). Text before the object is skipped."""
+    start = data.find(b"{")
+    try:
+        document = orjson.loads(data[start:] if start >= 0 else data)
+    except ValueError as problem:
+        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160], record="DCGM Diagnostic"),))
+    if not isinstance(document, Mapping):
+        return Reading(gaps=(Gap("unparsed: not an object"),))
+    body = document.get("DCGM GPU Diagnostic") or document.get("DCGM Diagnostic")
+    metadata = document.get("metadata")
+    version = document.get("version") or (metadata.get("version") if isinstance(metadata, Mapping) else None)
+    rows = list(_json_rows(body, str(version) if version else None))
+    frame = TABLES["dcgm_results"].frame(rows)
+    gaps = () if rows else (Gap("unparsed: no test category", record="DCGM Diagnostic"),)
+    return Reading(frames={"dcgm_results": frame} if rows else {}, gaps=gaps, records=len(rows))
+
+
+def _json_rows(body: object, version: str | None) -> Iterator[Row]:
+    for c, category in enumerate(_list(body, "test_categories")):
+        for t, test in enumerate(_list(category, "tests")):
+            for r, result in enumerate(_list(test, "results")):
+                status = _STATUS.get(str(result.get("status", "")).lower())
+                if status is None:
+                    continue
+                indices = re.findall(r"\d+", str(result.get("gpu_ids", "")))
+                if result.get("entity_group") == "GPU" and result.get("entity_id") is not None:
+                    indices = [str(result["entity_id"])]
+                for index in indices or [None]:
+                    yield {
+                        "record": f"test_categories[{c}].tests[{t}].results[{r}]",
+                        "category": category.get("category"),
+                        "test": test.get("name"),
+                        "status": status,
+                        "gpu_index": int(index) if index is not None else None,
+                        "message": _warnings(result.get("warnings")),
+                        "version": version,
+                    }
+
+
+def _list(value: object, key: str) -> list[Mapping[str, object]]:
+    items = value.get(key) if isinstance(value, Mapping) else None
+    return [i for i in items if isinstance(i, Mapping)] if isinstance(items, list) else []
+
+
+def _warnings(value: object) -> str | None:
+    if isinstance(value, list):
+        texts = [str(w.get("warning", "")) if isinstance(w, Mapping) else str(w) for w in value]
+        return "; ".join(t for t in texts if t) or None
+    return str(value) if value else None
+
+
+FORMATS = (
+    TextFormat(
+        name="dcgm",
+        title="dcgmi diag and dcgmi health",
+        tables=("dcgm_results",),
+        anchors=("| Diagnostic ", "| Overall Health", "DCGM Version"),
+        read=read,
+        priority=40,
+    ),
+    DocumentFormat(name="dcgm-json", title="dcgmi diag -j", tables=("dcgm_results",), sniff=_sniff, read=read_json, priority=30),
+)

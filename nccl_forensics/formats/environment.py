@@ -1,0 +1,101 @@
+"""Environment dumps: env, printenv, ``export -p``, ``declare -x`` and /proc/<pid>/environ (NUL-separated). Secrets are masked on reading."""
+
+from __future__ import annotations
+
+import re
+
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.masking import MASK, mask
+from nccl_forensics.tables import TABLES
+
+_LINE = re.compile(r"^(?:export |declare -x )?([A-Za-z_][A-Za-z0-9_]{0,127})=(.*)$", re.DOTALL)
+_SECRET = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)(?:KEY|AUTH|PWD)$")
+#: Fewer lines in a row are a command line or a message, not a dump.
+_LEAST = 4
+#: Of the shell itself; PWD is its working directory, no password.
+_NO_SECRET = frozenset({"PWD", "OLDPWD"})
+
+Row = dict[str, object]
+
+
+def read(text: Text) -> Reading:
+    """Every run of at least four assignments that holds a setting of the job."""
+    numbers: list[int] = text.lines["line_no"].to_list()
+    texts: list[str] = text.lines["text"].to_list()
+    hits: list[bool] = text.lines["hit"].to_list()
+    hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+    rows: list[Row] = []
+    used: list[int] = []
+    start: int | None = None
+    for i in range(len(texts) + 1):
+        if i < len(texts) and _LINE.match(texts[i]) and (start is None or numbers[i] == numbers[i - 1] + 1):
+            start = i if start is None else start
+            continue
+        if start is not None and i - start >= _LEAST and any(hits[start:i]):
+            block = [_row(texts[n]) for n in range(start, i)]
+            who = _who(block)
+            rows.extend({**hints[n], **who, "line_no": numbers[n], **row} for n, row in zip(range(start, i), block, strict=True))
+            used.extend(numbers[start:i])
+        start = i if i < len(texts) and _LINE.match(texts[i]) else None
+    frame = TABLES["settings"].frame(rows)
+    return Reading(frames={"settings": frame} if frame.height else {}, lines=line_numbers(used))
+
+
+def _row(line: str) -> Row:
+    found = _LINE.match(line)
+    assert found is not None
+    name, value = found[1], found[2]
+    if line.startswith("declare -x ") and len(value) >= 2 and value[0] == value[-1] == '"':
+        value = value[1:-1]
+    if _SECRET.search(name.upper()) and name not in _NO_SECRET:
+        value = MASK
+    return {"name": name, "value": mask(value)[:4000]}
+
+
+def _who(block: list[Row]) -> Row:
+    known = {str(r["name"]): str(r["value"]) for r in block}
+    rank = known.get("RANK") or known.get("OMPI_COMM_WORLD_RANK") or known.get("SLURM_PROCID") or known.get("PMI_RANK") or ""
+    return {"rank": int(rank) if rank.isdigit() else None, "host": known.get("HOSTNAME") or known.get("SLURMD_NODENAME")}
+
+
+def _sniff(head: bytes) -> bool:
+    parts = head[:4096].split(b"\0")
+    return len(parts) > _LEAST and b"\n" not in parts[0] and all(re.match(rb"^[A-Za-z_][A-Za-z0-9_]*=", p) for p in parts[:_LEAST])
+
+
+def read_environ(data: bytes) -> Reading:
+    """/proc/<pid>/environ: assignments separated by NUL."""
+    rows: list[Row] = []
+    gaps: list[Gap] = []
+    for n, part in enumerate(data.split(b"\0")):
+        text = part.decode("utf-8", "replace")
+        if not text.strip():
+            continue
+        if _LINE.match(text):
+            rows.append({"record": f"environ[{n}]", **_row(text)})
+        else:
+            gaps.append(Gap("unparsed: no assignment", record=f"environ[{n}]"))
+    who = _who(rows)
+    frame = TABLES["settings"].frame([{**who, **row} for row in rows])
+    return Reading(frames={"settings": frame} if frame.height else {}, gaps=tuple(gaps), records=len(rows))
+
+
+FORMATS = (
+    TextFormat(
+        name="environment",
+        title="env, printenv, export -p, declare -x",
+        tables=("settings",),
+        anchors=(
+            "NCCL_",
+            "MASTER_ADDR=",
+            "WORLD_SIZE=",
+            "SLURM_JOB_ID=",
+            "OMPI_COMM_WORLD_RANK=",
+            "CUDA_VISIBLE_DEVICES=",
+            "LD_LIBRARY_PATH=",
+        ),
+        read=read,
+        priority=70,
+    ),
+    DocumentFormat(name="environ", title="/proc/<pid>/environ", tables=("settings",), sniff=_sniff, read=read_environ, priority=20),
+)

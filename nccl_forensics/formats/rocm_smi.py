@@ -1,0 +1,78 @@
+"""``rocm-smi --json``: one object per card. Key spelling changes between ROCm releases, so keys are looked up by their words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import orjson
+
+from nccl_forensics import pci
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.gpu_values import clean, number
+from nccl_forensics.tables import TABLES
+
+_CARD = re.compile(r"^card(\d+)$")
+
+#: Column, key prefixes in order of preference (ROCm 5.7, 6.0).
+_NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("temperature_c", ("Temperature (Sensor junction)", "Temperature (Sensor edge)")),
+    ("temperature_memory_c", ("Temperature (Sensor memory)",)),
+    ("utilization_percent", ("GPU use (%)",)),
+    ("memory_utilization_percent", ("GPU memory use (%)", "GPU Memory Allocated (VRAM%)")),
+    ("power_w", ("Average Graphics Package Power", "Current Socket Graphics Package Power")),
+    ("power_limit_w", ("Max Graphics Package Power",)),
+    ("pcie_replays", ("PCIe Replay Count",)),
+)
+_TEXTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("name", ("Card series", "Card Series")),
+    ("uuid", ("Unique ID",)),
+    ("serial", ("Serial Number",)),
+    ("vbios", ("VBIOS version",)),
+)
+_LINK = re.compile(r"\(?([\d.]+)GT/s x(\d+)")
+
+
+def _sniff(head: bytes) -> bool:
+    return head.lstrip()[:1] == b"{" and b'"card' in head[:2048] and (b"Sensor" in head or b"GPU use (%)" in head or b"PCI Bus" in head)
+
+
+def read(data: bytes) -> Reading:
+    """One row of ``gpus`` per card."""
+    try:
+        document = orjson.loads(data)
+    except ValueError as problem:
+        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160]),))
+    rows: list[dict[str, object]] = []
+    system = document.get("system") if isinstance(document, Mapping) else None
+    driver = system.get("Driver version") if isinstance(system, Mapping) else None
+    for key, card in document.items() if isinstance(document, Mapping) else ():
+        named = _CARD.match(str(key))
+        if not named or not isinstance(card, Mapping):
+            continue
+        cells = {str(k): str(v) for k, v in card.items()}
+        row: dict[str, object] = {"record": key, "tool": "rocm-smi", "gpu_index": int(named[1]), "driver_version": driver}
+        row["bus_id"] = pci.normal(clean(cells.get("PCI Bus")))
+        row |= {column: number(_pick(cells, keys)) for column, keys in _NUMBERS}
+        row |= {column: clean(_pick(cells, keys)) for column, keys in _TEXTS}
+        link = _LINK.search(_pick(cells, ("pcie clock level",)) or "")
+        if link:
+            row["pcie_width"] = int(link[2])
+        used, total = number(cells.get("VRAM Total Used Memory (B)")), number(cells.get("VRAM Total Memory (B)"))
+        row["memory_used_mib"] = used / 2**20 if used is not None else None
+        row["memory_total_mib"] = total / 2**20 if total is not None else None
+        rows.append(row)
+    if not rows:
+        return Reading(gaps=(Gap("unparsed: no card"),))
+    return Reading(frames={"gpus": TABLES["gpus"].frame(rows)}, records=len(rows))
+
+
+def _pick(cells: Mapping[str, str], prefixes: tuple[str, ...]) -> str | None:
+    for prefix in prefixes:
+        for key, value in cells.items():
+            if key.startswith(prefix):
+                return value
+    return None
+
+
+FORMAT = DocumentFormat(name="rocm-smi", title="rocm-smi --json", tables=("gpus",), sniff=_sniff, read=read, priority=45)
