@@ -200,7 +200,8 @@ class Grammar:
         if rows.is_empty():
             return
         words = sorted({word for kind in self._order for word in kind.openers})
-        held = pl.DataFrame({"row": rows, "word": text.gather(rows).str.extract_many(words, overlapping=True)})
+        found_words = text.gather(rows).str.extract_many(pl.Series([words], dtype=pl.List(pl.String)), overlapping=True)
+        held = pl.DataFrame({"row": rows, "word": found_words})
         per_word = held.explode("word", empty_as_null=False).unique(maintain_order=True).group_by("word", maintain_order=True).agg("row")
         rows_of_word = dict(zip(per_word.get_column("word").to_list(), per_word.get_column("row"), strict=True))
         for kind in self._order:
