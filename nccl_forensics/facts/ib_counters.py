@@ -40,7 +40,9 @@ COUNTERS: dict[str, Counter] = {
         Counter("symbol_error", "link", "degraded", "symbols were received wrong (after FEC on HDR and newer)", 10, _16),
         Counter("port_rcv_errors", "link", "degraded", "packets arrived with errors", 10, _16),
         Counter("local_link_integrity_errors", "link", "degraded", "local physical errors passed their limit", 10, _4),
-        Counter("port_rcv_remote_physical_errors", "link", "suspect", "packets arrived already marked bad: the fault lies upstream", 100, _16),
+        Counter(
+            "port_rcv_remote_physical_errors", "link", "suspect", "packets arrived already marked bad: the fault lies upstream", 100, _16
+        ),
         Counter("excessive_buffer_overrun_errors", "link", "benign", "flow-control buffer overrun; 15 stands on healthy ports", 10, _4),
         Counter("port_rcv_switch_relay_errors", "link", "benign", "a switch could not forward, often multicast", 100, _16),
         Counter("vl15_dropped", "link", "benign", "management packets were dropped", 100, _16),

@@ -30,7 +30,9 @@ def _sniff(head: bytes) -> bool:
 
 def _read_value(data: bytes) -> Reading:
     value = data.decode("utf-8", "replace").strip()
-    frame = TABLES["sysfs_values"].frame([{"line_no": data[: len(data) - len(data.lstrip())].count(b"\n") + 1, "path": None, "value": value}])
+    frame = TABLES["sysfs_values"].frame(
+        [{"line_no": data[: len(data) - len(data.lstrip())].count(b"\n") + 1, "path": None, "value": value}]
+    )
     return Reading(frames={"sysfs_values": frame}, records=1)
 
 

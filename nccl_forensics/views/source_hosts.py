@@ -1,0 +1,103 @@
+"""The host that a source is about: what its content states, else a host name in its path."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+#: Words of a path that look like a host: letters, then a number somewhere; but not the words of ranks, devices, runs and files.
+_LIKE_HOST = re.compile(r"^[A-Za-z][A-Za-z-]*[-_]?\d[A-Za-z0-9-]*(?:\.[A-Za-z][A-Za-z0-9.-]*)?$")
+_NO_HOST = re.compile(
+    r"^(?:global|local)?[-_]?(?:rank|pid|run|attempt|dump|trace|step|job|task|pod|port|part|iter|epoch|try|test|case|sample|v|t|xid|mlx|ib|bnxt_re|irdma|"
+    r"hfi|efa|eth|ens|eno|enp|bond|card|gpu|gpu-|nccl|rccl|cuda|ipv|slurm|ibdiagnet|iperf|nvidia-smi|x|h|l|p|r|s|a|b|c|d|n[12]_g)[-_]?\d",
+    re.IGNORECASE,
+)
+#: In a file's name only these beginnings are believed, so that no version or date becomes a host.
+_HOST_WORD = re.compile(
+    r"(?:^|[_.-])((?:node|host|worker|server|compute|cn|dgx|hgx|nid|ip-\d|gpu-?node|login|head|master)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)"
+)
+_ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip|txz|tbz2?)$")
+_SUFFIX = re.compile(r"\.(?:txt|log|out|err|json|xml|csv|yaml|gz|zst|dat|dmesg|markdown|md)$")
+
+
+@view(rows="sources")
+def path_hosts(sources: pl.LazyFrame) -> pl.LazyFrame:
+    """``source_id``, ``host`` for every source whose path alone names a host."""
+    rows = [(s, host_in_path(p)) for s, p in sources.select("source_id", "path").collect().sort("source_id").iter_rows()]
+    return pl.DataFrame(
+        [r for r in rows if r[1]], schema={"source_id": pl.UInt32(), "host": pl.String()}, orient="row", infer_schema_length=None
+    ).lazy()
+
+
+@view(rows="sources")
+def source_hosts(
+    sources: pl.LazyFrame,
+    path_hosts: pl.LazyFrame,
+    nccl_comms: pl.LazyFrame | None,
+    kernel_spans: pl.LazyFrame | None,
+    bandwidth_devices: pl.LazyFrame | None,
+    scheduler_nodes: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """``source_id``, ``host``, ``how`` for every source whose host can be told; no guess for the others.
+
+    ``how`` is content, path, or only (the job ran on one host).
+    """
+    stated: dict[int, set[str]] = defaultdict(set)
+    known: set[str] = set()
+    for table, column, own in (
+        (nccl_comms, "host", True),
+        (kernel_spans, "host", True),
+        (bandwidth_devices, "host", False),
+        (scheduler_nodes, "node", False),
+    ):
+        if table is None:
+            continue
+        for source, host in table.select("source_id", column).drop_nulls().unique().collect().sort("source_id", column).iter_rows():
+            known.add(host)
+            if own:
+                stated[source].add(host)
+    by_job = set() if nccl_comms is None else set(nccl_comms.select("host").drop_nulls().unique().collect()["host"])
+    by_path = dict(path_hosts.select("source_id", "host").collect().iter_rows())
+    rows = []
+    for source, path in sources.select("source_id", "path").collect().sort("source_id").iter_rows():
+        content = stated.get(source, set())
+        if len(content) == 1:
+            rows.append((source, next(iter(content)), "content"))
+        elif not content and (host := host_in_path(path, known) if known else by_path.get(source)):
+            rows.append((source, host, "path"))
+        elif not content and len(by_job) == 1:
+            rows.append((source, next(iter(by_job)), "only"))
+    return pl.DataFrame(
+        rows, schema={"source_id": pl.UInt32(), "host": pl.String(), "how": pl.String()}, orient="row", infer_schema_length=None
+    ).lazy()
+
+
+def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> str | None:
+    """The host that a path names: a host known from elsewhere first, then a folder or archive named like one, then a word of the file's name."""
+    parts = [p for p in path.replace("!/", "/").split("/") if p]
+    for part in reversed(parts):
+        hits = [h for h in known if h != "localhost" and _holds(part, h)]
+        if hits:
+            return max(hits, key=lambda h: (len(h), h))
+    for part in reversed(parts[:-1]):
+        bare = _ARCHIVE.sub("", part)
+        for piece in (bare, bare.rpartition("_")[2], bare.partition("_")[0]):
+            if _LIKE_HOST.match(piece) and not _NO_HOST.match(piece):
+                return piece
+    found = _HOST_WORD.search(_SUFFIX.sub("", parts[-1])) if parts else None
+    return found.group(1) if found else None
+
+
+def _holds(part: str, host: str) -> bool:
+    """The host stands in the part as a word of its own (``dmesg_node1.txt`` holds ``node1`` and not ``node``)."""
+    at = part.find(host)
+    while at >= 0:
+        before, behind = part[at - 1 : at] if at else "", part[at + len(host) : at + len(host) + 1]
+        if not (before.isalnum() or behind.isalnum()) and behind != "-":
+            return True
+        at = part.find(host, at + 1)
+    return False
