@@ -82,7 +82,8 @@ def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> s
     for part in reversed(parts):
         hits = [h for h in known if h != "localhost" and _holds(part, h)]
         if hits:
-            return max(hits, key=lambda h: (len(h), h))
+            longest = max(hits, key=lambda h: (len(h), h))
+            return longest if all(h in longest for h in hits) else None  # the file of a pair of hosts
     for part in reversed(parts[:-1]):
         bare = _ARCHIVE.sub("", part)
         for piece in (bare, bare.rpartition("_")[2], bare.partition("_")[0]):

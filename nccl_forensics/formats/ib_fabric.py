@@ -1,0 +1,103 @@
+"""Links and diagnosis of an InfiniBand fabric: iblinkinfo, ibnetdiscover, ibdiagnet, ibping, sminfo."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from nccl_forensics.blocks import Line, classify, real, whole
+from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
+from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.tables import TABLES
+
+_OURS = (
+    r"^\s*(?:(?:CA|SW|RT) +\d+ +\d+ +0x|(?:CA|Switch): .*:$|.*\] ==\(|-[IWE]- |Pong from |\d+ packets transmitted, \d+ received, \d+% packet loss, time"
+    r"|sminfo: )"
+)
+_NODE_IN_ERROR = re.compile(r"\b([A-Za-z][\w.-]*)/([UPL]?\w+)/P?(\d+)\b")
+
+Row = dict[str, object]
+
+
+def read(text: Text) -> Reading:
+    """Links, stages, errors and answers."""
+    links: list[Row] = []
+    notes: list[Row] = []
+    pings: list[Row] = []
+    claimed: list[int] = []
+    node: Row = {}
+    ibping = False
+    for line in classify(text.lines.filter(pl.col("text").str.contains(_OURS)), "ib_fabric", strip=True):
+        get = line.get
+        match line.kind:
+            case "discover_pair" | "discover_lone":
+                links.append({**line.where, "tool": "ibnetdiscover", **_named(get("node")), **_link(line), "peer": get("peer")})
+            case "linkinfo_node":
+                node = _named(get("node_text"))
+            case "linkinfo":
+                links.append(
+                    {
+                        **line.where,
+                        "tool": "iblinkinfo",
+                        **node,
+                        **_link(line),
+                        "peer": get("peer_text"),
+                        "could_be": (get("could") or "").strip() or None,
+                    }
+                )
+            case "diag_error" | "diag_warning":
+                named = _NODE_IN_ERROR.search(get("message") or "")
+                kind = "error" if line.kind == "diag_error" else "warning"
+                notes.append(
+                    {**line.where, "tool": "ibdiagnet", "kind": kind, "name": named.group(0) if named else None, "message": get("message")}
+                )
+            case "diag_stage":
+                counts = {"warnings": whole(get("warnings")), "errors": whole(get("errors"))}
+                notes.append({**line.where, "tool": "ibdiagnet", "kind": "stage", "name": (get("stage") or "").strip(), **counts})
+            case "pong":
+                ibping = True
+                pings.append(
+                    {**line.where, "tool": "ibping", "outcome": "reply", "target": get("node_word"), "rtt_ms": real(get("milliseconds"))}
+                )
+            case "ping_statistics" if ibping:
+                counts = {"sent": whole(get("sent")), "received": whole(get("received"))}
+                pings.append({**line.where, "tool": "ibping", "outcome": "statistics", **counts, "loss_percent": real(get("loss"))})
+            case "sminfo":
+                notes.append({**line.where, "tool": "sminfo", "kind": "summary", "name": f"lid {get('lid')}", "message": get("message")})
+            case _:
+                continue
+        claimed.append(line.number)
+    found = {"ib_links": links, "ib_diagnostics": notes, "pings": pings}
+    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, lines=line_numbers(claimed))
+
+
+def _named(name: str | None) -> Row:
+    words = (name or "").strip().split()
+    return {"node": " ".join(words) or None, "host": words[0] if len(words) == 2 else None, "device": words[1] if len(words) == 2 else None}
+
+
+def _link(line: Line) -> Row:
+    get = line.get
+    speed = get("speed") or get("rate")
+    return {
+        "lid": whole(get("lid")),
+        "port": whole(get("port")),
+        "guid": get("guid"),
+        "width": lanes(get("width")),
+        "speed": None if speed and "?" in speed else speed,
+        "state": port_state(get("state")),
+        "phys_state": physical_state(get("phys")),
+        "peer_lid": whole(get("peer_lid")),
+        "peer_port": whole(get("peer_port")),
+    }
+
+
+FORMAT = TextFormat(
+    name="ib-fabric",
+    title="iblinkinfo, ibnetdiscover -p, ibdiagnet, ibping, sminfo",
+    tables=("ib_links", "ib_diagnostics", "pings"),
+    anchors=("CA ", "SW ", "CA: ", "Switch: ", "] ==(", "-E- ", "-W- ", "-I- ", "Pong from ", "sminfo: "),
+    read=read,
+    priority=41,
+)
