@@ -36,11 +36,11 @@ def read(text: Text) -> Reading:
     """One row per port."""
     rows: list[Row] = []
     claimed: list[int] = []
-    devices = dict(
-        (number, found.group(1))
+    devices = {
+        number: found.group(1)
         for number, body in text.lines.filter(pl.col("text").str.contains("mlxlink", literal=True)).select("line_no", "text").iter_rows()
         if (found := _DEVICE.search(body))
-    )
+    }
     row: Row | None = None
     for line in classify(after(text.lines, pl.col("text").str.contains(r"^\s*Operational Info"), reach=200), "mlxlink", strip=True):
         if line.kind == "title" and line.text.strip().startswith("Operational Info"):
