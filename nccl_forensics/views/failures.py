@@ -15,7 +15,7 @@ FAILURES = {
     "record": pl.String(),
 }
 #: NCCL's error lines that only a failure prints. Others (retries, plugins that are absent) occur in healthy jobs.
-HARMLESS = ("connect-retry", "other", "ras-timeout", "handshake", "plugin", "abort", "no-device")
+HARMLESS = ("connect-retry", "other", "ras-timeout", "handshake", "plugin", "abort", "no-device", "propagation", "peer-closed", "recv-failed", "ib-async-event", "ras-dead")
 
 
 @view(rows="kinds of signs")
@@ -61,7 +61,7 @@ def failures(
             "mismatches and missed barriers",
         )
     if nccl_errors is not None:
-        real = nccl_errors.filter(((pl.col("level") == "WARN") | (pl.col("kind") == "propagation")) & ~pl.col("kind").is_in(list(HARMLESS)))
+        real = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS)))
         add(real.sort("source_id", "line_no"), "NCCL errors")
     if comms is not None:
         add(

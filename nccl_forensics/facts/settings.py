@@ -1,0 +1,63 @@
+"""NCCL settings: which must agree between ranks, and which harm by themselves (NCCL documentation and src/param)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Settings that every rank reads at or before its first communicator and that must agree, or the ranks plan different things.
+MUST_AGREE = frozenset(
+    {
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MAX_CTAS",
+        "NCCL_MIN_CTAS",
+        "NCCL_BUFFSIZE",
+        "NCCL_NTHREADS",
+        "NCCL_IB_DISABLE",
+        "NCCL_NET",
+        "NCCL_NET_PLUGIN",
+        "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL",
+        "NCCL_P2P_DIRECT_DISABLE",
+        "NCCL_SHM_DISABLE",
+        "NCCL_NVLS_ENABLE",
+        "NCCL_CUMEM_ENABLE",
+        "NCCL_COLLNET_ENABLE",
+        "NCCL_NET_GDR_LEVEL",
+        "NCCL_NET_GDR_READ",
+        "NCCL_CROSS_NIC",
+        "NCCL_IB_SPLIT_DATA_ON_QPS",
+        "NCCL_IB_QPS_PER_CONNECTION",
+        "NCCL_IB_TC",
+        "NCCL_IB_GID_INDEX",
+        "NCCL_PXN_DISABLE",
+        "NCCL_LL128_BUFFSIZE",
+        "NCCL_CHUNK_SIZE",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A setting whose value switches something off: the cause it bears and what it does."""
+
+    name: str
+    values: frozenset[str] | None
+    cause: str
+    words: str
+
+
+def _effect(name: str, values: str | None, cause: str, words: str) -> Effect:
+    return Effect(name, frozenset(values.split()) if values is not None else None, cause, words)
+
+
+EFFECTS: tuple[Effect, ...] = (
+    _effect("NCCL_P2P_DISABLE", "1", "p2p-disabled", "switches direct GPU-to-GPU copies off"),
+    _effect("NCCL_P2P_LEVEL", "LOC 0", "p2p-disabled", "allows direct copies within one GPU only"),
+    _effect("NCCL_IB_DISABLE", "1", "socket-fallback", "switches InfiniBand and RoCE off"),
+    _effect("NCCL_NET", "Socket socket", "socket-fallback", "forces TCP sockets"),
+    _effect("NCCL_NET_GDR_LEVEL", "LOC 0", "gdr-disabled", "switches GPUDirect RDMA off"),
+    _effect("NCCL_NVLS_ENABLE", "0", "nvls-disabled", "switches NVLink SHARP off"),
+)

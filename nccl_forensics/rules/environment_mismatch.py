@@ -1,0 +1,83 @@
+"""Ranks of one job run with different NCCL settings.
+
+## What it finds
+Settings that all ranks must share (algorithm, protocol, channels, transports, buffer sizes) and that some ranks have with another value
+or not at all.
+
+## Why it matters
+NCCL does not negotiate these: the ranks plan different rings, algorithms or transports, and wait for each other or fail in odd places.
+
+## What would refute it
+The ranks without the line never came to read the setting.
+
+## What to do next
+Pass the environment of rank 0 to every rank; look for a profile or an image that differs on the named hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.facts.settings import MUST_AGREE
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words
+
+
+@rule(
+    name="environment-mismatch",
+    code="EN01",
+    cause="environment-mismatch",
+    severity="error",
+    at_most=8,
+    explains=(
+        "connection-failed",
+        "invalid-usage",
+        "rank-never-joined",
+        "host-stall",
+        "rank-died",
+        "collective-stuck",
+        "version-mismatch",
+        "few-channels",
+        "software-crash",
+        "collective-skipped",
+    ),
+)
+def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per setting that differs."""
+    everyone = set(processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null()).select("rank").collect()["rank"].to_list())
+    differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
+    for (name,), part in differing.group_by("name", maintain_order=True):
+        shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True)}
+        unset = everyone - set().union(*shown.values())
+        classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}
+        if len(classes) < 2:
+            continue
+        ordered = sorted(classes.items(), key=lambda c: (len(c[1]), "not set" in c[0]))
+        odd_words, odd = ordered[0]
+        usual_words, usual = ordered[-1]
+        tie = len(odd) == len(usual)
+        # Of two halves the one that sets something is the odd one.
+        if tie and "not set" in odd_words:
+            odd_words, odd, usual_words, usual = usual_words, usual, odd_words, odd
+        first = part.row(0, named=True)
+        yield Finding(
+            title=f"{ranks_words(odd)} {'has' if len(odd) == 1 else 'have'} {odd_words}, {ranks_words(usual)} {'has' if len(usual) == 1 else 'have'} {usual_words}",
+            summary="All ranks of a communicator must share this setting; NCCL does not negotiate it.",
+            confidence="medium" if tie and unset == usual and unset else "high",
+            ranks=tuple(sorted(odd)),
+            hosts=tuple(first["hosts"]),
+            culprits=tuple(Culprit(rank=r) for r in sorted(odd)),
+            subject=(str(name),),
+            evidence=(
+                *cite(part, f"{name} as this process has it"),
+                *(cite_absence(f"no line sets {name}", (f"NCCL logs of {ranks_words(unset)}",)) if unset else ()),
+            ),
+            remedy=f"Give every rank the same {name}.",
+            prevention="Export the environment from the launcher to all ranks and compare it at start.",
+            would_refute=("the other ranks never read the setting (their logs end before it)",),
+            actions=(Action("change-setting", ranks=tuple(sorted(odd)), hosts=tuple(first["hosts"]), confidence="high"),),
+        )

@@ -1,0 +1,75 @@
+"""Ranks of one job loaded different NCCL versions.
+
+## What it finds
+NCCL version lines that differ between the processes of one run, and NCCL's own warnings about it.
+
+## Why it matters
+Bootstrap messages change between releases: the ranks read each other's bytes wrongly and fail with truncated messages or hang in init.
+
+## What would refute it
+The processes belong to different jobs that share a log folder.
+
+## What to do next
+Compare the images and LD_LIBRARY_PATH of the named ranks with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words
+
+
+@rule(
+    name="version-mismatch",
+    code="EN02",
+    cause="version-mismatch",
+    severity="critical",
+    at_most=4,
+    explains=(
+        "connection-failed",
+        "rank-never-joined",
+        "environment-mismatch",
+        "rank-died",
+        "collective-stuck",
+        "host-stall",
+        "invalid-usage",
+    ),
+)
+def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """At most one finding."""
+    people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
+    seen = (
+        nccl_versions.filter(pl.col("pid").is_not_null() & pl.col("version").is_not_null())
+        .sort("source_id", "line_no")
+        .unique(["host", "pid"], keep="first", maintain_order=True)
+        .join(people, on=["host", "pid"], how="left")
+        .collect()
+    )
+    counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()
+    if len(counts) < 2:
+        return
+    odd, usual = counts[0], counts[-1]
+    ranks = tuple(odd["rank"])
+    lines = seen.filter(pl.col("version") == odd["version"])
+    other = seen.filter(pl.col("version") == usual["version"]).head(2)
+    names = ranks_words(ranks) if ranks else f"{odd['len']} processes"
+    yield Finding(
+        title=f"{names} loaded NCCL {odd['version']}, the others {usual['version']}",
+        summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size.",
+        confidence="high" if odd["len"] < usual["len"] else "medium",
+        ranks=ranks,
+        hosts=tuple(sorted({h for h in lines["host"].to_list() if h})),
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=("nccl", str(odd["version"]), str(usual["version"])),
+        evidence=(*cite(lines, f"loads {odd['version']}"), *cite(other, f"loads {usual['version']}")),
+        remedy="Use one image (or one NCCL in LD_LIBRARY_PATH) on all ranks.",
+        prevention="Print torch.cuda.nccl.version() of every rank at start and compare.",
+        would_refute=("the processes belong to different jobs",),
+        actions=(Action("change-setting", ranks=ranks, confidence="high"),),
+    )
