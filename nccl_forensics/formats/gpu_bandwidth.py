@@ -52,8 +52,8 @@ def read(text: Text) -> Reading:
                 tool, test, unit, columns, cpu = "p2p", title, _UNITS.get(get("unit") or ""), [], False
             case "p2p_header":
                 columns, cpu = (get("columns") or "").split(), line.text.strip().startswith("CPU")
-            case "columns" if test is not None and not columns:
-                columns = (get("columns") or "").split()
+            case "numbers" | "columns" if test is not None and not columns and line.text.replace(" ", "").isdigit():
+                columns = line.text.split()
             case "numbers" | "columns" if test is not None and columns and unit is not None:
                 cells = line.text.split()
                 for column, cell in zip(columns, cells[1:], strict=False):
