@@ -31,7 +31,7 @@ PREFIXES: tuple[Prefix, ...] = (
     # mpirun --timestamp-output
     Prefix("mpi-time", r"^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?:\[)", None, True),
     # mpirun --tag-output, PRRTE
-    Prefix("mpi", r"^\[(?:[\w.@-]+[,@])?\d*,?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?", "global", True),
+    Prefix("mpi", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?", "global", True),
     Prefix("torch-rank", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", "global", True),
     Prefix("accelerate", r"^\[rank=(?P<rank>\d+)\] ", "global", True),
     Prefix("torchrun-tee", r"^\[(?:default|trainer|worker|node)(?P<rank>\d+)\]:", "local", True),

@@ -24,7 +24,7 @@ _LOOP_LINES = 200_000
 
 def operation_lines(megabytes: float) -> pl.Series:
     """About that much text of operation messages."""
-    rng = random.Random(7)  # noqa: S311 - sample text, no secret
+    rng = random.Random(7)
     lines: list[str] = []
     size, number = 0, 0
     while size < megabytes * 1e6:
