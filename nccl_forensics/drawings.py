@@ -5,17 +5,17 @@ Colours come from the classes of the style sheet, so that they follow light, dar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from nccl_forensics.exhibits import STATE_WORDS, ClusterExhibit, TimelineExhibit
+from nccl_forensics.exhibits import CELL_WORDS, STATE_WORDS, ClusterExhibit, TimelineExhibit
 from nccl_forensics.extras import Cell, CellState, Host, RankState
 from nccl_forensics.plain import cut, plain
 from nccl_forensics.words import rank_list
 
 #: Sizes in px of the user space. A monospaced letter of 12 px is 7.23 wide.
 _LABEL, _CELL, _ROW, _HEAD, _GAP = 196, 132, 46, 46, 6
-_SEAT, _SEATS, _CARD, _CARDS = 32, 8, 292, 3
+_SEAT, _SEATS, _CARD, _CARDS = 32, 8, 288, 3
 _LETTER = 7.3
 
 
@@ -62,12 +62,12 @@ def _cell(x: float, y: float, cell: Cell) -> str:
     name = plain(cell.text, 80)
     room = int((width - 16) / _LETTER)
     parts = [
-        f"<g><title>{escape(f'{name}: {STATE_WORDS[cell.state]}' if name else STATE_WORDS[cell.state])}</title>",
+        f"<g><title>{escape(f'{name}: {CELL_WORDS[cell.state]}' if name else CELL_WORDS[cell.state])}</title>",
         f'<rect x="{x:g}" y="{y:g}" width="{width}" height="{height}" rx="4" class="cell s-{cell.state}"/>',
     ]
     if name:
         parts.append(_text(x + 8, y + 17, cut(name, room), f"mono on-{cell.state}"))
-    word = {"missing": "never entered" if not name else "missing", "unknown": "not recorded"}.get(cell.state, STATE_WORDS[cell.state])
+    word = CELL_WORDS[cell.state]
     parts.append(_text(x + 8, y + (32 if name else 24), word, f"small on-{cell.state}"))
     parts.append("</g>")
     return "".join(parts)
@@ -119,7 +119,13 @@ def _seat(x: float, y: float, rank: int, state: RankState, gpu: str) -> str:
     size = _SEAT - 2
     parts = [
         f'<g><title>{escape(said)}</title><rect x="{x:g}" y="{y:g}" width="{size}" height="{size}" rx="4" class="cell s-{state}"/>',
-        _text(x + size / 2, y + size / 2 + 4, str(rank), f"{'mono tiny' if rank > 9999 else 'mono smaller'} on-{state}", "middle"),
+        _text(
+            x + size / 2,
+            y + size / 2 + 4,
+            str(rank),
+            f"{'mono smaller' if rank < 1000 else 'mono small-digits' if rank < 10_000 else 'mono tiny'} on-{state}",
+            "middle",
+        ),
     ]
     if state == "dead":
         parts.append(
@@ -131,7 +137,7 @@ def _seat(x: float, y: float, rank: int, state: RankState, gpu: str) -> str:
     return "".join(parts)
 
 
-def legend(states: Sequence[CellState | RankState]) -> tuple[tuple[str, str], ...]:
+def legend(states: Sequence[CellState | RankState], words: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """``(state, word)`` of the states that a drawing shows, in a fixed order."""
     order = ("culprit", "diverged", "dead", "missing", "waiting", "completed", "ok", "unknown")
-    return tuple((s, STATE_WORDS[s]) for s in order if s in states)
+    return tuple((s, words[s]) for s in order if s in states)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nccl_forensics.extras import Cell, ChannelCount, Event, Extras, GroupTimeline, Host, StackClass, TimelineRow
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation import ROWS, amount, moment, number, part, rows, text
+from nccl_forensics.presentation import ROWS, amount, moment, number, part, rows, sentence, text, words
 from nccl_forensics.words import rank_list, verb
 
 STATE_WORDS = {
@@ -24,8 +24,10 @@ STATE_WORDS = {
     "dead": "dead",
     "ok": "no sign of trouble",
 }
+#: States of one position of a group.
+CELL_WORDS = {**STATE_WORDS, "missing": "never entered", "unknown": "not recorded"}
 #: What a drawing or table holds before it says "and N more".
-GROUPS, TIMELINE_ROWS, TIMELINE_COLUMNS, HOSTS, STACKS, FRAMES, EDGES = 6, 24, 9, 24, 12, 40, 60
+GROUPS, TIMELINE_ROWS, TIMELINE_COLUMNS, HOSTS, FEWEST_HOSTS, STACKS, FRAMES, EDGES = 6, 24, 9, 24, 6, 12, 40, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +95,23 @@ class StackExhibit:
 
 @dataclass(frozen=True, slots=True)
 class EventText:
-    """One event of the sequence."""
+    """One event of the sequence; a decisive one is quoted as evidence of the verdict."""
 
     time: str
     who: str
     what: str
     where: str
     kind: str
+    decisive: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Tabled:
-    """A statement with its tables."""
+    """A statement with its tables; ``key`` is the name of the measure."""
 
     statement: str
     tables: tuple[Table, ...]
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def exhibit(report: Mapping[str, object], extras: Extras) -> Exhibits:
         processes=_processes(extras) if extras.processes else None,
         transports=_transports(extras) if extras.transports or extras.channels else None,
         settings=_settings(extras) if extras.settings else None,
-        events=_events(extras.events[:ROWS]),
+        events=_events(extras.events[:ROWS], _decisive(report)),
         more_events=max(0, len(extras.events) - ROWS),
         events_statement=_events_statement(extras.events),
         measures=tuple(_measures(report)),
@@ -214,7 +218,7 @@ def _timeline(timeline: GroupTimeline) -> TimelineExhibit:
 
 
 def _cell_item(cell: Cell) -> Item:
-    name, word = plain(cell.text, 60), STATE_WORDS[cell.state]
+    name, word = plain(cell.text, 60), CELL_WORDS[cell.state]
     return Item(f"{name} ({word})" if name else word, "state", cell.state)
 
 
@@ -285,7 +289,7 @@ def _waits_statement(extras: Extras) -> str:
     if not targets:
         return f"{_ranks(waiting).capitalize()} {verb(waiting, 'waits', 'wait')}; for whom is not known."
     if alone:
-        return f"{_ranks(waiting).capitalize()} {verb(waiting, 'waits', 'wait')} for {_ranks(alone)}, which {verb(alone, 'waits', 'wait')} for nobody."
+        return f"{_ranks(waiting).capitalize()} {verb(waiting, 'waits', 'wait')} for {_ranks(alone)}, of which no wait is known."
     return f"{_ranks(waiting).capitalize()} wait for each other: the waiting has no outside end."
 
 
@@ -347,9 +351,12 @@ def _telling(host: Host) -> int:
 
 def _cluster(hosts: Sequence[Host]) -> ClusterExhibit:
     ordered = sorted(hosts, key=_telling)
-    positions = {id(h): n for n, h in enumerate(hosts)}
-    drawn = tuple(sorted(ordered[:HOSTS], key=lambda h: positions[id(h)]))
-    rest = ordered[HOSTS:]
+    if len(hosts) <= HOSTS:
+        drawn, rest = tuple(hosts), []
+    else:
+        telling = sum(_telling(h) < _TELLING["unknown"] for h in hosts)
+        shown = max(FEWEST_HOSTS, min(telling, HOSTS))
+        drawn, rest = tuple(ordered[:shown]), ordered[shown:]
     counts = Counter(s.state for h in rest for s in h.seats)
     more = (
         f"… and {len(rest):,} more hosts with " + ", ".join(f"{n:,} ranks {STATE_WORDS[s]}" for s, n in counts.most_common())
@@ -387,7 +394,7 @@ def _cluster_statement(hosts: Sequence[Host]) -> str:
         homes = [plain(h.name, 40) for h in hosts if any(s.state == state for s in h.seats)]
         where = f" on {', '.join(homes)}" if len(homes) <= 3 else f" on {len(homes):,} hosts"
         said.append(f"{_ranks(numbers, 4)} {STATE_WORDS[state]}{where}")
-    return ("; ".join(said) + ".") if said else f"{len(hosts):,} hosts; no rank could be placed on them."
+    return sentence("; ".join(said) + ".") if said else f"{len(hosts):,} hosts; no rank could be placed on them."
 
 
 def _processes(extras: Extras) -> Table:
@@ -484,7 +491,7 @@ def _settings(extras: Extras) -> Tabled:
     return Tabled(said, (Table("Settings by value", ("Setting", "Value", "Ranks", ""), tuple(body), max(0, len(ordered) - ROWS)),))
 
 
-def _events(events: Sequence[Event]) -> tuple[EventText, ...]:
+def _events(events: Sequence[Event], decisive: frozenset[str]) -> tuple[EventText, ...]:
     out = []
     day = ""
     for event in events:
@@ -495,8 +502,16 @@ def _events(events: Sequence[Event]) -> tuple[EventText, ...]:
         who = " · ".join(t for t in (rank, plain(event.host, 60)) if t)
         shown = said[11:] if date and date == day else said
         day = date or day
-        out.append(EventText(shown, who, plain(event.text, 300), _where(event.path, event.line), plain(event.kind, 30)))
+        where = _where(event.path, event.line)
+        out.append(EventText(shown, who, plain(event.text, 300), where, plain(event.kind, 30), where in decisive))
     return tuple(out)
+
+
+def _decisive(report: Mapping[str, object]) -> frozenset[str]:
+    """Places that the findings of the verdict cite by line."""
+    because = set(words(part(report, "verdict"), "because"))
+    cited = (e for f in rows(report, "findings") if text(f, "id") in because for e in rows(f, "evidence"))
+    return frozenset(_where(text(e, "path", 400), number(e, "line")) for e in cited if number(e, "line") is not None)
 
 
 def _events_statement(events: Sequence[Event]) -> str:
@@ -543,6 +558,7 @@ def _measures(report: Mapping[str, object]) -> Iterable[Tabled]:
                     number(measures, "traces_total"),
                 ),
             ),
+            "traces",
         )
     lag = rows(measures, "lag")
     if lag:
@@ -555,7 +571,7 @@ def _measures(report: Mapping[str, object]) -> Iterable[Tabled]:
             ("p99_ms", "p99 lag ms"),
             ("lost_ms", "Lost ms"),
         )
-        yield Tabled(said, (_measured("How late each rank arrives", lag_keys, lag, number(measures, "lag_total")),))
+        yield Tabled(said, (_measured("How late each rank arrives", lag_keys, lag, number(measures, "lag_total")),), "lag")
     bandwidth = rows(measures, "bandwidth")
     if bandwidth:
         rated = [b for b in bandwidth if _share(b, "bus_bw_gb_s", "expected_gb_s") is not None]
@@ -580,6 +596,7 @@ def _measures(report: Mapping[str, object]) -> Iterable[Tabled]:
                     "Bandwidth of the collectives (10⁹ bytes a second)", bandwidth_keys, bandwidth, number(measures, "bandwidth_total")
                 ),
             ),
+            "bandwidth",
         )
 
 

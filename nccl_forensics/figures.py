@@ -13,7 +13,6 @@ POINTS = 512
 _COLOURS = {
     "compute": "#0072B2",
     "exposed": "#D55E00",
-    "hidden": "#56B4E9",
     "memcpy": "#CC79A7",
     "idle": "#999999",
     "bad": "#D55E00",
@@ -80,7 +79,6 @@ def _steps(traces: Sequence[Mapping[str, object]]) -> Figure | None:
     if not traces:
         return None
     ordered = sorted(traces, key=lambda t: number(t, "rank") or 0)
-    hidden = [max(0.0, (_float(t, "communication_ms") or 0.0) - (_float(t, "exposed_ms") or 0.0)) for t in ordered]
     parts = [
         (key, label, [_float(t, f"{key}_ms") for t in ordered])
         for key, label in (("compute", "compute"), ("exposed", "exposed communication"), ("memcpy", "memcpy"), ("idle", "idle"))
@@ -89,18 +87,10 @@ def _steps(traces: Sequence[Mapping[str, object]]) -> Figure | None:
         {"type": "bar", "name": label, "x": _ranks_of(ordered), "y": values, "marker": {"color": _COLOURS[key]}}
         for key, label, values in parts
     ]
-    line = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "hidden communication (within compute)",
-        "x": _ranks_of(ordered),
-        "y": hidden,
-        "marker": {"color": _COLOURS["hidden"], "symbol": "diamond"},
-    }
     return _figure(
         "traces",
         "Where the time of each rank goes",
-        [*bars, line],
+        bars,
         _layout(barmode="stack", yaxis={"title": {"text": "ms"}, "gridcolor": "rgba(128,128,128,.25)"}),
     )
 

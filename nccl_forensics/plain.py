@@ -44,10 +44,9 @@ def _shown(text: str) -> str:
             out.append("    ")
         elif char == "\n":
             out.append(" ⏎ ")
-        elif category == "Cc" and ord(char) < 32:
-            out.append(chr(0x2400 + ord(char)))
         elif category in _HIDDEN:
-            out.append(f"⟨U+{ord(char):04X}⟩")
+            code = ord(char)
+            out.append(f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
         else:
             out.append(char)
     return "".join(out)

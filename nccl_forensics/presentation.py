@@ -16,8 +16,8 @@ from nccl_forensics.words import rank_list, ranks_words
 
 Json = Mapping[str, object]
 
-#: Longest text of a quote, of a sentence, of a command.
-QUOTE, SENTENCE, COMMAND = 600, 1200, 2000
+#: Longest text of a quote, of the reason beside it, of a sentence, of a command.
+QUOTE, WHY, SENTENCE, COMMAND = 600, 240, 900, 2000
 #: Rows of a list that a page shows; the rest is in ``tables/``.
 ROWS = 200
 #: Findings that a page shows in full, worst first.
@@ -367,6 +367,12 @@ def amount(value: object) -> str:
     return plain(value, 200)
 
 
+def sentence(words_: str) -> str:
+    """A capital at the start where a plain word stands there; names of operations and settings stay as they are."""
+    first = words_.split(" ", 1)[0]
+    return words_[:1].upper() + words_[1:] if first.isalpha() and first.islower() else words_
+
+
 def size(value: int | None) -> str:
     """Bytes in the largest unit that leaves a whole number or one decimal (10^3 steps)."""
     if value is None:
@@ -491,7 +497,7 @@ def _quote(item: Json, context: Sequence[tuple[int, str, bool]]) -> Quote:
         where=where,
         path=path,
         text=text(item, "text", QUOTE),
-        why=text(item, "why"),
+        why=text(item, "why", WHY),
         looked_in=tuple(words(item, "looked_in", 200)[:8]),
         truncated=item.get("truncated") is True,
         masked=item.get("masked") is True,
@@ -653,7 +659,7 @@ def _headline(status: str, opinion: Opinion, verdict: Json, outcome: str, skippe
     summary = opinion.summary
     if status == "explained":
         title = opinion.title or f"{opinion.who or 'The job'}: {opinion.meaning or opinion.cause}"
-        return title, summary if summary != title else ""
+        return sentence(title), summary if summary != title else ""
     if status == "unexplained":
         said = f"The job {outcome}" if outcome and outcome != "finished" else "The job failed"
         return f"{said}, and nothing handed in proves why", summary

@@ -93,7 +93,7 @@
   if (window.Plotly) {
     each("[data-plot]", function (canvas) {
       var figure = JSON.parse(document.getElementById("plot-" + canvas.getAttribute("data-plot")).textContent);
-      window.Plotly.newPlot(canvas, figure.data, figure.layout, { responsive: true, displaylogo: false });
+      window.Plotly.newPlot(canvas, figure.data, figure.layout, { responsive: true, displayModeBar: false });
     });
   }
   reveal();

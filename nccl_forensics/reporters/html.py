@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nccl_forensics import drawings
-from nccl_forensics.exhibits import Exhibits, exhibit
+from nccl_forensics.exhibits import CELL_WORDS, STATE_WORDS, Exhibits, exhibit
 from nccl_forensics.extras import Extras
 from nccl_forensics.figures import bundle, figures
 from nccl_forensics.presentation import Presentation, present
@@ -17,12 +17,12 @@ from nccl_forensics.render import asset, render_html
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of the page, for its heading and the contents."""
+    """One section of the page, for its heading and the contents; ``template`` is empty where it stands in another's."""
 
     number: str
     anchor: str
     title: str
-    empty: bool
+    template: str
 
 
 def render(report: Mapping[str, object], extras: Extras) -> str:
@@ -30,10 +30,10 @@ def render(report: Mapping[str, object], extras: Extras) -> str:
     page, shown = present(report, extras), exhibit(report, extras)
     plots = figures(report)
     style, script = asset("postmortem.css"), asset("postmortem.js")
-    library = bundle() if plots else ""
-    scripts = [_hash(script)] + ([_hash(library)] if library else [])
+    libraries = [asset("plots.js"), bundle()] if plots else []
+    scripts = [_hash(s) for s in (script, *libraries)]
     # Plotly adds an empty style element and fills it through the object model, which the policy sees as an empty style.
-    styles = [_hash(style)] + ([_hash("")] if library else [])
+    styles = [_hash(style)] + ([_hash("")] if plots else [])
     policy = (
         f"default-src 'none'; style-src {' '.join(styles)}; script-src {' '.join(scripts)}; img-src data:; font-src 'none'; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'"
@@ -44,15 +44,18 @@ def render(report: Mapping[str, object], extras: Extras) -> str:
             "policy": policy,
             "style": style,
             "script": script,
-            "library": library,
+            "libraries": libraries,
             "page": page,
             "shown": shown,
             "plots": plots,
+            "absent": _absent(shown),
             "sections": {s.anchor: s for s in _sections(page, shown)},
             "timelines": [drawings.timeline(t) for t in shown.timelines],
-            "timeline_legend": drawings.legend([c.state for t in shown.timelines for r in t.drawn.rows for c in r.cells]),
+            "timeline_legend": drawings.legend([c.state for t in shown.timelines for r in t.drawn.rows for c in r.cells], CELL_WORDS),
             "cluster": drawings.cluster(shown.cluster) if shown.cluster else "",
-            "cluster_legend": drawings.legend([s.state for h in shown.cluster.drawn for s in h.seats]) if shown.cluster else (),
+            "cluster_legend": drawings.legend([s.state for h in shown.cluster.drawn for s in h.seats], STATE_WORDS)
+            if shown.cluster
+            else (),
         },
     )
 
@@ -61,37 +64,59 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode('utf-8')).digest()).decode('ascii')}'"
 
 
+#: Parts of the report that evidence may leave empty: title, and what would fill it.
+_EXHIBITS = {
+    "timeline": ("Divergence timeline", "Flight Recorder dumps of all ranks, or NCCL logs with NCCL_DEBUG_SUBSYS=COLL"),
+    "waits": ("Who waits for whom", "Flight Recorder dumps or logs that tell which collectives each rank entered"),
+    "stacks": ("Where the ranks stand", "py-spy, gdb or faulthandler stacks of the processes"),
+    "cluster": ("Cluster map", "any source that tells which rank ran on which host"),
+    "transports": ("Transports and channels", "NCCL logs with NCCL_DEBUG=INFO"),
+    "settings": ("Settings", "NCCL logs with NCCL_DEBUG=INFO, or the environment of each process"),
+    "events": ("Sequence of events", "logs with times"),
+    "measures": ("Measures", "profiler traces, nccl-tests output, or Flight Recorder dumps with times"),
+}
+
+
+def _present(shown: Exhibits) -> dict[str, bool]:
+    return {
+        "timeline": bool(shown.timelines),
+        "waits": bool(shown.waits),
+        "stacks": bool(shown.stacks),
+        "cluster": bool(shown.cluster or shown.processes),
+        "transports": shown.transports is not None,
+        "settings": shown.settings is not None,
+        "events": bool(shown.events),
+        "measures": bool(shown.measures),
+    }
+
+
+def _absent(shown: Exhibits) -> list[tuple[str, str]]:
+    return [_EXHIBITS[kind] for kind, there in _present(shown).items() if not there]
+
+
 def _sections(page: Presentation, shown: Exhibits) -> list[Section]:
+    """A proved cause is told as a story; without one, what was found, checked and missing comes before the exhibits."""
     explained = page.status == "explained"
-    titles = (
-        ("why", "Why we believe it", explained, False),
-        (
-            "doubt",
-            "What else it could be",
-            explained or bool(page.alternatives or page.would_refute),
-            not (page.alternatives or page.would_refute),
-        ),
-        ("now", "What to do now", explained, False),
-        ("further", "Further causes", bool(page.others), False),
-        ("timeline", "Divergence timeline", True, not shown.timelines),
-        ("waits", "Who waits for whom", True, not shown.waits),
-        ("stacks", "Where the ranks stand", True, not shown.stacks),
-        ("cluster", "Cluster map", True, not (shown.cluster or shown.processes)),
-        ("transports", "Transports and channels", True, not shown.transports),
-        ("settings", "Settings", True, not shown.settings),
-        ("events", "Sequence of events", True, not shown.events),
-        ("measures", "Measures", True, not shown.measures),
-        ("findings", "Findings", True, not page.findings),
-        ("checked", "What was checked", True, False),
-        ("unread", "What could not be read", True, False),
-        ("collect", "What to collect next time", True, not page.gaps),
-        ("checklist", "Checklist", True, not page.checklist),
-        ("notes", "Author's notes", True, False),
-    )
-    kept = [(anchor, title, empty) for anchor, title, wanted, empty in titles if wanted]
+    story = [
+        ("why", "Why we believe it", explained),
+        ("doubt", "What else it could be", bool(explained or page.alternatives or page.would_refute)),
+        ("now", "What to do now", explained),
+        ("further", "Further causes", bool(page.others)),
+    ]
+    exhibits = [(kind, _EXHIBITS[kind][0], there) for kind, there in _present(shown).items()]
+    findings = [("findings", "Findings", True)]
+    checks = [
+        ("checked", "What was checked", True),
+        ("unread", "What could not be read", True),
+        ("absent", "What there was no evidence of", bool(_absent(shown))),
+        ("collect", "What to collect next time", True),
+        ("checklist", "Checklist", True),
+    ]
+    order = [*story, *exhibits, *findings, *checks] if explained else [*findings, *checks, *story, *exhibits]
+    kept = [(anchor, title) for anchor, title, wanted in [*order, ("notes", "Author's notes", True)] if wanted]
     return [
-        *(Section(str(n), anchor, title, empty) for n, (anchor, title, empty) in enumerate(kept, 1)),
-        Section("A", "sources", "Sources", not page.sources),
-        Section("B", "thresholds", "Thresholds", not page.thresholds),
-        Section("C", "versions", "Versions", False),
+        *(Section(str(n), anchor, title, anchor) for n, (anchor, title) in enumerate(kept, 1)),
+        Section("A", "sources", "Sources", "appendix"),
+        Section("B", "thresholds", "Thresholds", ""),
+        Section("C", "versions", "Versions", ""),
     ]

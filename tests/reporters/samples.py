@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nccl_forensics.extras import (
@@ -73,7 +74,7 @@ def absence(why: str, looked_in: list[str]) -> Report:
 def finding(ident: str, title: str, cause: str, severity: str = "critical", **known: object) -> Report:
     evidence = known.get("evidence", [])
     return {
-        "id": ident, "fingerprint": f"{abs(hash(ident)) % 1:016x}", "rule": cause, "code": ident.split(".")[0].upper(), "cause": cause, "severity": severity,
+        "id": ident, "fingerprint": ident.encode().hex()[:16], "rule": cause, "code": known.pop("code", "CO01"), "cause": cause, "severity": severity,
         "confidence": "high", "title": title, "summary": "", "ranks": [], "hosts": [], "explained_by": None, "suppressed": None, "evidence": evidence,
         "evidence_total": len(evidence) if isinstance(evidence, list) else 0, "remedy": "", "prevention": "", "metrics": {}, **known,
     }  # fmt: skip
@@ -433,6 +434,30 @@ def large(world: int = 4096) -> Sample:
     )
 
 
+def measured() -> Sample:
+    """A slow run with measures: rank 2 lags, bandwidth is low."""
+    traces = [
+        {"rank": r, "window": "steps", "span_ms": 4000.0, "compute_ms": 2600.0 - 40 * r, "communication_ms": 1500.0 + 20 * r, "exposed_ms": 900.0 + 40 * r, "memcpy_ms": 80.0, "idle_ms": 420.0, "overlap_fraction": 0.4, "compute_fraction": 0.65}
+        for r in range(8)
+    ]  # fmt: skip
+    lag = [
+        {
+            "rank": r,
+            "collectives": 40,
+            "median_ms": 0.4 if r != 2 else 21.5,
+            "p99_ms": 2.0 if r != 2 else 44.1,
+            "lost_ms": 3.0 if r != 2 else 861.2,
+        }
+        for r in range(8)
+    ]
+    bandwidth = [
+        {"source": "nccl-tests/all_reduce.txt", "collective": "all_reduce", "dtype": "float", "bytes": 1 << n, "ranks": 8, "alg_bw_gb_s": n * 5.0, "bus_bw_gb_s": n * 8.75, "expected_gb_s": 370.0}
+        for n in range(20, 32, 2)
+    ]  # fmt: skip
+    sample = hang()
+    return Sample({**sample.report, "measures": {"traces": traces, "lag": lag, "bandwidth": bandwidth}}, sample.extras)
+
+
 NASTY = "\x1b]0;owned\x07\x1b[2J</script><script>alert(1)</script><img src=x onerror=alert(2)>\u202egnp.exe\u2066 | `rm -rf /` ```\n# heading\n[x](javascript:alert(3)) {{ 7*7 }} {% raw %} @everyone #1 \ud800 \x9b31m" + "A" * 3000  # fmt: skip
 
 
@@ -493,4 +518,12 @@ def hostile() -> Sample:
     return Sample(spoiled, extras)
 
 
-SAMPLES = {"hang": hang, "healthy": healthy, "unexplained": unexplained, "insufficient": insufficient, "large": large, "hostile": hostile}
+SAMPLES: dict[str, Callable[[], Sample]] = {
+    "hang": hang,
+    "healthy": healthy,
+    "unexplained": unexplained,
+    "insufficient": insufficient,
+    "large": large,
+    "hostile": hostile,
+    "measured": measured,
+}
