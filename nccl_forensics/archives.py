@@ -1,46 +1,74 @@
 """Unpacking archives safely: kinds are told by content, members are written under numbers, never under their own names.
 
 Nothing is followed (links, devices, FIFOs are passed over and recorded), nothing is written outside the scratch folder, and limits on
-bytes, members, depth and ratio end the reading with an error that names the limit.
+bytes, members, depth and ratio end the reading with an error that names the limit. A broken or cut archive yields what lies before the
+break and a row that says so. Compressed tars are unpacked as they stream: no whole tar is written down in between.
 """
 
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
+import shutil
+import stat
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Protocol, cast
 
 import zstandard
 
-from nccl_forensics.errors import LimitReached
+from nccl_forensics.errors import LimitReached, OutputError
 
 _CHUNK = 1 << 20
+_BLOCK = 512
+#: Largest extended header (pax, GNU long name) that is believed; real ones are a few KiB.
+_LARGEST_HEADER = 8 << 20
+#: Room that unpacking always leaves free on the scratch file system.
+_RESERVE = 256 << 20
+#: What reading a damaged archive or compressed stream raises.
+_BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+    lzma.LZMAError,
+    zlib.error,
+    zstandard.ZstdError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what is unpacked. Each is met with ``LimitReached`` that names it."""
+    """Bounds on what is unpacked. Each is met with ``LimitReached`` that names it.
+
+    ``ratio`` is unpacked over packed size and counts only once ``ratio_from_bytes`` came out: logs shrink to a hundredth, zeros in gzip
+    to a thousandth.
+    """
 
     total_bytes: int = 64 << 30
     member_bytes: int = 32 << 30
     members: int = 2_000_000
     depth: int = 6
-    ratio: int = 2_000
+    ratio: int = 500
     ratio_from_bytes: int = 256 << 20
 
 
 @dataclass(slots=True)
 class Budget:
-    """What is used up of the limits."""
+    """What is used up of the limits. ``room`` is what the scratch file system can take."""
 
     limits: Limits
+    room: int | None = None
     written: int = 0
     count: int = 0
 
@@ -55,6 +83,13 @@ class Budget:
         self.written += n
         if self.written > self.limits.total_bytes:
             raise LimitReached(f"{where}: more than {self.limits.total_bytes} bytes unpacked in all (limit: total bytes)")
+        if self.room is not None and self.written > self.room:
+            raise LimitReached(f"{where}: unpacking needs more room than the scratch folder has left (limit: scratch space)")
+
+
+def room_in(scratch: Path) -> int:
+    """Bytes that may be written to the scratch folder's file system."""
+    return max(0, shutil.disk_usage(scratch).free - _RESERVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +102,10 @@ class Unpacked:
     error: str | None = None
 
 
+class _Readable(Protocol):
+    def read(self, n: int, /) -> bytes: ...
+
+
 @dataclass(slots=True)
 class Unpacker:
     """Unpacks files into a scratch folder. ``skipped`` names what was passed over and why."""
@@ -76,128 +115,264 @@ class Unpacker:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     _number: int = 0
 
-    def unpack(self, file: Path, path: str, depth: int = 0) -> Iterator[Unpacked]:
-        """The plain files inside ``file``: itself if it is no archive. Broken archives yield what lies before the break and an error."""
+    def unpack(self, file: Path, path: str, depth: int = 0, inside: str | None = None) -> Iterator[Unpacked]:
+        """The plain files inside ``file``: itself if it is no archive. Broken archives yield what lies before the break and an error.
+
+        ``inside`` is what the paths of members start with, ``path!/`` unless given.
+        """
         kind = sniff(file)
         if kind is None:
             yield Unpacked(path, file, file.stat().st_size)
             return
         if depth > self.budget.limits.depth:
             raise LimitReached(f"{path}: archives nested deeper than {self.budget.limits.depth} (limit: depth)")
+        inside = f"{path}!/" if inside is None else inside
+        seen = self.budget.count
         if kind == "zip":
-            yield from self._zip(file, path, depth)
+            yield from self._zip(file, path, inside, depth)
         elif kind == "tar":
-            yield from self._tar(file, path, depth)
+            with file.open("rb") as raw:
+                yield from self._tar(_Forward(raw), path, inside, depth)
         else:
-            yield from self._compressed(file, path, kind, depth)
+            yield from self._compressed(file, path, inside, kind, depth)
+        if kind in ("tar", "zip") and seen == self.budget.count:
+            self.skipped.append((path, "an archive without members: it is empty"))
 
-    def _compressed(self, file: Path, path: str, kind: str, depth: int) -> Iterator[Unpacked]:
-        opener: Callable[[IO[bytes]], IO[bytes]] = _OPENERS[kind]
-        target = self._target()
-        error = None
+    def _compressed(self, file: Path, path: str, inside: str, kind: str, depth: int) -> Iterator[Unpacked]:
+        opener: Callable[[IO[bytes]], _Readable] = _OPENERS[kind]
         with file.open("rb") as raw:
+            limits = self.budget.limits
+            stream = _Forward(_Metered(opener(raw), path, max(1, file.stat().st_size), limits.ratio, limits.ratio_from_bytes))
             try:
-                with opener(raw) as stream:
-                    self._copy(stream, target, path, max(1, file.stat().st_size))
-            except (OSError, EOFError, lzma.LZMAError, zlib.error, zstandard.ZstdError) as problem:
-                error = f"compressed data is broken or cut off: {problem}"
-        if not target.exists() or target.stat().st_size == 0:
+                head = stream.read(_BLOCK)
+                stream.seek(0)
+            except _BROKEN as problem:
+                yield Unpacked(path, None, 0, f"compressed data is broken: {_words(problem)}")
+                return
+            if kind_of(head) == "tar":
+                yield from self._tar(stream, path, inside, depth)
+                return
+            target = self._target()
+            size, error = self._copy(stream, target, path)
+        if size == 0:
             yield Unpacked(path, None, 0, error or "empty after decompression")
-            return
-        inner = sniff(target)
-        if inner == "tar":
-            yield from self._tar(target, path, depth)
-            target.unlink(missing_ok=True)
-            if error:
-                yield Unpacked(path, None, 0, error)
-        elif inner is not None:
-            yield from self.unpack(target, path, depth + 1)
         else:
-            yield Unpacked(path, target, target.stat().st_size, error)
+            yield from self._inner(target, path, depth, error, inside)
 
-    def _tar(self, file: Path, path: str, depth: int) -> Iterator[Unpacked]:
+    def _tar(self, stream: _Forward, path: str, inside: str, depth: int) -> Iterator[Unpacked]:
+        error: str | None = None
         try:
-            with tarfile.open(file, mode="r:") as archive:
-                while True:
-                    member = archive.next()
-                    if member is None:
-                        break
+            with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:", errorlevel=0) as archive:
+                while error is None and (member := archive.next()) is not None:
+                    vars(archive)["members"].clear()  # tarfile keeps every header it has seen
                     self.budget.member(path)
-                    name = _clean(member.name)
-                    if member.isdir():
+                    name = inside + _clean(member.name)
+                    if member.isdir() or self._passed_over(name):
                         continue
-                    if not member.isfile() or member.issparse():
-                        self.skipped.append((f"{path}!/{name}", "not a plain file (link, device, FIFO or sparse)"))
+                    if not member.isreg() or member.issparse():
+                        self.skipped.append((name, "not a plain file (link, device, FIFO or sparse)"))
                         continue
-                    if _junk(name):
-                        continue
-                    stream = archive.extractfile(member)
-                    if stream is None:
+                    content = archive.extractfile(member)
+                    if content is None:
                         continue
                     target = self._target()
-                    copied = self._copy(stream, target, f"{path}!/{name}", None)
-                    if copied < member.size:
-                        yield Unpacked(f"{path}!/{name}", target, copied, "cut off: the archive ends inside this file")
-                        continue
-                    yield from self._inner(target, f"{path}!/{name}", depth)
-        except (tarfile.TarError, OSError, EOFError, ValueError) as problem:
-            yield Unpacked(path, None, 0, f"archive is broken or cut off: {problem}")
+                    size, error = self._copy(content, target, name)
+                    if size < member.size:
+                        error = error or "the archive ends inside a file"
+                    yield from self._inner(target, name, depth, f"cut off: {error}" if error else None)
+                if error is None:
+                    stream.seek(archive.offset)
+                    error = _after_the_end(stream)
+        except (*_BROKEN, RecursionError) as problem:
+            error = _words(problem)
+        if error:
+            yield Unpacked(path, None, 0, f"archive is broken or cut off: {error}")
 
-    def _zip(self, file: Path, path: str, depth: int) -> Iterator[Unpacked]:
+    def _zip(self, file: Path, path: str, inside: str, depth: int) -> Iterator[Unpacked]:
+        limits = self.budget.limits
+        packed, unpacked = max(1, file.stat().st_size), 0
         try:
             with zipfile.ZipFile(file) as archive:
                 for info in archive.infolist():
                     self.budget.member(path)
-                    name = _clean(info.filename)
-                    if info.is_dir() or _junk(name):
+                    name = inside + _clean(info.filename)
+                    if info.is_dir() or self._passed_over(name):
                         continue
                     if info.flag_bits & 1:
-                        yield Unpacked(f"{path}!/{name}", None, 0, "encrypted")
+                        yield Unpacked(name, None, 0, "encrypted")
                         continue
-                    if (info.external_attr >> 16) & 0o170000 == 0o120000:
-                        self.skipped.append((f"{path}!/{name}", "not a plain file (link)"))
+                    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+                        self.skipped.append((name, "not a plain file (link, device or FIFO)"))
                         continue
                     target = self._target()
                     try:
-                        with archive.open(info) as stream:
-                            self._copy(stream, target, f"{path}!/{name}", max(1, info.compress_size))
-                    except (zipfile.BadZipFile, OSError, EOFError, zlib.error, NotImplementedError, RuntimeError) as problem:
-                        yield Unpacked(f"{path}!/{name}", None, 0, f"cannot be unpacked: {problem}")
+                        with archive.open(info) as content:
+                            # Entries may overlap in the file, so the whole archive is metered, not each entry alone.
+                            stream = _Metered(content, path, packed, limits.ratio, limits.ratio_from_bytes, unpacked)
+                            _, error = self._copy(stream, target, name)
+                            unpacked = stream.seen
+                    except _BROKEN as problem:
+                        yield Unpacked(name, None, 0, f"cannot be unpacked: {_words(problem)}")
                         continue
-                    yield from self._inner(target, f"{path}!/{name}", depth)
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError) as problem:
-            yield Unpacked(path, None, 0, f"archive is broken or cut off: {problem}")
+                    yield from self._inner(target, name, depth, f"cannot be unpacked: {error}" if error else None)
+        except _BROKEN as problem:
+            yield Unpacked(path, None, 0, f"archive is broken or cut off: {_words(problem)}")
 
-    def _inner(self, target: Path, path: str, depth: int) -> Iterator[Unpacked]:
+    def _passed_over(self, name: str) -> bool:
+        if junk(name):
+            self.skipped.append((name, "left by a file manager"))
+            return True
+        return False
+
+    def _inner(self, target: Path, path: str, depth: int, error: str | None, inside: str | None = None) -> Iterator[Unpacked]:
+        """What was just unpacked: a plain file, or an archive in its turn, of which only the members are kept."""
         if sniff(target) is None:
-            yield Unpacked(path, target, target.stat().st_size)
-        else:
-            yield from self.unpack(target, path, depth + 1)
+            yield Unpacked(path, target, target.stat().st_size, error)
+            return
+        yield from self.unpack(target, path, depth + 1, inside)
+        target.unlink(missing_ok=True)
+        if error:
+            yield Unpacked(path, None, 0, error)
 
-    def _copy(self, stream: IO[bytes], target: Path, where: str, packed: int | None) -> int:
-        limits = self.budget.limits
+    def _copy(self, stream: _Readable, target: Path, where: str) -> tuple[int, str | None]:
+        """Write a stream to a file; the bytes written, and what broke the stream off."""
         size = 0
-        with target.open("wb") as out:
-            while chunk := stream.read(_CHUNK):
+        with _writing(where), target.open("wb", buffering=0) as out:
+            while True:
+                try:
+                    chunk = stream.read(_CHUNK)
+                except _BROKEN as problem:
+                    return size, _words(problem)
+                if not chunk:
+                    return size, None
                 size += len(chunk)
                 self.budget.bytes(len(chunk), where)
-                if size > limits.member_bytes:
-                    raise LimitReached(f"{where}: larger than {limits.member_bytes} bytes (limit: member bytes)")
-                if packed is not None and size > limits.ratio_from_bytes and size > packed * limits.ratio:
-                    raise LimitReached(f"{where}: unpacks to more than {limits.ratio} times its size (limit: ratio)")
-                out.write(chunk)
-        return size
+                if size > self.budget.limits.member_bytes:
+                    raise LimitReached(f"{where}: larger than {self.budget.limits.member_bytes} bytes (limit: member bytes)")
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[out.write(rest) :]
+
+    def spool(self, stream: _Readable, name: str) -> Path:
+        """Write a stream that cannot be read twice (standard input, a pipe) to scratch."""
+        target = self._target()
+        _, error = self._copy(stream, target, name)
+        if error:
+            raise OutputError(f"{name}: cannot be read to its end: {error}")
+        return target
 
     def _target(self) -> Path:
         self._number += 1
         return self.scratch / f"{self._number:07d}"
 
 
+@contextmanager
+def _writing(where: str) -> Iterator[None]:
+    """Turns a full disk into the limit that it is."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise LimitReached(f"{where}: the scratch folder is full (limit: scratch space)") from problem
+        raise OutputError(f"{where}: cannot be unpacked to the scratch folder: {problem}") from problem
+
+
+class _Metered:
+    """Reads a decompressor and holds what came out against what went in."""
+
+    def __init__(self, stream: _Readable, where: str, packed: int, ratio: int, ratio_from: int, seen: int = 0) -> None:
+        self._stream, self._where, self._packed, self._ratio, self._from = stream, where, packed, ratio, ratio_from
+        self.seen = seen
+
+    def read(self, n: int, /) -> bytes:
+        chunk = self._stream.read(n)
+        self.seen += len(chunk)
+        if self.seen > self._from and self.seen > self._packed * self._ratio:
+            raise LimitReached(f"{self._where}: unpacks to more than {self._ratio} times its size (limit: ratio)")
+        return chunk
+
+
+class _Forward:
+    """A stream for ``tarfile`` that seeks forward by reading on, and back by the little that it keeps."""
+
+    def __init__(self, stream: _Readable) -> None:
+        self._stream = stream
+        self._kept = b""
+        self._start = 0
+        self._at = 0
+        self.problem: Exception | None = None
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        if whence != 0 or position < self._start:
+            raise tarfile.ReadError("headers point backwards")
+        while position > self._start + len(self._kept):
+            self._at = self._start + len(self._kept)
+            if not self.read(min(_CHUNK, position - self._at)):
+                break
+        self._at = min(position, self._start + len(self._kept))
+        return self._at
+
+    def read(self, n: int, /) -> bytes:
+        if n > _LARGEST_HEADER:
+            raise tarfile.ReadError("a header is impossibly large")
+        missing = self._at + n - self._start - len(self._kept)
+        parts = [self._kept]
+        while missing > 0 and self.problem is None:
+            try:
+                chunk = self._stream.read(max(missing, 1 << 16))
+            except _BROKEN as problem:
+                self.problem = problem  # raised once what came before it is used up
+                break
+            if not chunk:
+                break
+            parts.append(chunk)
+            missing -= len(chunk)
+        if len(parts) > 1:
+            self._kept = b"".join(parts)
+        first = self._at - self._start
+        out = self._kept[first : first + n]
+        if not out and self.problem is not None:
+            raise self.problem
+        self._at += len(out)
+        # tarfile looks back by one byte, the search for the end mark by one block.
+        drop = self._at - self._start - 2 * _BLOCK
+        if drop > _CHUNK // 4:
+            self._kept = self._kept[drop:]
+            self._start += drop
+        return out
+
+
+def _after_the_end(stream: _Forward) -> str | None:
+    """What is wrong with the end of a tar: no end mark, or something after it. Reading on also checks the compression's sum."""
+    mark = stream.read(_BLOCK)
+    if stream.problem is not None:
+        return _words(stream.problem)
+    if not mark:
+        return "it ends without an end mark"
+    if mark.count(0) != len(mark):
+        return "a header is damaged; what follows it was not read"
+    while chunk := stream.read(_CHUNK):
+        if chunk.count(0) != len(chunk):
+            return "more data after its end mark was not read"
+    return None
+
+
 def sniff(file: Path) -> str | None:
     """Kind of archive by content: gz, bz2, xz, zst, zip, tar, or None."""
     with file.open("rb") as stream:
-        head = stream.read(512)
-    if head[:2] == b"\x1f\x8b":
+        head = stream.read(_BLOCK)
+        if head.count(0) == _BLOCK and (size := file.stat().st_size) <= _CHUNK and size % _BLOCK == 0:
+            # A tar without members is nothing but its end mark.
+            return "tar" if stream.read().count(0) == size - _BLOCK else None
+        return kind_of(head)
+
+
+def kind_of(head: bytes) -> str | None:
+    """Kind of archive by its first 512 bytes."""
+    if head[:3] == b"\x1f\x8b\x08":
         return "gz"
     if head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
         return "bz2"
@@ -207,7 +382,7 @@ def sniff(file: Path) -> str | None:
         return "zst"
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return "zip"
-    if len(head) == 512 and (head[257:262] == b"ustar" or _old_tar(head)):
+    if len(head) == _BLOCK and (head[257:262] == b"ustar" or _old_tar(head)):
         return "tar"
     return None
 
@@ -221,36 +396,77 @@ def _old_tar(head: bytes) -> bool:
     return bool(head[0]) and stated == sum(head[:148]) + 8 * 32 + sum(head[156:])
 
 
-def _zst(raw: IO[bytes]) -> IO[bytes]:
-    return zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(raw, read_across_frames=True)
+class _AtHand:
+    """Reads what a decompressor has at hand: asking for more would lose what came out before an error."""
+
+    def __init__(self, stream: gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile) -> None:
+        self._stream = stream
+
+    def read(self, n: int, /) -> bytes:
+        return self._stream.read1(n)
 
 
-_OPENERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
-    "gz": lambda raw: cast(IO[bytes], gzip.GzipFile(fileobj=raw)),
-    "bz2": bz2.BZ2File,
-    "xz": lzma.LZMAFile,
-    "zst": _zst,
+class _Zstd:
+    """Zstandard frames one after the other; unlike the library's own reader it tells a cut-off stream from a finished one."""
+
+    #: Input per step: a block of 4 bytes may unpack to 128 KiB, so that one step yields 32 MiB at most.
+    _STEP = 1 << 10
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._library = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+        self._frame = self._library.decompressobj()
+        self._input = b""
+        self._ready = bytearray()
+        self._started = False
+
+    def read(self, n: int, /) -> bytes:
+        while len(self._ready) < n:
+            if not self._input:
+                self._input = self._raw.read(1 << 16)
+                if not self._input:
+                    if self._started and not self._ready:
+                        raise EOFError("the compressed data ends before its end mark")
+                    break
+            if self._frame.eof:
+                self._frame = self._library.decompressobj()
+            step, self._input = self._input[: self._STEP], self._input[self._STEP :]
+            self._ready += self._frame.decompress(step)
+            self._started = not self._frame.eof
+            if self._frame.eof:
+                self._input = self._frame.unused_data + self._input
+        out = bytes(self._ready[:n])
+        del self._ready[:n]
+        return out
+
+
+_OPENERS: dict[str, Callable[[IO[bytes]], _Readable]] = {
+    "gz": lambda raw: _AtHand(gzip.GzipFile(fileobj=raw)),
+    "bz2": lambda raw: _AtHand(bz2.BZ2File(raw)),
+    "xz": lambda raw: _AtHand(lzma.LZMAFile(raw)),  # noqa: SIM115 - its caller closes the file below
+    "zst": _Zstd,
 }
+
+
+def _words(problem: BaseException) -> str:
+    return str(problem)[:200] or type(problem).__name__
 
 
 def _clean(name: str) -> str:
     """A member's name for showing: no drive, no leading slash, no parent steps, no control characters."""
     parts = [p for p in name.replace("\\", "/").split("/") if p not in ("", ".", "..")]
-    text = "/".join(parts) or "unnamed"
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)[:1024]
+    return shown("/".join(parts) or "unnamed")
 
 
-def _junk(name: str) -> bool:
+def shown(path: str) -> str:
+    """A path that can be printed: control characters and bytes that are no UTF-8 are replaced."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in path)[:1024]
+
+
+def junk(name: str) -> bool:
+    """Whether a file manager, not the job, left this file."""
     base = name.rsplit("/", 1)[-1]
-    return base == ".DS_Store" or base.startswith("._") or "__MACOSX/" in name
+    return base in (".DS_Store", "Thumbs.db", "desktop.ini") or base.startswith("._") or "__MACOSX/" in name
 
 
-def spool(stream: IO[bytes], target: Path, budget: Budget) -> None:
-    """Write a stream (standard input) to a file within the limits."""
-    with target.open("wb") as out:
-        while chunk := stream.read(_CHUNK):
-            budget.bytes(len(chunk), "-")
-            out.write(chunk)
-
-
-__all__ = ["Budget", "Limits", "Unpacked", "Unpacker", "sniff", "spool"]
+__all__ = ["Budget", "Limits", "Unpacked", "Unpacker", "junk", "kind_of", "room_in", "shown", "sniff"]

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import codecs
 import mmap
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from nccl_forensics.archives import Budget, Limits, Unpacked, Unpacker, spool
-from nccl_forensics.errors import UnusableEvidence
+from nccl_forensics.archives import Budget, Limits, Unpacked, Unpacker, junk, room_in, shown
+from nccl_forensics.errors import ForensicsError, UnusableEvidence
 
 _INDEX_EVERY = 1024
 _CUT = 4096
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One source: ``path`` as reports show it, ``file`` with its plain bytes (None where unreadable)."""
+    """One source: ``path`` as reports show it, ``file`` with its plain bytes (None where unreadable).
+
+    ``path`` lies inside what was handed in: relative to a folder, inside an archive, ``node3.tar.gz!/logs/x.log`` for an archive in it;
+    where several things were handed in, it starts with their names.
+    """
 
     source_id: int
     path: str
@@ -39,6 +46,7 @@ class Bundle:
     skipped: tuple[tuple[str, str], ...]
     scratch: Path
     _index: dict[int, list[int]] = field(default_factory=dict)
+    _plain: dict[int, Path] = field(default_factory=dict)
 
     def __enter__(self) -> Bundle:
         return self
@@ -51,13 +59,16 @@ class Bundle:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def quote(self, source_id: int, line: int, before: int = 0, after: int = 0) -> list[tuple[int, str]]:
-        """Raw lines around a 1-based line, each cut at 4,096 characters; lines are LF-separated as ``sed -n Np`` counts."""
+        """Raw lines around a 1-based line, each cut at 4,096 bytes; lines are LF-separated as ``sed -n Np`` counts."""
         member = self.members[source_id]
-        if member.file is None or member.file.stat().st_size == 0 or line < 1:
+        if member.file is None or line < 1:
+            return []
+        file = self._utf8(member.source_id, member.file)
+        if file.stat().st_size == 0:
             return []
         first = max(1, line - before)
         out: list[tuple[int, str]] = []
-        with member.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             position = self._seek(source_id, data, first)
             for number in range(first, line + after + 1):
                 if position >= len(data):
@@ -65,87 +76,151 @@ class Bundle:
                 end = data.find(b"\n", position)
                 end = len(data) if end < 0 else end
                 raw = data[position : min(end, position + _CUT)]
-                out.append((number, raw.decode("utf-8", "replace").rstrip("\r")))
+                # A character that the cut divides is left away, not shown as broken.
+                text, _ = codecs.utf_8_decode(raw, "replace", end - position <= _CUT)
+                out.append((number, text.rstrip("\r")))
                 position = end + 1
         return out
+
+    def _utf8(self, source_id: int, file: Path) -> Path:
+        """The file itself, or its UTF-8 form in scratch where it is UTF-16, as the reader saw it."""
+        if source_id not in self._plain:
+            with file.open("rb") as stream:
+                wide = stream.read(2) in _UTF16
+            if wide:
+                target = self.scratch / f"{source_id}.utf8"
+                with file.open(encoding="utf-16", errors="replace", newline="") as source, target.open("wb") as out:
+                    while piece := source.read(1 << 20):
+                        out.write(piece.encode("utf-8", "replace"))
+                file = target
+            self._plain[source_id] = file
+        return self._plain[source_id]
 
     def _seek(self, source_id: int, data: mmap.mmap, line: int) -> int:
         """Offset of a line, from a sparse index that grows as far as it was asked for."""
         index = self._index.setdefault(source_id, [0])
         block = (line - 1) // _INDEX_EVERY
         while len(index) <= block:
-            position = index[-1]
-            for _ in range(_INDEX_EVERY):
-                end = data.find(b"\n", position)
-                if end < 0:
-                    return len(data)
-                position = end + 1
-            index.append(position)
-        position = index[block]
-        for _ in range((line - 1) % _INDEX_EVERY):
-            end = data.find(b"\n", position)
-            if end < 0:
+            position = _skip(data, index[-1], _INDEX_EVERY)
+            if position >= len(data):
                 return len(data)
-            position = end + 1
-        return position
+            index.append(position)
+        return _skip(data, index[block], (line - 1) % _INDEX_EVERY)
 
 
-def open_bundle(inputs: Sequence[str | Path], *, limits: Limits | None = None) -> Bundle:
+def _skip(data: mmap.mmap, position: int, lines: int) -> int:
+    """Offset after so many lines, or the end."""
+    for _ in range(lines):
+        end = data.find(b"\n", position)
+        if end < 0:
+            return len(data)
+        position = end + 1
+    return position
+
+
+def open_bundle(inputs: Sequence[str | Path], *, limits: Limits | None = None, scratch: Path | None = None) -> Bundle:
     """Gather folders, archives (nested too), single files and ``-`` (an archive on standard input) into one bundle.
 
+    Unpacked files live in a new folder below ``scratch`` (default: the system's place for temporary files).
     Raises ``UnusableEvidence`` for a missing path or where nothing is inside, ``LimitReached`` where a bound is met.
     """
     names = [str(i) for i in inputs]
     if not names:
         raise UnusableEvidence("no evidence was named")
-    scratch = Path(tempfile.mkdtemp(prefix="nccl-forensics-"))
+    own = Path(tempfile.mkdtemp(prefix="nccl-forensics-", dir=scratch))
     try:
-        unpacker = Unpacker(scratch, Budget(limits or Limits()))
+        unpacker = Unpacker(own, Budget(limits or Limits(), room_in(own)))
+        labels = _labels(names)
         found: list[Unpacked] = []
-        for name in names:
-            found.extend(_gather(name, unpacker, several=len(names) > 1))
+        for name, label in zip(names, labels, strict=True):
+            found.extend(_gather(name, label, unpacker, several=len(names) > 1))
         found.sort(key=lambda u: u.path)
         members = tuple(Member(i, u.path, u.bytes, u.file, u.error) for i, u in enumerate(found))
         if not any(m.file is not None and m.bytes > 0 for m in members):
-            problems = "; ".join(sorted({f"{m.path}: {m.error or 'empty file'}" for m in members})[:5])
-            raise UnusableEvidence(f"nothing to read in {', '.join(names)}" + (f" ({problems})" if problems else ": it is empty"))
-        return Bundle(tuple(names), members, tuple(sorted(unpacker.skipped)), scratch)
+            raise UnusableEvidence(_why_nothing(names, members, unpacker.skipped))
+        return Bundle(tuple(names), members, tuple(sorted(unpacker.skipped)), own)
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(own, ignore_errors=True)
         raise
 
 
-def _gather(name: str, unpacker: Unpacker, *, several: bool) -> list[Unpacked]:
+def _why_nothing(names: list[str], members: tuple[Member, ...], skipped: list[tuple[str, str]]) -> str:
+    problems = [f"{m.path}: {m.error or 'empty file'}" for m in members] + [f"{path}: {why}" for path, why in skipped]
+    listed = "; ".join(sorted(set(problems))[:5])
+    return f"nothing to read in {', '.join(names)}" + (f" ({listed})" if listed else ": it is empty")
+
+
+def _labels(names: list[str]) -> list[str]:
+    """A name for each input, told apart by as much of its path as that needs."""
+    short = [Path(n).name or Path(n).resolve().name or "root" if n != "-" else "stdin" for n in names]
+    labels = []
+    for name, label in zip(names, short, strict=True):
+        if short.count(label) > 1:
+            parts = [p for p in PurePosixPath(name).parts if p not in ("/", ".", "..")]
+            label = "/".join(parts) or label
+        labels.append(shown(label))
+    seen: Counter[str] = Counter()
+    for i, label in enumerate(labels):
+        seen[label] += 1
+        if seen[label] > 1:
+            labels[i] = f"{label}#{seen[label]}"
+    return labels
+
+
+def _gather(name: str, label: str, unpacker: Unpacker, *, several: bool) -> Iterator[Unpacked]:
+    inside = None if several else ""
     if name == "-":
-        target = unpacker.scratch / "stdin"
-        spool(sys.stdin.buffer, target, unpacker.budget)
-        return list(unpacker.unpack(target, "stdin"))
+        yield from unpacker.unpack(unpacker.spool(sys.stdin.buffer, "standard input"), label, inside=inside)
+        return
     root = Path(name)
-    if not root.exists():
-        raise UnusableEvidence(f"{name}: no such file or folder")
-    label = root.name or root.resolve().name
-    if root.is_file():
-        unpacker.budget.member(name)
-        return list(unpacker.unpack(root, label))
-    out: list[Unpacked] = []
-    prefix = f"{label}/" if several else ""
-    top = root.resolve()
-    for folder, folders, files in os.walk(root):
-        folders.sort()
-        for file_name in sorted(files):
-            file = Path(folder) / file_name
-            shown = prefix + file.relative_to(root).as_posix()
-            if file_name == ".DS_Store" or file_name.startswith("._"):
-                continue
-            if file.is_symlink() and top not in file.resolve().parents:
-                unpacker.skipped.append((shown, "link that leads out of the folder"))
-                continue
-            if not file.is_file():
-                unpacker.skipped.append((shown, "not a plain file"))
-                continue
+    try:
+        if root.is_dir():
+            yield from _folder(root, f"{label}/" if several else "", unpacker)
+        elif root.is_fifo():
+            with root.open("rb") as stream:
+                yield from unpacker.unpack(unpacker.spool(stream, name), label, inside=inside)
+        elif root.is_file():
             unpacker.budget.member(name)
+            yield from unpacker.unpack(root, label, inside=inside)
+        elif root.exists():
+            raise UnusableEvidence(f"{name}: neither a file nor a folder")
+        else:
+            raise UnusableEvidence(f"{name}: no such file or folder")
+    except (OSError, ValueError) as problem:
+        raise UnusableEvidence(f"{name}: cannot be opened: {getattr(problem, 'strerror', None) or problem}") from problem
+
+
+def _folder(root: Path, prefix: str, unpacker: Unpacker) -> Iterator[Unpacked]:
+    top = root.resolve()
+
+    def unreadable(problem: OSError) -> None:
+        where = Path(os.fsdecode(problem.filename or root))
+        unpacker.skipped.append((prefix + shown(where.relative_to(root).as_posix()), f"folder cannot be opened: {problem.strerror}"))
+
+    for folder, folders, files in os.walk(root, onerror=unreadable):
+        folders.sort()
+        for name in folders:
+            if (link := Path(folder) / name).is_symlink():
+                unpacker.skipped.append((prefix + shown(link.relative_to(root).as_posix()), "link to a folder"))
+        for name in sorted(files):
+            file = Path(folder) / name
+            path = prefix + shown(file.relative_to(root).as_posix())
+            if junk(path):
+                unpacker.skipped.append((path, "left by a file manager"))
+                continue
             try:
-                out.extend(unpacker.unpack(file, shown))
-            except PermissionError as problem:
-                out.append(Unpacked(shown, None, 0, f"cannot be opened: {problem.strerror}"))
-    return out
+                if file.is_symlink() and top not in file.resolve().parents:
+                    unpacker.skipped.append((path, "link that leads out of the folder"))
+                    continue
+                if not file.is_file():
+                    unpacker.skipped.append((path, "not a plain file"))
+                    continue
+                unpacker.budget.member(path)
+                yield from unpacker.unpack(file, path)
+            except ForensicsError:
+                raise
+            except (OSError, RuntimeError) as problem:  # RuntimeError: links in a circle, before Python 3.13
+                yield Unpacked(path, None, 0, f"cannot be opened: {getattr(problem, 'strerror', None) or problem}")
+
+
+__all__ = ["Bundle", "Limits", "Member", "open_bundle"]
