@@ -1,0 +1,474 @@
+"""A GPU failed: the driver or the GPU's own counters say so.
+
+## What it finds
+Xid errors of the driver by GPU, with the one nearest to the cause first (79 before 154 and 45); GPUs that no longer answer
+nvidia-smi; uncorrected memory errors, failed row remapping, pages past the limit, a recovery action that the driver asks for; failed DCGM
+tests; a fabric that is not ready; and, where no host log tells more, the CUDA errors that ranks themselves saw.
+
+## Why it matters
+The job cannot go on without the GPU, and the next job on it dies the same way. Peers report timeouts minutes later: those are
+consequences. Xid 43 and 45 are consequences as well and never name the cause.
+
+## What would refute it
+The Xid comes after the job already stood still (cleanup of killed processes), or the bus address belongs to a GPU that the job did not
+use. Xid 13 and 31 are mostly the program's: they speak against the GPU only if one GPU repeats them under different programs.
+
+## What to do next
+Follow the action of the code: restart the job, reset the GPU, reboot the node, or drain it. Save nvidia-bug-report.sh before the reset.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT, RETIRED_PAGES_LIMIT
+from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of
+from nccl_forensics.words import ranks_words
+
+#: Codes whose pid is only the process that asked.
+_PID_MISLEADS = frozenset({79, 119, 120})
+_ACTION_WORDS = {
+    "restart_job": "restart the job; the GPU stays usable",
+    "fix_application": "look for the fault in the program first (compute-sanitizer); the GPU stays usable",
+    "reset_gpu": "reset the GPU when no process uses it (on NVSwitch systems the whole node)",
+    "reboot_node": "reboot the node",
+    "drain_and_reset": "let the jobs end, then reset the GPU",
+    "replace_hw": "drain the node and have the GPU replaced",
+    "check_power_or_cooling": "check power cables, seating and cooling",
+    "update_sw_fw": "update driver and firmware",
+    "fix_config": "check the configuration",
+    "collect_more": "save nvidia-bug-report.sh and watch whether it repeats",
+    "none": "nothing to do for this code itself",
+}
+#: CUDA error texts that speak of the device and not of a wrong call. Out-of-memory has a rule of its own.
+_CUDA_FAULTS = (
+    "unspecified launch failure",
+    "uncorrectable ECC error",
+    "uncorrectable NVLink error",
+    "unknown error",
+    "illegal memory access",
+    "misaligned address",
+    "illegal instruction",
+    "hardware stack error",
+    "launch timed out",
+    "GPU is lost",
+    "device kernel image is invalid",
+    "system not yet initialized",
+    "contained error",
+    "device unavailable",
+    "busy or unavailable",
+)
+_PROGRAM_CUDA = ("illegal memory access", "misaligned address", "illegal instruction")
+
+
+@rule(
+    name="gpu-fault",
+    code="GP01",
+    cause="gpu-fault",
+    severity="critical",
+    at_most=64,
+    explains=(*EXPLAINS_STOP, "nvlink-fault", "pcie-degraded"),
+)
+def gpu_fault(
+    xids: pl.LazyFrame | None,
+    gpus: pl.LazyFrame | None,
+    gpu_tool_errors: pl.LazyFrame | None,
+    kernel_events: pl.LazyFrame | None,
+    dcgm_results: pl.LazyFrame | None,
+    nccl_errors: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
+    *,
+    retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
+    corrected_dram: Annotated[int, "corrected memory errors from which a GPU is watched"] = CORRECTED_DRAM_LIMIT,
+    corrected_sram: Annotated[int, "corrected cache errors from which a GPU is watched"] = CORRECTED_SRAM_LIMIT,
+) -> Iterator[Finding]:
+    """Xids by host and code, then states by GPU, then tools, then what ranks saw themselves."""
+    who = people(processes)
+    blamed: set[int] = set()
+    if xids is not None:
+        for finding in _by_xid(located(xids, source_hosts), who):
+            if finding.severity in (None, "critical"):
+                blamed.update(finding.ranks)
+                blamed.update(r for h in finding.hosts for r in who.of_host(h))
+            yield finding
+    if gpu_tool_errors is not None:
+        yield from _tools(located(gpu_tool_errors, source_hosts), who)
+    if kernel_events is not None:
+        yield from _kernel(located(kernel_events, source_hosts), who)
+    if gpus is not None:
+        yield from _states(located(gpus, source_hosts), who, retired_pages, corrected_dram, corrected_sram)
+    if dcgm_results is not None:
+        yield from _dcgm(located(dcgm_results, source_hosts))
+    yield from _seen_by_ranks(nccl_errors, exceptions, source_ranks, who, blamed)
+
+
+# ---- Xid ----
+
+
+def _by_xid(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    rows = rows.filter(pl.col("code").is_not_null())
+    if not rows.height:
+        return
+    codes_of: dict[tuple[object, object], dict[int, int]] = defaultdict(dict)
+    for host, bus, code in rows.select("host", "bus_id", "code").iter_rows():
+        codes_of[(host, bus)][code] = codes_of[(host, bus)].get(code, 0) + 1
+    leaders: dict[tuple[object, int], list[object]] = defaultdict(list)
+    for (host, bus), codes in codes_of.items():
+        leaders[(host, min(codes, key=_rank_code))].append(bus)
+    for host, code in sorted(leaders, key=lambda k: (_rank_code(k[1]), str(k[0]))):
+        buses = leaders[(host, code)]
+        mine = rows.filter((pl.col("host").eq_missing(pl.lit(host, dtype=pl.String()))) & pl.col("bus_id").is_in(buses, nulls_equal=True))
+        yield from _xid_finding(host, code, buses, mine, who)
+
+
+def _rank_code(code: int) -> tuple[int, int]:
+    return (DEPTH[xid(code).kind], code)
+
+
+def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    facts = xid(code)
+    if facts.kind in ("link", "benign"):
+        return  # links have a rule of their own
+    own = rows.filter(pl.col("code") == code)
+    others = sorted({c for c in rows["code"].to_list() if c != code})
+    severity, action, note = _weigh(facts, set(rows["code"].to_list()), rows)
+    culprits = tuple(_culprit(host, bus, own, code, who) for bus in sorted(buses, key=str))
+    ranks = ranks_of(culprits)
+    subject = f"{len(buses)} GPUs of {host or 'one host'}" if len(buses) > 1 else place(host, buses[0])
+    behind = f" ({ranks_words(ranks)})" if ranks else ""
+    program = facts.kind == "app"
+    confidence: Confidence = "medium" if program or facts.kind in ("driver", "engine") else "high"
+    many = len(buses) > 1 and facts.kind in ("bus", "firmware")
+    message = next((m for m in own["message"].to_list() if m), None)
+    yield Finding(
+        title=f"{subject}{behind} reported Xid {code}: {facts.meaning}",
+        summary=(
+            f"The driver wrote {own.height} such {'line' if own.height == 1 else 'lines'}"
+            + (f': "{message[:200]}"' if message else "")
+            + "."
+        )
+        + (f" Further codes on the same GPU follow from it: {', '.join(map(str, others))}." if others else "")
+        + (" Several GPUs of one host fail alike: look for a cause in the node (power, PCIe switch, driver)." if many else "")
+        + note,
+        severity=severity,
+        confidence=confidence,
+        ranks=ranks,
+        hosts=(str(host),) if host else (),
+        culprits=culprits,
+        subject=(str(host or ""), *sorted(str(b) for b in buses), str(code)),
+        evidence=cite(
+            pl.concat([own.head(6), rows.filter(pl.col("code") != code).unique("code", maintain_order=True).head(6)]),
+            f"Xid {code}" if not others else f"Xid {code} and what followed it",
+        ),
+        evidence_total=rows.height,
+        remedy=f"{_ACTION_WORDS[action][0].upper()}{_ACTION_WORDS[action][1:]}."
+        + (f" NVIDIA's buckets: {facts.immediate}, then {facts.investigate}." if facts.immediate else ""),
+        prevention="Watch Xid errors per node (dcgm-exporter, node problem detector) and drain on the codes that ask for it.",
+        would_refute=("the code appears only after the job had already stopped", "the GPU was not used by the job"),
+        actions=(
+            Action(
+                action,
+                hosts=(str(host),) if host else (),
+                gpus=tuple(str(b) for b in buses if b),
+                ranks=ranks,
+                command="nvidia-bug-report.sh" if severity != "info" else None,
+                confidence=confidence,
+            ),
+        ),
+        alternatives=(("software-crash", ranks, "this code is usually raised by a fault of the program"),) if program else (),
+        metrics={"xid": code, "lines": own.height},
+    )
+
+
+def _weigh(facts: Xid, codes: set[int], rows: pl.DataFrame) -> tuple[Severity, str, str]:
+    """Severity, action and a note from the codes that stand together on one GPU."""
+    severity, action, note = facts.severity, facts.action, ""
+    if facts.kind == "consequence":
+        note = " It is written when a process ends or is killed, and names no cause of its own."
+    if facts.code in (48, 171, 172):
+        units = " ".join(str(m).lower() for m in rows["message"].drop_nulls().to_list())
+        dram = 171 in codes or "framebuffer" in units
+        note = f" The error was in {'DRAM (HBM)' if dram else 'SRAM'}." if dram or 172 in codes or "sram" in units else ""
+        if codes & {64, 157}:
+            action = "replace_hw"
+    advised = [a for a in rows.filter(pl.col("code") == 154).sort("line_no")["action"].to_list() if a]
+    if advised:
+        wanted = RECOVERY.get(str(advised[-1]).lower())
+        note += f' The driver itself asks for "{advised[-1]}".'
+        if wanted and wanted != "none":
+            action = wanted
+            if facts.kind == "summary":
+                severity = "error"
+    return severity, action, note
+
+
+def _culprit(host: object, bus: object, own: pl.DataFrame, code: int, who: People) -> Culprit:
+    rank, pid = who.of_gpu(host, bus), None
+    if code not in _PID_MISLEADS:
+        pids = (
+            own.filter(pl.col("bus_id").eq_missing(pl.lit(bus, dtype=pl.String())))["pid"]
+            .drop_nulls()
+            .unique(maintain_order=True)
+            .to_list()
+        )
+        pid = pids[0] if len(pids) == 1 else None
+        rank = rank if rank is not None else who.of_pid(host, pid)
+    return Culprit(rank=rank, host=str(host) if host else None, gpu=str(bus) if bus else None, pid=pid)
+
+
+# ---- tools and states ----
+
+_TOOL_WORDS: dict[str, tuple[Severity, str, str | None]] = {
+    "gpu-lost": ("critical", "no longer answers nvidia-smi: the driver lost it", None),
+    "no-driver": ("error", "nvidia-smi cannot reach the driver", None),
+    "version-mismatch": ("error", "the driver in the kernel and its libraries have different versions", "version-mismatch"),
+}
+
+
+def _tools(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    wanted = rows.filter(pl.col("kind").is_in(list(_TOOL_WORDS))).unique(["host", "kind", "bus_id", "gpu_index"], maintain_order=True)
+    for row in wanted.iter_rows(named=True):
+        severity, words, cause = _TOOL_WORDS[row["kind"]]
+        gpu = row["bus_id"] or (f"index {row['gpu_index']}" if row["gpu_index"] is not None else None)
+        rank = who.of_gpu(row["host"], row["bus_id"])
+        ranks = (rank,) if rank is not None else ()
+        subject = place(row["host"], gpu) if row["kind"] == "gpu-lost" else f"on {place(row['host'])}"
+        title = f"{subject} {words}" if row["kind"] == "gpu-lost" else f"{words} {subject}"
+        yield Finding(
+            title=title,
+            summary=f'The tool says: "{row["message"]}".',
+            severity=severity,
+            cause=cause,
+            confidence="high",
+            ranks=ranks,
+            hosts=(row["host"],) if row["host"] else (),
+            culprits=(Culprit(rank=rank, host=row["host"], gpu=gpu),),
+            subject=(str(row["host"] or ""), str(gpu or ""), row["kind"]),
+            evidence=cite([row], "what the tool says instead of a report"),
+            remedy="Reboot the node; if the GPU is gone again, have it replaced."
+            if row["kind"] == "gpu-lost"
+            else "Reload or reinstall the driver, then reboot.",
+            would_refute=("the listing was taken after the incident, during maintenance",),
+            actions=(Action("reboot_node", hosts=(row["host"],) if row["host"] else (), gpus=(gpu,) if gpu else (), ranks=ranks),),
+        )
+
+
+def _kernel(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    bad = rows.filter(
+        (pl.col("kind") == "gpu-start-failed")
+        | ((pl.col("kind") == "amdgpu") & (pl.col("severity") == "fatal"))
+        | (pl.col("kind") == "inforom")
+    )
+    for (host, device, kind), part in bad.group_by("host", "device", "kind", maintain_order=True):
+        first = part.row(0, named=True)
+        rank = who.of_gpu(host, device)
+        inforom = kind == "inforom"
+        words = {"gpu-start-failed": "could not be started by the driver", "amdgpu": "failed", "inforom": "has a corrupted InfoROM"}[
+            str(kind)
+        ]
+        yield Finding(
+            title=f"{place(host, device or 'of unknown address')} {words}",
+            summary=f'The kernel wrote {part.height} such lines, the first: "{first["message"]}".',
+            severity="warning" if inforom else "critical",
+            confidence="medium" if inforom else "high",
+            ranks=(rank,) if rank is not None else (),
+            hosts=(str(host),) if host else (),
+            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(device) if device else None),),
+            subject=(str(host or ""), str(device or ""), str(kind)),
+            evidence=cite(part, "the kernel's line"),
+            evidence_total=part.height,
+            remedy="Reset the GPU; reboot the node if that fails.",
+            would_refute=("the GPU was not used by the job",),
+            actions=(Action("reset_gpu", hosts=(str(host),) if host else (), gpus=(str(device),) if device else ()),),
+        )
+
+
+def _states(rows: pl.DataFrame, who: People, retired: int, dram: int, sram: int) -> Iterator[Finding]:
+    """One finding per GPU and severity, from the worst of its samples."""
+    key = pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
+    for (host, gpu), part in rows.with_columns(gpu=key).group_by("host", "gpu", maintain_order=True):
+        if gpu is None:
+            continue
+        told: dict[Severity, list[tuple[str, str, int]]] = {"critical": [], "error": [], "warning": []}
+        for index, row in enumerate(part.iter_rows(named=True)):
+            for severity, words, action in _signs(row, retired, dram, sram):
+                if words not in (w for w, _, _ in told[severity]):
+                    told[severity].append((words, action, index))
+        for level, signs in told.items():
+            if not signs:
+                continue
+            rank = who.of_gpu(host, gpu)
+            at = part[sorted({i for _, _, i in signs})]
+            name = next((n for n in part["name"].to_list() if n), None)
+            action = signs[0][1]
+            yield Finding(
+                title=f"{place(host, gpu)}: {'; '.join(w for w, _, _ in signs[:3])}",
+                summary=f"{name or 'The GPU'} reports this of itself. Counters of a snapshot say that it happened, not when.",
+                severity=level,
+                confidence="high" if level == "critical" else "medium",
+                ranks=(rank,) if rank is not None else (),
+                hosts=(str(host),) if host else (),
+                culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),
+                subject=(str(host or ""), str(gpu), *sorted(w.split(" (")[0].rstrip("0123456789 ") for w, _, _ in signs)),
+                evidence=cite(at, signs[0][0]),
+                remedy=f"{_ACTION_WORDS[action][0].upper()}{_ACTION_WORDS[action][1:]}.",
+                prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
+                would_refute=("the counters are older than the incident (compare with an earlier snapshot)",),
+                actions=(Action(action, hosts=(str(host),) if host else (), gpus=(str(gpu),), ranks=(rank,) if rank is not None else ()),),
+            )
+
+
+def _signs(row: dict[str, object], retired: int, dram: int, sram: int) -> Iterator[tuple[Severity, str, str]]:
+    def count(column: str) -> int:
+        return int(str(row[column] or 0))
+
+    if row["problem"]:
+        yield "critical", f"does not answer ({row['problem']})", "reboot_node"
+    if row["remap_failed"]:
+        yield "error", "row remapping failed: no spare rows left", "replace_hw"
+    if row["unrepairable"]:
+        yield "error", "unrepairable memory", "replace_hw"
+    if row["sram_threshold_exceeded"]:
+        yield "error", "uncorrected SRAM errors past NVIDIA's threshold", "replace_hw"
+    if count("sram_uncorrected") or count("dram_uncorrected"):
+        both = count("sram_uncorrected") + count("dram_uncorrected")
+        yield "error", f"uncorrected memory errors since the last reset ({both})", "drain_and_reset"
+    if count("retired_single_bit") + count("retired_double_bit") >= retired:
+        yield "error", f"retired pages at or past the limit ({count('retired_single_bit') + count('retired_double_bit')})", "replace_hw"
+    action = RECOVERY.get(str(row["recovery_action"] or "none").lower(), "collect_more")
+    if action != "none":
+        yield "error", f"the driver asks for a recovery action ({row['recovery_action']})", action
+    elif row["reset_required"]:
+        yield "error", "the driver asks for a reset", "reset_gpu"
+    state, status = row["fabric_state"], row["fabric_status"]
+    if state is not None and str(state).lower() != "completed":
+        yield "error", f"the NVLink fabric is not ready (state {state}): CUDA answers with error 802", "fix_config"
+    elif status is not None and str(status).lower() != "success":
+        yield "error", f"joining the NVLink fabric failed (status {status})", "fix_config"
+    for item in row["fabric_health"] if isinstance(row["fabric_health"], list) else ():
+        yield "warning", f"fabric health: {item}", "collect_more"
+    if row["remap_pending"] or row["retirement_pending"] or row["repair_pending"]:
+        yield "warning", "a memory repair waits for a reset", "drain_and_reset"
+    if count("sram_uncorrected_total") > count("sram_uncorrected"):
+        yield "warning", f"uncorrected SRAM errors in the board's life ({count('sram_uncorrected_total')})", "collect_more"
+    if count("banks_none"):
+        yield "warning", f"memory banks without spare rows ({count('banks_none')})", "collect_more"
+    if count("dram_corrected") > dram or count("sram_corrected") > sram:
+        yield "warning", "many corrected memory errors", "collect_more"
+
+
+_CONFIG_TESTS = (
+    "persistence",
+    "environment",
+    "graphics process",
+    "permission",
+    "denylist",
+    "blacklist",
+    "software",
+    "main library",
+    "library",
+)
+
+
+def _dcgm(rows: pl.DataFrame) -> Iterator[Finding]:
+    bad = rows.filter(pl.col("status").is_in(["fail", "failure"]))
+    for (host, gpu, test), part in bad.group_by("host", "gpu_index", "test", maintain_order=True):
+        first = part.row(0, named=True)
+        config = any(w in str(test or "").lower() for w in _CONFIG_TESTS)
+        where = place(host, f"index {gpu}") if gpu is not None else f"GPUs of {place(host)}"
+        yield Finding(
+            title=f"{where} failed DCGM's test {test}",
+            summary=(str(first["message"]) if first["message"] else "The tool gives no reason.")
+            + (
+                " This test is about configuration, not about the hardware."
+                if config
+                else " A diagnostic run while jobs use the GPUs fails for no reason of the hardware."
+            ),
+            severity="warning" if config else "error",
+            confidence="low" if config else "medium",
+            hosts=(str(host),) if host else (),
+            culprits=(Culprit(host=str(host) if host else None, gpu=f"index {gpu}" if gpu is not None else None),),
+            subject=(str(host or ""), str(gpu), str(test)),
+            evidence=cite(part, "result of the test"),
+            remedy="Run the test again on the idle node; if it fails again, drain the node.",
+            would_refute=("the test ran while a job used the GPUs",),
+            actions=(Action("fix_config" if config else "drain_and_reset", hosts=(str(host),) if host else ()),),
+        )
+
+
+# ---- what ranks saw themselves ----
+
+
+def _seen_by_ranks(
+    nccl_errors: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, who: People, blamed: set[int]
+) -> Iterator[Finding]:
+    """CUDA errors of ranks whose GPU no host log speaks of: the device is ill or its program is, which the rank cannot tell."""
+    seen: dict[str, dict[object, dict[str, object]]] = defaultdict(dict)
+    rank_of: dict[int, int] = {}
+    if source_ranks is not None:
+        rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    for table, is_nccl in ((nccl_errors, True), (exceptions, False)):
+        if table is None:
+            continue
+        says = pl.col("message").str.contains("(?i)cuda")
+        for row in table.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
+            text = _cuda_fault(str(row["message"]))
+            if text is None:
+                continue
+            rank = None if is_nccl else row["rank"]
+            if rank is None and row["hint_scope"] == "global":
+                rank = row["hint_rank"]
+            if rank is None:
+                rank = who.of_pid(row["host"] if is_nccl else row["hint_host"], row["pid"])
+            if rank is None:
+                rank = rank_of.get(row["source_id"])
+            key = rank if rank is not None else ("source", row["source_id"])
+            seen[text].setdefault(key, row | {"rank": rank, "host": row["host"] if is_nccl else row["hint_host"]})
+    for text in sorted(seen):
+        rows = [
+            r for key, r in sorted(seen[text].items(), key=lambda i: str(i[0]).zfill(9)) if not (isinstance(key, int) and key in blamed)
+        ]
+        if not rows:
+            continue
+        ranks = tuple(sorted(int(str(r["rank"])) for r in rows if r["rank"] is not None))
+        program = text in _PROGRAM_CUDA
+        names = ranks_words(ranks) if ranks else "a rank that the evidence does not name"
+        few = len(rows) <= 2
+        yield Finding(
+            title=f"the GPU of {names} failed: CUDA reported '{text}'",
+            summary="An error that sticks to the device: everything that the rank does with it afterwards fails. "
+            + (
+                "Such an error is mostly the program's (a wrong address in a kernel)."
+                if program
+                else "It stands for an Xid in the host's kernel log."
+            )
+            + ("" if few else f" {len(rows)} ranks saw it: then one of them infected the others, or the program is at fault."),
+            severity="critical",
+            confidence="medium" if few else "low",
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in rows),  # type: ignore[arg-type]
+            subject=(text,),
+            evidence=cite(rows, f"CUDA error '{text}'"),
+            evidence_total=len(rows),
+            remedy="Look into the kernel log of the host (dmesg) for an Xid at that time; run dcgmi diag -r 3 on the node.",
+            prevention="Collect dmesg of all hosts with the job's logs.",
+            would_refute=("the same error on other GPUs with the same program and input",),
+            actions=(Action("collect_more", ranks=ranks, command="dmesg -T | grep -i -E 'xid|nvrm'"),),
+            alternatives=(("software-crash", ranks, "a kernel of the program may have used a wrong address"),) if program else (),
+        )
+
+
+def _cuda_fault(message: str) -> str | None:
+    lower = message.lower()
+    return next((text for text in _CUDA_FAULTS if text.lower() in lower), None)

@@ -1,0 +1,110 @@
+"""A GPU's clocks are held down by heat, power or the hardware itself.
+
+## What it finds
+GPUs with a thermal or power-brake reason active, with a noticeable share of time spent so, at no temperature margin, or with a busy
+clock clearly below the other GPUs'.
+
+## Why it matters
+A collective runs at the pace of its slowest rank: one hot GPU slows the whole job, and nothing fails.
+
+## What would refute it
+All GPUs are alike and only the software power cap is active: that is normal under load. Clocks at idle say nothing.
+
+## What to do next
+Check fans, air flow, power supplies and rack power; compare the inlet temperature with the neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
+from nccl_forensics.model import Action, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located, people, place
+
+_US_PER_H = 3_600_000_000
+
+
+@rule(name="gpu-throttled", code="GP04", cause="gpu-throttled", severity="error", at_most=64, explains=("straggler", "low-bus-bandwidth"))
+def gpu_throttled(
+    gpus: pl.LazyFrame,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    clock_share: Annotated[float, "share of the median SM clock of busy GPUs below which a busy GPU is slow"] = 0.9,
+    busy_percent: Annotated[float, "utilization above which clocks are judged"] = 50.0,
+    time_minutes: Annotated[float, "minutes of hardware slowdown since the driver's start that are worth a warning"] = 10.0,
+) -> Iterator[Finding]:
+    """One finding per GPU."""
+    who = people(processes)
+    rows = located(gpus, source_hosts).with_columns(
+        gpu=pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
+    )
+    busy = rows.filter((pl.col("utilization_percent") >= busy_percent) & (pl.col("sm_clock_mhz") > 0))
+    usual = busy.group_by("name").agg(pl.col("sm_clock_mhz").median().alias("usual"), pl.col("gpu").n_unique().alias("peers"))
+    rows = rows.join(usual, on="name", how="left", maintain_order="left")
+    for (host, gpu), part in rows.group_by("host", "gpu", maintain_order=True):
+        if gpu is None:
+            continue
+        signs: list[tuple[Severity, str, int]] = []
+        for index, row in enumerate(part.iter_rows(named=True)):
+            signs.extend((severity, words, index) for severity, words in _signs(row, clock_share, busy_percent, time_minutes))
+        if not signs:
+            continue
+        worst: Severity = "error" if any(s == "error" for s, _, _ in signs) else "warning"
+        words = list(dict.fromkeys(w for s, w, _ in signs if s == worst))
+        rank = who.of_gpu(host, gpu)
+        yield Finding(
+            title=f"{place(host, gpu)}{f' (rank {rank})' if rank is not None else ''}: {'; '.join(words[:3])}",
+            summary=f"{next((n for n in part['name'].to_list() if n), 'The GPU')} in {part.height} {'sample' if part.height == 1 else 'samples'}.",
+            severity=worst,
+            confidence="high" if worst == "error" else "medium",
+            ranks=(rank,) if rank is not None else (),
+            hosts=(str(host),) if host else (),
+            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),
+            subject=(str(host or ""), str(gpu), *sorted({w.split(":")[0] for w in words})),
+            evidence=cite(part[sorted({i for s, _, i in signs if s == worst})], words[0]),
+            remedy="Check fans, air flow and power; move the job off this GPU until it is mended.",
+            prevention="Watch clock event reasons and temperature margin of every GPU during jobs.",
+            would_refute=("the sample was taken outside the job",),
+            actions=(
+                Action(
+                    "check_power_or_cooling",
+                    hosts=(str(host),) if host else (),
+                    gpus=(str(gpu),),
+                    ranks=(rank,) if rank is not None else (),
+                ),
+            ),
+        )
+
+
+def _signs(row: dict[str, object], clock_share: float, busy_percent: float, minutes: float) -> Iterator[tuple[Severity, str]]:
+    def value(column: str) -> float | None:
+        raw = row[column]
+        return float(str(raw)) if raw is not None else None
+
+    reasons = row["throttle"] if isinstance(row["throttle"], list) else []
+    specific = [r for r in reasons if r in HARMFUL_THROTTLE and not (r == "hw-slowdown" and {"hw-thermal", "power-brake"} & set(reasons))]
+    for reason in specific:
+        yield "error", f"clocks held down: {HARMFUL_THROTTLE[reason]}"
+    clock, usual, load = value("sm_clock_mhz"), value("usual"), value("utilization_percent")
+    peers = value("peers") or 0
+    if clock and usual and load is not None and load >= busy_percent and peers >= 3 and clock < clock_share * usual:
+        yield "error", f"runs at {clock:.0f} MHz under load where its neighbours run at {usual:.0f} MHz"
+    margin, now, limit = value("temperature_margin_c"), value("temperature_c"), value("temperature_slowdown_c")
+    if margin is not None and margin <= 0:
+        yield "error", f"no temperature margin left ({margin:.0f} degrees)"
+    elif margin is None and now is not None and limit is not None and 0 < limit <= now:
+        yield "error", f"at {now:.0f} degrees, where slowdown begins"
+    for column, words in (("throttle_hw_thermal_us", "hardware thermal slowdown"), ("throttle_power_brake_us", "power brake")):
+        spent = value(column)
+        if spent is not None and spent > minutes * 60_000_000 and not specific:
+            yield "warning", f"spent {spent / _US_PER_H:.1f} h in {words} since the driver started"
+    power, default = value("power_limit_w"), value("power_limit_default_w")
+    if power is not None and default is not None and power < 0.9 * default and load is not None and load >= busy_percent:
+        yield "warning", f"power limit set to {power:.0f} W (default {default:.0f} W)"

@@ -1,0 +1,117 @@
+"""The limit of locked memory is too low for RDMA.
+
+## What it finds
+Registrations of memory that the kernel refused, and limits of locked memory that are not unlimited, by host.
+
+## Why it matters
+RDMA pins the memory that it sends from. With the default limit NCCL fails at init, or on one host only, where its service manager sets
+another limit than the login shell shows.
+
+## What would refute it
+/proc/<pid>/limits of the rank shows an unlimited "Max locked memory": then the host or the card ran out of something else.
+
+## What to do next
+Set the limit where the job is started (slurmd or containerd unit: LimitMEMLOCK=infinity; docker --ulimit memlock=-1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
+from nccl_forensics.words import ranks_words
+
+_REFUSED = r"ibv_(?:reg_mr|reg_mr_iova2?|create_cq|create_qp|reg_dmabuf_mr|alloc_pd)\w* failed with error Cannot allocate memory"
+
+
+@rule(
+    name="memlock-limit",
+    code="ME03",
+    cause="memlock-limit",
+    severity="critical",
+    at_most=16,
+    explains=(*EXPLAINS_STOP, "out-of-memory", "ib-link"),
+)
+def memlock_limit(
+    nccl_errors: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    limits: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    enough_gib: Annotated[float, "limit of locked memory that is enough for RDMA"] = 8.0,
+) -> Iterator[Finding]:
+    """One finding per host that was refused; a low limit alone is a warning."""
+    who = people(processes)
+    low: list[dict[str, object]] = []
+    if limits is not None:
+        wanted = limits.filter((pl.col("name") == "memlock") & ~pl.col("unlimited") & (pl.col("soft") < enough_gib * 2**30))
+        low = located(wanted, source_hosts).unique(["host", "source_id"], maintain_order=True).to_dicts()
+    says = pl.col("message").str.contains(_REFUSED)
+    told = [located(table.filter(says), source_hosts).select(_COLUMNS) for table in (nccl_errors, exceptions) if table is not None]
+    refused = pl.concat(told).sort("source_id", "line_no") if told else pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
+    named = refused.filter(pl.col("host").is_not_null())
+    refused = named if named.height else refused
+    hosts: set[object] = set(refused["host"].to_list())
+    for (host,), part in refused.group_by("host", maintain_order=True):
+        culprits = tuple(
+            Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
+            for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
+        )
+        # The limit is the host's: all of its ranks have it, also those whose log ends before they say so.
+        ranks = tuple(sorted({*ranks_of(culprits), *who.of_host(host)}))
+        stated = [r for r in low if r["host"] in (host, None)]
+        yield Finding(
+            title=f"{place(host)} refuses to lock memory for RDMA" + (f" ({ranks_words(ranks)})" if ranks else ""),
+            summary=f'The first message says: "{str(part["message"][0])[:200]}". Only the limit of locked memory, or a card out of resources, answers so.'
+            + (f" {_limit(stated[0])}" if stated else ""),
+            confidence="high" if stated or host is not None else "medium",
+            ranks=ranks,
+            hosts=(str(host),) if host else (),
+            culprits=(Culprit(host=str(host) if host else None), *culprits),
+            subject=(str(host or ""),),
+            evidence=(*cite(part, "registration of memory was refused", 16), *cite(stated, "limit of locked memory", 4)),
+            evidence_total=part.height + len(stated),
+            remedy="Set the limit of locked memory to unlimited where the job is started: LimitMEMLOCK=infinity in the unit of slurmd or containerd, docker --ulimit memlock=-1.",
+            prevention="Check grep locked /proc/self/limits inside the job's prologue, on every host.",
+            would_refute=("/proc/<pid>/limits of a rank on this host shows unlimited locked memory",),
+            actions=(
+                Action(
+                    "fix_config",
+                    hosts=(str(host),) if host else (),
+                    ranks=ranks,
+                    command="grep -i locked /proc/<pid>/limits",
+                    confidence="high",
+                ),
+            ),
+        )
+    for row in low:
+        if row["host"] in hosts or (hosts and row["host"] is None):
+            continue
+        host = row["host"]
+        yield Finding(
+            title=f"the limit of locked memory on {place(host)} is low",
+            summary=_limit(row) + " RDMA needs it unlimited; a listing of a login shell may differ from what the job gets.",
+            severity="warning",
+            confidence="low",
+            hosts=(str(host),) if host else (),
+            culprits=(Culprit(host=str(host) if host else None),),
+            subject=(str(host or ""), "state"),
+            evidence=cite([row], "limit of locked memory"),
+            remedy="Set it to unlimited where jobs are started.",
+            would_refute=("the job gets another limit than this listing shows",),
+            actions=(Action("fix_config", hosts=(str(host),) if host else ()),),
+        )
+
+
+_COLUMNS = ["source_id", "line_no", "end_line", "host", "pid", "message"]
+
+
+def _limit(row: dict[str, object]) -> str:
+    return f"The listing shows a limit of {float(str(row['soft'])) / 1024:.0f} kB."

@@ -1,0 +1,189 @@
+"""A node went away: its kernel panicked or locked up, or it stands still in storage or hardware errors.
+
+## What it finds
+Kernel panics, soft and hard lockups, stalls of the kernel, uncorrected host memory errors, and tasks of the job that hang for minutes in
+the kernel together with a file server that does not answer.
+
+## Why it matters
+All ranks of the node vanish or stop at once; the others wait for them until a timeout. The node must be kept out of the next start.
+
+## What would refute it
+The kernel's lines are from another boot or from after the job, or the hung task is not one of the job.
+
+## What to do next
+Drain the node; read its console, BMC log and pstore. With a file server that does not answer: look at the server before the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
+
+_WORDS: dict[str, tuple[str, Severity, Confidence]] = {
+    "panic": ("its kernel panicked", "critical", "high"),
+    "oops": ("its kernel ran into a fault of its own (oops)", "critical", "medium"),
+    "memory-failure": ("uncorrectable host memory: the kernel killed the process that used it", "critical", "high"),
+}
+_TRAINERS = r"^(?:python|pt_|ray::|torchrun)"
+
+
+@rule(
+    name="node-failed",
+    code="NO01",
+    cause="node-failed",
+    severity="critical",
+    at_most=64,
+    explains=(*EXPLAINS_STOP, "input-stall", "gpu-fault"),
+)
+def node_failed(
+    kernel_events: pl.LazyFrame,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    lockup_s: Annotated[float, "seconds that a CPU must be stuck before the node counts as failed"] = 60.0,
+    hung_tasks: Annotated[int, "reports of hung tasks of the job from which they count as a stop"] = 2,
+) -> Iterator[Finding]:
+    """One finding per host and kind."""
+    who = people(processes)
+    rows = located(kernel_events, source_hosts)
+    panicked = set(rows.filter(pl.col("kind") == "panic")["host"].to_list())
+    for (host, kind), part in rows.filter(pl.col("kind").is_in(list(_WORDS))).group_by("host", "kind", maintain_order=True):
+        if kind == "oops" and host in panicked:
+            continue
+        words, severity, confidence = _WORDS[str(kind)]
+        first = part.row(0, named=True)
+        requested = "sysrq" in str(first["message"]).lower() or any("sysrq" in str(d or "").lower() for d in part["detail"].to_list())
+        pids = part["pid"].drop_nulls().to_list()
+        culprits = tuple(Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in pids) or (Culprit(host=_text(host)),)
+        yield _finding(
+            host,
+            f"{place(host)} failed: {words}",
+            f'"{first["message"]}".' + (" It was asked for by hand (sysrq)." if requested else ""),
+            part,
+            severity,
+            confidence,
+            culprits,
+            ranks_of(culprits) or who.of_host(host),
+            str(kind),
+        )
+    locked = rows.filter(pl.col("kind") == "lockup")
+    for (host,), part in locked.group_by("host", maintain_order=True):
+        hard = part.filter(pl.col("state") == "hard").height > 0
+        longest = float(str(part["value"].max() or 0))
+        long = hard or longest >= lockup_s or part.height >= 3
+        names = sorted({str(c) for c in part["comm"].to_list() if c})
+        culprits = tuple(
+            Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in part["pid"].drop_nulls().unique(maintain_order=True)
+        ) or (Culprit(host=_text(host)),)
+        yield _finding(
+            host,
+            f"CPUs of {place(host)} are stuck in the kernel"
+            + (f" for {longest:.0f} s" if longest else "")
+            + (f" ({', '.join(names[:3])})" if names else ""),
+            f"{part.height} reports of {'hard and ' if hard else ''}soft lockups or stalls.",
+            part,
+            "critical" if long else "warning",
+            "high" if hard else "medium" if long else "low",
+            culprits,
+            ranks_of(culprits) or (who.of_host(host) if long else ()),
+            "lockup",
+        )
+    yield from _hung(rows, hung_tasks, who.of_host, who.of_pid)
+    broken = rows.filter((pl.col("kind") == "edac") & (pl.col("severity") == "fatal"))
+    for (host,), part in broken.group_by("host", maintain_order=True):
+        yield _finding(
+            host,
+            f"{place(host)} has uncorrected errors of its host memory",
+            f'"{part["message"][0]}".',
+            part,
+            "error",
+            "medium",
+            (Culprit(host=_text(host)),),
+            (),
+            "edac",
+        )
+
+
+def _hung(rows: pl.DataFrame, least: int, of_host: object, of_pid: object) -> Iterator[Finding]:
+    """Tasks of the job that hang in the kernel, with storage that does not answer as the likely reason."""
+    assert callable(of_host)
+    assert callable(of_pid)
+    storage = rows.filter(pl.col("kind") == "storage-hang").filter(pl.col("severity") == "degraded")
+    back = rows.filter(pl.col("kind") == "storage-ok")
+    hung = rows.filter((pl.col("kind") == "hung-task") & pl.col("comm").fill_null("").str.contains(_TRAINERS))
+    for host in sorted({*storage["host"].to_list(), *hung["host"].to_list()}, key=str):
+        mine = _at(storage, host)
+        tasks = _at(hung, host)
+        recovered = _at(back, host).height > 0
+        servers = sorted({str(s) for s in mine["ifname"].to_list() if s})
+        stop = tasks.height >= least or (mine.height > 0 and tasks.height > 0)
+        if not mine.height and not stop:
+            continue
+        culprits = tuple(
+            Culprit(rank=of_pid(host, p), host=_text(host), pid=p) for p in tasks["pid"].drop_nulls().unique(maintain_order=True)
+        ) or (Culprit(host=_text(host)),)
+        if mine.height:
+            title = f"{place(host)} waits for storage that does not answer ({', '.join(servers[:3]) or 'file server'})"
+        else:
+            title = f"tasks of the job hang in the kernel of {place(host)} ({', '.join(sorted(set(tasks['comm'].to_list()))[:3])})"
+        yield _finding(
+            host,
+            title,
+            (f"{mine.height} lines of the file system" if mine.height else "")
+            + (" and " if mine.height and tasks.height else "")
+            + (f"{tasks.height} reports of tasks blocked for minutes" if tasks.height else "")
+            + (". The server answered again later." if recovered else "."),
+            pl.concat([mine.head(10), tasks.head(10)]),
+            "critical" if stop and not recovered else "error" if stop else "warning",
+            "medium" if stop else "low",
+            culprits,
+            ranks_of(culprits),
+            "storage" if mine.height else "hung-task",
+        )
+
+
+def _at(rows: pl.DataFrame, host: object) -> pl.DataFrame:
+    return rows.filter(pl.col("host").eq_missing(pl.lit(host, dtype=pl.String())))
+
+
+def _finding(
+    host: object,
+    title: str,
+    summary: str,
+    rows: pl.DataFrame,
+    severity: Severity,
+    confidence: Confidence,
+    culprits: tuple[Culprit, ...],
+    ranks: tuple[int, ...],
+    subject: str,
+) -> Finding:
+    hosts = (str(host),) if host else ()
+    return Finding(
+        title=title,
+        summary=summary,
+        severity=severity,
+        confidence=confidence,
+        ranks=ranks,
+        hosts=hosts,
+        culprits=culprits,
+        subject=(str(host or ""), subject),
+        evidence=cite(rows, "line of the kernel"),
+        evidence_total=rows.height,
+        remedy="Look at the storage server first."
+        if subject == "storage"
+        else "Drain the node, reboot it and run hardware diagnostics before it takes jobs again.",
+        prevention="Ship kernel logs off the node and keep pstore, so that the last words survive.",
+        would_refute=("the lines are from another boot, or from after the job",),
+        actions=(Action("collect_more" if subject == "storage" else "reboot_node", hosts=hosts, ranks=ranks, confidence=confidence),),
+    )
+
+
+def _text(host: object) -> str | None:
+    return str(host) if host else None

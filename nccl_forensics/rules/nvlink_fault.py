@@ -1,0 +1,384 @@
+"""NVLinks are broken, missing or slower than on the neighbouring GPUs.
+
+## What it finds
+NVLink errors of the driver (Xid 74, 136, 144 to 150) and of the switches (SXid); GPUs with fewer or slower links than their neighbours
+in nvidia-smi, in the topology matrix or in the topology that NCCL itself printed; error counters that stand out.
+
+## Why it matters
+NCCL builds its rings for the weakest GPU: one GPU with half its links slows the whole job, without any warning. A link that goes down
+during a collective hangs it.
+
+## What would refute it
+An Xid 79 of the same GPU seconds before: then the links went down with the GPU. Boards whose bridges join only some GPUs rightly differ.
+
+## What to do next
+Find the far end (nvidia-smi nvlink -R): several GPUs that complain about one peer point to the peer. Reset; if it comes back, check
+cable or baseboard.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics import pci
+from nccl_forensics.evidence import cite
+from nccl_forensics.facts.gpu import nvlink_model
+from nccl_forensics.facts.sxid import LINK_DOWN, sxid
+from nccl_forensics.facts.xid import nvlink5_needs_reset, xid
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place
+
+#: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
+_BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors")
+_NS = 1_000_000_000
+
+
+@rule(
+    name="nvlink-fault",
+    code="GP02",
+    cause="nvlink-fault",
+    severity="critical",
+    at_most=64,
+    explains=(*EXPLAINS_STOP, "low-bus-bandwidth", "few-channels", "nvls-disabled", "p2p-disabled"),
+)
+def nvlink_fault(
+    xids: pl.LazyFrame | None,
+    sxids: pl.LazyFrame | None,
+    nvlinks: pl.LazyFrame | None,
+    nvlink_counters: pl.LazyFrame | None,
+    gpu_topology: pl.LazyFrame | None,
+    fabric_events: pl.LazyFrame | None,
+    nccl_notes: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    after_off_bus_s: Annotated[float, "seconds after an Xid 79 within which a switch's link goes down as its consequence"] = 60.0,
+    replay_factor: Annotated[float, "times the median of the other links at which replay or CRC counters stand out"] = 100.0,
+    replay_least: Annotated[float, "replay or CRC errors below which a link is never named"] = 1000.0,
+) -> Iterator[Finding]:
+    """Driver and switch errors first, then links that are missing, then counters."""
+    who = people(processes)
+    off_bus = _off_bus(xids, source_hosts)
+    if xids is not None:
+        yield from _driver(located(xids, source_hosts), who)
+    if sxids is not None:
+        yield from _switch(located(sxids, source_hosts), off_bus, after_off_bus_s)
+    if fabric_events is not None:
+        yield from _fabric(located(fabric_events, source_hosts))
+    if nvlinks is not None:
+        yield from _links(located(nvlinks, source_hosts), who)
+    if gpu_topology is not None:
+        yield from _matrix(located(gpu_topology, source_hosts))
+    if nccl_notes is not None:
+        yield from _in_nccl(nccl_notes, who)
+    if nvlink_counters is not None:
+        yield from _counters(located(nvlink_counters, source_hosts), replay_factor, replay_least)
+
+
+def _off_bus(xids: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[object, list[int]]:
+    found: dict[object, list[int]] = defaultdict(list)
+    if xids is not None:
+        for host, time in located(xids.filter(pl.col("code") == 79), source_hosts).select("host", "time_raw_ns").iter_rows():
+            found[host].append(time if time is not None else 0)
+    return found
+
+
+def _finding(
+    title: str,
+    summary: str,
+    rows: pl.DataFrame,
+    why: str,
+    *,
+    severity: Severity,
+    confidence: Confidence,
+    host: object,
+    gpu: object = None,
+    link: object = None,
+    rank: int | None = None,
+    subject: tuple[str, ...] = (),
+    action: str = "reset_gpu",
+) -> Finding:
+    hosts = (str(host),) if host else ()
+    ranks = (rank,) if rank is not None else ()
+    gpus = (str(gpu),) if gpu else ()
+    return Finding(
+        title=title,
+        summary=summary,
+        severity=severity,
+        confidence=confidence,
+        ranks=ranks,
+        hosts=hosts,
+        culprits=(
+            Culprit(
+                rank=rank,
+                host=str(host) if host else None,
+                gpu=str(gpu) if gpu else None,
+                link=f"NVLink {link}" if link is not None else None,
+            ),
+        ),
+        subject=(str(host or ""), str(gpu or ""), *subject),
+        evidence=cite(rows, why),
+        evidence_total=rows.height,
+        remedy="Find the far end of the link with nvidia-smi nvlink -R; reset the GPUs of the node; if it comes back, have cable, bridge or baseboard checked.",
+        prevention="Compare nvidia-smi nvlink -s and -e of all nodes before jobs start.",
+        would_refute=("the link went down because its GPU had fallen off the bus or was reset",),
+        actions=(
+            Action(action, hosts=hosts, gpus=gpus, ranks=ranks, command="nvidia-smi nvlink -s; nvidia-smi nvlink -e; nvidia-smi nvlink -R"),
+        ),
+    )
+
+
+def _driver(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    links = rows.filter(pl.col("code").is_in([c for c in rows["code"].drop_nulls().unique().to_list() if xid(c).kind == "link"]))
+    gone = set(rows.filter(pl.col("code") == 79).select("host", "bus_id").iter_rows())
+    for (host, bus), part in links.group_by("host", "bus_id", maintain_order=True):
+        if (host, bus) in gone:
+            continue  # the GPU itself is gone; its links went with it
+        numbers = sorted({n for n in part["link"].to_list() if n is not None})
+        codes = sorted(set(part["code"].to_list()))
+        fatal = any(_is_fatal(row) for row in part.iter_rows(named=True))
+        rank = who.of_gpu(host, bus)
+        first = part.row(0, named=True)
+        at = f", link {', '.join(map(str, numbers[:8]))}" if numbers else ""
+        yield _finding(
+            f"{place(host, bus)}{f' (rank {rank})' if rank is not None else ''} reported NVLink errors{at} (Xid {', '.join(map(str, codes))})",
+            f'{part.height} lines, the first: "{str(first["message"] or "")[:200]}". Both ends of a link may complain; the far GPU or the switch can be the culprit.',
+            part,
+            "NVLink error of the driver",
+            severity="critical" if fatal else "warning",
+            confidence="medium" if fatal else "low",
+            host=host,
+            gpu=bus,
+            link=numbers[0] if len(numbers) == 1 else None,
+            rank=rank,
+            subject=tuple(str(n) for n in numbers),
+        )
+
+
+def _is_fatal(row: dict[str, object]) -> bool:
+    """Xid 74 says so in words; NVLink5 by its own word or by the error status in NVIDIA's sheet; a failed training always."""
+    message = str(row["message"] or "")
+    if row["code"] in (136,) or "fatal error" in message.lower():
+        return "non-fatal" not in message.lower()
+    if row["fatal"] is not None:
+        words = tuple(int(w, 16) for w in message.rpartition("(")[2].rstrip(")").split() if w.startswith("0x"))
+        decoded = nvlink5_needs_reset(str(row["unit"] or ""), words)
+        return bool(row["fatal"]) if decoded is None else decoded or bool(row["fatal"])
+    return row["code"] == 74
+
+
+def _switch(rows: pl.DataFrame, off_bus: dict[object, list[int]], after_s: float) -> Iterator[Finding]:
+    for (host, bus, code), part in rows.group_by("host", "bus_id", "code", maintain_order=True):
+        said = [f for f in part["fatal"].to_list() if f is not None]
+        facts = sxid(int(str(code)), any(said) if said else None)
+        if facts.kind in ("corrected", "watch"):
+            continue
+        time = part["time_raw_ns"].min()
+        before = [t for t in off_bus.get(host, []) if time is None or 0 <= int(str(time)) - t <= after_s * _NS]
+        if code == LINK_DOWN and before:
+            continue  # a GPU that falls off the bus takes its switch links down
+        numbers = sorted({n for n in part["link"].to_list() if n is not None})
+        fatal = facts.fatal and (not said or any(said))
+        at = f", port {', '.join(map(str, numbers[:8]))}" if numbers else ""
+        yield _finding(
+            f"NVSwitch {bus} of {host or 'a host'}{at}: SXid {code}, {facts.meaning}",
+            f"{part.height} lines of the {part['reporter'][0]}.",
+            part,
+            f"SXid {code}",
+            severity="critical" if fatal else "warning",
+            confidence="medium" if fatal else "low",
+            host=host,
+            gpu=None,
+            link=numbers[0] if len(numbers) == 1 else None,
+            subject=(str(bus), str(code)),
+            action=facts.action,
+        )
+
+
+def _fabric(rows: pl.DataFrame) -> Iterator[Finding]:
+    words = {
+        "multicast-handle": "the fabric manager does not know a GPU that asked for an NVLink SHARP team: NCCL's NVLS setup fails",
+        "topology": "the fabric manager found fewer NVSwitches than any known system has and gave up",
+        "training": "NVLinks could not be trained",
+        "degraded": "the NVLink fabric runs degraded",
+        "version-mismatch": "fabric manager and driver have different versions",
+    }
+    bad = rows.filter(pl.col("kind").is_in(list(words)) & pl.col("severity").is_in(["fatal", "degraded"]))
+    for (host, kind), part in bad.group_by("host", "kind", maintain_order=True):
+        stop = kind in ("topology", "version-mismatch")
+        yield _finding(
+            f"{host or 'A host'}: {words[str(kind)]}",
+            f'The log says: "{part["message"][0]}".',
+            part,
+            "line of the fabric manager",
+            severity="critical" if stop else "error",
+            confidence="medium",
+            host=host,
+            subject=(str(kind),),
+            action="fix_config" if kind in ("multicast-handle", "version-mismatch") else "reboot_node",
+        )
+
+
+def _links(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    """Per GPU the number of active links and their rate, against its model and against the other GPUs of the host."""
+    whose = pl.coalesce("uuid", pl.col("gpu_index").cast(pl.String))
+    state = (
+        rows.with_columns(gpu=whose)
+        .group_by("source_id", "host", "gpu", maintain_order=True)
+        .agg(
+            pl.col("gpu_index").first(),
+            pl.col("bus_id").first(),
+            pl.col("name").first(),
+            pl.col("active").sum().alias("up"),
+            (~pl.col("active")).sum().alias("down"),
+            pl.col("link").is_null().any().alias("all_down"),
+            pl.col("rate_gb_s").min().alias("slowest"),
+        )
+    )
+    for (source, host), group in state.group_by("source_id", "host", maintain_order=True):
+        most, rate = int(str(group["up"].max() or 0)), group["slowest"].max()
+        for row in group.iter_rows(named=True):
+            model = nvlink_model(row["name"])
+            expected = max(most, model.links if model else 0)
+            slow = row["slowest"] is not None and rate is not None and row["slowest"] < 0.9 * float(str(rate))
+            if not expected or (row["up"] >= expected and not slow):
+                continue
+            gpu = row["bus_id"] or f"index {row['gpu_index']}"
+            mine = rows.filter((pl.col("source_id") == source) & (whose == row["gpu"]))
+            broken = mine.filter(~pl.col("active") | pl.col("link").is_null())
+            if row["up"] >= expected:
+                words = f"has NVLinks at {row['slowest']:g} GB/s where its neighbours run at {float(str(rate)):g}"
+            elif row["all_down"] or not row["up"]:
+                words = f"has no active NVLink ({expected} expected)"
+            else:
+                words = f"has {row['up']} of {expected} NVLinks active"
+            uneven = most > row["up"]
+            yield _finding(
+                f"{place(host, gpu)} {words}",
+                f"{row['name'] or 'The GPU'}. "
+                + ("Its neighbours on the same host have more." if uneven else "All GPUs listed are alike; the model has more."),
+                broken if broken.height else mine,
+                "state of the link",
+                severity="critical" if not row["up"] else "error",
+                confidence="high" if uneven or model else "medium",
+                host=host,
+                gpu=gpu,
+                rank=who.of_gpu(host, row["bus_id"]),
+                subject=("links",),
+            )
+
+
+def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
+    """GPU pairs of one matrix: NVLinked ones beside unlinked ones, or with fewer links, where all should be alike."""
+    pairs = rows.filter(pl.col("a").str.starts_with("GPU") & pl.col("b").str.starts_with("GPU") & (pl.col("relation") != "X"))
+    for (_, host), group in pairs.group_by("source_id", "host", maintain_order=True):
+        most = group["nvlinks"].max()
+        if most is None or int(str(most)) < 8:
+            continue  # without a switch or with few links, pairs rightly differ
+        weak = group.filter(pl.col("nvlinks").fill_null(0) < int(str(most)))
+        counts = weak["a"].value_counts(sort=True)
+        if not counts.height:
+            continue
+        worst = [a for a, n in counts.iter_rows() if n == counts["count"].max()]
+        total = group["a"].n_unique()
+        if len(worst) * 2 > total:
+            continue  # two halves: a tray boundary or partition, not a fault of one GPU
+        for gpu in sorted(worst):
+            mine = weak.filter(pl.col("a") == gpu)
+            yield _finding(
+                f"{gpu} of {host or 'a host'} reaches {mine.height} of {total - 1} GPUs by fewer than {int(str(most))} NVLinks ({', '.join(sorted(set(mine['relation'].to_list())))})",
+                "All other pairs of the matrix have more links; NCCL builds its rings for the weakest GPU.",
+                mine,
+                "cell of the topology matrix",
+                severity="error",
+                confidence="high",
+                host=host,
+                gpu=gpu,
+                subject=("matrix",),
+            )
+
+
+def _in_nccl(notes: pl.LazyFrame, who: People) -> Iterator[Finding]:
+    """GPUs whose NVLink bandwidth in NCCL's own topology is below the others' (notes ``topo-gpu`` and ``topo-nvlink``, in line order)."""
+    wanted = notes.filter(pl.col("kind").is_in(["topo-gpu", "topo-nvlink"])).sort("source_id", "line_no").collect()
+    if not wanted.height:
+        return
+    seen: dict[tuple[str | None, str], list[dict[str, object]]] = defaultdict(list)
+    current: tuple[object, str] | None = None
+    width: dict[tuple[object, object, str], float] = defaultdict(float)
+    first: dict[tuple[object, object, str], dict[str, object]] = {}
+    starts = 0
+    for row in wanted.iter_rows(named=True):
+        if row["kind"] == "topo-gpu":
+            node = str(row["a"])
+            if (row["source_id"], starts, node) in width:
+                starts += 1  # the topology is printed again for another communicator
+            current = (row["source_id"], node)
+            width[(row["source_id"], starts, node)] += 0.0
+        elif current is not None and current[0] == row["source_id"] and row["value"] is not None:
+            key = (row["source_id"], starts, current[1])
+            width[key] += float(row["value"])
+            first.setdefault(key, row)
+    by_print: dict[tuple[object, object], dict[str, float]] = defaultdict(dict)
+    for (source, start, node), value in width.items():
+        by_print[(source, start)][node] = value
+    for (source, start), nodes in by_print.items():
+        most = max(nodes.values())
+        weak = [n for n, v in nodes.items() if v < 0.95 * most]
+        if not weak or len(weak) * 2 > len(nodes):
+            continue
+        for node in weak:
+            cited = first.get((source, start, node))
+            host = next(iter(wanted.filter(pl.col("source_id") == source)["host"].drop_nulls().to_list()), None)
+            address = pci.normal(node.rsplit("-", 1)[-1])
+            if address is None or len(seen[(host, address)]) >= 20:
+                continue
+            seen[(host, address)].append((cited or {}) | {"value": nodes[node], "most": most})
+    for (host, address), rows in sorted(seen.items(), key=lambda i: str(i[0])):
+        have, most = float(str(rows[0]["value"])), float(str(rows[0]["most"]))
+        rank = who.of_gpu(host, address)
+        frame = pl.DataFrame([{k: r.get(k) for k in ("source_id", "line_no")} for r in rows if r.get("source_id") is not None])
+        yield _finding(
+            f"{place(host, address)}{f' (rank {rank})' if rank is not None else ''} has NVLinks of {have:g} GB/s in NCCL's topology; its neighbours have {most:g}",
+            f"NCCL sees {have / most:.0%} of the links that the other GPUs of the host have and builds rings and trees for the weakest GPU.",
+            frame,
+            "NVLink bandwidth of this GPU in the topology that NCCL detected",
+            severity="error",
+            confidence="high",
+            host=host,
+            gpu=address,
+            rank=rank,
+            subject=("nccl-topology",),
+        )
+
+
+def _counters(rows: pl.DataFrame, factor: float, least: float) -> Iterator[Finding]:
+    whose = pl.coalesce("uuid", pl.col("gpu_index").cast(pl.String))
+    marked = rows.with_columns(gpu=whose)
+    certain = marked.filter(pl.col("counter").is_in(_BAD_COUNTERS) & (pl.col("value") > 0))
+    noisy = marked.filter(pl.col("counter").is_in(["Replay Errors", "CRC Errors"]))
+    noisy = noisy.with_columns(usual=pl.col("value").median().over("source_id", "counter")).filter(
+        (pl.col("value") >= least) & (pl.col("value") > factor * pl.col("usual"))
+    )
+    bad = pl.concat([certain.with_columns(usual=pl.lit(None, dtype=pl.Float64())), noisy])
+    for (host, gpu), part in bad.group_by("host", "gpu", maintain_order=True):
+        first = part.row(0, named=True)
+        name = first["bus_id"] or (f"index {first['gpu_index']}" if first["gpu_index"] is not None else str(gpu))
+        listed = ", ".join(f"link {r['link']} {r['counter']} {r['raw']}" for r in part.head(4).iter_rows(named=True))
+        yield _finding(
+            f"{place(host, name)}: NVLink error counters stand out ({listed})",
+            "Counters since the last reset: they say that it happened, not when; two samples would show whether they grow.",
+            part,
+            "counter of the link",
+            severity="warning",
+            confidence="medium",
+            host=host,
+            gpu=name,
+            link=first["link"] if part["link"].n_unique() == 1 else None,
+            subject=("counters",),
+        )

@@ -1,0 +1,192 @@
+"""Memory ran out: the kernel killed a process of the job, or a GPU had no memory left.
+
+## What it finds
+Kills by the kernel's out-of-memory killer with process, cgroup limit and what the memory was, and ranks that CUDA or NCCL refused memory.
+
+## Why it matters
+All others wait for the dead rank until a timeout that says nothing of memory. A kill leaves no trace in the rank's own log.
+
+## What would refute it
+The killed process has nothing to do with the job, or the kill came after the job had already stopped.
+
+## What to do next
+Host memory: raise the limit of the cgroup or shrink data loader workers and shared memory. GPU memory: smaller batches, or look for
+what else is on the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of
+from nccl_forensics.words import ranks_words
+
+#: Names of processes that train (the kernel cuts names at 15 characters).
+_TRAINERS = (
+    "python",
+    "pt_main_thread",
+    "pt_data_worker",
+    "pt_",
+    "ray::",
+    "torchrun",
+    "node_agent",
+    "mpirun",
+    "orted",
+    "slurmstepd",
+    "prted",
+)
+_GIB_KB = 1 << 20
+_GPU_OOM = (
+    r"(?i)cuda.{0,40}out of memory|out of memory.{0,40}cuda|HIP.{0,20}out of memory|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [a-z ]*alloc"
+)
+_HOST_OOM = r"(?i)Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: can't allocate|^MemoryError|Failed to (?:m?alloc|allocate) "
+
+
+@rule(
+    name="out-of-memory",
+    code="ME01",
+    cause="out-of-memory",
+    severity="critical",
+    at_most=32,
+    explains=(*EXPLAINS_STOP, "input-stall", "gpu-fault"),
+)
+def out_of_memory(
+    oom_kills: pl.LazyFrame | None,
+    nccl_errors: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
+) -> Iterator[Finding]:
+    """Kills by the kernel first, then ranks that say so themselves."""
+    who = people(processes)
+    if oom_kills is not None:
+        yield from _kills(located(oom_kills, source_hosts), who)
+    yield from _told(nccl_errors, exceptions, source_ranks, who)
+
+
+def _kills(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+    by_job = pl.any_horizontal(pl.col("comm").fill_null("").str.starts_with(name) for name in _TRAINERS)
+    slurm = pl.coalesce("memcg", "task_memcg", pl.lit("")).str.contains(r"job_?\d+|slurm")
+    rows = rows.with_columns(trainer=by_job | slurm)
+    for (host, trainer), part in rows.group_by("host", "trainer", maintain_order=True):
+        culprits = tuple(
+            Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
+            for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
+        )
+        ranks = ranks_of(culprits)
+        ours = bool(trainer) or bool(ranks)
+        first = part.row(0, named=True)
+        names = sorted({n for n in part["comm"].to_list() if n})
+        severity: Severity = "critical" if ours else "warning"
+        confidence: Confidence = "high" if ranks or (ours and first["anon_kb"] is not None) else "medium" if ours else "low"
+        what = ranks_words(ranks) if ranks else f"{', '.join(names[:3]) or 'a process'} (pid {', '.join(str(c.pid) for c in culprits[:4])})"
+        shared = max((int(s) for s in part["shmem_kb"].drop_nulls().to_list()), default=0)
+        yield Finding(
+            title=f"the kernel killed {what}{f' on {host}' if host else ''}: {_limit_words(first)}",
+            summary=f"{_size_words(first)}"
+            + (f" {shared / _GIB_KB:.1f} GiB of it were shared memory (/dev/shm)." if shared > _GIB_KB else "")
+            + ("" if ours else " The process does not look like one of the job."),
+            severity=severity,
+            confidence=confidence,
+            ranks=ranks,
+            hosts=(str(host),) if host else (),
+            culprits=culprits,
+            subject=(str(host or ""), *names, str(first["constraint"] or "")),
+            evidence=cite(part, "the kernel's out-of-memory kill"),
+            evidence_total=part.height,
+            remedy="Raise the memory limit of the job"
+            + (f" (cgroup {first['memcg']})" if first["memcg"] else "")
+            + ", or use less: fewer data loader workers, no copies of the data set per worker, smaller pinned buffers.",
+            prevention="Watch memory.current of the job's cgroup; leave headroom for checkpoints.",
+            would_refute=("the kill came after the job had stopped", "the killed process is not one of the job"),
+            actions=(Action("raise_memory_limit", hosts=(str(host),) if host else (), ranks=ranks, confidence=confidence),),
+            metrics={"kills": part.height, "anon_kb": first["anon_kb"], "limit_kb": first["limit_kb"]},
+        )
+
+
+def _limit_words(row: dict[str, object]) -> str:
+    constraint = str(row["constraint"] or "")
+    if constraint == "CONSTRAINT_MEMCG":
+        limit = row["limit_kb"]
+        return "the memory limit of its cgroup was met" + (f" ({int(str(limit)) / _GIB_KB:.1f} GiB)" if limit is not None else "")
+    if constraint == "CONSTRAINT_NONE":
+        return "the host ran out of memory"
+    if constraint in ("CONSTRAINT_CPUSET", "CONSTRAINT_MEMORY_POLICY"):
+        return "its NUMA nodes ran out of memory while others may have had some"
+    return "out of memory"
+
+
+def _size_words(row: dict[str, object]) -> str:
+    anon = row["anon_kb"]
+    return (
+        f"It held {int(str(anon)) / _GIB_KB:.1f} GiB of its own memory." if anon is not None else "The log does not say how much it held."
+    )
+
+
+def _told(
+    nccl_errors: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, who: People
+) -> Iterator[Finding]:
+    rank_of: dict[int, int] = {}
+    if source_ranks is not None:
+        rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    for on_gpu in (True, False):
+        seen: dict[object, dict[str, object]] = {}
+        for table, is_nccl in ((nccl_errors, True), (exceptions, False)):
+            if table is None:
+                continue
+            says = pl.col("message").str.contains(_GPU_OOM if on_gpu else _HOST_OOM)
+            if is_nccl:
+                memory = pl.col("kind").is_in(["cuda-failure", "cuda-alloc", "host-alloc"])
+                says = says & memory if not on_gpu else (says | (pl.col("detail").fill_null("").str.to_lowercase() == "out of memory"))
+            elif not on_gpu:
+                # A failed fork or thread start says the same words; registration of memory has a rule of its own.
+                says = (says | (pl.col("type").fill_null("") == "MemoryError")) & ~pl.col("message").str.contains("ibv_|shm|/dev/shm")
+            else:
+                says = says | (pl.col("signature").fill_null("") == "cuda-oom")
+            for row in table.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
+                rank = row["hint_rank"] if row["hint_scope"] == "global" else None
+                rank = row["rank"] if not is_nccl and row["rank"] is not None else rank
+                if rank is None:
+                    rank = who.of_pid(row["host"] if is_nccl else row["hint_host"], row["pid"])
+                if rank is None:
+                    rank = rank_of.get(row["source_id"])
+                key = rank if rank is not None else ("source", row["source_id"])
+                seen.setdefault(key, row | {"rank": rank, "host": row["host"] if is_nccl else row["hint_host"]})
+        if not seen:
+            continue
+        rows = [seen[k] for k in sorted(seen, key=lambda k: str(k).zfill(9))]
+        culprits = tuple(Culprit(rank=_int(r["rank"]), host=_text(r["host"]), pid=_int(r["pid"])) for r in rows)
+        ranks = ranks_of(culprits)
+        names = ranks_words(ranks) if ranks else "a rank that the evidence does not name"
+        message = str(rows[0]["message"] or "").split("\n", 1)[0][:200]
+        yield Finding(
+            title=f"{'GPU' if on_gpu else 'host'} memory ran out on {names}",
+            summary=f'The first message says: "{message}".',
+            confidence="high" if ranks else "medium",
+            ranks=ranks,
+            culprits=culprits,
+            subject=("gpu" if on_gpu else "host",),
+            evidence=cite(rows, "memory was refused"),
+            evidence_total=len(rows),
+            remedy="Smaller batches or activation checkpointing; look for other processes on the GPU (nvidia-smi); NCCL itself needs some "
+            "hundred MiB per communicator."
+            if on_gpu
+            else "Give the job more host memory, or use fewer data loader workers.",
+            prevention="Log torch.cuda.max_memory_allocated() per step and leave headroom for NCCL's buffers.",
+            would_refute=("the message was caught and the rank went on",),
+            actions=(Action("fix-code" if on_gpu else "raise_memory_limit", ranks=ranks),),
+        )
+
+
+def _int(value: object) -> int | None:
+    return int(str(value)) if value is not None else None
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value is not None else None

@@ -1,0 +1,138 @@
+"""Shared memory (/dev/shm) is full or too small.
+
+## What it finds
+NCCL's or the data loader's complaints about shared memory, and /dev/shm file systems that are full or have a container's default of 64 MB.
+
+## Why it matters
+Ranks of one host exchange data through /dev/shm where GPUs cannot talk directly, and data loaders always do. Without room NCCL fails at
+init, and a process that writes beyond it dies of SIGBUS.
+
+## What would refute it
+The message is about another path than /dev/shm, or the segment exists and only its permissions are wrong.
+
+## What to do next
+Start the container with a larger --shm-size (Kubernetes: an emptyDir of medium Memory at /dev/shm) or remove stale nccl-* and torch_* files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
+from nccl_forensics.words import ranks_words
+
+_NO_SPACE = r"No space left on device|insufficient shared memory|Cannot allocate memory|Bus error"
+_ABOUT = r"/dev/shm|shared memory"
+
+
+@rule(
+    name="shm-exhausted",
+    code="ME02",
+    cause="shm-exhausted",
+    severity="critical",
+    at_most=16,
+    explains=(*EXPLAINS_STOP, "out-of-memory", "input-stall"),
+)
+def shm_exhausted(
+    nccl_errors: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    filesystems: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
+    *,
+    full_percent: Annotated[float, "use of /dev/shm that counts as full"] = 98.0,
+    small_mib: Annotated[float, "size of /dev/shm that counts as a container's default"] = 64.0,
+) -> Iterator[Finding]:
+    """One finding per host for complaints, one per host for a full or small file system that nobody complained about."""
+    who = people(processes)
+    state = _state(filesystems, source_hosts, full_percent, small_mib)
+    rank_of: dict[int, int] = {}
+    if source_ranks is not None:
+        rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    told: list[pl.DataFrame] = []
+    about = pl.col("message").str.contains(_ABOUT) & pl.col("message").str.contains(_NO_SPACE)
+    if nccl_errors is not None:
+        told.append(located(nccl_errors.filter(about), source_hosts).with_columns(rank=pl.lit(None, dtype=pl.Int32())).select(_COLUMNS))
+    if exceptions is not None:
+        # NCCL's last error repeated by the framework says the same again; alone it is evidence enough.
+        told.append(located(exceptions.filter(about), source_hosts).select(_COLUMNS))
+    complaints = pl.concat(told).sort("source_id", "line_no") if told else pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
+    hosts = complaints["host"].unique(maintain_order=True).to_list()
+    if any(h is not None for h in hosts):
+        hosts = [h for h in hosts if h is not None]
+        only = hosts[0] if len(hosts) == 1 else None
+        complaints = complaints.with_columns(pl.col("host").fill_null(pl.lit(only, dtype=pl.String())))
+    for host in sorted(hosts, key=str):
+        part = complaints.filter(pl.col("host").eq_missing(pl.lit(host, dtype=pl.String())))
+        if not part.height:
+            continue
+        people_here: dict[object, Culprit] = {}
+        for row in part.iter_rows(named=True):
+            rank = row["rank"] if row["rank"] is not None else who.of_pid(host, row["pid"])
+            rank = rank if rank is not None else rank_of.get(row["source_id"])
+            people_here.setdefault(rank if rank is not None else ("pid", row["pid"]), Culprit(rank=rank, host=host, pid=row["pid"]))
+        culprits = tuple(people_here[k] for k in sorted(people_here, key=lambda k: str(k).zfill(9)))
+        ranks = tuple(sorted(ranks_of(culprits)))
+        fs = [r for r in state if r["host"] in (host, None)]
+        yield Finding(
+            title=f"/dev/shm is full on {place(host)}" + (f": {ranks_words(ranks)} could not get shared memory" if ranks else ""),
+            summary=f'The first message says: "{str(part["message"][0])[:200]}".' + (f" {_size(fs[0])}" if fs else ""),
+            confidence="high",
+            ranks=ranks,
+            hosts=(host,) if host else (),
+            culprits=culprits,
+            subject=(str(host or ""),),
+            evidence=(*cite(part, "shared memory was refused", 16), *cite(fs, "size and use of /dev/shm", 4)),
+            evidence_total=part.height + len(fs),
+            remedy="Give the container a larger /dev/shm (docker --shm-size=16g or --ipc=host; Kubernetes: emptyDir with medium: Memory), and remove stale nccl-* files.",
+            prevention="Check df /dev/shm in the job's prologue.",
+            would_refute=("df /dev/shm in the same container shows free space at that time",),
+            actions=(
+                Action(
+                    "fix_config", hosts=(host,) if host else (), ranks=ranks, command="df -h /dev/shm; ls -la /dev/shm", confidence="high"
+                ),
+            ),
+        )
+    for row in state:
+        if row["host"] in hosts or (hosts and row["host"] is None):
+            continue
+        host = str(row["host"]) if row["host"] else None
+        full = float(str(row["used_percent"] or 0)) >= full_percent
+        yield Finding(
+            title=f"/dev/shm of {place(host)} is {'full' if full else 'small'}",
+            summary=_size(row) + " Nothing in the evidence complains about it yet.",
+            severity="error" if full else "warning",
+            confidence="medium" if full else "low",
+            hosts=(host,) if host else (),
+            culprits=(Culprit(host=host),),
+            subject=(str(host or ""), "state"),
+            evidence=cite([row], "size and use of /dev/shm"),
+            remedy="Give the container a larger /dev/shm before data loaders or NCCL need it.",
+            would_refute=("the job does not use shared memory",),
+            actions=(Action("fix_config", hosts=(host,) if host else ()),),
+        )
+
+
+_COLUMNS = ["source_id", "line_no", "end_line", "host", "pid", "rank", "message"]
+
+
+def _state(filesystems: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None, full: float, small: float) -> list[dict[str, object]]:
+    if filesystems is None:
+        return []
+    shm = filesystems.filter((pl.col("mount") == "/dev/shm") & ~pl.col("inodes").fill_null(False))
+    bad = (pl.col("used_percent") >= full) | (pl.col("size_kb") <= small * 1024)
+    return located(shm.filter(bad), source_hosts).unique(["host", "source_id"], maintain_order=True).to_dicts()
+
+
+def _size(row: dict[str, object]) -> str:
+    size = float(str(row["size_kb"])) / 1024 if row["size_kb"] is not None else None
+    return (f"It has {size:.0f} MiB" if size is not None else "It is") + (
+        f", {float(str(row['used_percent'])):.0f} % used." if row["used_percent"] is not None else "."
+    )
