@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import orjson
@@ -90,7 +91,7 @@ class _Reader:
             case "interface" | "ifconfig_new":
                 self.mode = "ip" if line.kind == "interface" else "ifconfig"
                 rest = (get("rest") or "").split()
-                after_word = dict(zip(rest, rest[1:], strict=False))
+                after_word = dict(itertools.pairwise(rest))
                 self.interface = self.add(
                     "net_interfaces",
                     line,
@@ -150,7 +151,7 @@ class _Reader:
 
     def _address(self, line: Line) -> None:
         rest = (line.get("rest") or "").split()
-        after_word = dict(zip(rest, rest[1:], strict=False))
+        after_word = dict(itertools.pairwise(rest))
         prefix = whole(line.get("prefix"))
         mask = after_word.get("netmask")
         if prefix is None and mask:
@@ -213,7 +214,7 @@ class _Reader:
 
     def _route(self, line: Line) -> bool:
         rest = (line.get("rest") or "").split()
-        after_word = dict(zip(rest, rest[1:], strict=False))
+        after_word = dict(itertools.pairwise(rest))
         self.add(
             "net_routes",
             line,
