@@ -83,7 +83,6 @@ def gpu_fault(
     gpu_tool_errors: pl.LazyFrame | None,
     kernel_events: pl.LazyFrame | None,
     dcgm_results: pl.LazyFrame | None,
-    nccl_errors: pl.LazyFrame | None,
     exceptions: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
@@ -95,12 +94,10 @@ def gpu_fault(
 ) -> Iterator[Finding]:
     """Xids by host and code, then states by GPU, then tools, then what ranks saw themselves."""
     who = people(processes)
-    blamed: set[int] = set()
+    proved = False
     if xids is not None:
         for finding in _by_xid(located(xids, source_hosts), who):
-            if finding.severity in (None, "critical"):
-                blamed.update(finding.ranks)
-                blamed.update(r for h in finding.hosts for r in who.of_host(h))
+            proved = proved or finding.severity == "critical"
             yield finding
     if gpu_tool_errors is not None:
         yield from _tools(located(gpu_tool_errors, source_hosts), who)
@@ -110,7 +107,8 @@ def gpu_fault(
         yield from _states(located(gpus, source_hosts), who, retired_pages, corrected_dram, corrected_sram)
     if dcgm_results is not None:
         yield from _dcgm(located(dcgm_results, source_hosts))
-    yield from _seen_by_ranks(nccl_errors, exceptions, source_ranks, who, blamed)
+    if exceptions is not None and not proved:
+        yield from _seen_by_ranks(exceptions, source_ranks, who, known_ranks=processes is not None)
 
 
 # ---- Xid ----
@@ -410,37 +408,27 @@ def _dcgm(rows: pl.DataFrame) -> Iterator[Finding]:
 # ---- what ranks saw themselves ----
 
 
-def _seen_by_ranks(
-    nccl_errors: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, who: People, blamed: set[int]
-) -> Iterator[Finding]:
-    """CUDA errors of ranks whose GPU no host log speaks of: the device is ill or its program is, which the rank cannot tell."""
+def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, who: People, *, known_ranks: bool) -> Iterator[Finding]:
+    """CUDA errors in the text of processes that no other evidence names: the device is ill or its program is, which the text cannot tell.
+
+    Where processes are known, the ends of the ranks are judged by a rule of their own; here are left the texts of no known rank.
+    """
     seen: dict[str, dict[object, dict[str, object]]] = defaultdict(dict)
     rank_of: dict[int, int] = {}
     if source_ranks is not None:
         rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-    for table, is_nccl in ((nccl_errors, True), (exceptions, False)):
-        if table is None:
+    for row in exceptions.filter(pl.col("message").str.contains("(?i)cuda")).sort("source_id", "line_no").collect().iter_rows(named=True):
+        text = _cuda_fault(str(row["message"]))
+        if text is None:
             continue
-        says = pl.col("message").str.contains("(?i)cuda")
-        for row in table.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
-            text = _cuda_fault(str(row["message"]))
-            if text is None:
-                continue
-            rank = None if is_nccl else row["rank"]
-            if rank is None and row["hint_scope"] == "global":
-                rank = row["hint_rank"]
-            if rank is None:
-                rank = who.of_pid(row["host"] if is_nccl else row["hint_host"], row["pid"])
-            if rank is None:
-                rank = rank_of.get(row["source_id"])
-            key = rank if rank is not None else ("source", row["source_id"])
-            seen[text].setdefault(key, row | {"rank": rank, "host": row["host"] if is_nccl else row["hint_host"]})
+        rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
+        rank = rank if rank is not None else who.of_pid(row["hint_host"], row["pid"])
+        rank = rank if rank is not None else rank_of.get(row["source_id"])
+        if rank is not None and known_ranks:
+            continue
+        seen[text].setdefault(rank if rank is not None else ("source", row["source_id"]), row | {"rank": rank, "host": row["hint_host"]})
     for text in sorted(seen):
-        rows = [
-            r for key, r in sorted(seen[text].items(), key=lambda i: str(i[0]).zfill(9)) if not (isinstance(key, int) and key in blamed)
-        ]
-        if not rows:
-            continue
+        rows = [r for _, r in sorted(seen[text].items(), key=lambda i: str(i[0]).zfill(9))]
         ranks = tuple(sorted(int(str(r["rank"])) for r in rows if r["rank"] is not None))
         program = text in _PROGRAM_CUDA
         names = ranks_words(ranks) if ranks else "a rank that the evidence does not name"

@@ -54,8 +54,12 @@ def memlock_limit(
         wanted = limits.filter((pl.col("name") == "memlock") & ~pl.col("unlimited") & (pl.col("soft") < enough_gib * 2**30))
         low = located(wanted, source_hosts).unique(["host", "source_id"], maintain_order=True).to_dicts()
     says = pl.col("message").str.contains(_REFUSED)
-    told = [located(table.filter(says), source_hosts).select(_COLUMNS) for table in (nccl_errors, exceptions) if table is not None]
-    refused = pl.concat(told).sort("source_id", "line_no") if told else pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
+    in_nccl = nccl_errors is not None and nccl_errors.filter(says).head(1).collect().height > 0
+    if exceptions is not None and not in_nccl:
+        # What NCCL itself says is judged by a rule of its own; the framework then only repeats it.
+        refused = located(exceptions.filter(says), source_hosts).select(_COLUMNS).sort("source_id", "line_no")
+    else:
+        refused = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
     named = refused.filter(pl.col("host").is_not_null())
     refused = named if named.height else refused
     hosts: set[object] = set(refused["host"].to_list())

@@ -2,7 +2,7 @@
 
 ## What it finds
 NVLink errors of the driver (Xid 74, 136, 144 to 150) and of the switches (SXid); GPUs with fewer or slower links than their neighbours
-in nvidia-smi, in the topology matrix or in the topology that NCCL itself printed; error counters that stand out.
+in nvidia-smi or in the topology matrix; error counters that stand out. (What NCCL's own topology shows is a rule of its own.)
 
 ## Why it matters
 NCCL builds its rings for the weakest GPU: one GPU with half its links slows the whole job, without any warning. A link that goes down
@@ -24,7 +24,6 @@ from typing import Annotated
 
 import polars as pl
 
-from nccl_forensics import pci
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.gpu import nvlink_model
 from nccl_forensics.facts.sxid import LINK_DOWN, sxid
@@ -40,7 +39,7 @@ _NS = 1_000_000_000
 
 @rule(
     name="nvlink-fault",
-    code="GP02",
+    code="NL01",
     cause="nvlink-fault",
     severity="critical",
     at_most=64,
@@ -53,7 +52,6 @@ def nvlink_fault(
     nvlink_counters: pl.LazyFrame | None,
     gpu_topology: pl.LazyFrame | None,
     fabric_events: pl.LazyFrame | None,
-    nccl_notes: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     *,
@@ -74,8 +72,6 @@ def nvlink_fault(
         yield from _links(located(nvlinks, source_hosts), who)
     if gpu_topology is not None:
         yield from _matrix(located(gpu_topology, source_hosts))
-    if nccl_notes is not None:
-        yield from _in_nccl(nccl_notes, who)
     if nvlink_counters is not None:
         yield from _counters(located(nvlink_counters, source_hosts), replay_factor, replay_least)
 
@@ -301,60 +297,6 @@ def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
                 gpu=gpu,
                 subject=("matrix",),
             )
-
-
-def _in_nccl(notes: pl.LazyFrame, who: People) -> Iterator[Finding]:
-    """GPUs whose NVLink bandwidth in NCCL's own topology is below the others' (notes ``topo-gpu`` and ``topo-nvlink``, in line order)."""
-    wanted = notes.filter(pl.col("kind").is_in(["topo-gpu", "topo-nvlink"])).sort("source_id", "line_no").collect()
-    if not wanted.height:
-        return
-    seen: dict[tuple[str | None, str], list[dict[str, object]]] = defaultdict(list)
-    current: tuple[object, str] | None = None
-    width: dict[tuple[object, object, str], float] = defaultdict(float)
-    first: dict[tuple[object, object, str], dict[str, object]] = {}
-    starts = 0
-    for row in wanted.iter_rows(named=True):
-        if row["kind"] == "topo-gpu":
-            node = str(row["a"])
-            if (row["source_id"], starts, node) in width:
-                starts += 1  # the topology is printed again for another communicator
-            current = (row["source_id"], node)
-            width[(row["source_id"], starts, node)] += 0.0
-        elif current is not None and current[0] == row["source_id"] and row["value"] is not None:
-            key = (row["source_id"], starts, current[1])
-            width[key] += float(row["value"])
-            first.setdefault(key, row)
-    by_print: dict[tuple[object, object], dict[str, float]] = defaultdict(dict)
-    for (source, start, node), value in width.items():
-        by_print[(source, start)][node] = value
-    for (source, start), nodes in by_print.items():
-        most = max(nodes.values())
-        weak = [n for n, v in nodes.items() if v < 0.95 * most]
-        if not weak or len(weak) * 2 > len(nodes):
-            continue
-        for node in weak:
-            cited = first.get((source, start, node))
-            host = next(iter(wanted.filter(pl.col("source_id") == source)["host"].drop_nulls().to_list()), None)
-            address = pci.normal(node.rsplit("-", 1)[-1])
-            if address is None or len(seen[(host, address)]) >= 20:
-                continue
-            seen[(host, address)].append((cited or {}) | {"value": nodes[node], "most": most})
-    for (host, address), rows in sorted(seen.items(), key=lambda i: str(i[0])):
-        have, most = float(str(rows[0]["value"])), float(str(rows[0]["most"]))
-        rank = who.of_gpu(host, address)
-        frame = pl.DataFrame([{k: r.get(k) for k in ("source_id", "line_no")} for r in rows if r.get("source_id") is not None])
-        yield _finding(
-            f"{place(host, address)}{f' (rank {rank})' if rank is not None else ''} has NVLinks of {have:g} GB/s in NCCL's topology; its neighbours have {most:g}",
-            f"NCCL sees {have / most:.0%} of the links that the other GPUs of the host have and builds rings and trees for the weakest GPU.",
-            frame,
-            "NVLink bandwidth of this GPU in the topology that NCCL detected",
-            severity="error",
-            confidence="high",
-            host=host,
-            gpu=address,
-            rank=rank,
-            subject=("nccl-topology",),
-        )
 
 
 def _counters(rows: pl.DataFrame, factor: float, least: float) -> Iterator[Finding]:

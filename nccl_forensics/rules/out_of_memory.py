@@ -57,7 +57,6 @@ _HOST_OOM = r"(?i)Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: can
 )
 def out_of_memory(
     oom_kills: pl.LazyFrame | None,
-    nccl_errors: pl.LazyFrame | None,
     exceptions: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
@@ -67,7 +66,8 @@ def out_of_memory(
     who = people(processes)
     if oom_kills is not None:
         yield from _kills(located(oom_kills, source_hosts), who)
-    yield from _told(nccl_errors, exceptions, source_ranks, who)
+    if exceptions is not None:
+        yield from _told(exceptions, source_ranks, who, known_ranks=processes is not None)
 
 
 def _kills(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
@@ -129,35 +129,26 @@ def _size_words(row: dict[str, object]) -> str:
     )
 
 
-def _told(
-    nccl_errors: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, who: People
-) -> Iterator[Finding]:
+def _told(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, who: People, *, known_ranks: bool) -> Iterator[Finding]:
+    """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own."""
     rank_of: dict[int, int] = {}
     if source_ranks is not None:
         rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
     for on_gpu in (True, False):
         seen: dict[object, dict[str, object]] = {}
-        for table, is_nccl in ((nccl_errors, True), (exceptions, False)):
-            if table is None:
+        if on_gpu:
+            says = pl.col("message").str.contains(_GPU_OOM) | (pl.col("signature").fill_null("") == "cuda-oom")
+        else:
+            # Registration of memory and shared memory have rules of their own.
+            says = pl.col("message").str.contains(_HOST_OOM) | (pl.col("type").fill_null("") == "MemoryError")
+            says = says & ~pl.col("message").str.contains("ibv_|/dev/shm|shared memory")
+        for row in exceptions.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
+            rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
+            rank = rank if rank is not None else who.of_pid(row["hint_host"], row["pid"])
+            rank = rank if rank is not None else rank_of.get(row["source_id"])
+            if rank is not None and known_ranks:
                 continue
-            says = pl.col("message").str.contains(_GPU_OOM if on_gpu else _HOST_OOM)
-            if is_nccl:
-                memory = pl.col("kind").is_in(["cuda-failure", "cuda-alloc", "host-alloc"])
-                says = says & memory if not on_gpu else (says | (pl.col("detail").fill_null("").str.to_lowercase() == "out of memory"))
-            elif not on_gpu:
-                # A failed fork or thread start says the same words; registration of memory has a rule of its own.
-                says = (says | (pl.col("type").fill_null("") == "MemoryError")) & ~pl.col("message").str.contains("ibv_|shm|/dev/shm")
-            else:
-                says = says | (pl.col("signature").fill_null("") == "cuda-oom")
-            for row in table.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
-                rank = row["hint_rank"] if row["hint_scope"] == "global" else None
-                rank = row["rank"] if not is_nccl and row["rank"] is not None else rank
-                if rank is None:
-                    rank = who.of_pid(row["host"] if is_nccl else row["hint_host"], row["pid"])
-                if rank is None:
-                    rank = rank_of.get(row["source_id"])
-                key = rank if rank is not None else ("source", row["source_id"])
-                seen.setdefault(key, row | {"rank": rank, "host": row["host"] if is_nccl else row["hint_host"]})
+            seen.setdefault(rank if rank is not None else ("source", row["source_id"]), row | {"rank": rank, "host": row["hint_host"]})
         if not seen:
             continue
         rows = [seen[k] for k in sorted(seen, key=lambda k: str(k).zfill(9))]

@@ -31,7 +31,7 @@ _NS = 1_000_000_000
 
 @rule(
     name="pcie-degraded",
-    code="GP03",
+    code="PC01",
     cause="pcie-degraded",
     severity="error",
     at_most=64,

@@ -56,14 +56,13 @@ def shm_exhausted(
     rank_of: dict[int, int] = {}
     if source_ranks is not None:
         rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-    told: list[pl.DataFrame] = []
     about = pl.col("message").str.contains(_ABOUT) & pl.col("message").str.contains(_NO_SPACE)
-    if nccl_errors is not None:
-        told.append(located(nccl_errors.filter(about), source_hosts).with_columns(rank=pl.lit(None, dtype=pl.Int32())).select(_COLUMNS))
-    if exceptions is not None:
-        # NCCL's last error repeated by the framework says the same again; alone it is evidence enough.
-        told.append(located(exceptions.filter(about), source_hosts).select(_COLUMNS))
-    complaints = pl.concat(told).sort("source_id", "line_no") if told else pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
+    in_nccl = nccl_errors is not None and nccl_errors.filter(about).head(1).collect().height > 0
+    if exceptions is not None and not in_nccl:
+        # What NCCL itself says is judged by a rule of its own; the framework then only repeats it.
+        complaints = located(exceptions.filter(about), source_hosts).select(_COLUMNS).sort("source_id", "line_no")
+    else:
+        complaints = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
     hosts = complaints["host"].unique(maintain_order=True).to_list()
     if any(h is not None for h in hosts):
         hosts = [h for h in hosts if h is not None]
