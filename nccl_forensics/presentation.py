@@ -20,8 +20,10 @@ Json = Mapping[str, object]
 QUOTE, WHY, SENTENCE, COMMAND = 600, 240, 900, 2000
 #: Rows of a list that a page shows; the rest is in ``tables/``.
 ROWS = 200
-#: Findings that a page shows in full, worst first.
-FINDINGS = 200
+#: Findings that a page shows, worst first; how many of them with up to ``QUOTES`` evidence items, and how many items the others have.
+FINDINGS, QUOTED, QUOTES, FEW_QUOTES = 200, 30, 8, 2
+#: Longest raw line around an evidence line.
+CONTEXT = 300
 
 STATUS_WORDS = {
     "explained": "Explained",
@@ -122,6 +124,7 @@ class Opinion:
     title: str
     summary: str
     who: str
+    who_is: str
     hosts: str
     parties: tuple[Party, ...]
     more_parties: int
@@ -252,7 +255,7 @@ def present(report: Json, extras: Extras) -> Presentation:
     explainable = {text(f, "id"): f for f in every}
     wanted = _cited_findings(verdict)
     shown = [f for n, f in enumerate(ordered) if n < FINDINGS or text(f, "id") in wanted]
-    findings = {text(f, "id"): _finding(f, explainable, extras) for f in shown}
+    findings = {text(f, "id"): _finding(f, explainable, extras, QUOTES if n < QUOTED else FEW_QUOTES) for n, f in enumerate(shown)}
     rules = [_rule(r) for r in rows(report, "rules")]
     skipped = tuple(r for r in rules if r.status == "skipped")
     sources = rows(report, "sources")
@@ -418,6 +421,12 @@ def _who(culprits: Sequence[Json]) -> str:
     return ""
 
 
+def _who_is(culprits: Sequence[Json]) -> str:
+    """The question that ``who`` answers."""
+    numbers = {number(c, "rank") for c in culprits} - {None}
+    return "Which part" if culprits and not numbers else "Which ranks" if len(numbers) > 1 else "Which rank"
+
+
 def _party(culprit: Json) -> Party:
     labels = (("host", "host"), ("gpu", "GPU"), ("pid", "pid"), ("nic", "NIC"), ("link", "link"))
     facts = [(label, text(culprit, key, 160)) for key, label in labels if culprit.get(key) is not None]
@@ -445,6 +454,7 @@ def _opinion(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
         title=because[0].title if because else summary,
         summary=summary,
         who=_who(culprits),
+        who_is=_who_is(culprits),
         hosts=_joined(hosts),
         parties=tuple(_party(c) for c in culprits[:8]),
         more_parties=max(0, len(culprits) - 8),
@@ -501,13 +511,14 @@ def _quote(item: Json, context: Sequence[tuple[int, str, bool]]) -> Quote:
         looked_in=tuple(words(item, "looked_in", 200)[:8]),
         truncated=item.get("truncated") is True,
         masked=item.get("masked") is True,
-        context=tuple(ContextText(n, plain(t, QUOTE), marked) for n, t, marked in context[:15]),
+        context=tuple(ContextText(n, plain(t, CONTEXT if not marked else QUOTE), marked) for n, t, marked in context[:15]),
     )
 
 
-def _finding(finding: Json, every: Mapping[str, Json], extras: Extras) -> FindingText:
+def _finding(finding: Json, every: Mapping[str, Json], extras: Extras, at_most: int) -> FindingText:
     ident = text(finding, "id", 80)
-    evidence = rows(finding, "evidence")[:20]
+    cited = rows(finding, "evidence")
+    evidence = cited[:at_most]
     parent = text(finding, "explained_by", 80)
     suppressed = part(finding, "suppressed")
     until = text(suppressed, "until", 40)
@@ -529,7 +540,7 @@ def _finding(finding: Json, every: Mapping[str, Json], extras: Extras) -> Findin
         explained_by_anchor=anchor(parent) if parent in every else "",
         suppressed=(text(suppressed, "reason") or "no reason given") + (f" (until {until})" if until else "") if suppressed else "",
         quotes=tuple(_quote(e, extras.contexts.get((str(finding.get("id")), n), ())) for n, e in enumerate(evidence)),
-        more_quotes=max(0, (number(finding, "evidence_total") or len(evidence)) - len(evidence)),
+        more_quotes=max(0, (number(finding, "evidence_total") or len(cited)) - len(evidence)),
         remedy=text(finding, "remedy"),
         prevention=text(finding, "prevention"),
         metrics=tuple((plain(k, 60), amount(v)) for k, v in sorted(part(finding, "metrics").items()) if v is not None)[:20],

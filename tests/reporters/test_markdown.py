@@ -19,7 +19,7 @@ def outside_code(text):
 
 def test_it_opens_with_the_cause_and_who():
     text = render(hang())
-    assert text.startswith("# rank 3 skipped all_reduce #<!-- -->18")
+    assert text.startswith("# Rank 3 skipped all_reduce #<!-- -->18")
     assert "**Explained**: `collective-skipped`, high confidence" in text
     assert "| Who | rank 3, host trn-a, GPU 3, pid 17218 |" in text
 

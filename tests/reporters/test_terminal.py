@@ -14,7 +14,7 @@ def render(sample, color=False, width=100):
 def test_the_first_lines_say_what_who_and_where():
     text = render(hang())
     assert "EXPLAINED  collective-skipped  (high confidence)" in text
-    assert "rank 3 skipped all_reduce #18" in text
+    assert "Rank 3 skipped all_reduce #18" in text
     assert re.search(r"Who +rank 3, host trn-a, GPU 3, pid 17218", text)
     assert re.search(r"Collective +all_reduce #18 of process group default_pg", text)
 
