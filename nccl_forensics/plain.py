@@ -40,7 +40,9 @@ def _shown(text: str) -> str:
         marks = marks + 1 if category in ("Mn", "Me") else 0
         if marks > _MARKS:
             continue
-        if char == "\t":
+        if category == "Zs":
+            out.append(" ")
+        elif char == "\t":
             out.append("    ")
         elif char == "\n":
             out.append(" ⏎ ")
