@@ -1,14 +1,21 @@
-"""Pickles of plain data: every class, call and persistent id is refused, so that a planted dump cannot execute anything."""
+"""Pickles of plain data: every class, call and persistent id is refused, so that a planted dump cannot execute anything.
+
+Two locks. The unpickler refuses every look-up of a name. Before it runs, the opcodes are scanned, because a pickle can also harm without
+naming a class: a memo number of two thousand million fills memory, tuples of tuples take for ever to hash, a duplicated top of the stack
+grows without bound. The scan is exact, and linear: one pattern passes over runs of harmless opcodes, as torch's own writer
+(torch/csrc/jit/serialization/pickler.cpp, protocol 2) emits them; everything else is read opcode by opcode.
+"""
 
 from __future__ import annotations
 
 import io
 import pickle
 import pickletools
+import re
 
 
 class RefusedPickle(ValueError):
-    """The pickle asks for a class, a call or a persistent object."""
+    """The pickle asks for a class, a call, a persistent object, or for more memory or time than its size justifies."""
 
 
 class _Plain(pickle.Unpickler):
@@ -18,23 +25,128 @@ class _Plain(pickle.Unpickler):
     def persistent_load(self, pid: object) -> object:
         raise RefusedPickle("refused: the pickle names a persistent object")
 
-    def get_extension(self, code: int) -> object:
-        raise RefusedPickle("refused: the pickle uses the extension registry")
-
 
 def load_plain(data: bytes) -> object:
     """The containers, numbers, strings, bools and None of a pickle. Raises ``RefusedPickle`` or ``pickle.UnpicklingError``/``EOFError``."""
+    if not _is_torch_like(data):
+        _check_each(data)
     try:
         return _Plain(io.BytesIO(data)).load()
     except RefusedPickle:
         raise
-    except (AttributeError, ImportError, IndexError, KeyError, TypeError, UnicodeDecodeError, OverflowError) as problem:
+    except (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError, OverflowError) as problem:
         raise pickle.UnpicklingError(f"broken pickle: {type(problem).__name__}: {problem}"[:200]) from problem
 
 
 def is_pickle(head: bytes) -> bool:
     """Looks like a binary pickle: PROTO opcode with a known protocol and an opcode after it."""
-    return len(head) >= 3 and head[0] == 0x80 and head[1] in (2, 3, 4, 5) and head[2:3] in _FIRST
+    return len(head) >= 3 and head[0] == 0x80 and head[1] in (2, 3, 4, 5) and head[2:3] in _OPCODES
 
 
-_FIRST = {bytes([ord(op.code)]) for op in pickletools.opcodes if op.name not in ("STOP", "PROTO")}
+_OPCODES = {bytes([ord(op.code)]) for op in pickletools.opcodes if op.name not in ("STOP", "PROTO")}
+
+#: GET of a memo entry, as a pattern, and PUT into one (whose number has to be small).
+_GET = rb"(?:h.|j...\x00)"
+
+
+def _run(index_bytes: int) -> re.Pattern[bytes]:
+    """A run of opcodes that push plain values or fill lists and dicts. Memo numbers may have ``index_bytes`` bytes other than zero.
+
+    A GET that leads to TUPLE2 or stands before a string ends the run: there it counts whether it is a string.
+    """
+    get = rb"(?!" + _GET + rb"(?:X|" + _GET + rb"?\x86))" + _GET
+    put = rb"q.|r" + b"." * index_bytes + rb"\x00" * (4 - index_bytes)
+    number = rb"K.|M..|J....|G.{8}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"
+    return re.compile(rb"(?:[(}\]aesuN\x88\x89]|" + get + rb"|" + put + rb"|" + number + rb")*+", re.DOTALL)
+
+
+_RUNS = {size: _run(size) for size in (1, 2, 3)}
+
+
+def _is_torch_like(data: bytes) -> bool:
+    """All opcodes are among those torch writes, in the way it uses them: nothing can go wrong with it. False means: look closer."""
+    if data[:2] != b"\x80\x02" or len(data) >= 1 << 30:
+        return False
+    run = _RUNS[1 if len(data) < 1 << 8 else 2 if len(data) < 1 << 16 else 3].match
+    strings: set[int] = set()
+    at, end = 2, len(data)
+    pushed = 0  # strings on top of the stack, as far as just pushed
+    while at < end:
+        opcode = data[at]
+        if opcode == _X:
+            at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+            pushed += 1
+            if data[at : at + 1] == b"q":
+                strings.update(data[at + 1 : at + 2])
+                at += 2
+            elif data[at : at + 1] == b"r" and data[at + 4 : at + 5] == b"\x00":
+                strings.add(int.from_bytes(data[at + 1 : at + 5], "little"))
+                at += 5
+        elif opcode == _H:
+            pushed = pushed + 1 if strings.issuperset(data[at + 1 : at + 2]) else 0
+            at += 2
+        elif opcode == _J:
+            pushed = pushed + 1 if int.from_bytes(data[at + 1 : at + 5], "little") in strings else 0
+            at += 5
+        elif opcode == _TUPLE2 and pushed >= 2:
+            at, pushed = at + 1, 0
+        else:
+            after = run(data, at)
+            if after is None or after.end() == at:
+                return data[at : at + 1] == b"."
+            at, pushed = after.end(), 0
+    return False
+
+
+_X, _H, _J, _TUPLE2 = b"Xhj\x86"
+
+#: What an opcode takes off the stack (-1: down to the mark) where that is not nothing.
+_TAKES = {"APPEND": 1, "SETITEM": 2, "POP": 1, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_TO_MARK = frozenset({"APPENDS", "SETITEMS", "TUPLE", "LIST", "DICT", "POP_MARK"})
+_FILLS = frozenset({"APPEND", "APPENDS", "SETITEM", "SETITEMS", "POP", "POP_MARK"})
+_PUSHES = frozenset(
+    {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "NONE", "NEWTRUE", "NEWFALSE"}
+    | {"STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
+    | {"EMPTY_LIST", "EMPTY_DICT", "LIST", "DICT", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+)
+_GET_NAMES, _PUT_NAMES = frozenset({"GET", "BINGET", "LONG_BINGET"}), frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+_MARK, _TUPLE, _OTHER = "mark", "tuple", "other"
+
+
+def _check_each(data: bytes) -> None:
+    """Refuse what is not plain, opcode by opcode: the slow way, exact for every protocol. What is merely broken is left to the unpickler."""
+    stack: list[str] = []
+    memo: dict[int, str] = {}
+    try:
+        for opcode, argument, position in pickletools.genops(data):
+            name = opcode.name
+            if name in ("PROTO", "FRAME", "STOP"):
+                continue
+            if name == "MARK":
+                stack.append(_MARK)
+            elif name in _GET_NAMES:
+                stack.append(memo.get(int(str(argument)), _OTHER))
+            elif name in _PUT_NAMES or name == "MEMOIZE":
+                number = len(memo) if name == "MEMOIZE" else int(str(argument))
+                if not 0 <= number <= len(data):
+                    raise RefusedPickle(f"refused: memo number {number} at byte {position} of a pickle of {len(data)} bytes")
+                memo[number] = stack[-1] if stack else _OTHER
+            elif name in _PUSHES or name in _FILLS:
+                taken: list[str] = []
+                if name in _TO_MARK:
+                    while stack and (top := stack.pop()) != _MARK:
+                        taken.append(top)
+                else:
+                    count = _TAKES.get(name, 0)
+                    taken = stack[len(stack) - count :] if count else []
+                    del stack[len(stack) - len(taken) :]
+                if name.startswith("TUPLE") and _TUPLE in taken:
+                    raise RefusedPickle(f"refused: a tuple inside a tuple at byte {position}")
+                if name in _PUSHES:
+                    stack.append(_TUPLE if "TUPLE" in name else _OTHER)
+            else:
+                raise RefusedPickle(f"refused: the pickle uses {name} at byte {position}, which plain data does not need")
+    except RefusedPickle:
+        raise
+    except (ValueError, IndexError, EOFError):
+        return

@@ -8,10 +8,16 @@ There is no rank inside a dump.
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
+import json
 import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from operator import itemgetter
+from types import NoneType
 
 import orjson
 import polars as pl
@@ -22,6 +28,7 @@ from nccl_forensics.tables import TABLES
 
 _P2P = re.compile(r"^(send|recv|isend|irecv)\s+(\d+)\s*(->|<-)\s*(\d+)$")
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"nccl_comm_state"', b'"hccl_comm_state"', b'"collective_seq_id"')
+_TOP = {"entries", "pg_config", "pg_status", "version", "nccl_comm_state", "hccl_comm_state", "comm_lib_version", "nccl_version"}
 #: Parts of a path that are not the user's code.
 _NOT_USER = ("/torch/", "torch/distributed", "<frozen", "/contextlib.py", "site-packages/torch", "/c10d_logger.py", "dist-packages/torch")
 
@@ -34,9 +41,26 @@ def _sniff(head: bytes) -> bool:
 
 
 def _read(data: bytes) -> Reading:
+    with _no_collection():
+        return _read_dump(data)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A dump is millions of small objects without cycles: looking for cycles among them again and again takes nearly half of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read_dump(data: bytes) -> Reading:
     encoding = "pickle" if data[:1] == b"\x80" else "json"
     try:
-        document = load_plain(data) if encoding == "pickle" else orjson.loads(data)
+        document = load_plain(data) if encoding == "pickle" else _load_json(data)
     except RefusedPickle as problem:
         return Reading(gaps=(Gap(str(problem), record=""),))
     except (pickle.UnpicklingError, EOFError, ValueError, RecursionError, MemoryError) as problem:
@@ -45,8 +69,7 @@ def _read(data: bytes) -> Reading:
         document = {"entries": document}
     if not isinstance(document, dict):
         return Reading(gaps=(Gap("not a Flight Recorder dump: no object at the top", record=""),))
-    known = {"entries", "pg_config", "pg_status", "version", "nccl_comm_state", "hccl_comm_state", "comm_lib_version", "nccl_version"}
-    if not known & set(document):
+    if not _TOP & {k for k in document if isinstance(k, str)}:
         return Reading(gaps=(Gap("not a Flight Recorder dump: none of its keys", record=""),))
     raw_entries = document.get("entries") or []
     gaps: list[Gap] = []
@@ -54,27 +77,64 @@ def _read(data: bytes) -> Reading:
         gaps.append(Gap("entries is not a list", record="entries"))
         raw_entries = []
     entries = [(i, e) for i, e in enumerate(raw_entries) if isinstance(e, dict)]
-    gaps += [Gap("entry is not an object", record=f"entries[{i}]") for i, e in enumerate(raw_entries) if not isinstance(e, dict)]
-    frame = _entries(entries)
+    odd = len(raw_entries) - len(entries)
+    if odd:
+        first = next(i for i, e in enumerate(raw_entries) if not isinstance(e, dict))
+        gaps.append(Gap(f"{odd} of {len(raw_entries)} entries are not objects", record=f"entries[{first}]"))
+    budget = _Budget(len(data))
+    frame = _entries(entries, budget)
+    if budget.exceeded:
+        gaps.append(
+            Gap("sizes and stacks are left out from some entry on: they unfold to far more than the dump's own size", record="entries")
+        )
+    status = _status(document.get("pg_status"))
     frames = {
         "fr_entries": frame,
-        "fr_dumps": _dump(document, frame, encoding),
+        "fr_dumps": _dump(document, frame, status, encoding),
         "fr_groups": _groups(document.get("pg_config")),
-        "fr_status": _status(document.get("pg_status")),
+        "fr_status": status,
     }
-    return Reading(frames=frames, gaps=tuple(gaps[:100]), records=1 + len(entries))
+    return Reading(frames=frames, gaps=tuple(gaps), records=1 + len(entries))
+
+
+def _load_json(data: bytes) -> object:
+    """orjson refuses what torch's writer may still emit: bytes of a thread name that are no UTF-8, NaN durations."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data.decode("utf-8-sig", "replace"))
+
+
+class _Budget:
+    """How much text sizes and stacks may unfold to. Shared lists let a small pickle stand for endless text; honest dumps stay far below."""
+
+    def __init__(self, size: int) -> None:
+        self._left = (64 << 20) + 32 * size
+        self.exceeded = False
+
+    def take(self, amount: int) -> bool:
+        """Whether ``amount`` more characters are within bounds."""
+        self._left -= amount
+        if self._left < 0:
+            self.exceeded = True
+        return self._left >= 0
+
+
+_PLAIN_NUMBERS = ({int}, {int, NoneType}, {NoneType})
 
 
 def _int(value: object) -> int | None:
     """An int, or None for what is missing or no number. Numbers may come as strings (JSON's pg_status)."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value if -(1 << 63) <= value < (1 << 63) else None
-    try:
-        return int(float(str(value))) if str(value) else None
-    except (ValueError, OverflowError):
-        return None
+    if isinstance(value, float):
+        return int(value) if abs(value) < 1 << 62 else None  # false for NaN too
+    if isinstance(value, str) and len(value) < 21:
+        try:
+            return _int(int(value))
+        except ValueError:
+            return None
+    return None
 
 
 def _count(value: object) -> int | None:
@@ -83,108 +143,250 @@ def _count(value: object) -> int | None:
     return number if number is not None and 0 <= number < (1 << 31) else None
 
 
-def _time(value: object) -> int | None:
-    """Epoch ns; JSON writes 0 where pickle writes None."""
-    number = _int(value)
-    return number if number else None
+def _text(value: object) -> str | None:
+    """A string, or a number as one; None for what is empty or no scalar."""
+    if isinstance(value, str):
+        return value or None
+    return str(value)[:64] if isinstance(value, (int, float)) and not isinstance(value, bool) and _int(value) is not None else None
 
 
-def _sizes(value: object) -> str | None:
-    if value is None:
+def _int_column(values: list[object]) -> pl.Series:
+    if set(map(type, values)) in _PLAIN_NUMBERS:
+        try:
+            return pl.Series(values, dtype=pl.Int64())
+        except (OverflowError, TypeError, ValueError, pl.exceptions.PolarsError):
+            pass
+    return pl.Series([_int(v) for v in values], dtype=pl.Int64())
+
+
+def _float(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or _int(value) is None:
         return None
+    return float(value)
+
+
+def _bool_column(values: list[object]) -> pl.Series:
+    if not set(map(type, values)) <= {bool, NoneType}:
+        values = [v if isinstance(v, bool) else None for v in values]
+    return pl.Series(values, dtype=pl.Boolean())
+
+
+def _float_column(values: list[object]) -> pl.Series:
+    if set(map(type, values)) <= {float, NoneType}:
+        return pl.Series(values, dtype=pl.Float64()).fill_nan(None)
+    return pl.Series([_float(v) for v in values], dtype=pl.Float64())
+
+
+def _text_column(values: list[object]) -> pl.Series:
+    if set(map(type, values)) <= _STR_OR_NONE:
+        texts = pl.Series(values, dtype=pl.String())
+        return texts.set(texts == "", None)
+    return pl.Series([_text(v) for v in values], dtype=pl.String())
+
+
+_STR_OR_NONE = {str, NoneType}
+
+
+def _sizes_column(values: list[object], budget: _Budget) -> pl.Series:
+    """Shapes as compact text. Only lists of lists of numbers are shapes."""
+    if _all_shapes([v for v in values if isinstance(v, list)], budget) and set(map(type, values)) <= {list, NoneType}:
+        return pl.Series([None if v is None else _compact(v) for v in values], dtype=pl.String())
+    return pl.Series([_shape(v, budget) for v in values], dtype=pl.String())
+
+
+def _all_shapes(lists: list[list[object]], budget: _Budget) -> bool:
+    """Whether all of these are lists of lists of numbers and within bounds: the usual case, told in few passes."""
+    if not budget.take(3 * sum(map(len, lists))):
+        return False
+    shapes = [shape for shape in chain.from_iterable(lists) if isinstance(shape, list)]
+    if len(shapes) != sum(map(len, lists)) or not budget.take(8 * sum(map(len, shapes))):
+        return False
+    return set(map(type, chain.from_iterable(shapes))) <= {int}
+
+
+def _shape(value: object, budget: _Budget) -> str | None:
+    """The careful way, one by one."""
+    if not isinstance(value, (list, tuple)) or not budget.take(3 * len(value)):
+        return None
+    for part in value:
+        if isinstance(part, (list, tuple)):
+            if not budget.take(8 * len(part)) or not set(map(type, part)) <= {int}:
+                return None
+        elif type(part) is not int:
+            return None
+    return _compact(value)
+
+
+def _compact(value: object) -> str | None:
     try:
         return orjson.dumps(value).decode()
-    except TypeError:
-        return str(value)
-
-
-def _names(value: object) -> str | None:
-    if value is None:
+    except TypeError:  # a number beyond 64 bits
         return None
-    if isinstance(value, (list, tuple)):
-        return ",".join(str(v) for v in value)
-    return str(value)
 
 
-def _text(value: object) -> str | None:
-    return None if value is None or value == "" else str(value)
+def _names_column(values: list[object], budget: _Budget) -> pl.Series:
+    """Names of data types, joined by commas."""
+    known: dict[tuple[object, ...], str | None] = {}
+    out: list[str | None] = []
+    for value in values:
+        if not isinstance(value, (list, tuple)):
+            out.append(value if isinstance(value, str) and value else None)
+        elif not budget.take(8 * len(value)):
+            out.append(None)
+        else:
+            key = tuple(value)
+            try:
+                out.append(known[key])
+            except KeyError:
+                known[key] = ",".join(map(str, key))[:4096] if set(map(type, key)) <= {str} else None
+                out.append(known[key])
+            except TypeError:  # a list or object among the names
+                out.append(None)
+    return pl.Series(out, dtype=pl.String())
+
+
+#: More frames than this of one stack are not kept: runaway recursion.
+_DEEPEST = 512
 
 
 class _Stacks:
-    """Formatted stacks, each distinct one built once."""
+    """Formatted stacks, each distinct one built once. In torch's pickles equal frames are one object, so most stacks are met by identity;
+    the document outlives this table, so identities stay valid."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[str | None, str | None]] = {}
+    def __init__(self, budget: _Budget) -> None:
+        self._budget = budget
+        self._by_identity: dict[tuple[int, ...], tuple[str | None, str | None]] = {}
+        self._by_content: dict[tuple[object, ...], tuple[str | None, str | None]] = {}
+        self._lines: dict[int, tuple[str, str | None] | None] = {}
 
     def of(self, frames: object) -> tuple[str | None, str | None]:
         """(user frame, all frames newline-joined) of a list of {name, filename, line}."""
         if not isinstance(frames, (list, tuple)) or not frames:
             return None, None
+        if len(frames) > _DEEPEST:
+            frames = frames[:_DEEPEST]
+        key = tuple(map(id, frames))
+        known = self._by_identity.get(key)
+        if known is None:
+            known = self._by_identity[key] = self._build(frames)
+        if known[1] is not None and not self._budget.take(len(known[1])):
+            return known[0], None
+        return known
+
+    def _build(self, frames: Sequence[object]) -> tuple[str | None, str | None]:
+        """A stack met for the first time as these objects; JSON-like copies of one stack share their text."""
+        lines = self._lines
+        out: list[str] = []
+        user: str | None = None
+        for frame in frames:
+            number = id(frame)
+            if number not in lines:
+                lines[number] = _frame(frame)
+            line = lines[number]
+            if line is not None:
+                out.append(line[0])
+                user = user or line[1]
+        key = tuple(out)
+        if key not in self._by_content:
+            self._by_content[key] = (user, "\n".join(out) or None)
+        return self._by_content[key]
+
+
+def _frame(frame: object) -> tuple[str, str | None] | None:
+    """A frame as text, and as ``func (file.py:line)`` where it is the user's code."""
+    if not isinstance(frame, dict):
+        return None
+    name, path, line = frame.get("name"), frame.get("filename"), frame.get("line")
+    if not isinstance(name, str) or not isinstance(path, str):
+        return None
+    where = _int(line)
+    number = "" if where is None else f":{where}"
+    name, path = name[:512], path[:2048]
+    mine = None if any(part in path for part in _NOT_USER) else f"{name} ({path.rsplit('/', 1)[-1]}{number})"
+    return f"{name} ({path}{number})", mine
+
+
+def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budget) -> pl.DataFrame:
+    rows = [e for _, e in entries]
+
+    def column(name: str) -> list[object]:
         try:
-            key = tuple((f["name"], f["filename"], f["line"]) for f in frames)
-        except (KeyError, TypeError):
-            return None, None
-        if key not in self._known:
-            lines = [f"{name} ({path}:{line})" for name, path, line in key]
-            user = next(
-                (f"{n} ({str(p).rsplit('/', 1)[-1]}:{line})" for n, p, line in key if not any(x in str(p) for x in _NOT_USER)), None
-            )
-            self._known[key] = (user, "\n".join(lines))
-        return self._known[key]
+            return list(map(itemgetter(name), rows))
+        except KeyError:
+            return [e.get(name) for e in rows]
+
+    def either(name: str, older: str) -> list[object]:
+        try:
+            return list(map(itemgetter(name), rows))
+        except KeyError:
+            return [e[name] if name in e else e.get(older) for e in rows]
+
+    groups = column("process_group")
+    pairs = [g if isinstance(g, (list, tuple)) and len(g) == 2 else (g, None) for g in groups]
+    raw_names = column("profiling_name")
+    named = _operations(raw_names)
+    stacks = _Stacks(budget)
+    told = [stacks.of(frames) for frames in column("frames")]
+    source = pl.Series([n[2] for n in named], dtype=pl.Int64())
+    columns = {
+        "record": pl.select("entries[" + pl.Series([i for i, _ in entries], dtype=pl.UInt32()).cast(pl.String) + "]").to_series(),
+        "record_id": _int_column(either("record_id", "id")),
+        "pg_id": _int_column(column("pg_id")),
+        "pg_name": _text_column([p[0] for p in pairs]),
+        "pg_desc": _text_column([p[1] for p in pairs]),
+        "backend": pl.Series([n[0] for n in named], dtype=pl.String()),
+        "op": pl.Series([n[1] for n in named], dtype=pl.String()),
+        "op_raw": _text_column(raw_names),
+        "peer_src": source,
+        "peer_dst": pl.Series([n[3] for n in named], dtype=pl.Int64()),
+        # Up to schema 1.x one number counted everything.
+        "collective_seq_id": _int_column(either("collective_seq_id", "seq_id")),
+        "p2p_seq_id": _int_column(column("p2p_seq_id")),
+        "op_id": _int_column(column("op_id")),
+        # torchcomms writes false for send and recv too, older schemas nothing: the name of the operation tells.
+        "is_p2p": _bool_column(column("is_p2p")).set(source.is_not_null(), True),
+        "state": _text_column(column("state")),
+        "retired": _bool_column(column("retired")),
+        "time_created_ns": _times(column("time_created_ns")),
+        "time_started_ns": _times(column("time_discovered_started_ns")),
+        "time_completed_ns": _times(column("time_discovered_completed_ns")),
+        "duration_ms": _float_column(column("duration_ms")),
+        "timeout_ms": _int_column(column("timeout_ms")),
+        "input_sizes": _sizes_column(column("input_sizes"), budget),
+        "output_sizes": _sizes_column(column("output_sizes"), budget),
+        "input_dtypes": _names_column(column("input_dtypes"), budget),
+        "output_dtypes": _names_column(column("output_dtypes"), budget),
+        "thread_id": _text_column(column("thread_id")),
+        "thread_name": _text_column(column("thread_name")),
+        "user_frame": pl.Series([t[0] for t in told], dtype=pl.String()),
+        "frames": pl.Series([t[1] for t in told], dtype=pl.String()),
+    }
+    return TABLES["fr_entries"].conform(pl.DataFrame(columns))
 
 
-def _entries(entries: Sequence[tuple[int, Mapping[str, object]]]) -> pl.DataFrame:
-    columns: dict[str, list[object]] = {name: [] for name in TABLES["fr_entries"].schema}
-    stacks = _Stacks()
-    names: dict[object, tuple[str | None, str | None, int | None, int | None]] = {}
-    add = {name: column.append for name, column in columns.items()}
-    for index, e in entries:
-        get = e.get
-        raw = get("profiling_name")
-        named = names.get(raw)
-        if named is None:
-            named = names[raw] = _operation(raw)
-        group = get("process_group")
-        pg_name, pg_desc = (group[0], group[1]) if isinstance(group, (list, tuple)) and len(group) == 2 else (group, None)
-        seq = get("collective_seq_id")
-        user, frames = stacks.of(get("frames"))
-        started, completed = _time(get("time_discovered_started_ns")), _time(get("time_discovered_completed_ns"))
-        duration = get("duration_ms")
-        add["record"](f"entries[{index}]")
-        add["record_id"](_int(get("record_id")) if "record_id" in e else _int(get("id")))
-        add["pg_id"](_int(get("pg_id")))
-        add["pg_name"](_text(pg_name))
-        add["pg_desc"](_text(pg_desc))
-        add["backend"](named[0])
-        add["op"](named[1])
-        add["op_raw"](_text(raw))
-        add["peer_src"](named[2])
-        add["peer_dst"](named[3])
-        add["collective_seq_id"](_int(seq if seq is not None else get("seq_id")))
-        add["p2p_seq_id"](_int(get("p2p_seq_id")))
-        add["op_id"](_int(get("op_id")))
-        add["is_p2p"](get("is_p2p") if isinstance(get("is_p2p"), bool) else named[2] is not None or None)
-        add["state"](_text(get("state")))
-        add["retired"](get("retired") if isinstance(get("retired"), bool) else None)
-        add["time_created_ns"](_time(get("time_created_ns")))
-        add["time_started_ns"](started)
-        add["time_completed_ns"](completed)
-        add["duration_ms"](float(duration) if isinstance(duration, (int, float)) and not isinstance(duration, bool) else None)
-        add["timeout_ms"](_int(get("timeout_ms")))
-        add["input_sizes"](_sizes(get("input_sizes")))
-        add["output_sizes"](_sizes(get("output_sizes")))
-        add["input_dtypes"](_names(get("input_dtypes")))
-        add["output_dtypes"](_names(get("output_dtypes")))
-        add["thread_id"](_text(get("thread_id")))
-        add["thread_name"](_text(get("thread_name")))
-        add["user_frame"](user)
-        add["frames"](frames)
-    return pl.DataFrame(columns, schema=TABLES["fr_entries"].schema, strict=False)
+def _times(values: list[object]) -> pl.Series:
+    """Epoch ns; JSON writes 0 where pickle writes None."""
+    numbers = _int_column(values)
+    return numbers.set(numbers <= 0, None)
 
 
-def _operation(raw: object) -> tuple[str | None, str | None, int | None, int | None]:
+_Named = tuple[str | None, str | None, int | None, int | None]
+
+
+def _operations(raw: list[object]) -> list[_Named]:
+    known: dict[str, _Named] = {}
+    out: list[_Named] = []
+    for value in raw:
+        name = value if isinstance(value, str) else ""
+        if name not in known:
+            known[name] = _operation(name)
+        out.append(known[name])
+    return out
+
+
+def _operation(raw: str) -> _Named:
     """(backend, operation, source, destination) of a profiling_name such as ``nccl:send 0->1``. Ranks are those inside the group."""
-    if not isinstance(raw, str) or not raw:
+    if not raw:
         return None, None, None, None
     backend, _, rest = raw.rpartition(":")
     pair = _P2P.match(rest)
@@ -194,13 +396,13 @@ def _operation(raw: object) -> tuple[str | None, str | None, int | None, int | N
     return backend or None, pair.group(1).lstrip("i"), *((own, other) if pair.group(3) == "->" else (other, own))
 
 
-def _dump(document: Mapping[str, object], entries: pl.DataFrame, encoding: str) -> pl.DataFrame:
+def _dump(document: Mapping[str, object], entries: pl.DataFrame, status: pl.DataFrame, encoding: str) -> pl.DataFrame:
     version = _text(document.get("version"))
     parts = (version or "").split(".")
-    numbers = [int(p) if p.isdigit() else None for p in (*parts, "", "")[:2]]
-    identity = entries.select("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "op_raw", "time_created_ns").rows()
-    status = sorted(_status(document.get("pg_status")).drop("record").rows(), key=str)
-    key = hashlib.sha256(repr((identity, status)).encode()).hexdigest()[:32]
+    numbers = [int(p) if p.isdecimal() and len(p) < 6 else None for p in (*parts, "", "")[:2]]
+    identity = entries.select("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "op_raw", "time_created_ns").write_csv()
+    counters = status.sort("pg_id").drop("record").write_csv()
+    key = hashlib.sha256(f"{identity}\n{counters}".encode()).hexdigest()[:32]
     created = entries["time_created_ns"]
     return TABLES["fr_dumps"].frame(
         [
