@@ -51,6 +51,7 @@ def read(text: Text) -> Reading:
         bad.append((wrong, grammar.load("nccl_errors").extract(wrong.get_column("message").fill_null(""))))
     frames["nccl_errors"] = [errors_of(rows, signatures) for rows, signatures in bad if rows.height]
 
+    frames["nccl_tails"] = [_tails(found.rows)]
     unknown = said[at.filter(extracted.kind.filter(doubtful).is_null() & errors.kind.is_null())]
     lost = _lost_pieces(unknown, found)
     frames.setdefault("nccl_notes", []).append(lost)
@@ -66,6 +67,13 @@ def read(text: Text) -> Reading:
         unmodelled=unknown.filter(~pl.col("torn")).get_column("line_no").unique().sort(),
         records=found.rows.height,
     )
+
+
+def _tails(rows: pl.DataFrame) -> pl.DataFrame:
+    """The last line of each process, with the number of its lines."""
+    known = rows.filter(pl.col("pid").is_not_null()).with_columns(lines=pl.len().over("host", "pid").cast(pl.Int64))
+    last = known.sort("line_no").unique(["host", "pid"], keep="last", maintain_order=True)
+    return TABLES["nccl_tails"].conform(last.with_columns(message=pl.col("message").str.head(200)))
 
 
 def _lost_pieces(unknown: pl.DataFrame, found: Messages) -> pl.DataFrame:
@@ -120,6 +128,7 @@ FORMAT = TextFormat(
         "nccl_notes",
         "nccl_errors",
         "nccl_tuning",
+        "nccl_tails",
     ),
     anchors=("NCCL INFO", "NCCL WARN", "NCCL CALL", "NCCL TRACE", "NCCL version ", "RCCL version"),
     read=read,

@@ -181,4 +181,9 @@ TABLES: tuple[Table, ...] = (
             "time_us": (F64, ""),
         },
     ),
+    Table(
+        "nccl_tails",
+        "Where the NCCL lines of one process end in a source: how many there are and what the last one says.",
+        {**NCCL, "lines": (I64, "NCCL lines of the process in this source"), "message": (S, "text of the last line")},
+    ),
 )

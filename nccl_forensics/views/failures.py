@@ -15,7 +15,20 @@ FAILURES = {
     "record": pl.String(),
 }
 #: NCCL's error lines that only a failure prints. Others (retries, plugins that are absent) occur in healthy jobs.
-HARMLESS = ("connect-retry", "other", "ras-timeout", "handshake", "plugin", "abort", "no-device", "propagation", "peer-closed", "recv-failed", "ib-async-event", "ras-dead")
+HARMLESS = (
+    "connect-retry",
+    "other",
+    "ras-timeout",
+    "handshake",
+    "plugin",
+    "abort",
+    "no-device",
+    "propagation",
+    "peer-closed",
+    "recv-failed",
+    "ib-async-event",
+    "ras-dead",
+)
 
 
 @view(rows="kinds of signs")

@@ -183,6 +183,7 @@ def processes(
     nccl_versions: pl.LazyFrame | None,
     worker_exits: pl.LazyFrame | None,
     stacks: pl.LazyFrame | None,
+    nccl_tails: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per process (and GPU, where a process drives several): ``rank`` (global), ``host``, ``pid``, ``bus_id``, ``gpu_index``.
 
@@ -264,6 +265,13 @@ def processes(
             if who["source_id"] is None:
                 who.update(source_id=row["source_id"], line_no=row["line_no"])
     versions = _versions(nccl_versions)
+    if nccl_tails is not None:
+        # A process that ended before its communicator started has NCCL lines and no rank.
+        tails = nccl_tails.filter(pl.col("pid").is_not_null()).sort("source_id", "line_no").collect()
+        for tail in tails.iter_rows(named=True):
+            if _same_pid(people, tail["host"], tail["pid"]) is None:
+                person(tail["host"], tail["pid"]).update(source_id=tail["source_id"], line_no=tail["line_no"])
+    _last_one(people, world)
     rows: list[dict[str, object]] = []
     for index, key in enumerate(sorted(people, key=lambda k: tuple(str(x) for x in k))):
         who = people[key]
@@ -272,6 +280,25 @@ def processes(
         who["nccl_version"] = versions.get((who["host"], who["pid"]))
         rows.append(who)
     return pl.DataFrame(rows, schema=PROCESSES_SCHEMA, infer_schema_length=None).lazy()
+
+
+def _last_one(people: dict[tuple[object, ...], dict[str, object]], world: int) -> None:
+    """One process without a rank and one rank without a process: they belong together."""
+    taken: set[int] = set()
+    without: list[dict[str, object]] = []
+    for who in people.values():
+        claims = who["claims"]
+        assert isinstance(claims, list)
+        rank = settle(claims)[0]
+        if rank is None:
+            without.append(who)
+        else:
+            taken.add(rank)
+    free = set(range(world)) - taken if 0 < world <= 1_000_000 else set()
+    if len(without) == 1 and len(free) == 1:
+        claims = without[0]["claims"]
+        assert isinstance(claims, list)
+        claims.append((NUMBER, free.pop(), "the one rank that no other process has"))
 
 
 def settle(claims: Iterable[tuple[int, int, str]]) -> tuple[int | None, int | None, str | None]:

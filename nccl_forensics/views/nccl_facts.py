@@ -125,3 +125,64 @@ def networks(nccl_network: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFram
         .select(list(NETWORKS))
         .sort("host", "network")
     )
+
+
+GPU_LINKS = {
+    "host": pl.String(),
+    "gpu": pl.String(),
+    "rank": pl.Int32(),
+    "nvlink_gb_s": pl.Float64(),
+    "pcie_gb_s": pl.Float64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+}
+
+
+@view(rows="hosts x GPUs")
+def gpu_links(nccl_notes: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFrame:
+    """Each GPU of NCCL's topology dump (subsystem GRAPH) with the summed bandwidth of its NVLinks and of its PCIe link in GB/s.
+
+    The dump is an indented tree, one log line each: an NVL line belongs to the GPU line before it in the same process.
+    """
+    nodes = nccl_notes.filter(pl.col("kind").is_in(["gpu-link", "nvlink"])).sort("source_id", "pid", "line_no").collect()
+    first_rank = dict(
+        processes.filter(pl.col("rank").is_not_null())
+        .group_by("host", "bus_id")
+        .agg(pl.col("rank").min())
+        .select(pl.format("{}/{}", "host", "bus_id"), "rank")
+        .collect()
+        .iter_rows()
+    )
+    found: dict[tuple[str, str], dict[str, object]] = {}
+    current: dict[str, object] | None = None
+    writer: tuple[object, object] | None = None
+    for row in nodes.iter_rows(named=True):
+        if row["kind"] == "gpu-link":
+            writer = (row["host"], row["pid"])
+            bus = str(row["a"]).rsplit("-", 1)[-1].lower()
+            key = (str(row["host"]), bus)
+            fresh = key not in found or found[key]["writer"] != writer
+            if key in found and fresh:
+                current = None
+                continue
+            rank = first_rank.get(f"{row['host']}/{bus}")
+            current = {
+                "host": row["host"],
+                "gpu": bus,
+                "rank": rank,
+                "nvlink_gb_s": 0.0,
+                "pcie_gb_s": row["value"],
+                "source_id": row["source_id"],
+                "line_no": row["line_no"],
+                "writer": writer,
+                "seen": key in found,
+            }
+            if current["seen"]:
+                current = None
+                continue
+            found[key] = current
+        elif current is not None and (row["host"], row["pid"]) == writer and row["value"] is not None:
+            current["nvlink_gb_s"] = float(str(current["nvlink_gb_s"])) + float(row["value"])
+            current["line_no"] = row["line_no"]
+    rows = [{k: r[k] for k in GPU_LINKS} for _, r in sorted(found.items())]
+    return pl.DataFrame(rows, schema=GPU_LINKS, infer_schema_length=None).lazy()

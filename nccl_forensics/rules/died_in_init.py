@@ -1,0 +1,84 @@
+"""A process ended inside NCCL's init, and its peers wait for it.
+
+## What it finds
+A communicator that nobody completed although all ranks started it, with connections refused between the processes, and one process whose
+log ends earlier in init than those of all its peers.
+
+## Why it matters
+Its death leaves no line in NCCL's logs; the peers only see refused connections.
+
+## What would refute it
+The process is alive (it hangs in a driver call), or its exit code says otherwise.
+
+## What to do next
+Ask the launcher and the kernel log for the end of that process; get its standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+
+
+@rule(
+    name="died-in-init",
+    code="IN02",
+    cause="rank-died",
+    severity="critical",
+    at_most=2,
+    explains=("connection-failed", "host-stall", "timeout"),
+)
+def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """The one process that got least far, if it is clearly behind all others."""
+    members = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
+    if not members.height or bool(members["completed"].any()):
+        return
+    world = members.filter(pl.col("nranks") == pl.col("nranks").max())
+    size = int(str(world["nranks"].max()))
+    if world["rank"].n_unique() < size or size < 3:
+        return
+    refused = (
+        nccl_errors.filter(
+            pl.col("kind").is_in(["connect-retry", "peer-closed", "recv-failed"]) & pl.col("message").str.contains("refused|closed|reset")
+        )
+        .sort("source_id", "line_no")
+        .collect()
+    )
+    serious = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(["peer-closed", "recv-failed", "other"])).collect()
+    if not refused.height or serious.height:
+        return
+    people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
+    # Lines about the failure itself do not count as progress.
+    noise = refused.group_by("host", "pid").agg(pl.len().alias("noise"))
+    tails = (
+        nccl_tails.join(people, on=["host", "pid"])
+        .join(noise.lazy(), on=["host", "pid"], how="left")
+        .with_columns(progress=pl.col("lines") - pl.col("noise").fill_null(0))
+        .sort("progress", "rank")
+        .collect()
+    )
+    if tails.height < size or tails["progress"][0] >= tails["progress"][1]:
+        return
+    row = tails.row(0, named=True)
+    if row["noise"]:
+        return
+    yield Finding(
+        title=f"rank {row['rank']} on {row['host']} ended during NCCL's init; its peers' connections are refused",
+        summary=f"All {size} ranks started the communicator and none completed it. The log of rank {row['rank']} ends first, at: {row['message']!r}.",
+        confidence="medium",
+        ranks=(row["rank"],),
+        hosts=(str(row["host"]),),
+        culprits=(Culprit(rank=row["rank"], host=row["host"], pid=row["pid"]),),
+        subject=("died-in-init",),
+        evidence=(*cite([row], "the last line of this process"), *cite(refused, "a peer's connection fails", at_most=6)),
+        evidence_total=1 + refused.height,
+        remedy="Look at the exit code, standard error and kernel log of this process; a native stack or core file says where it ended.",
+        prevention="Run with faulthandler and keep each rank's standard error and exit code.",
+        would_refute=("the process is still alive",),
+        actions=(Action("collect-more", ranks=(row["rank"],), hosts=(str(row["host"]),), command="dmesg -T; coredumpctl"),),
+    )

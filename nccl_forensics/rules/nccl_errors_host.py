@@ -1,0 +1,195 @@
+"""NCCL's own warnings that name a resource of the host: shared memory, locked memory, GPU memory, a CUDA fault.
+
+## What it finds
+WARN lines of NCCL whose text names the resource that ran out or the CUDA error that struck, and the processes that wrote them first.
+
+## Why it matters
+The other ranks only see a peer that went away; the one line that says why stands in one log among many.
+
+## What would refute it
+The warning came during shutdown, after another rank had already failed.
+
+## What to do next
+Shared memory: raise --shm-size or the emptyDir limit. Locked memory: ulimit -l unlimited. GPU memory: look who else uses the GPU.
+CUDA fault: read the kernel log of that host for Xid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.words import ranks_words
+
+_FALLOUT = (
+    "timeout",
+    "closed",
+    "rank-died",
+    "connection-failed",
+    "host-stall",
+    "input-stall",
+    "collective-stuck",
+    "rank-never-joined",
+    "software-crash",
+    "gpu-stall",
+    "collective-skipped",
+    "environment-mismatch",
+)
+_NO_SPACE = "No space left on device"
+_NO_MEMORY = "Cannot allocate memory"
+_OUT_OF_MEMORY = "out of memory"
+#: CUDA texts that say that the GPU or its driver failed, not that the program asked for too much.
+_GPU_TEXTS = (
+    "unspecified launch failure",
+    "illegal memory access",
+    "uncorrectable ECC",
+    "hardware stack error",
+    "illegal instruction",
+    "misaligned address",
+    "unknown error",
+    "launch timed out",
+    "device not ready",
+    "GPU is lost",
+    "fallen off",
+    "uncorrectable NVLink",
+    "contained error",
+)
+
+
+def _any(texts: tuple[str, ...]) -> pl.Expr:
+    return pl.col("message").str.contains_any(list(texts), ascii_case_insensitive=True)
+
+
+@rule(name="shm-exhausted-nccl", code="HO01", cause="shm-exhausted", severity="critical", at_most=8, explains=(*_FALLOUT, "out-of-memory"))
+def shm_exhausted_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """Shared memory segments that NCCL could not make for want of space: a fault of the host, not of a rank."""
+    rows = where_reported(nccl_errors.filter((pl.col("kind") == "shm") & _any((_NO_SPACE,))), processes)
+    if rows.height:
+        hosts = hosts_of(rows)
+        yield Finding(
+            title=f"/dev/shm is full on {', '.join(hosts) or 'a host'}: NCCL could not make its shared memory segments",
+            summary=f"{rows.height} warnings of {ranks_words(ranks_of(rows)) if ranks_of(rows) else 'processes'} say: no space left on device.",
+            confidence="high",
+            hosts=hosts,
+            culprits=tuple(Culprit(host=h) for h in hosts),
+            subject=("shm", *hosts),
+            evidence=cite(rows, "no space left in /dev/shm"),
+            evidence_total=rows.height,
+            remedy="Give the container more shared memory (docker --shm-size, Kubernetes emptyDir medium Memory) and remove stale /dev/shm/nccl-* files.",
+            prevention="Check df /dev/shm in the job's prologue.",
+            would_refute=("free space in /dev/shm at that moment",),
+            actions=(Action("change-setting", hosts=hosts, command="df -h /dev/shm; ls -la /dev/shm/nccl-*", confidence="high"),),
+        )
+
+
+@rule(name="memlock-limit-nccl", code="HO02", cause="memlock-limit", severity="critical", at_most=8, explains=(*_FALLOUT, "ib-link"))
+def memlock_limit_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """Memory registration refused for want of lockable memory: a limit of the host."""
+    rows = where_reported(
+        nccl_errors.filter((pl.col("kind") == "ibv-call") & _any(("ibv_reg_mr", "ibv_reg_dmabuf", "ibv_create")) & _any((_NO_MEMORY,))),
+        processes,
+    )
+    if rows.height:
+        hosts = hosts_of(rows)
+        yield Finding(
+            title=f"the locked-memory limit is too low on {', '.join(hosts) or 'a host'}: memory cannot be registered with the NIC",
+            summary="ibv_reg_mr fails with 'Cannot allocate memory', which is the memlock limit, not a lack of memory.",
+            confidence="high",
+            hosts=hosts,
+            culprits=tuple(Culprit(host=h) for h in hosts),
+            subject=("memlock", *hosts),
+            evidence=cite(rows, "registration refused"),
+            evidence_total=rows.height,
+            remedy="Set ulimit -l unlimited (docker --ulimit memlock=-1, LimitMEMLOCK=infinity for slurmd) on these hosts.",
+            prevention="Check ulimit -l in the job's prologue.",
+            would_refute=("ulimit -l of the job on these hosts says unlimited",),
+            actions=(Action("change-setting", hosts=hosts, command="ulimit -l", confidence="high"),),
+        )
+
+
+@rule(name="out-of-memory-nccl", code="HO03", cause="out-of-memory", severity="critical", at_most=8, explains=_FALLOUT)
+def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """CUDA out of memory in NCCL's warnings or in a rank's own exception."""
+    said = (
+        where_reported(
+            nccl_errors.filter(
+                pl.col("kind").is_in(["cuda-failure", "cuda-alloc", "host-alloc"]) & _any((_OUT_OF_MEMORY, "returned null"))
+            ),
+            processes,
+        )
+        if nccl_errors is not None
+        else pl.DataFrame()
+    )
+    raised = endings.filter(pl.col("kind") == "out-of-memory").sort("rank").collect() if endings is not None else pl.DataFrame()
+    ranks = tuple(sorted({*(ranks_of(said) if said.height else ()), *(ranks_of(raised) if raised.height else ())}))
+    hosts = tuple(sorted({*(hosts_of(said) if said.height else ()), *(hosts_of(raised) if raised.height else ())}))
+    if not said.height and not raised.height:
+        return
+    exceptions = [
+        {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]}
+        for r in raised.iter_rows(named=True)
+    ]
+    yield Finding(
+        title=f"{ranks_words(ranks) if ranks else 'a process'} ran out of memory" + (f" on {', '.join(hosts)}" if hosts else ""),
+        summary="The allocation failed in this process; its peers only lost a partner.",
+        confidence="high" if ranks else "medium",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+        subject=("oom", *(str(r["frame"]) for r in raised.head(1).iter_rows(named=True) if r["frame"])),
+        evidence=(*(cite(said, "the allocation that failed") if said.height else ()), *cite(exceptions, "raised by this rank")),
+        evidence_total=said.height + raised.height,
+        remedy="Find what else holds memory on that GPU (nvidia-smi), or lower the batch size or NCCL_BUFFSIZE.",
+        prevention="Log torch.cuda.memory_summary of every rank before the first collective.",
+        would_refute=("free memory on that device at that moment",),
+        actions=(Action("collect-more", ranks=ranks, hosts=hosts, command="nvidia-smi"),),
+    )
+
+
+@rule(name="cuda-fault", code="GP03", cause="gpu-fault", severity="critical", at_most=8, explains=_FALLOUT)
+def cuda_fault(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """CUDA errors that stick: the GPU or the kernel on it failed."""
+    said = (
+        where_reported(nccl_errors.filter((pl.col("kind") == "cuda-failure") & _any(_GPU_TEXTS)), processes)
+        if nccl_errors is not None
+        else pl.DataFrame()
+    )
+    raised = endings.filter((pl.col("kind") == "gpu") & _any(_GPU_TEXTS)).sort("rank").collect() if endings is not None else pl.DataFrame()
+    ranks = tuple(sorted({*(ranks_of(said) if said.height else ()), *(ranks_of(raised) if raised.height else ())}))
+    if not said.height and not raised.height:
+        return
+    text = next(
+        (
+            t
+            for t in _GPU_TEXTS
+            for m in [*(said["message"].to_list() if said.height else []), *(raised["message"].to_list() if raised.height else [])]
+            if m and t.lower() in m.lower()
+        ),
+        "CUDA error",
+    )
+    hosts = tuple(sorted({*(hosts_of(said) if said.height else ()), *(hosts_of(raised) if raised.height else ())}))
+    exceptions = [
+        {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]}
+        for r in raised.iter_rows(named=True)
+    ]
+    many = len(ranks) > 4
+    yield Finding(
+        title=f"{ranks_words(ranks) if ranks else 'a process'}: CUDA reports '{text}'",
+        summary="An error of this kind sticks to the process: its GPU does nothing more. The kernel log tells hardware from software.",
+        confidence="low" if many else ("high" if ranks else "medium"),
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+        subject=("cuda", text, *hosts),
+        evidence=(*(cite(said, text) if said.height else ()), *cite(exceptions, "raised by this rank")),
+        evidence_total=said.height + raised.height,
+        remedy="Look for Xid in the kernel log of that host; without one suspect the program (run with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer).",
+        prevention="Collect dmesg of every host with the job's logs.",
+        would_refute=("no Xid in the kernel log, and the same kernel fails on other GPUs too",),
+        actions=(Action("run-diagnostic", ranks=ranks, hosts=hosts, command="dmesg -T | grep -i xid"),),
+    )

@@ -1,0 +1,193 @@
+"""Connections that NCCL could not make, interfaces that peers cannot reach, RDMA completions with errors.
+
+## What it finds
+Bootstrap and socket errors after all retries, interfaces (loopback, docker and other bridges) that no other host can reach, and work
+completions or port events that name an RDMA device.
+
+## Why it matters
+The communicator never comes up, or a link drops traffic until a timeout: restarting on the same hosts brings it back.
+
+## What would refute it
+The peer's process had already died for a reason of its own: then the refusal is its consequence.
+
+## What to do next
+nc -zv to the quoted address from the quoted host; check firewall, routes and NCCL_SOCKET_IFNAME; for RDMA check the port's counters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.words import ranks_words
+
+#: Interfaces that other hosts cannot reach.
+_PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
+_ADDRESS = re.compile(r"connect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
+_HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ ")
+
+
+@rule(
+    name="wrong-interface",
+    code="NE12",
+    cause="wrong-interface",
+    severity="critical",
+    at_most=4,
+    explains=("connection-failed", "rank-never-joined", "host-stall", "rank-died", "collective-stuck", "invalid-usage"),
+)
+def wrong_interface(
+    nccl_network: pl.LazyFrame, nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, host_ranks: pl.LazyFrame, settings: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """No interface at all, or one that no other host can reach, where connections failed."""
+    none = where_reported(nccl_errors.filter(pl.col("kind") == "no-interface"), processes)
+    wanted = {}
+    if settings is not None:
+        rows = settings.filter(pl.col("name") == "NCCL_SOCKET_IFNAME").collect()
+        wanted = {h: r["value"] for r in rows.iter_rows(named=True) for h in r["hosts"]}
+    if none.height:
+        ranks = ranks_of(none)
+        hosts = hosts_of(none)
+        value = next((wanted[h] for h in hosts if h in wanted), None)
+        yield Finding(
+            title=f"{ranks_words(ranks) if ranks else f'a process on {hosts[0] if hosts else chr(63)}'} found no interface to use"
+            + (f" (NCCL_SOCKET_IFNAME={value})" if value else ""),
+            summary="NCCL_SOCKET_IFNAME matches no interface of that host, or none is up.",
+            confidence="high",
+            ranks=ranks,
+            hosts=hosts,
+            culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+            subject=("no-interface", *hosts),
+            evidence=cite(none, "no interface found"),
+            evidence_total=none.height,
+            remedy="Set NCCL_SOCKET_IFNAME to an interface that exists on every host, or leave it unset.",
+            prevention="Check ip -br addr on every host in the job's prologue.",
+            would_refute=("the interface exists and is up on that host",),
+            actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="ip -br addr", confidence="high"),),
+        )
+    failed = nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])).collect().height > 0
+    if not failed or host_ranks.collect().height < 2:
+        return
+    people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
+    private = (
+        nccl_network.filter(
+            (pl.col("item") == "bootstrap") & (pl.col("name").str.contains(_PRIVATE) | pl.col("address").str.starts_with("127."))
+        )
+        .join(people, on=["host", "pid"], how="left")
+        .sort("source_id", "line_no")
+        .collect()
+    )
+    if private.height:
+        names = sorted(set(private["name"].to_list()))
+        ranks = ranks_of(private)
+        hosts = hosts_of(private)
+        yield Finding(
+            title=f"{ranks_words(ranks) if ranks else ', '.join(hosts)} bootstrapped over {', '.join(names)}, which other hosts cannot reach",
+            summary="Connections to or from these hosts failed after all retries; the interface is a loopback or bridge of one host.",
+            confidence="high",
+            ranks=ranks,
+            hosts=hosts,
+            culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+            subject=("interface", *names, *hosts),
+            evidence=cite(private, "bootstrap interface of this process"),
+            evidence_total=private.height,
+            remedy="Set NCCL_SOCKET_IFNAME to the network that connects the hosts (or exclude bridges: ^lo,docker0).",
+            prevention="Fix NCCL_SOCKET_IFNAME in the cluster's default environment.",
+            would_refute=("the peers can reach the quoted address",),
+            actions=(
+                Action("change-setting", ranks=ranks, hosts=hosts, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="high"),
+            ),
+        )
+
+
+@rule(
+    name="connection-failed",
+    code="NE11",
+    cause="connection-failed",
+    severity="critical",
+    at_most=4,
+    explains=("rank-never-joined", "host-stall", "collective-stuck", "collective-skipped"),
+)
+def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """Connections that failed after all retries, by errno text and pair of host and address."""
+    rows = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), processes)
+    if not rows.height:
+        return
+    hosts = hosts_of(rows)
+    targets = sorted({m.group(1).split("<")[0] for text in rows["message"].to_list() if (m := _ADDRESS.search(str(text)))})
+    reasons = sorted(
+        {
+            w
+            for text in rows["message"].to_list()
+            for w in (
+                "Connection refused",
+                "Connection timed out",
+                "No route to host",
+                "Network is unreachable",
+                "Connection reset by peer",
+            )
+            if w in str(text)
+        }
+    )
+    link = f"{', '.join(hosts[:4]) or 'a host'} to {', '.join(targets[:4]) or 'a peer'}"
+    yield Finding(
+        title=f"no connection from {link}: {', '.join(reasons) or 'failed after all retries'}",
+        summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} gave up after all retries. Which end is at fault needs a look at both.",
+        confidence="high",
+        hosts=hosts,
+        culprits=tuple(Culprit(link=f"{h} -> {t}") for h in (hosts[:4] or ("?",)) for t in (targets[:4] or ["?"])),
+        subject=("connect", *hosts, *reasons),
+        evidence=cite(rows, "gave up connecting"),
+        evidence_total=rows.height,
+        remedy="Check that the peer's process was up, then firewall, routes and interface between these hosts.",
+        prevention="Test the port range between all pairs of hosts in the job's prologue.",
+        would_refute=("the peer's process died before the first attempt",),
+        actions=(Action("check-network", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
+    )
+
+
+@rule(
+    name="ib-error",
+    code="NE13",
+    cause="ib-link",
+    severity="critical",
+    at_most=8,
+    explains=("connection-failed", "collective-stuck", "rank-died", "host-stall", "timeout", "gpu-stall", "collective-skipped"),
+)
+def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """Work completions with errors other than flushes, and port errors that NCCL's async thread reports, by host and device."""
+    wanted = pl.col("kind").is_in(["ib-completion", "ib-modify-qp", "ib-async-event", "ib-qp-retry"])
+    rows = where_reported(nccl_errors.filter(wanted & (pl.col("level") == "WARN")), processes)
+    # Status 5 (flush) only follows an earlier error; events such as a GID change or port active are no faults.
+    rows = rows.filter(
+        ~(pl.col("message").str.contains(r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR)") | pl.col("message").str.contains(r"with error 5,"))
+    )
+    rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains("port error|fatal|device fatal|link"))
+    if not rows.height:
+        return
+    for (host,), part in rows.group_by("host", maintain_order=True):
+        devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
+        message = str(part["message"][0])[:140]
+        yield Finding(
+            title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message}",
+            summary="The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer).",
+            confidence="high" if devices else "medium",
+            hosts=(str(host),) if host else (),
+            culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
+            subject=("ib", str(host), *devices),
+            evidence=cite(part, "reported by NCCL"),
+            evidence_total=part.height,
+            remedy="Check port state and error counters of this device and of its switch port; reseat or replace the cable.",
+            prevention="Watch link_downed, symbol and retry counters of all ports; drain hosts whose counters rise.",
+            would_refute=("clean counters on both ends and a peer that died first",),
+            actions=(
+                Action(
+                    "check-network", hosts=(str(host),) if host else (), command=f"ibstat {devices[0]}; perfquery" if devices else "ibstat"
+                ),
+            ),
+        )

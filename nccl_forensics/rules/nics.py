@@ -1,0 +1,229 @@
+"""Hosts that use fewer, slower or other RDMA devices than the job's other hosts, or than their GPUs need.
+
+## What it finds
+Compares the devices that NCCL lists on each host: one that is missing on some hosts, one that is slower, or a filter
+(NCCL_IB_HCA) that leaves fewer NICs than the host has GPUs.
+
+## Why it matters
+All ranks run at the pace of the slowest link of the ring; one missing port of eight costs every collective.
+
+## What would refute it
+The hosts are of different models on purpose.
+
+## What to do next
+ibstat on the named host; compare with a healthy neighbour; remove the filter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+
+
+@rule(
+    name="nic-underused", code="NI01", cause="nic-underused", severity="error", at_most=16, explains=("low-bus-bandwidth", "few-channels")
+)
+def nic_underused(
+    host_nics: pl.LazyFrame,
+    host_ranks: pl.LazyFrame,
+    settings: pl.LazyFrame | None,
+    *,
+    gpus_per_nic: Annotated[float, "GPUs per NIC above which a filtered host is called underused"] = 2.0,
+) -> Iterator[Finding]:
+    """Devices that some hosts lack, and filters that leave too few."""
+    per_host = {h: set(d) for h, d in host_nics.group_by("host").agg(pl.col("device")).sort("host").collect().iter_rows()}
+    gpus = dict(host_ranks.select("host", "n").collect().iter_rows())
+    if len(per_host) > 1:
+        usual = Counter(frozenset(d) for d in per_host.values()).most_common(1)[0][0]
+        everything = frozenset(set().union(*per_host.values()))
+        reference = usual if len(usual) == len(everything) else everything
+        for host, devices in per_host.items():
+            gone = sorted(reference - devices)
+            if not gone or len(devices) >= len(reference):
+                continue
+            rows = host_nics.filter(pl.col("host") != host).filter(pl.col("device").is_in(gone)).collect()
+            yield Finding(
+                title=f"{host} uses {len(devices)} of {len(reference)} NICs: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing",
+                summary="Other hosts of the job list these devices. A port that is down gives no warning; it is only missing from the list.",
+                confidence="high",
+                hosts=(host,),
+                culprits=tuple(Culprit(host=host, nic=d) for d in gone),
+                subject=("nic", host, *gone),
+                evidence=(
+                    *cite(rows, "another host uses this device"),
+                    *cite_absence(f"{', '.join(gone)} in NCCL's device list", (f"NCCL logs of {host}",)),
+                ),
+                remedy="Bring the port up or replace the cable; until then every ring runs over fewer links.",
+                prevention="Check that all ports are active in the job's prologue (ibstat).",
+                would_refute=("the host has fewer NICs by design",),
+                actions=(Action("check-network", hosts=(host,), command=f"ibstat {gone[0]}"),),
+            )
+    if settings is None:
+        return
+    filters = settings.filter(pl.col("name") == "NCCL_IB_HCA").collect()
+    for row in filters.iter_rows(named=True):
+        if str(row["value"]).startswith("^"):
+            continue
+        short = sorted(h for h in row["hosts"] if h in per_host and gpus.get(h, 0) > gpus_per_nic * len(per_host[h]))
+        if not short:
+            continue
+        n = len(per_host[short[0]])
+        yield Finding(
+            title=f"NCCL_IB_HCA={row['value']} leaves {n} NIC{'s' if n != 1 else ''} for {gpus[short[0]]} GPUs on {', '.join(short[:4])}",
+            summary="The filter decides how many NICs carry the traffic of all GPUs of a host.",
+            confidence="high",
+            hosts=tuple(short),
+            culprits=tuple(Culprit(host=h) for h in short),
+            subject=("NCCL_IB_HCA", str(row["value"])),
+            evidence=(
+                *cite([row], "the filter is set"),
+                *cite(host_nics.filter(pl.col("host").is_in(short)).collect(), "a device that is used"),
+            ),
+            remedy="Remove NCCL_IB_HCA, or list every NIC that is meant to carry GPU traffic.",
+            prevention="Compare the device list of NCCL with ibstat on one node after each image change.",
+            would_refute=("the hosts have no other NIC",),
+            actions=(Action("change-setting", hosts=tuple(short), command="unset NCCL_IB_HCA", confidence="high"),),
+        )
+
+
+@rule(
+    name="nic-slow",
+    code="NI02",
+    cause="ib-link",
+    severity="error",
+    at_most=16,
+    explains=("low-bus-bandwidth", "few-channels", "nic-underused"),
+)
+def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
+    """Devices that run slower than the same device of the other hosts, or than their neighbours."""
+    known = host_nics.filter(pl.col("speed_mbps").is_not_null() & (pl.col("speed_mbps") > 0)).collect()
+    if known["speed_mbps"].n_unique() < 2:
+        return
+    best = dict(known.group_by("device").agg(pl.col("speed_mbps").max()).iter_rows())
+    top = Counter(known["speed_mbps"].to_list()).most_common()
+    usual = max(top, key=lambda item: (item[1], item[0]))[0]
+    slow = [r for r in known.iter_rows(named=True) if r["speed_mbps"] < max(best[r["device"]], min(usual, best[r["device"]]))]
+    if not slow:
+        # All hosts alike, but one device slower than its neighbours on the same host.
+        slow = [r for r in known.iter_rows(named=True) if r["speed_mbps"] < usual and known.filter(pl.col("host") == r["host"]).height > 2]
+        if len(slow) * 3 > known.height:
+            return
+    hosts = sorted({str(r["host"]) for r in slow})
+    for host in hosts:
+        mine = [r for r in slow if r["host"] == host]
+        names = sorted(str(r["device"]) for r in mine)
+        speed, better = mine[0]["speed_mbps"], max(best[mine[0]["device"]], usual)
+        fine = known.filter(pl.col("speed_mbps") >= better).head(1)
+        yield Finding(
+            title=f"{', '.join(names[:8])} on {host} run{'s' if len(names) == 1 else ''} at {speed / 1000:g} Gb/s, others at {better / 1000:g}",
+            summary="The link trained at a lower width or speed; every collective that crosses it waits for it.",
+            confidence="high",
+            hosts=(host,),
+            culprits=tuple(Culprit(host=host, nic=n) for n in names),
+            subject=("nic-speed", host, *names[:8]),
+            evidence=(*cite(mine, "the slow device"), *cite(fine, "a device at full speed")),
+            remedy="Check cable, transceiver and port configuration; look at link width and speed on both ends (ibstat, mlxlink).",
+            prevention="Check the rate of every port in the job's prologue.",
+            would_refute=("the hosts have slower adapters by design",),
+            actions=(Action("check-network", hosts=(host,), command=f"ibstat {names[0]}"),),
+        )
+
+
+@rule(name="gdr-disabled", code="NI03", cause="gdr-disabled", severity="error", at_most=8, explains=("low-bus-bandwidth",))
+def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | None, processes: pl.LazyFrame) -> Iterator[Finding]:
+    """Hosts whose RDMA connections are staged through host memory while those of other hosts are not; all alike is a warning only."""
+    people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
+    rdma = nccl_connections.filter(
+        (pl.col("transport") == "NET") & ~pl.col("network").str.to_lowercase().is_in(["socket"]) & pl.col("host").is_not_null()
+    )
+    per_host = (
+        rdma.join(people, on=["host", "pid"], how="left")
+        .group_by("host")
+        .agg(
+            pl.col("gdr").fill_null(False).mean().alias("share"),
+            pl.col("rank").drop_nulls().unique().sort().alias("ranks"),
+            pl.col("source_id").filter(~pl.col("gdr").fill_null(False)).first(),
+            pl.col("line_no").filter(~pl.col("gdr").fill_null(False)).first(),
+        )
+        .sort("host")
+        .collect()
+    )
+    without = per_host.filter(pl.col("share") == 0)
+    if not without.height:
+        return
+    some = without.height < per_host.height
+    ranks = tuple(sorted({r for rs in without["ranks"].to_list() for r in rs}))
+    hosts = tuple(without["host"].to_list())
+    evidence = cite(without, "a connection without GPUDirect RDMA")
+    if nccl_network is not None:
+        off = (
+            nccl_network.filter((pl.col("item") == "gdr-nic") & (pl.col("value") == "Disabled") & pl.col("host").is_in(list(hosts)))
+            .sort("source_id", "line_no")
+            .head(4)
+        )
+        evidence += cite(off.collect(), "NCCL says that the NIC has no GPUDirect RDMA")
+    yield Finding(
+        title=f"no GPUDirect RDMA on {', '.join(hosts[:6])}" + (", while other hosts have it" if some else ""),
+        summary="Data is staged in host memory: nvidia-peermem or dma-buf support is missing, or the NIC is too far from the GPU.",
+        severity="error" if some else "warning",
+        confidence="high" if some else "medium",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+        subject=("gdr", *hosts),
+        evidence=evidence,
+        remedy="Load nvidia-peermem (or use a kernel and driver with dma-buf) on these hosts; check ACS/IOMMU.",
+        prevention="Check lsmod | grep nvidia_peermem in the job's prologue.",
+        would_refute=("the platform never had GPUDirect RDMA",),
+        actions=(Action("change-setting", hosts=hosts, command="modprobe nvidia-peermem"),),
+    )
+
+
+@rule(
+    name="socket-fallback",
+    code="NI04",
+    cause="socket-fallback",
+    severity="error",
+    at_most=4,
+    explains=("gdr-disabled", "low-bus-bandwidth", "few-channels"),
+)
+def socket_fallback(
+    networks: pl.LazyFrame, host_nics: pl.LazyFrame | None, host_ranks: pl.LazyFrame, nccl_connections: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """Hosts that talk over sockets while others of the job use RDMA, or although NCCL lists RDMA devices."""
+    if host_ranks.collect().height < 2:
+        return
+    chosen = networks.collect()
+    sockets = chosen.filter(pl.col("network").str.to_lowercase() == "socket")
+    others = chosen.filter(pl.col("network").str.to_lowercase() != "socket")
+    if not sockets.height:
+        return
+    devices = set(host_nics.select("host").collect()["host"].to_list()) if host_nics is not None else set()
+    meant = others.height > 0 or bool(devices & set(sockets["host"].to_list()))
+    ranks = tuple(sorted({r for rs in sockets["ranks"].to_list() for r in rs}))
+    hosts = tuple(sorted(set(sockets["host"].to_list())))
+    yield Finding(
+        title=f"{', '.join(hosts[:6])} {'talk' if len(hosts) != 1 else 'talks'} over TCP sockets"
+        + (", other hosts over RDMA" if others.height else ""),
+        summary="RDMA was there or meant to be."
+        if meant
+        else "No RDMA device is listed on these hosts; if they have none, this is as it should be.",
+        severity="error" if meant else "info",
+        confidence="high" if meant else "low",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=("socket", *hosts),
+        evidence=(*cite(sockets, "chose the network Socket"), *cite(others, "chose an RDMA network")),
+        remedy="Make RDMA devices visible in the container (libibverbs, /dev/infiniband) and unset NCCL_IB_DISABLE and NCCL_NET.",
+        prevention="Set NCCL_NET=IB so that NCCL fails instead of falling back.",
+        would_refute=("the hosts have no RDMA network",),
+        actions=(Action("change-setting", hosts=hosts, command="ibv_devices; ls /dev/infiniband"),),
+    )

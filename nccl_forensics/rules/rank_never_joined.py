@@ -1,0 +1,62 @@
+"""A communicator never got all its ranks.
+
+## What it finds
+Communicators whose size is known from the ranks that started, of which some ranks never show up in any log.
+
+## Why it matters
+Those that came wait in init until someone kills them; their logs look healthy and just end.
+
+## What would refute it
+The missing ranks' logs were not collected: look for their processes on the hosts.
+
+## What to do next
+Check that the processes of the missing ranks were started, on which host, and whether they wait on another address or in another job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words, verb
+
+
+@rule(
+    name="rank-never-joined",
+    code="IN01",
+    cause="rank-never-joined",
+    severity="critical",
+    at_most=8,
+    explains=("host-stall", "timeout", "connection-failed"),
+)
+def rank_never_joined(comms: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """One finding per communicator that nobody completed and that lacks ranks."""
+    rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
+    for (_,), part in rows.group_by("comm_key", maintain_order=True):
+        size = int(str(part["nranks"].max() or 0))
+        present = set(part["rank"].to_list())
+        missing = tuple(sorted(set(range(size)) - present))
+        if not missing or bool(part["completed"].any()) or size > 1_000_000:
+            continue
+        yield Finding(
+            title=f"{ranks_words(missing)} of {size} never joined; {len(present)} {verb(present, 'rank waits', 'ranks wait')} in init",
+            summary="The others started the communicator and never completed it. Nothing in the evidence comes from the missing ranks.",
+            confidence="high" if len(missing) * 2 <= size else "medium",
+            ranks=missing,
+            culprits=tuple(Culprit(rank=r) for r in missing),
+            subject=("never-joined", str(size)),
+            evidence=(
+                *cite(part, f"started with nranks {size} and never completed", at_most=8),
+                *cite_absence(f"an init line of {ranks_words(missing)}", ("all NCCL logs of the bundle",)),
+            ),
+            evidence_total=part.height + 1,
+            remedy="Find the processes of the missing ranks: not started, crashed before NCCL, or pointed at another master address.",
+            prevention="Let the launcher check that all ranks are up before init; set a short timeout for init_process_group.",
+            would_refute=(f"a log of {ranks_words(missing)} that shows it in this communicator",),
+            actions=(Action("collect-more", ranks=missing, command="ps -ef | grep python"),),
+            metrics={"missing": len(missing), "size": size},
+        )
