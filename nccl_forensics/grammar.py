@@ -199,6 +199,10 @@ class Grammar:
         """All kinds in the order of ``start``, each on the rows left that hold one of its words: those words are found in one scan."""
         if rows.is_empty():
             return
+        if len(self._order) <= _FEW:
+            for kind in self._order:
+                rows = _take(kind, text, rows, found)
+            return
         words = sorted({word for kind in self._order for word in kind.openers})
         found_words = text.gather(rows).str.extract_many(pl.Series([words], dtype=pl.List(pl.String)), overlapping=True)
         held = pl.DataFrame({"row": rows, "word": found_words})
