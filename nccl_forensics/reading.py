@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import polars as pl
+from polars.exceptions import PanicException
 
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
@@ -14,16 +17,26 @@ from nccl_forensics.tables import TABLES
 
 _HEAD = 64 << 10
 #: A text source is read in pieces of about this size, cut at line ends, so that memory does not grow with its length.
-CHUNK_BYTES = 64 << 20
+CHUNK_BYTES = 32 << 20
+#: How far back from the end of a piece an empty line is looked for: blocks seldom hold one.
+_LOOK_BACK = 64 << 10
 _LONGEST_LINE = 1 << 20
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+#: The bytes of a source; a mapped file is never copied whole unless a document format claims it.
+Content = bytes | mmap.mmap
 
 
 @dataclass(slots=True)
 class SourceReading:
-    """What all formats made of one source. For text: records + gap lines + foreign lines = lines."""
+    """What all formats made of one source. For text: records + gap lines + foreign lines = lines.
+
+    ``formats`` claimed the source or lines of it, ``filled`` are those of them that got something out of it.
+    """
 
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
     formats: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
     lines: int | None = None
     records: int = 0
     gap_lines: int = 0
@@ -33,25 +46,26 @@ class SourceReading:
     error: str | None = None
 
 
-def read_source(data: bytes) -> SourceReading:
+def read_source(data: Content) -> SourceReading:
     """Read one source with every format that claims it or lines of it."""
-    if not data:
+    if not len(data):
         return SourceReading(error="empty file")
-    head = data[:_HEAD]
-    problems: list[str] = []
+    head = bytes(data[:_HEAD])
+    broken: list[SourceReading] = []
     for document in document_formats():
         if not _sniffs(document, head):
             continue
+        data = data if isinstance(data, bytes) else data[:]
         result = _read_document(document, data)
-        if result.records or not _is_text(head):
+        if result.records:
             return result
-        problems.append(f"{document.name}: {result.frames['gaps']['reason'][0]}" if "gaps" in result.frames else document.name)
-    if not _is_text(head):
-        return SourceReading(error="binary content of no known kind")
-    result = _read_text(data)
-    if problems and not result.formats:
-        result.error = f"looks like a broken document ({'; '.join(problems)[:200]})"
-    return result
+        if result.gap_lines:
+            broken.append(result)
+    if not _is_text(_start(data)):
+        return broken[0] if broken else SourceReading(error=_binary(head))
+    text = _read_text(data)
+    # Where no text format knows it either, it is the broken document that it looks like.
+    return broken[0] if broken and not text.formats else text
 
 
 def _sniffs(document: DocumentFormat, head: bytes) -> bool:
@@ -61,36 +75,73 @@ def _sniffs(document: DocumentFormat, head: bytes) -> bool:
         return False
 
 
+def _start(data: Content) -> bytes:
+    """The first bytes, after the NULs that a rotated log starts with when its writer keeps its place in the file."""
+    head = bytes(data[:_HEAD])
+    if head.count(0) == len(head):
+        found = re.search(rb"[^\x00]", data)
+        return bytes(data[found.start() : found.start() + _HEAD]) if found else head
+    return head
+
+
 def _is_text(head: bytes) -> bool:
     """No binary: UTF-16 by its mark, else few control bytes other than TAB, LF, CR, ESC and runs of NUL (torn network appends)."""
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if head[:2] in _UTF16:
         return True
     stripped = head.replace(b"\x00", b"") or b"\x01"
     odd = sum(stripped.count(bytes([b])) for b in range(32) if b not in (9, 10, 13, 27, 12, 8))
-    high = sum(1 for b in stripped[:4096] if b >= 0x80)
-    return odd * 20 < len(stripped) and (high * 3 < len(stripped[:4096]) or _decodes(stripped[:4096])) and len(stripped) * 4 >= len(head)
+    start = stripped[:4096]
+    high = sum(1 for b in start if b >= 0x80)
+    return odd * 20 < len(stripped) and (high * 3 < len(start) or _is_utf8(start)) and len(stripped) * 4 >= len(head)
 
 
-def _decodes(piece: bytes) -> bool:
-    return piece.decode("utf-8", "ignore").encode()[:-4] in piece or len(piece.decode("utf-8", "ignore").encode()) > 0.9 * len(piece)
+def _is_utf8(piece: bytes) -> bool:
+    return len(piece.decode("utf-8", "ignore").encode()) > 0.9 * len(piece)
+
+
+#: What unreadable files are, so that the report can say more than "binary".
+_BINARY: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG", "a PNG picture"),
+    (b"\xff\xd8\xff", "a JPEG picture"),
+    (b"GIF8", "a GIF picture"),
+    (b"%PDF", "a PDF document"),
+    (b"\x7fELF", "an ELF program or core dump"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive, which is not unpacked"),
+    (b"Rar!", "a RAR archive, which is not unpacked"),
+    (b"\x04\x22\x4d\x18", "LZ4 data, which is not unpacked"),
+    (b"\x1f\x9d", "data of compress(1), which is not unpacked"),
+    (b"SQLite format 3\x00", "an SQLite database of no known kind"),
+    (b"LPKSHHRH", "a journal of systemd (export it: journalctl --file F -o short-iso)"),
+    (b"PAR1", "a Parquet file"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x80", "a pickle of no known kind"),
+)
+
+
+def _binary(head: bytes) -> str:
+    kind = next((words for magic, words in _BINARY if head.startswith(magic)), None)
+    return f"not read: {kind}" if kind else "binary content of no known kind"
 
 
 def _read_document(document: DocumentFormat, data: bytes) -> SourceReading:
     try:
         reading = document.read(data)
-    except Exception as problem:
-        reading = Reading(gaps=(Gap(f"unreadable: {type(problem).__name__}: {problem}"[:200]),))
-    result = SourceReading(formats=(document.name,), records=reading.records)
-    for name, frame in reading.frames.items():
-        result.frames[name] = TABLES[name].conform(frame)
-    result.gap_lines = len(reading.gaps)
+        frames = {name: TABLES[name].conform(frame) for name, frame in reading.frames.items()}
+    except (Exception, PanicException) as problem:
+        reading, frames = Reading(gaps=(_unreadable(problem),)), {}
+    result = SourceReading(frames, (document.name,), gap_lines=len(reading.gaps))
+    result.records = reading.records or sum(f.height for f in frames.values())
+    if result.records:
+        result.filled = result.formats
     if reading.gaps:
         result.frames["gaps"] = _gap_frame(document.name, reading.gaps)
-        if not reading.records:
+        if not result.records:
             result.error = f"{document.name}: {reading.gaps[0].reason}"
-    if not result.records:
-        result.records = sum(f.height for n, f in result.frames.items() if n != "gaps")
     return result
+
+
+def _unreadable(problem: BaseException, line_no: int | None = None) -> Gap:
+    return Gap(f"unreadable: {type(problem).__name__}: {problem}"[:200], line_no, line_no)
 
 
 def _gap_frame(name: str, gaps: tuple[Gap, ...]) -> pl.DataFrame:
@@ -102,126 +153,150 @@ def _gap_frame(name: str, gaps: tuple[Gap, ...]) -> pl.DataFrame:
     )
 
 
-def _read_text(data: bytes) -> SourceReading:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        data = data.decode("utf-16", "replace").encode("utf-8", "replace")
-    total = SourceReading(lines=0)
-    parts: dict[str, list[pl.DataFrame]] = {}
-    used: set[str] = set()
-    first = 1
+@dataclass(slots=True)
+class _Sum:
+    """What the pieces of one text source add up to."""
+
+    result: SourceReading
+    parts: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    filled: set[str] = field(default_factory=set)
+
+    def add(self, name: str, frame: pl.DataFrame) -> None:
+        if frame.height:
+            self.parts.setdefault(name, []).append(frame)
+
+
+def _read_text(data: Content) -> SourceReading:
+    if data[:2] in _UTF16:
+        data = data[:].decode("utf-16", "replace").encode("utf-8", "replace")
+    result = SourceReading(lines=0)
+    total = _Sum(result)
+    lines = 0
     for piece in _pieces(data):
-        count = _read_piece(piece, first, total, parts, used)
-        first += count
-    total.lines = first - 1
-    total.formats = tuple(f.name for f in text_formats() if f.name in used)
-    for name, frames in sorted(parts.items()):
-        total.frames[name] = pl.concat(frames)
-    if "unmodelled" in total.frames:
+        lines += _read_piece(piece, lines + 1, total)
+    result.lines = lines
+    names = [f.name for f in text_formats()]
+    result.formats = tuple(n for n in names if n in total.used)
+    result.filled = tuple(n for n in names if n in total.filled)
+    for name, parts in sorted(total.parts.items()):
+        frame = parts[0] if len(parts) == 1 else pl.concat(parts)
+        ordered = len(parts) > 1 and "line_no" in frame.columns
+        result.frames[name] = frame.sort("line_no", nulls_last=True, maintain_order=True) if ordered else frame
+    if "unmodelled" in result.frames:
         shapes = (
-            total.frames["unmodelled"]
+            result.frames["unmodelled"]
             .group_by("format", "shape", maintain_order=True)
             .agg(pl.col("line_no").min(), pl.col("end_line").first(), pl.col("count").sum())
         )
-        total.frames["unmodelled"] = TABLES["unmodelled"].conform(shapes)
-    return total
+        result.frames["unmodelled"] = TABLES["unmodelled"].conform(shapes)
+    return result
 
 
-def _pieces(data: bytes) -> Iterator[bytes]:
+def _pieces(data: Content) -> Iterator[bytes]:
+    """Pieces that end with a line, and with an empty one if one is near."""
     start = 0
     while start < len(data):
         end = start + CHUNK_BYTES
         if end >= len(data):
             yield data[start:]
             return
-        cut = data.rfind(b"\n", start, end)
+        cut = data.rfind(b"\n\n", max(start, end - _LOOK_BACK), end) + 1 or data.rfind(b"\n", start, end)
         cut = data.find(b"\n", end) if cut < 0 else cut
         cut = len(data) - 1 if cut < 0 else cut
         yield data[start : cut + 1]
         start = cut + 1
 
 
-def _read_piece(piece: bytes, first: int, total: SourceReading, parts: dict[str, list[pl.DataFrame]], used: set[str]) -> int:
-    body = piece[:-1] if piece.endswith(b"\n") else piece
+def _read_piece(piece: bytes, first: int, total: _Sum) -> int:
+    """Read a piece that starts at line ``first``; returns how many lines it has."""
+    lines = peel(_split(piece, first, total.result))
+    count = lines.height
+    none = pl.select(pl.repeat(False, count, dtype=pl.Boolean)).to_series()
+    records, torn = none, none
+    anchored = _anchored(lines)
+    if anchored is not None:
+        waiting = lines.filter(anchored)
+        for text_format in text_formats():
+            holds = waiting["text"].str.contains_any(list(text_format.anchors))
+            if not holds.any():
+                continue
+            taken = records | torn
+            hit = _mask(waiting["line_no"].filter(holds), first, none)
+            reading = _safely(text_format, Text(lines.with_columns(hit=hit).filter(~taken)))
+            claimed = _mask(reading.lines, first, none)
+            given_up = _mask(_numbers(reading.gaps), first, none)
+            fresh = claimed & ~taken
+            records = records | fresh
+            torn = torn | (given_up & ~taken & ~claimed)
+            if reading.gaps:
+                total.used.add(text_format.name)
+                total.add("gaps", _gap_frame(text_format.name, reading.gaps))
+            if fresh.any():
+                total.used.add(text_format.name)
+                total.filled.add(text_format.name)
+                waiting = lines.filter(anchored & ~records & ~torn)
+            for name, frame in reading.frames.items():
+                total.add(name, frame)
+            if reading.unmodelled.len():
+                vague = _mask(reading.unmodelled, first, none) & fresh
+                total.result.unmodelled += int(vague.sum() or 0)
+                total.add("unmodelled", _shapes(text_format.name, lines.filter(vague)))
+    total.result.records += int(records.sum() or 0)
+    total.result.gap_lines += int(torn.sum() or 0)
+    total.result.foreign += count - int((records | torn).sum() or 0)
+    return count
+
+
+def _split(piece: bytes, first: int, result: SourceReading) -> pl.DataFrame:
+    """The lines of a piece. A last line without LF counts as one, as ``sed`` counts it."""
+    body = piece.removesuffix(b"\n")
+    if first == 1:
+        body = body.removeprefix(b"\xef\xbb\xbf")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
         text = body.decode("utf-8", "replace")
-        total.invalid_utf8 += text.count("\N{REPLACEMENT CHARACTER}")
+        result.invalid_utf8 += text.count("\N{REPLACEMENT CHARACTER}") - body.count("\N{REPLACEMENT CHARACTER}".encode())
+    del body
     column = pl.Series("text", [text]).str.split("\n").explode()
-    count = column.len()
-    lines = pl.DataFrame({"line_no": pl.int_range(first, first + count, dtype=pl.UInt32(), eager=True), "text": column})
+    lines = pl.DataFrame({"line_no": pl.int_range(first, first + column.len(), dtype=pl.UInt32(), eager=True), "text": column})
     if int(str(column.str.len_bytes().max() or 0)) > _LONGEST_LINE:
         lines = lines.with_columns(text=pl.col("text").str.head(_LONGEST_LINE))
-    lines = peel(lines)
-    formats = _wanted(lines)
-    state = pl.Series("state", [0], dtype=pl.UInt8()).extend_constant(0, count - 1)
-    for text_format, hit in formats:
-        offered = lines.with_columns(hit=hit).filter(state == 0) if used or parts else lines.with_columns(hit=hit)
-        if not bool(offered["hit"].any()):
-            continue
-        reading = _safely(text_format, Text(offered))
-        claimed = _mask(reading.lines, first, count)
-        for name, frame in reading.frames.items():
-            if frame.height:
-                parts.setdefault(name, []).append(TABLES[name].conform(frame))
-        if reading.gaps:
-            parts.setdefault("gaps", []).append(_gap_frame(text_format.name, reading.gaps))
-            numbers = [n for g in reading.gaps if g.line_no is not None for n in range(g.line_no, (g.end_line or g.line_no) + 1)]
-            torn = _mask(pl.Series(numbers, dtype=pl.UInt32()), first, count) & (state == 0) & ~claimed
-            state = pl.select(pl.when(torn).then(pl.lit(2, dtype=pl.UInt8())).otherwise(state)).to_series()
-        fresh = claimed & (state == 0)
-        if bool(fresh.any()) or reading.gaps:
-            used.add(text_format.name)
-        state = pl.select(pl.when(fresh).then(pl.lit(1, dtype=pl.UInt8())).otherwise(state)).to_series()
-        if reading.unmodelled.len():
-            total.unmodelled += reading.unmodelled.n_unique()
-            parts.setdefault("unmodelled", []).append(_shapes(text_format.name, reading.unmodelled, lines, first))
-    total.records += int((state == 1).sum())
-    total.gap_lines += int((state == 2).sum())
-    total.foreign += int((state == 0).sum())
-    return count
+    return lines
 
 
-def _wanted(lines: pl.DataFrame) -> list[tuple[TextFormat, pl.Series]]:
-    """The formats with an anchor somewhere in these lines, each with its hits. One scan for all anchors, then one for each format found."""
-    formats = text_formats()
-    anchors = sorted({a for f in formats for a in f.anchors})
-    if not anchors:
-        return []
-    found = lines["text"].str.contains_any(anchors)
-    if not bool(found.any()):
-        return []
-    some = lines.filter(found)
-    present: list[tuple[TextFormat, pl.Series]] = []
-    for text_format in formats:
-        hit_some = some["text"].str.contains_any(list(text_format.anchors))
-        if bool(hit_some.any()):
-            numbers = some["line_no"].filter(hit_some)
-            present.append((text_format, _mask(numbers, int(lines["line_no"][0]), lines.height)))
-    return present
+def _anchored(lines: pl.DataFrame) -> pl.Series | None:
+    """Which lines hold an anchor of any format: one scan for all of them. None where there is none."""
+    anchors = sorted({a for f in text_formats() for a in f.anchors})
+    found = lines["text"].str.contains_any(anchors) if anchors else None
+    return found if found is not None and found.any() else None
 
 
-def _mask(numbers: pl.Series, first: int, count: int) -> pl.Series:
-    """Boolean per line of the piece."""
+def _mask(numbers: pl.Series, first: int, none: pl.Series) -> pl.Series:
+    """Boolean per line of the piece; ``none`` is such a mask that is false everywhere."""
     if not numbers.len():
-        return pl.select(pl.repeat(False, count)).to_series()
-    frame = pl.DataFrame({"i": (numbers.cast(pl.Int64) - first)}).filter(pl.col("i").is_between(0, count - 1)).unique()
-    base = pl.select(pl.repeat(False, count)).to_series()
-    return base.scatter(frame["i"].to_list(), True) if frame.height else base
+        return none
+    places = numbers.cast(pl.Int64) - first
+    return none.clone().scatter(places.filter((places >= 0) & (places < none.len())), True)
+
+
+def _numbers(gaps: tuple[Gap, ...]) -> pl.Series:
+    return pl.Series([n for g in gaps if g.line_no is not None for n in range(g.line_no, (g.end_line or g.line_no) + 1)], dtype=pl.UInt32())
 
 
 def _safely(text_format: TextFormat, text: Text) -> Reading:
+    """What a format makes of a text; a format that falls over costs a gap, and the others go on."""
     try:
-        return text_format.read(text)
-    except Exception as problem:
-        numbers = text.hits["line_no"]
-        reason = f"unreadable: {type(problem).__name__}: {problem}"[:200]
-        return Reading(gaps=(Gap(reason, int(numbers[0]), int(numbers[0])),))
+        reading = text_format.read(text)
+        frames = {name: TABLES[name].conform(frame) for name, frame in reading.frames.items()}
+        return Reading(frames, reading.lines, reading.gaps, reading.unmodelled)
+    except (Exception, PanicException) as problem:
+        return Reading(gaps=(_unreadable(problem, int(text.hits["line_no"][0])),))
 
 
-def _shapes(name: str, numbers: pl.Series, lines: pl.DataFrame, first: int) -> pl.DataFrame:
-    picked = lines.filter(_mask(numbers, first, lines.height)).select(
-        "line_no", pl.col("text").str.replace_all(r"0x[0-9a-f]+", "#").str.replace_all(r"[0-9]+", "#").str.head(160).alias("shape")
-    )
-    counted = picked.group_by("shape", maintain_order=True).agg(pl.col("line_no").min(), pl.len().alias("count"))
+def _shapes(name: str, lines: pl.DataFrame) -> pl.DataFrame:
+    """One row for each distinct text with its numbers folded."""
+    folded = pl.col("text").str.replace_all(r"0x[0-9a-f]+", "#").str.replace_all(r"[0-9]+", "#").str.head(160).alias("shape")
+    counted = lines.select("line_no", folded).group_by("shape", maintain_order=True).agg(pl.col("line_no").min(), pl.len().alias("count"))
     return TABLES["unmodelled"].conform(counted.with_columns(format=pl.lit(name)))
