@@ -193,7 +193,10 @@ def _explained(writer: _Writer, root: Found, verdict: Verdict, people: Mapping[i
         "remedy": f.remedy or None,
         "prevention": f.prevention or None,
         "actions": [_action(a) for a in f.actions],
-        "alternatives": [{"cause": c, "culprits": [{"rank": r} for r in ranks], "against": why} for c, ranks, why in f.alternatives],
+        "alternatives": [
+            {"cause": c, "culprits": [writer.culprit(Culprit(rank=r), people) for r in ranks], "against": why}
+            for c, ranks, why in f.alternatives
+        ],
         "would_refute": list(f.would_refute),
     }
 

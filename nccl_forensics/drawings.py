@@ -35,7 +35,9 @@ def timeline(exhibit: TimelineExhibit) -> str:
     """Rows are classes of ranks, columns sequence numbers; the first divergence is banded and named."""
     drawn = exhibit.drawn
     width = _LABEL + _CELL * len(drawn.columns) + 2
-    height = _HEAD + _ROW * len(drawn.rows) + 4
+    detailed = any(" " in c.text for r in drawn.rows for c in r.cells)
+    row_height = _ROW + (15 if detailed else 0)
+    height = _HEAD + row_height * len(drawn.rows) + 4
     body: list[str] = []
     for n, column in enumerate(drawn.columns):
         x = _LABEL + n * _CELL
@@ -45,7 +47,7 @@ def timeline(exhibit: TimelineExhibit) -> str:
             body.append(_text(x + _CELL / 2, 16, "first divergence", "label strong-bad", "middle"))
         body.append(_text(x + _CELL / 2, 36, f"#{column}", "mono head" if not first else "mono head strong", "middle"))
     for n, row in enumerate(drawn.rows):
-        y = _HEAD + n * _ROW
+        y = _HEAD + n * row_height
         names = cut(f"{'rank' if len(row.ranks) == 1 else 'ranks'} {rank_list(row.ranks, 3)}", 25)
         below = " · ".join(
             t for t in (f"{len(row.ranks):,} ranks" if len(row.ranks) > 1 and "ranks)" not in names else "", plain(row.host, 40)) if t
@@ -53,22 +55,26 @@ def timeline(exhibit: TimelineExhibit) -> str:
         body.append(_text(0, y + 19, names, "row strong"))
         body.append(_text(0, y + 34, cut(below, 27), "label"))
         for k, cell in enumerate(row.cells):
-            body.append(_cell(_LABEL + k * _CELL + _GAP / 2, y + 2, cell))
+            body.append(_cell(_LABEL + k * _CELL + _GAP / 2, y + 2, row_height - _GAP, cell))
     return _svg(width, height, exhibit.statement, body)
 
 
-def _cell(x: float, y: float, cell: Cell) -> str:
-    width, height = _CELL - _GAP, _ROW - _GAP
+def _cell(x: float, y: float, height: float, cell: Cell) -> str:
+    """Operation, what it was called with, and the state, in a line each."""
+    width = _CELL - _GAP
     name = plain(cell.text, 80)
+    op, _, detail = name.partition(" ")
     room = int((width - 16) / _LETTER)
     parts = [
         f"<g><title>{escape(f'{name}: {CELL_WORDS[cell.state]}' if name else CELL_WORDS[cell.state])}</title>",
-        f'<rect x="{x:g}" y="{y:g}" width="{width}" height="{height}" rx="4" class="cell s-{cell.state}"/>',
+        f'<rect x="{x:g}" y="{y:g}" width="{width}" height="{height:g}" rx="4" class="cell s-{cell.state}"/>',
     ]
     if name:
-        parts.append(_text(x + 8, y + 17, cut(name, room), f"mono on-{cell.state}"))
+        parts.append(_text(x + 8, y + 17, cut(op, room), f"mono on-{cell.state}"))
+    if detail:
+        parts.append(_text(x + 8, y + 32, cut(detail, room + 1), f"mono small-digits on-{cell.state}"))
     word = CELL_WORDS[cell.state]
-    parts.append(_text(x + 8, y + (32 if name else 24), word, f"small on-{cell.state}"))
+    parts.append(_text(x + 8, y + height - 8 if name else y + height / 2 + 4, word, f"small on-{cell.state}"))
     parts.append("</g>")
     return "".join(parts)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_forensics.extras import Cell, ChannelCount, Event, Extras, GroupTimeline, Host, StackClass, TimelineRow
+from nccl_forensics.extras import Cell, ChannelCount, Event, Extras, GroupTimeline, Host, StackClass, TimelineRow, Wait
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation import ROWS, amount, moment, number, part, rows, sentence, text, words
 from nccl_forensics.words import rank_list, verb
@@ -24,6 +24,8 @@ STATE_WORDS = {
     "dead": "dead",
     "ok": "no sign of trouble",
 }
+#: What a host is called of which the evidence does not tell the name.
+UNKNOWN_HOST = "host unknown"
 #: States of one position of a group.
 CELL_WORDS = {**STATE_WORDS, "missing": "never entered", "unknown": "not recorded"}
 #: What a drawing or table holds before it says "and N more".
@@ -72,21 +74,21 @@ class ClusterExhibit:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Who waits for whom."""
+    """Who waits for whom. ``final``: of the ranks waited for no wait is known."""
 
     waiting: str
     waited_for: str
     where: str
     why: str
+    final: bool
 
 
 @dataclass(frozen=True, slots=True)
 class StackExhibit:
-    """Ranks in one stack. The last ``shared`` frames are the same in all classes."""
+    """Ranks in one stack: ``own`` frames, then those that all classes share. ``tag`` says why it stands out, empty where it does not."""
 
     who: str
-    count: int
-    odd: bool
+    tag: str
     where: str
     own: tuple[str, ...]
     shared: tuple[str, ...]
@@ -138,23 +140,16 @@ class Exhibits:
 
 def exhibit(report: Mapping[str, object], extras: Extras) -> Exhibits:
     """The exhibits of a report."""
+    blamed = {r for c in rows(part(report, "verdict"), "culprits") if (r := number(c, "rank")) is not None}
     diverging = sorted(extras.timeline, key=lambda t: t.first_divergence is None)
     return Exhibits(
         timelines=tuple(_timeline(t) for t in diverging[:GROUPS]),
         more_timelines=max(0, len(diverging) - GROUPS),
-        waits=tuple(
-            Edge(
-                _ranks(w.waiting),
-                _ranks(w.waited_for),
-                " of ".join(t for t in (_operation(w.op, w.seq), plain(w.group, 80)) if t),
-                plain(w.why, 300),
-            )
-            for w in extras.waits[:EDGES]
-        ),
+        waits=_edges(extras.waits),
         waits_statement=_waits_statement(extras),
         more_waits=max(0, len(extras.waits) - EDGES),
-        stacks=_stacks(extras.stacks),
-        stacks_statement=_stacks_statement(extras.stacks),
+        stacks=_stacks(extras.stacks, blamed),
+        stacks_statement=_stacks_statement(extras.stacks, blamed),
         more_stacks=max(0, len(extras.stacks) - STACKS),
         cluster=_cluster(extras.cluster) if extras.cluster else None,
         processes=_processes(extras) if extras.processes else None,
@@ -165,6 +160,12 @@ def exhibit(report: Mapping[str, object], extras: Extras) -> Exhibits:
         events_statement=_events_statement(extras.events),
         measures=tuple(_measures(report)),
     )
+
+
+def _table(caption: str, columns: Sequence[str], body: Sequence[tuple[Item, ...]], more: int = 0, search: tuple[str, ...] = ()) -> Table:
+    """A table without the columns that no row fills."""
+    kept = [n for n in range(len(columns)) if n == 0 or any(row[n].text for row in body)]
+    return Table(caption, tuple(columns[n] for n in kept), tuple(tuple(row[n] for n in kept) for row in body), more, search)
 
 
 def _ranks(numbers: Iterable[int], at_most: int = 8) -> str:
@@ -192,15 +193,13 @@ def _where(path: str | None, line: int | None, record: str | None = None) -> str
 
 def _timeline(timeline: GroupTimeline) -> TimelineExhibit:
     drawn = _drawn(timeline)
-    name = " ".join(
-        t for t in (plain(timeline.desc, 60) or plain(timeline.group, 60), f"({plain(timeline.group, 40)})" if timeline.desc else "") if t
-    )
+    name = _group_name(timeline)
     facts = [
         f"{timeline.size:,} ranks" if timeline.size is not None else "",
         f"communicator {plain(timeline.comm_id, 60)}" if timeline.comm_id else "",
     ]
     said = ", ".join(f for f in facts if f)
-    title = f"Process group {name}" + (f": {said}" if said else "")
+    title = sentence(name) + (f": {said}" if said else "")
     body = []
     for row in timeline.rows[:TIMELINE_ROWS]:
         cells = [_kept(row, timeline, column) for column in drawn.columns]
@@ -208,13 +207,21 @@ def _timeline(timeline: GroupTimeline) -> TimelineExhibit:
         body.append(
             (Item(_ranks(row.ranks)), Item(plain(row.host, 60)), *(_cell_item(c) for c in cells), Item(first, "where" if first else "text"))
         )
-    table = Table(
+    table = _table(
         f"Operations of {name} by sequence number",
         ("Ranks", "Host", *(f"#{c}" for c in drawn.columns), "Evidence"),
         tuple(body),
         max(0, len(timeline.rows) - TIMELINE_ROWS),
     )
     return TimelineExhibit(title, _timeline_statement(timeline), drawn, table)
+
+
+def _group_name(timeline: GroupTimeline) -> str:
+    """The group as it is given, where that says already what it is; else description and name."""
+    group, desc = plain(timeline.group, 60), plain(timeline.desc, 60)
+    if group.startswith(("process group", "communicator", "group")):
+        return group
+    return f"process group {desc} ({group})" if desc and desc != group else f"process group {group}"
 
 
 def _cell_item(cell: Cell) -> Item:
@@ -277,6 +284,22 @@ def _timeline_statement(timeline: GroupTimeline) -> str:
 # --- who waits for whom, stacks --------------------------------------------------------------------------------------------------
 
 
+def _edges(waits: Sequence[Wait]) -> tuple[Edge, ...]:
+    """Edges that end the waiting stand first."""
+    waiting = {r for w in waits for r in w.waiting}
+    ordered = sorted(waits, key=lambda w: not w.waited_for or bool(waiting & set(w.waited_for)))
+    return tuple(
+        Edge(
+            _ranks(w.waiting),
+            _ranks(w.waited_for),
+            " of ".join(t for t in (_operation(w.op, w.seq), plain(w.group, 80)) if t),
+            plain(w.why, 300),
+            bool(w.waited_for) and not waiting & set(w.waited_for),
+        )
+        for w in ordered[:EDGES]
+    )
+
+
 def _waits_statement(extras: Extras) -> str:
     if not extras.waits:
         return ""
@@ -293,8 +316,13 @@ def _waits_statement(extras: Extras) -> str:
     return f"{_ranks(waiting).capitalize()} wait for each other: the waiting has no outside end."
 
 
-def _stacks(stacks: Sequence[StackClass]) -> tuple[StackExhibit, ...]:
-    shown = sorted(stacks, key=lambda s: not s.odd_one_out)[:STACKS]
+def _stands_out(stack: StackClass, blamed: set[int]) -> int:
+    """0 for ranks at fault, 1 for an odd one out, 2 for the rest."""
+    return 0 if blamed and blamed >= set(stack.ranks) else 1 if stack.odd_one_out else 2
+
+
+def _stacks(stacks: Sequence[StackClass], blamed: set[int]) -> tuple[StackExhibit, ...]:
+    shown = sorted(stacks, key=lambda s: _stands_out(s, blamed))[:STACKS]
     shared = _shared([s.frames for s in shown])
     out = []
     for stack in shown:
@@ -303,8 +331,7 @@ def _stacks(stacks: Sequence[StackClass]) -> tuple[StackExhibit, ...]:
         out.append(
             StackExhibit(
                 _ranks(stack.ranks),
-                len(stack.ranks),
-                stack.odd_one_out,
+                ("at fault", "odd one out", "")[_stands_out(stack, blamed)],
                 _where(stack.path, stack.line),
                 own[:FRAMES],
                 frames[len(frames) - shared :][:FRAMES],
@@ -326,16 +353,21 @@ def _shared(stacks: Sequence[tuple[str, ...]]) -> int:
     return count
 
 
-def _stacks_statement(stacks: Sequence[StackClass]) -> str:
+def _stacks_statement(stacks: Sequence[StackClass], blamed: set[int]) -> str:
     if not stacks:
         return ""
-    odd = [s for s in stacks if s.odd_one_out]
     if len(stacks) == 1:
         return f"All {len(stacks[0].ranks):,} ranks with a stack stand in the same place."
-    if odd:
-        top = plain(odd[0].frames[0], 120) if odd[0].frames else "a stack of its own"
-        return f"{_ranks(odd[0].ranks).capitalize()} {verb(odd[0].ranks, 'stands', 'stand')} elsewhere than the others: in {top}."
-    return f"{sum(len(s.ranks) for s in stacks):,} ranks stand in {len(stacks)} different places."
+    odd = sorted((s for s in stacks if _stands_out(s, blamed) < 2), key=lambda s: _stands_out(s, blamed))
+    if not odd:
+        return f"{sum(len(s.ranks) for s in stacks):,} ranks stand in {len(stacks)} different places."
+    places = [f"{_ranks(s.ranks)} in {plain(s.frames[0], 120) if s.frames else 'an empty stack'}" for s in odd[:3]]
+    rest = f"; {len(odd) - 3} more classes of ranks in other places" if len(odd) > 3 else ""
+    return sentence(
+        f"{places[0]}{''.join('; ' + p for p in places[1:])}{rest}.".replace(
+            " in ", " stands in " if len(odd[0].ranks) == 1 else " stand in ", 1
+        )
+    )
 
 
 # --- cluster and processes -------------------------------------------------------------------------------------------------------
@@ -372,7 +404,7 @@ def _cluster(hosts: Sequence[Host]) -> ClusterExhibit:
         )
         for h in ordered[:ROWS]
     )
-    table = Table("Hosts and the state of their ranks", ("Host", "Host state", "Ranks", "Note"), body, max(0, len(ordered) - ROWS))
+    table = _table("Hosts and the state of their ranks", ("Host", "Host state", "Ranks", "Note"), body, max(0, len(ordered) - ROWS))
     return ClusterExhibit(_cluster_statement(hosts), drawn, more, table)
 
 
@@ -391,8 +423,8 @@ def _cluster_statement(hosts: Sequence[Host]) -> str:
     said = []
     for state in sorted(by_state, key=_TELLING.__getitem__):
         numbers = by_state[state]
-        homes = [plain(h.name, 40) for h in hosts if any(s.state == state for s in h.seats)]
-        where = f" on {', '.join(homes)}" if len(homes) <= 3 else f" on {len(homes):,} hosts"
+        homes = [plain(h.name, 40) for h in hosts if any(s.state == state for s in h.seats) and h.name not in ("", UNKNOWN_HOST)]
+        where = "" if not homes else f" on {', '.join(homes)}" if len(homes) <= 3 else f" on {len(homes):,} hosts"
         said.append(f"{_ranks(numbers, 4)} {STATE_WORDS[state]}{where}")
     return sentence("; ".join(said) + ".") if said else f"{len(hosts):,} hosts; no rank could be placed on them."
 
@@ -421,7 +453,7 @@ def _processes(extras: Extras) -> Table:
         f"rank{p.rank} {p.rank} {plain(p.host, 80)} {STATE_WORDS[p.state]} {plain(p.last_collective, 80)}".lower() for p in shown
     )
     columns = ("Rank", "Local", "Host", "Pid", "GPU", "NCCL", "State", "Exit", "Last collective")
-    return Table("Processes of the run, those at fault first", columns, body, max(0, len(ordered) - ROWS), search)
+    return _table("Processes of the run, those at fault first", columns, body, max(0, len(ordered) - ROWS), search)
 
 
 # --- transports, settings, events ------------------------------------------------------------------------------------------------
@@ -452,7 +484,7 @@ def _transports(extras: Extras) -> Tabled:
             for r in connections[:ROWS]
         )
         columns = ("From", "To", "Transport", "Network", "GPUDirect", "Channels", "Connections")
-        tables.append(Table("How ranks reach each other", columns, body, max(0, len(connections) - ROWS)))
+        tables.append(_table("How ranks reach each other", columns, body, max(0, len(connections) - ROWS)))
     if channels:
         tables.append(_channels(channels))
     return Tabled(said, tuple(tables))
@@ -470,7 +502,7 @@ def _channels(channels: Sequence[ChannelCount]) -> Table:
         for c in channels[:ROWS]
     )
     columns = ("Communicator", "Ranks", "Collective channels", "P2P channels", "NVLS channels")
-    return Table("Channels of each communicator", columns, body, max(0, len(channels) - ROWS))
+    return _table("Channels of each communicator", columns, body, max(0, len(channels) - ROWS))
 
 
 def _settings(extras: Extras) -> Tabled:
@@ -488,7 +520,7 @@ def _settings(extras: Extras) -> Tabled:
             name = Item(plain(setting.name, 80), "code") if n == 0 else Item("")
             state = Item("differs" if setting.differs else "", "state", "culprit") if n == 0 and setting.differs else Item("")
             body.append((name, Item(plain(value, 160), "code"), Item(plain(who, 120)), state))
-    return Tabled(said, (Table("Settings by value", ("Setting", "Value", "Ranks", ""), tuple(body), max(0, len(ordered) - ROWS)),))
+    return Tabled(said, (_table("Settings by value", ("Setting", "Value", "Ranks", ""), tuple(body), max(0, len(ordered) - ROWS)),))
 
 
 def _events(events: Sequence[Event], decisive: frozenset[str]) -> tuple[EventText, ...]:
@@ -613,4 +645,4 @@ def _measured(caption: str, keys: Sequence[tuple[str, str]], items: Sequence[Map
     body = tuple(
         tuple(Item(amount(row.get(key)), "text" if isinstance(row.get(key), str) else "num") for key, _ in keys) for row in items[:ROWS]
     )
-    return Table(caption, tuple(label for _, label in keys), body, max(0, (total or len(items)) - ROWS))
+    return _table(caption, tuple(label for _, label in keys), body, max(0, (total or len(items)) - ROWS))

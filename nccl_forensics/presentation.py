@@ -231,6 +231,7 @@ class Presentation:
     rules_clean: tuple[RuleText, ...]
     rules_skipped: tuple[RuleText, ...]
     rules_crashed: tuple[RuleText, ...]
+    checks: str
     skipped_by_missing: tuple[tuple[str, str], ...]
     thresholds: tuple[tuple[str, str, str], ...]
     sources: tuple[SourceText, ...]
@@ -297,6 +298,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         rules_clean=tuple(r for r in rules if r.status == "clean"),
         rules_skipped=skipped,
         rules_crashed=tuple(r for r in rules if r.status == "crashed"),
+        checks=_checks(rules),
         skipped_by_missing=_by_missing(skipped),
         thresholds=tuple((r.rule, name, value) for r in rules for name, value in r.thresholds),
         sources=tuple(texts[:ROWS]),
@@ -307,7 +309,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         sources_with_gaps=tuple(t for t, s in zip(texts, sources, strict=True) if number(s, "gaps") and not t.error)[:ROWS],
         gaps=tuple(_gap(g) for g in gaps[:50]),
         more_gaps=max(0, (number(report, "gaps_total") or len(gaps)) - 50),
-        checklist=tuple(_check(c, findings) for c in rows(report, "checklist")[:ROWS]),
+        checklist=tuple(_check(c, findings) for c in sorted(rows(report, "checklist"), key=_answer_order)[:ROWS]),
         ranks_missing=rank_list(ranks(case, "ranks_missing")),
         versions=_versions(case, generator),
     )
@@ -447,12 +449,13 @@ def _opinion(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
     cause = text(verdict, "cause")
     summary = text(verdict, "summary")
     hosts = list(dict.fromkeys(text(c, "host", 80) for c in culprits if c.get("host") is not None))
+    title = because[0].title if because else summary
     return Opinion(
         cause=cause,
         meaning=CAUSES.get(cause, ""),
         confidence=text(verdict, "confidence"),
-        title=because[0].title if because else summary,
-        summary=summary,
+        title=title,
+        summary=_beyond(title, summary) if because else summary,
         who=_who(culprits),
         who_is=_who_is(culprits),
         hosts=_joined(hosts),
@@ -523,7 +526,7 @@ def _finding(finding: Json, every: Mapping[str, Json], extras: Extras, at_most: 
     suppressed = part(finding, "suppressed")
     until = text(suppressed, "until", 40)
     numbers, hosts = ranks(finding, "ranks"), words(finding, "hosts", 80)
-    title, summary = text(finding, "title", 300), text(finding, "summary")
+    title, summary = sentence(text(finding, "title", 300)), text(finding, "summary")
     return FindingText(
         id=ident,
         anchor=anchor(ident),
@@ -533,10 +536,10 @@ def _finding(finding: Json, every: Mapping[str, Json], extras: Extras, at_most: 
         severity=text(finding, "severity", 20),
         confidence=text(finding, "confidence", 20),
         title=title,
-        summary=summary if summary != title else "",
+        summary=_beyond(title, summary),
         ranks=ranks_words(numbers) if numbers else "",
         hosts=_joined(hosts),
-        explained_by=text(every[parent], "title", 300) if parent in every else parent,
+        explained_by=sentence(text(every[parent], "title", 300)) if parent in every else parent,
         explained_by_anchor=anchor(parent) if parent in every else "",
         suppressed=(text(suppressed, "reason") or "no reason given") + (f" (until {until})" if until else "") if suppressed else "",
         quotes=tuple(_quote(e, extras.contexts.get((str(finding.get("id")), n), ())) for n, e in enumerate(evidence)),
@@ -564,6 +567,15 @@ def _rule(rule: Json) -> RuleText:
         text(rule, "error", 300),
         tuple((plain(k, 60), amount(v)) for k, v in sorted(part(rule, "thresholds").items())),
     )
+
+
+def _checks(rules: Sequence[RuleText]) -> str:
+    """What became of all checks, in one phrase."""
+    counts = {status: sum(r.status == status for r in rules) for status in ("found", "clean", "skipped", "crashed")}
+    found = "No check" if not counts["found"] else "1 check" if counts["found"] == 1 else f"{counts['found']} checks"
+    clean = f"{counts['clean']} {'was' if counts['clean'] == 1 else 'were'} clean"
+    crashed = f", {counts['crashed']} crashed" if counts["crashed"] else ""
+    return f"{found} found something, {clean}, {counts['skipped']} could not be made for want of evidence{crashed}"
 
 
 def _by_missing(skipped: Sequence[RuleText]) -> tuple[tuple[str, str], ...]:
@@ -597,7 +609,11 @@ def _source(source: Json) -> SourceText:
 def _gap(gap: Json) -> GapText:
     numbers, hosts = ranks(gap, "ranks"), words(gap, "hosts", 80)
     who = " · ".join(p for p in (ranks_words(numbers) if numbers else "", _joined(hosts, 4)) if p)
-    return GapText(text(gap, "what", 300), text(gap, "why"), who, command(gap))
+    return GapText(sentence(text(gap, "what", 300)), sentence(text(gap, "why")), who, command(gap))
+
+
+def _answer_order(check: Json) -> int:
+    return {"bad": 0, "ok": 1}.get(text(check, "answer", 20), 2)
 
 
 def _check(check: Json, findings: Mapping[str, FindingText]) -> CheckText:
@@ -653,7 +669,7 @@ def _particulars(case: Json) -> tuple[tuple[str, str], ...]:
         ("Communicators", amount(number(case, "communicators"))),
         ("Process groups", amount(number(case, "process_groups"))),
     )
-    return tuple((k, v) for k, v in pairs if v)
+    return tuple((k, v) for k, v in pairs if v and v != "0")
 
 
 def _versions(case: Json, generator: Json) -> tuple[tuple[str, str], ...]:
@@ -666,11 +682,18 @@ def _versions(case: Json, generator: Json) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _beyond(title: str, summary: str) -> str:
+    """A summary without the title that it opens with."""
+    if summary[: len(title)].lower() != title.lower():
+        return summary
+    return sentence(summary[len(title) :].lstrip(" .:;,"))
+
+
 def _headline(status: str, opinion: Opinion, verdict: Json, outcome: str, skipped: Sequence[RuleText]) -> tuple[str, str]:
     summary = opinion.summary
     if status == "explained":
         title = opinion.title or f"{opinion.who or 'The job'}: {opinion.meaning or opinion.cause}"
-        return sentence(title), summary if summary != title else ""
+        return sentence(title), _beyond(title, summary)
     if status == "unexplained":
         said = f"The job {outcome}" if outcome and outcome != "finished" else "The job failed"
         return f"{said}, and nothing handed in proves why", summary
@@ -680,5 +703,6 @@ def _headline(status: str, opinion: Opinion, verdict: Json, outcome: str, skippe
             if skipped
             else "Every check had what it needed."
         )
-        return "No fault was found in what was handed in", f"{summary} {rest}".strip()
+        title = "No fault was found in what was handed in"
+        return title, f"{_beyond(title, summary)} {rest}".strip()
     return "What was handed in does not tell whether anything went wrong", summary

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nccl_forensics.extras import Cell, Extras, GroupTimeline, StackClass, TimelineRow, Wait
+from nccl_forensics.extras import Cell, Extras, GroupTimeline, Process, StackClass, TimelineRow, Wait
 from nccl_forensics.render import asset
 from nccl_forensics.reporters import html
 from tests.reporters.samples import SAMPLES, hang, healthy, hostile, insufficient, large, measured, unexplained
@@ -145,7 +145,7 @@ def test_every_exhibit_is_a_sentence_with_a_table():
     words = Page(render(hang())).words
     assert "At #18 ranks 0-2, 4-7 (7 ranks) wait in all_reduce; rank 3 called broadcast instead." in words
     assert "Ranks 0-2, 4-7 (7 ranks) wait for rank 3, of which no wait is known." in words
-    assert "Rank 3 stands elsewhere than the others: in broadcast" in words
+    assert "Rank 3 stands in broadcast (torch" in words
     assert "Rank 3 at fault on trn-a; ranks 0-2, 4-7 (7 ranks) waiting on trn-a, trn-b." in words
     assert "NCCL_P2P_DISABLE differs between ranks." in words
 
@@ -281,3 +281,26 @@ def test_a_browser_runs_the_page_without_complaint(name, tmp_path):
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     assert re.search(r'<html[^>]*class="js"', done.stdout)
     assert done.stdout.count('class="canvas js-plotly-plot"') == (3 if name == "measured" else 0)
+
+
+def test_only_a_rank_that_waits_for_nobody_ends_the_waiting():
+    extras = Extras(waits=(Wait((0,), (1,)), Wait((1,), (2,))))
+    text = html.render(healthy().report, extras)
+    assert '<span class="end to">rank 2</span>' in text
+    assert '<span class="end from">rank 1</span>' in text
+    assert text.index(">rank 2<") < text.index(">rank 0<")
+
+
+def test_what_an_operation_was_called_with_stands_below_it():
+    row = TimelineRow((0,), (Cell("all_reduce [[64,64]] Float", "waiting"),))
+    text = html.render(healthy().report, Extras(timeline=(GroupTimeline("0", (5,), (row,), first_divergence=5),)))
+    assert ">all_reduce<" in text
+    assert ">[[64,64]] Float<" in text
+
+
+def test_a_column_that_nothing_fills_is_left_out():
+    sample = hang()
+    bare = Extras(processes=(Process(0, "ok", pid=7),))
+    headers = re.search(r"Processes of the run.*?</thead>", html.render(sample.report, bare), re.S)[0]
+    assert ">Pid<" in headers
+    assert ">NCCL<" not in headers
