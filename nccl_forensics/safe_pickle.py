@@ -45,60 +45,57 @@ def is_pickle(head: bytes) -> bool:
 
 _OPCODES = {bytes([ord(op.code)]) for op in pickletools.opcodes if op.name not in ("STOP", "PROTO")}
 
-#: GET of a memo entry, as a pattern, and PUT into one (whose number has to be small).
-_GET = rb"(?:h.|j...\x00)"
-
-
-def _run(index_bytes: int) -> re.Pattern[bytes]:
-    """A run of opcodes that push plain values or fill lists and dicts. Memo numbers may have ``index_bytes`` bytes other than zero.
-
-    A GET that leads to TUPLE2 or stands before a string ends the run: there it counts whether it is a string.
-    """
-    get = rb"(?!" + _GET + rb"(?:X|" + _GET + rb"?\x86))" + _GET
-    put = rb"q.|r" + b"." * index_bytes + rb"\x00" * (4 - index_bytes)
-    number = rb"K.|M..|J....|G.{8}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"
-    return re.compile(rb"(?:[(}\]aesuN\x88\x89]|" + get + rb"|" + put + rb"|" + number + rb")*+", re.DOTALL)
-
-
-_RUNS = {size: _run(size) for size in (1, 2, 3)}
+_GET = rb"(?:h.|j....)"
+#: A run of opcodes that push plain values or fill lists and dicts. A GET that leads to TUPLE2 or stands before a string ends it, because
+#: there it counts whether it gets a string. PUT ends it, because it can change what a memo number holds.
+_RUN = re.compile(
+    rb"(?:[(}\]aesuN\x88\x89]|(?!"
+    + _GET
+    + rb"(?:X|"
+    + _GET
+    + rb"?\x86))"
+    + _GET
+    + rb"|K.|M..|J....|G.{8}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9}))*+",
+    re.DOTALL,
+)
+_X, _H, _J, _Q, _R, _TUPLE2 = b"Xhjqr\x86"
 
 
 def _is_torch_like(data: bytes) -> bool:
     """All opcodes are among those torch writes, in the way it uses them: nothing can go wrong with it. False means: look closer."""
     if data[:2] != b"\x80\x02" or len(data) >= 1 << 30:
         return False
-    run = _RUNS[1 if len(data) < 1 << 8 else 2 if len(data) < 1 << 16 else 3].match
-    strings: set[int] = set()
+    strings: set[int] = set()  # memo numbers that hold a string
     at, end = 2, len(data)
     pushed = 0  # strings on top of the stack, as far as just pushed
+    literal = False  # the last opcode pushed a new string
     while at < end:
         opcode = data[at]
         if opcode == _X:
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-            pushed += 1
-            if data[at : at + 1] == b"q":
-                strings.update(data[at + 1 : at + 2])
-                at += 2
-            elif data[at : at + 1] == b"r" and data[at + 4 : at + 5] == b"\x00":
-                strings.add(int.from_bytes(data[at + 1 : at + 5], "little"))
-                at += 5
-        elif opcode == _H:
-            pushed = pushed + 1 if strings.issuperset(data[at + 1 : at + 2]) else 0
-            at += 2
-        elif opcode == _J:
-            pushed = pushed + 1 if int.from_bytes(data[at + 1 : at + 5], "little") in strings else 0
-            at += 5
+            pushed, literal = pushed + 1, True
+            continue
+        if opcode in (_Q, _R):
+            width = 2 if opcode == _Q else 5
+            number = int.from_bytes(data[at + 1 : at + width], "little")
+            if number > end:
+                return False
+            (strings.add if literal else strings.discard)(number)
+            at += width
+        elif opcode in (_H, _J):
+            width = 2 if opcode == _H else 5
+            pushed = pushed + 1 if int.from_bytes(data[at + 1 : at + width], "little") in strings else 0
+            at += width
         elif opcode == _TUPLE2 and pushed >= 2:
             at, pushed = at + 1, 0
         else:
-            after = run(data, at)
+            after = _RUN.match(data, at)
             if after is None or after.end() == at:
                 return data[at : at + 1] == b"."
             at, pushed = after.end(), 0
+        literal = False
     return False
 
-
-_X, _H, _J, _TUPLE2 = b"Xhj\x86"
 
 #: What an opcode takes off the stack (-1: down to the mark) where that is not nothing.
 _TAKES = {"APPEND": 1, "SETITEM": 2, "POP": 1, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
