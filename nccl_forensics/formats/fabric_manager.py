@@ -30,7 +30,8 @@ def read(text: Text) -> Reading:
     if grammar.kind.null_count() == lines.height:
         return Reading()
     parts = [_rows(lines, kind, frame) for kind, frame in grammar.frames.items()]
-    rows = pl.concat(parts, how="diagonal_relaxed").sort("line_no")
+    empty = pl.DataFrame(schema={"number": pl.Int32(), "port": pl.Int32()})
+    rows = pl.concat([*parts, empty], how="diagonal_relaxed").sort("line_no")
     errors = rows.filter(pl.col("kind") == "switch-error").with_columns(
         code=pl.col("number"), link=pl.col("port"), fatal=pl.col("severity") == "fatal", reporter=pl.lit("fabric-manager")
     )
