@@ -21,10 +21,8 @@ from nccl_forensics.store import Store
 from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
 
-#: Tables that tell of a job, so that "nothing wrong" can be said at all.
-_JOB = frozenset(
-    {"nccl_comms", "nccl_ops", "fr_dumps", "worker_exits", "watchdog", "exceptions", "stacks", "trace_events", "bandwidth_tests"}
-)
+#: Tables that by themselves do not tell how a job or its machines fared.
+_SILENT = frozenset({"sources", "gaps", "unmodelled"})
 Progress = Callable[[str, int, int], None]
 
 
@@ -92,7 +90,7 @@ def _run(store: Store, run: Run, overrides: Mapping[str, Mapping[str, Value]] | 
     frame = resolver.get("failures")
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(outcomes, signs, bool(store.present & _JOB))
+    verdict = judge(outcomes, signs, bool(store.present - _SILENT))
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

@@ -70,10 +70,10 @@ class Score:
 
 def cases() -> list[Case]:
     """All cases of the bundled fixtures and, where it is there, of the corpus."""
-    found = []
+    found: list[Case] = []
     for place in (ROOT / "fixtures" / "incidents", *(corpus_root() / kind for kind in ("lab", "nccl-stub", "public"))):
-        for truth in sorted(place.glob("*/truth.json")):
-            found.append(Case(f"{place.name}/{truth.parent.name}", truth.parent / "evidence", json.loads(truth.read_text())))
+        truths = sorted(place.glob("*/truth.json"))
+        found += [Case(f"{place.name}/{t.parent.name}", t.parent / "evidence", json.loads(t.read_text())) for t in truths]
     return found
 
 
@@ -121,7 +121,9 @@ def summary(scores: list[Score]) -> dict[str, dict[str, int]]:
     out: dict[str, dict[str, int]] = {}
     for s in scores:
         place = s.name.split("/")[0]
-        row = out.setdefault(place, dict.fromkeys(("cases", "right", "cause", "culprits", "blamed", "loud_healthy", "high", "high_right"), 0))
+        row = out.setdefault(
+            place, dict.fromkeys(("cases", "right", "cause", "culprits", "blamed", "loud_healthy", "high", "high_right"), 0)
+        )
         row["cases"] += 1
         row["right"] += s.right
         row["cause"] += s.cause_right

@@ -46,13 +46,19 @@ from nccl_forensics.words import ranks_words
         "collective-skipped",
     ),
 )
-def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding per setting that differs."""
+def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame, nccl_tails: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per setting that differs. A line that is missing counts only where the process has a log of its own: in a shared one
+    lines get torn and lost."""
+    shared = nccl_tails.group_by("source_id").agg(pl.col("pid").n_unique().alias("n")).filter(pl.col("n") > 1).select("source_id")
+    crowded = nccl_tails.join(shared, on="source_id").select("host", "pid").unique()
+    unsure = set(
+        processes.join(crowded, on=["host", "pid"]).filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list()
+    )
     everyone = set(processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null()).select("rank").collect()["rank"].to_list())
     differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
     for (name,), part in differing.group_by("name", maintain_order=True):
         shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True)}
-        unset = everyone - set().union(*shown.values())
+        unset = everyone - unsure - set().union(*shown.values())
         classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}
         if len(classes) < 2:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import polars as pl
 
-from nccl_forensics.alignment import Reading, deviants, expect, period, read_divergence
+from nccl_forensics.alignment import Reading, deviants, expect, read_divergence
 from nccl_forensics.views import view
 
 DIVERGENCES = {
@@ -163,11 +163,15 @@ def _usual(by_rank: dict[int, dict[int, dict[str, object]]], at: int, name: str,
             row = by_rank[rank][seq]
             if row["call_site"] == site and own is not None and row["op"] == own["op"] and row[name] is not None:
                 return str(row[name])
-    step = period(_history(by_rank, at))
-    for rank in sorted(by_rank):
-        before = by_rank[rank].get(at - step) if step is not None else None
-        if before is not None and rank in here and before["op"] == here[rank]["op"] and before[name] is not None:
-            return str(before[name])
+    # Without code lines: where the same operation followed the same operation before.
+    for rank in sorted(here):
+        seqs, op = by_rank[rank], here[rank]["op"]
+        before = seqs.get(at - 1)
+        for seq in sorted((s for s in seqs if s < at), reverse=True):
+            row, previous = seqs[seq], seqs.get(seq - 1)
+            same_place = (previous["op"] if previous else None) == (before["op"] if before else None)
+            if row["op"] == op and same_place and row[name] is not None:
+                return str(row[name])
     return None
 
 

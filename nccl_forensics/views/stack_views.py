@@ -1,18 +1,18 @@
-"""What each rank's main thread is doing, from whatever sampler saw it."""
+"""What each rank's main thread is doing, from whatever sampler saw it, and which ranks stand apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
-from nccl_forensics.facts.stack_places import COLLECTIVES, HINTS, LIBRARY, P2P, PLACES
+from nccl_forensics.stack_places import place_of, role_of, standing
+from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
 
 THREAD_STATES = {
     "rank": pl.Int32(),
     "pid": pl.Int64(),
     "host": pl.String(),
+    "role": pl.String(),
     "sampler": pl.String(),
     "sample": pl.UInt32(),
     "samples": pl.UInt32(),
@@ -21,6 +21,8 @@ THREAD_STATES = {
     "op": pl.String(),
     "user_frame": pl.String(),
     "active": pl.Boolean(),
+    "by_name": pl.Boolean(),
+    "stands_for": pl.UInt32(),
     "reason": pl.String(),
     "frames": pl.List(pl.String()),
     "source_id": pl.UInt32(),
@@ -28,40 +30,20 @@ THREAD_STATES = {
     "end_line": pl.UInt32(),
     "record": pl.String(),
 }
-#: Which sampler speaks for a process where several saw it: plain Python stacks first.
-_TRUST = {"py-spy": 0, "py-spy-json": 1, "pystack": 2, "faulthandler": 3, "gdb": 4}
-
-
-def place_of(frames: Sequence[str], active: bool | None) -> tuple[str, str | None, str | None, str]:
-    """(place, operation, user frame, reason) of a stack, innermost frame first."""
-    user = next((f for f in frames if not LIBRARY.search(f)), None)
-    for index, frame in enumerate(frames[:24]):
-        plain = frame.replace("_exception_logger.<locals>.", "")
-        for pattern, place in ((P2P, "p2p"), (COLLECTIVES, "collective")):
-            match = pattern.match(plain)
-            if match:
-                return place, match.group(1), user, f"frame {index}: {frame}"
-    for known in PLACES:
-        for index, frame in enumerate(frames[: known.depth]):
-            if known.pattern.search(frame):
-                return known.name, None, user, f"frame {index}: {frame}"
-    own = [f for f in frames if not LIBRARY.search(f)][:3]
-    for place, hint in HINTS:
-        for frame in own:
-            if hint.match(frame):
-                return place, None, user, f"by the name of the user's function: {frame}"
-    if frames and frames[0].startswith(("sleep", "time.sleep")):
-        return "sleep", None, user, f"frame 0: {frames[0]}"
-    if user is not None:
-        return ("compute" if active else "user-code"), None, user, f"innermost user frame: {user}"
-    return "unknown", None, None, "no frame that tells"
+#: Which sampler speaks for a process where several saw it: plain Python stacks first. py-spy record leaves out threads that wait.
+_TRUST = {"py-spy": 0, "py-spy-json": 1, "pystack": 2, "faulthandler": 3, "gdb": 4, "py-spy-raw": 8}
+_ALIVE = ("active", "Has the GIL")
 
 
 @view(rows="processes x samples")
 def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
     """The main thread of each process, the latest sample of its most trusted sampler: ``place`` (collective, p2p, data-loader, lock,
-    gil, checkpoint, gc, cuda-sync, backward, file-io, compile, import, sleep, compute, user-code, unknown), ``op``, ``user_frame``,
-    ``moved`` (its samples differ), with the frame that decided in ``reason``."""
+    gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, compute, user-code, unknown),
+    ``op``, ``user_frame``, ``moved`` (its samples show progress), with the frame that decided in ``reason``; ``by_name`` where only a
+    name of the user's code hints at it.
+
+    ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here.
+    """
     by_pid: dict[int, tuple[int | None, str | None]] = {}
     if processes is not None:
         for pid, rank, host in processes.filter(pl.col("pid").is_not_null()).select("pid", "rank", "host").collect().iter_rows():
@@ -72,31 +54,110 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
     mains = stacks.filter(pl.col("is_main") & (pl.col("depth") > 0)).sort("source_id", "sample", "line_no", nulls_last=True).collect()
     people: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for row in mains.iter_rows(named=True):
+        role = role_of(row["frames"])
         rank, host = by_pid.get(row["pid"], (None, None)) if row["pid"] is not None else (None, None)
         if rank is None and row["hint_scope"] == "global":
             rank = row["hint_rank"]
         if rank is None:
             rank = by_source.get(row["source_id"])
+        rank = rank if role is None else None
         key = ("rank", rank) if rank is not None else ("pid", row["pid"], row["source_id"] if row["pid"] is None else None, row["heading"])
-        people.setdefault(key, []).append(row | {"rank": rank, "host": host or row["hint_host"]})
-    out = []
-    for rows in people.values():
-        best = min(_TRUST.get(str(r["sampler"]), 9) for r in rows)
-        chosen = [r for r in rows if _TRUST.get(str(r["sampler"]), 9) == best]
-        last = chosen[-1]
-        active = True if str(last["state"] or "").startswith("active") else (False if last["state"] == "idle" else None)
-        place, op, user, reason = place_of(list(last["frames"] or []), active)  # type: ignore[call-overload]
-        out.append(
-            {name: last.get(name) for name in THREAD_STATES if name in last}
-            | {
-                "samples": len(chosen),
-                "moved": len({tuple(r["frames"] or []) for r in chosen}) > 1,  # type: ignore[arg-type]
-                "place": place,
-                "op": op,
-                "user_frame": user,
-                "active": active,
-                "reason": reason,
-            }
-        )
-    out.sort(key=lambda r: (r["rank"] is None, int(str(r["rank"] or 0)), str(r["pid"]), str(r["source_id"])))
+        people.setdefault(key, []).append(row | {"rank": rank, "host": host or row["hint_host"], "role": role})
+    out = [_state(rows) for rows in people.values()]
+    out.sort(key=lambda r: (r["rank"] is None, int(str(r["rank"] or 0)), str(r["pid"]), str(r["source_id"]), str(r["line_no"])))
     return pl.DataFrame(out, schema=THREAD_STATES, infer_schema_length=None).lazy()
+
+
+def _state(rows: list[dict[str, object]]) -> dict[str, object]:
+    best = min(_TRUST.get(str(r["sampler"]), 9) for r in rows)
+    chosen = [r for r in rows if _TRUST.get(str(r["sampler"]), 9) == best]
+    # A profile has no last sample: the stack seen most often speaks.
+    last = max(chosen, key=lambda r: int(str(r["times"] or 0))) if best == _TRUST["py-spy-raw"] else chosen[-1]
+    state = str(last["state"] or "")
+    active = True if state.startswith(_ALIVE) else (False if state == "idle" else None)
+    found = standing(_frames(last), active)
+    return {name: last.get(name) for name in THREAD_STATES if name in last} | {
+        "samples": len(chosen),
+        "moved": moved([_frames(r) for r in chosen]),
+        "place": found.place,
+        "op": found.op,
+        "user_frame": found.user_frame,
+        "active": active,
+        "by_name": found.by_name,
+        "reason": found.reason,
+    }
+
+
+def _frames(row: dict[str, object]) -> list[str]:
+    frames = row["frames"]
+    return [str(f) for f in frames] if isinstance(frames, list) else []
+
+
+ODD_STACKS = {
+    "rank": pl.Int32(),
+    "pid": pl.Int64(),
+    "host": pl.String(),
+    "place": pl.String(),
+    "op": pl.String(),
+    "user_frame": pl.String(),
+    "shared_frame": pl.String(),
+    "parts_at": pl.String(),
+    "others_at": pl.String(),
+    "others_op": pl.String(),
+    "others": pl.List(pl.Int32()),
+    "others_text": pl.String(),
+    "others_count": pl.UInt32(),
+    "reason": pl.String(),
+    "sure": pl.Boolean(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "end_line": pl.UInt32(),
+    "record": pl.String(),
+    "peer_source_id": pl.UInt32(),
+    "peer_line_no": pl.UInt32(),
+    "peer_record": pl.String(),
+}
+
+
+@view(rows="processes")
+def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
+    """Processes that stand apart from the others by their stacks, also where no rank is known: where they stand, the frame at which
+    their stack parts from that of the others (``parts_at``), and where the others are (``others_at``, ``others_op``).
+
+    ``sure`` where most wait for others and these do not. Processes that move between samples are not named.
+    """
+    rows = thread_states.filter(pl.col("role").is_null()).collect().to_dicts()
+    people: dict[int | str, dict[str, object]] = {}
+    samples: list[tuple[int | str, list[str]]] = []
+    for row in rows:
+        key = row["rank"] if row["rank"] is not None else f"pid {row['pid']}" if row["pid"] is not None else f"stack {row['line_no']}"
+        # The same number may stand for processes of several hosts.
+        key = f"{key} on {row['host']}" if key in people else key
+        people[key] = row
+        samples += [(key if n == 0 else f"{key} #{n + 1}", row["frames"]) for n in range(int(row["stands_for"] or 1))]
+    still = {key for key, row in people.items() if not row["moved"]}
+    out = []
+    for odd in odd_ones_out(samples):
+        for key in odd.keys:
+            if key not in still:
+                continue
+            peer = next((people[k] for k in odd.others if k in people), None)
+            out.append(
+                {name: people[key].get(name) for name in ("rank", "pid", "host", "source_id", "line_no", "end_line", "record")}
+                | {name: getattr(odd, name) for name in ("shared_frame", "parts_at", "others_at", "others_op", "reason", "sure")}
+                | {
+                    "place": odd.standing.place,
+                    "op": odd.standing.op,
+                    "user_frame": odd.standing.user_frame,
+                    "others": [k for k in odd.others if isinstance(k, int)],
+                    "others_text": key_list(odd.others),
+                    "others_count": len(odd.others),
+                    "peer_source_id": peer["source_id"] if peer else None,
+                    "peer_line_no": peer["line_no"] if peer else None,
+                    "peer_record": peer["record"] if peer else None,
+                }
+            )
+    return pl.DataFrame(out, schema=ODD_STACKS, infer_schema_length=None).lazy()
+
+
+__all__ = ["ODD_STACKS", "THREAD_STATES", "odd_stacks", "place_of", "thread_states"]

@@ -1,0 +1,47 @@
+# make demo: set up and analyse a bundled incident.   make test: set up and run all checks and tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+
+.PHONY: demo test lint types pytest docs docs-check score lock bench clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/nccl-forensics analyze fixtures/incidents/skipped-collective-8r/evidence --output out/demo
+
+test: lint types docs-check pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest -n 2
+
+# Every case with a truth, against the floors in tests/score_floor.json.
+score: $(STAMP)
+	$(BIN)/python -m tests.score
+
+docs: $(STAMP)
+	$(BIN)/python -m tests.generate_docs
+
+docs-check: $(STAMP)
+	$(BIN)/python -m tests.generate_docs --check
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.bench_grammar
+
+# What is tested today is what a fresh install gets tomorrow.
+lock: $(STAMP)
+	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check > constraints.txt
+
+clean:
+	rm -rf $(VENV) out build dist

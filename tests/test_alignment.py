@@ -1,0 +1,50 @@
+"""Aligning one rank's operations with its peers'."""
+
+from __future__ import annotations
+
+from nccl_forensics.alignment import deviants, expect, period, read_divergence
+
+STEP = ["gather", "reduce", "scatter", "loss"]
+
+
+def test_the_next_operation_is_foretold_by_the_steps_before() -> None:
+    assert expect([*STEP, *STEP, "gather"], 3) == ["reduce", "scatter", "loss"]
+
+
+def test_nothing_is_foretold_without_a_repetition() -> None:
+    assert expect(["a", "b", "c"], 2) == []
+
+
+def test_the_step_length_is_the_smallest_repetition() -> None:
+    assert period([*STEP, *STEP]) == 4
+    assert period(["a", "b", "c"]) is None
+
+
+def test_a_rank_whose_next_operations_are_its_peers_later_ones_has_skipped() -> None:
+    reading = read_divergence([*STEP, *STEP, "gather"], ["reduce", "scatter", "loss"], ["scatter", "loss"])
+    assert (reading.kind, reading.skipped, reading.sure) == ("skipped", 1, True)
+
+
+def test_a_rank_that_goes_on_in_step_after_its_odd_call_has_called_something_else() -> None:
+    reading = read_divergence([*STEP, "gather"], ["reduce", "scatter", "loss"], ["broadcast", "scatter", "loss"])
+    assert reading.kind == "different"
+
+
+def test_an_odd_last_call_is_a_skip_only_if_the_steps_foretell_it() -> None:
+    history = [*STEP, *STEP, "gather"]
+    assert read_divergence(history, ["reduce"], ["scatter"]).kind == "skipped"
+    assert read_divergence(history, ["reduce"], ["broadcast"]).kind == "different"
+
+
+def test_an_additional_call_is_neither() -> None:
+    reading = read_divergence(STEP, ["reduce", "scatter", "loss"], ["probe", "reduce", "scatter", "loss"])
+    assert reading.kind == "extra"
+
+
+def test_the_minority_deviates() -> None:
+    assert deviants({0: "a", 1: "a", 2: "b"}, None) == ((2,), "a", True)
+
+
+def test_a_tie_is_uncertain_unless_the_steps_before_decide_it() -> None:
+    assert deviants({0: "a", 1: "b"}, None)[2] is False
+    assert deviants({0: "a", 1: "b"}, "b") == ((0,), "b", True)

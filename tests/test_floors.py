@@ -1,0 +1,81 @@
+"""The floors of the architecture: a module imports only from below, and each heavy library has one home."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.corpus import ROOT
+
+PACKAGE = ROOT / "nccl_forensics"
+#: From the top down. A module belongs to the first floor that names it or its folder.
+FLOORS: list[set[str]] = [
+    {"cli"},
+    {"api"},
+    {"pictures", "assemble", "runs", "config"},
+    {"reporters"},
+    {"figures", "render", "drawings", "exhibits", "presentation"},
+    {"verdict"},
+    {"rules", "rules_shared", "rules_hosts"},
+    {"views"},
+    {"engine", "store"},
+    {"reading", "prefixes"},
+    {"formats"},
+    {"grammar", "bundle", "archives", "alignment", "safe_pickle", "safe_xml", "blocks"},
+    {"tables"},
+    {"facts"},
+    {"registry", "evidence", "extras", "words", "model"},
+    {"errors", "units", "resources", "masking", "plain", "pci", "__init__"},
+]
+HOMES = {
+    "lark": {"grammar"},
+    "click": {"cli"},
+    "jinja2": {"render"},
+    "plotly": {"figures"},
+    "pebble": {"engine"},
+    "zstandard": {"archives"},
+}
+
+
+def floor_of(name: str) -> int:
+    for index, floor in enumerate(FLOORS):
+        if name in floor:
+            return index
+    raise AssertionError(f"nccl_forensics.{name} stands on no floor: add it to FLOORS")
+
+
+def imports(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{a.name}" for a in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+    return found
+
+
+def modules() -> list[tuple[str, Path]]:
+    return [(file.relative_to(PACKAGE).parts[0].removesuffix(".py"), file) for file in sorted(PACKAGE.rglob("*.py"))]
+
+
+def test_a_module_imports_only_from_its_own_floor_or_below() -> None:
+    wrong = []
+    for name, file in modules():
+        for target in imports(file):
+            parts = target.split(".")
+            if parts[0] != "nccl_forensics" or len(parts) < 2 or parts[1] == "__version__":
+                continue
+            if floor_of(parts[1]) < floor_of(name):
+                wrong.append(f"{file.relative_to(ROOT)} imports {target}")
+    assert not wrong
+
+
+def test_each_heavy_library_has_one_home() -> None:
+    wrong = []
+    for name, file in modules():
+        for target in imports(file):
+            top = target.split(".")[0]
+            if top in HOMES and name not in HOMES[top]:
+                wrong.append(f"{file.relative_to(ROOT)} imports {target}")
+    assert not wrong

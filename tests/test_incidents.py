@@ -1,0 +1,53 @@
+"""Whole-program tests: bundled incidents against their truth, floors over the corpus, the same bytes twice, a schema for every report."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+
+import jsonschema
+import orjson
+import pytest
+
+from nccl_forensics.api import analyze
+from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reporters import json_report
+from tests.corpus import ROOT, corpus_root
+from tests.score import FLOOR, Case, Score, below_floor, cases, run, run_all, summary
+
+BUNDLED = [c for c in cases() if c.evidence.is_relative_to(ROOT / "fixtures")]
+
+
+@cache
+def schema() -> dict[str, object]:
+    text = files("nccl_forensics").joinpath("report.schema.json").read_text(encoding="utf-8")
+    loaded = json.loads(text)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+@pytest.mark.parametrize("case", BUNDLED, ids=lambda c: c.name)
+def test_a_bundled_incident_is_explained_as_its_truth_says(case: Case) -> None:
+    score = run(case)
+    assert score.error is None
+    assert score.right, score
+
+
+@pytest.mark.parametrize("case", BUNDLED, ids=lambda c: c.name)
+def test_two_runs_give_the_same_valid_bytes(case: Case) -> None:
+    first, second = (json_report.render(analyze([case.evidence], engine=InlineEngine()).report) for _ in range(2))
+    assert first == second
+    jsonschema.validate(orjson.loads(first), schema())
+
+
+@cache
+def corpus_scores() -> tuple[Score, ...]:
+    return tuple(run_all())
+
+
+@pytest.mark.corpus
+def test_no_figure_of_the_scorecard_falls() -> None:
+    if not corpus_root().exists():
+        pytest.skip("corpus absent")
+    assert not below_floor(summary(list(corpus_scores())), json.loads(FLOOR.read_text()))

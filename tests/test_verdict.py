@@ -1,0 +1,74 @@
+"""The verdict separates the root from its symptoms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.model import Confidence, Finding, Severity
+from nccl_forensics.registry import inputs_of
+from nccl_forensics.rules import Found, Outcome, Rule
+from nccl_forensics.verdict import judge
+
+
+def nothing(sources: pl.LazyFrame) -> Iterator[Finding]:
+    """A rule that finds nothing."""
+    yield from ()
+
+
+def outcome(
+    cause: str,
+    *,
+    confidence: Confidence = "high",
+    severity: Severity = "critical",
+    explains: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (1,),
+) -> Outcome:
+    made_by = Rule(cause, cause.upper(), cause, severity, 1, explains, nothing, inputs_of(nothing))
+    finding = Finding(cause, cause=cause, severity=severity, confidence=confidence, ranks=ranks)
+    return Outcome(made_by, "found", (Found(f"{cause}-1", cause, made_by, finding),), (), {})
+
+
+def test_no_finding_and_no_sign_of_failure_is_nothing_wrong() -> None:
+    assert judge([], [], has_job=True).status == "nothing-wrong"
+
+
+def test_a_failure_without_a_finding_is_unexplained_and_never_nothing_wrong() -> None:
+    assert judge([], ["watchdog timeouts"], has_job=True).status == "unexplained"
+
+
+def test_evidence_that_tells_of_no_job_is_insufficient() -> None:
+    assert judge([], [], has_job=False).status == "insufficient-evidence"
+
+
+def test_what_another_finding_explains_is_not_the_root() -> None:
+    verdict = judge([outcome("host-stall"), outcome("rank-died", explains=("host-stall",))], ["x"], has_job=True)
+    assert verdict.root is not None
+    assert verdict.root.finding.cause == "rank-died"
+    assert verdict.explained_by == {"host-stall-1": "rank-died-1"}
+
+
+def test_of_two_that_explain_each_other_the_deeper_is_the_root() -> None:
+    both = [outcome("rank-died", explains=("out-of-memory",)), outcome("out-of-memory", explains=("rank-died",))]
+    verdict = judge(both, ["x"], has_job=True)
+    assert verdict.root is not None
+    assert verdict.root.finding.cause == "out-of-memory"
+
+
+def test_a_guess_does_not_explain_a_proof_away() -> None:
+    both = [outcome("gpu-fault", confidence="low", explains=("rank-died",)), outcome("rank-died")]
+    verdict = judge(both, ["x"], has_job=True)
+    assert verdict.root is not None
+    assert verdict.root.finding.cause == "rank-died"
+
+
+def test_independent_roots_are_all_kept() -> None:
+    verdict = judge([outcome("gpu-fault"), outcome("collective-skipped", ranks=(5,))], ["x"], has_job=True)
+    assert verdict.root is not None
+    assert [o.finding.cause for o in verdict.others] == ["collective-skipped"]
+
+
+def test_a_loss_without_a_failure_is_the_verdict() -> None:
+    verdict = judge([outcome("p2p-disabled", severity="error")], [], has_job=True)
+    assert (verdict.status, verdict.root and verdict.root.finding.cause) == ("explained", "p2p-disabled")

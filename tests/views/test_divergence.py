@@ -1,0 +1,41 @@
+"""Where the members of a group part."""
+
+from __future__ import annotations
+
+from nccl_forensics.views.divergence import divergences
+from tests.views.frames import operations
+
+STEP = ["all_gather [8]", "all_reduce [4]", "barrier"]
+
+
+def read(lines: dict[int, list[str]]) -> list[dict[str, object]]:
+    return divergences(operations(lines)).collect().to_dicts()
+
+
+def test_equal_sequences_do_not_part() -> None:
+    assert read({0: STEP, 1: STEP, 2: STEP}) == []
+
+
+def test_unequal_lengths_are_no_divergence() -> None:
+    assert read({0: STEP, 1: STEP[:1], 2: STEP}) == []
+
+
+def test_a_skipped_operation_is_named_with_its_position() -> None:
+    full = [*STEP, *STEP, *STEP]
+    [row] = read({0: full, 1: [*STEP, *STEP, "all_gather [8]", "barrier"], 2: full})
+    assert (row["kind"], row["seq"], row["ranks"], row["skipped"], row["sure"]) == ("skipped", 8, [1], 1, True)
+
+
+def test_another_size_is_a_shape_divergence() -> None:
+    odd = [*STEP, "all_gather [8]", "all_reduce [6]", "barrier"]
+    [row] = read({0: [*STEP, *STEP], 1: odd, 2: [*STEP, *STEP]})
+    assert (row["kind"], row["ranks"], row["found_detail"], row["expected_detail"]) == ("shape", [1], "[6]", "[4]")
+
+
+def test_sizes_of_an_all_to_all_may_differ() -> None:
+    assert read({0: ["all_to_all [3]"], 1: ["all_to_all [5]"]}) == []
+
+
+def test_of_two_ranks_the_one_that_leaves_the_habit_deviates() -> None:
+    [row] = read({0: [*STEP, "all_gather [8]", "all_reduce [9]"], 1: [*STEP, "all_gather [8]", "all_reduce [4]"]})
+    assert (row["kind"], row["ranks"]) == ("shape", [0])
