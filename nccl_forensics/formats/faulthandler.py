@@ -1,75 +1,94 @@
 """Stacks written by Python's faulthandler: ``dump_traceback``, the crash form and the timer form (CPython 3.8 to 3.14).
 
 Most recent call first, short function names, pthread ids, no process id: the file's name or the lines around must say whose it is.
+Threads are listed from the newest to the oldest, so the main thread is the last; the *current* one is where a signal arrived.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator, Sequence
 
-import polars as pl
-
-from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.blocks import Line
+from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.stack_frames import frame_text, indent, origin, short_path, windows
 from nccl_forensics.tables import TABLES
 
-_THREAD = re.compile(r"^(Current thread|Thread) (0x[0-9A-Fa-f]{1,16})(?: \[(.{0,100})\])? \(most recent call first\):")
-_FRAME = re.compile(r'^  File "([^"]{1,1024})", line ([0-9]{1,9}|\?{1,3}) in (.{1,256})$')
-_OTHER = ("  ...", "  Garbage-collecting", "  <no Python frame>", "  <freed")
-_HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid", "time_raw_ns", "time_kind")
+_HEADER = r"^\s*(?:Current thread(?:'s C stack trace| 0x)|Thread 0x|Stack \().*\(?most recent call first\):"
+_HEADERS = ("current", "thread", "alone", "c_stack")
+_INSIDE = ("frame", "binary", "note")
 
 
-def _read(text: Text) -> Reading:
+def read(text: Text) -> Reading:
+    """Every thread of every dump in these lines."""
     rows: list[dict[str, object]] = []
-    used: list[int] = []
-    lines = text.lines
-    numbers, content, hints, hits = (
-        lines["line_no"].to_list(),
-        lines["text"].to_list(),
-        lines.select(*_HINTS).rows(),
-        lines["hit"].to_list(),
-    )
-    sample = 0
-    for at, number in enumerate(numbers):
-        head = _THREAD.match(content[at]) if hits[at] else None
-        if head is None:
+    used: set[int] = set()
+    gaps: list[Gap] = []
+    for lines in windows(text.lines, _HEADER, "faulthandler", before=2):
+        for sample, dump in enumerate(_dumps(lines, used, gaps)):
+            oldest = max((n for n, row in enumerate(dump) if not row["native"]), default=None)
+            rows += [row | {"sample": sample, "is_main": n == oldest} for n, row in enumerate(dump)]
+    rows.sort(key=lambda row: int(str(row["line_no"])))
+    return Reading(frames={"stacks": TABLES["stacks"].frame(rows)}, lines=line_numbers(sorted(used)), gaps=tuple(gaps), records=len(rows))
+
+
+def _dumps(lines: Sequence[Line], used: set[int], gaps: list[Gap]) -> Iterator[list[dict[str, object]]]:
+    """One list of threads per dump: a thread that comes again, or other text between, begins another."""
+    dump: list[dict[str, object]] = []
+    seen: set[object] = set()
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if line.kind in _HEADERS:
+            row, at = _thread(lines, at, used, gaps)
+            if row["pthread_id"] in seen:
+                yield dump
+                dump, seen = [], set()
+            dump.append(row)
+            seen.add(row["pthread_id"] or row["native"])
             continue
-        frames: list[str] = []
-        last = at
-        for i in range(at + 1, len(numbers)):
-            if hints[i][0] != hints[at][0]:
-                continue
-            frame = _FRAME.match(content[i])
-            if frame:
-                frames.append(
-                    f"{frame.group(3)} ({frame.group(1).rsplit('/', 1)[-1] if '/torch/' not in frame.group(1) else frame.group(1)[frame.group(1).index('torch/') :]}:{frame.group(2)})"[
-                        :600
-                    ]
-                )
-            elif not content[i].startswith(_OTHER):
-                break
-            last = i
-            used.append(numbers[i])
-        used.append(number)
-        current = head.group(1) == "Current thread"
-        rows.append(
-            {
-                **dict(zip(_HINTS, hints[at], strict=True)),
-                "line_no": number,
-                "end_line": numbers[last],
-                "sampler": "faulthandler",
-                "pthread_id": str(int(head.group(2), 16)),
-                "thread_name": head.group(3),
-                "is_main": current,
-                "sample": sample,
-                "depth": len(frames),
-                "frames": frames,
-                "native": False,
-            }
-        )
-        sample += current
-    return Reading(
-        frames={"stacks": TABLES["stacks"].frame(rows)}, lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()), records=len(rows)
-    )
+        if line.kind == "timeout":
+            used.add(line.number)
+        if line.text.strip() and dump:
+            yield dump
+            dump, seen = [], set()
+        at += 1
+    if dump:
+        yield dump
 
 
-FORMAT = TextFormat("faulthandler", "faulthandler stack dump", ("stacks",), ("(most recent call first):",), _read, 12)
+def _thread(lines: Sequence[Line], at: int, used: set[int], gaps: list[Gap]) -> tuple[dict[str, object], int]:
+    header, frames, last = lines[at], list[str](), lines[at].number
+    used.add(last)
+    at += 1
+    while at < len(lines) and lines[at].text.strip() and indent(lines[at]) > indent(header):
+        line = lines[at]
+        if line.kind == "frame":
+            frames.append(frame_text(str(line.fields["func"]), short_path(str(line.fields["path"])[1:-1]), line.fields["line"]))
+        elif line.kind == "binary":
+            place = str(line.fields["address"]).split(" [", 1)[0].split("+", 1)[0]
+            frames.append(frame_text(place or "??", short_path(str(line.fields["path"])[1:-1]), None))
+        elif line.kind == "note" and line.text.strip() == "Garbage-collecting":
+            frames.append("Garbage-collecting ()")
+        elif line.kind not in _INSIDE:
+            gaps.append(Gap("frame cut off or not understood", line.number, text=line.text))
+            at += 1
+            continue
+        last = line.number
+        used.add(last)
+        at += 1
+    number = header.fields.get("id")
+    return {
+        **origin(header),
+        "line_no": header.number,
+        "end_line": last,
+        "sampler": "faulthandler",
+        "pthread_id": str(int(number, 16)) if number else None,
+        "thread_name": header.get("name"),
+        "state": "current" if header.kind != "thread" else None,
+        "native": header.kind == "c_stack",
+        "depth": len(frames),
+        "frames": frames,
+    }, at
+
+
+FORMAT = TextFormat("faulthandler", "faulthandler stack dump", ("stacks",), ("(most recent call first):",), read, 12)

@@ -175,6 +175,7 @@ TABLES: tuple[Table, ...] = (
             **HINT,
             "sampler": (S, "py-spy, py-spy-json, faulthandler, gdb, pystack, py-spy-raw"),
             "pid": (I64, ""),
+            "parent_pid": (I64, "parent process, where the sampler names it: workers of a loader, ranks under a launcher"),
             "command": (S, "command line, secrets masked"),
             "thread_id": (S, "OS thread id, decimal, where known"),
             "pthread_id": (S, "pthread id, decimal, where known"),
@@ -187,6 +188,8 @@ TABLES: tuple[Table, ...] = (
             "depth": (U32, "number of frames"),
             "frames": (SL, "innermost first, 'func (file:line)'"),
             "heading": (S, "a line just above that names the rank or host, where there is one"),
+            "stands_for": (U32, "how many processes a note says stand in this stack"),
+            "times": (U32, "samples that showed this stack (py-spy record)"),
         },
     ),
 )

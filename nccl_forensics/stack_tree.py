@@ -1,0 +1,234 @@
+"""Stacks of many processes merged into a prefix tree, and the processes that stand apart from the others.
+
+Trees grow from the outermost frame. A node's members are the ranks (or whatever keys) whose stacks pass through it; its text says
+``has 5`` or, where shorter, ``lacks 5``: all but these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nccl_forensics.stack_frames import function_of, split_frame
+from nccl_forensics.stack_places import WAITING, WAITING_ON_GPU, Standing, standing
+from nccl_forensics.words import rank_list
+
+Key = int | str
+#: Ranges in a node's text.
+_RANGES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A frame, who stands in it, and the frames called from it. The root has no frame."""
+
+    frame: str | None
+    keys: tuple[Key, ...]
+    children: tuple[Node, ...]
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
+        """(depth, node) of all nodes with a frame, callers before callees."""
+        if self.frame is not None:
+            yield depth, self
+            depth += 1
+        for child in self.children:
+            yield from child.walk(depth)
+
+
+@dataclass(frozen=True, slots=True)
+class StackTree:
+    """The merged stacks of ``keys``."""
+
+    root: Node
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Everybody in the tree."""
+        return self.root.keys
+
+    def text_of(self, node: Node) -> str:
+        """``has 0-3`` or ``lacks 5``, whichever is shorter; ``all``."""
+        inside = set(node.keys)
+        outside = [k for k in self.keys if k not in inside]
+        if not outside:
+            return "all"
+        has, lacks = f"has {key_list(node.keys)}", f"lacks {key_list(outside)}"
+        return lacks if len(lacks) < len(has) else has
+
+    def lines(self) -> Iterator[str]:
+        """The tree as indented text, one frame per line with its members."""
+        for depth, node in self.root.walk():
+            yield f"{'  ' * depth}{node.frame}  [{self.text_of(node)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class StackClass:
+    """Processes whose stacks are equal. ``frames`` innermost first."""
+
+    keys: tuple[Key, ...]
+    frames: tuple[str, ...]
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class OddOne:
+    """Processes that stand apart. ``parts_at`` is their own frame just after the last one they share with the others."""
+
+    keys: tuple[Key, ...]
+    others: tuple[Key, ...]
+    standing: Standing
+    shared_frame: str | None
+    parts_at: str | None
+    others_at: str | None
+    others_op: str | None
+    reason: str
+    sure: bool
+
+
+def key_list(keys: Iterable[Key]) -> str:
+    """Ranks as ranges; other keys by name."""
+    known = sorted(set(keys), key=_order)
+    numbers = [k for k in known if isinstance(k, int)]
+    names = [str(k) for k in known if not isinstance(k, int)]
+    shown = [*([rank_list(numbers, _RANGES)] if numbers else []), *names[:_RANGES]]
+    return ", ".join(shown) + (f" … ({len(names)})" if len(names) > _RANGES else "")
+
+
+def merge(rows: Iterable[tuple[Key, Sequence[str]]]) -> StackTree:
+    """The prefix tree of stacks (frames innermost first). Biggest branch first, then the smallest member, then the frame."""
+    stacks = sorted(((key, tuple(reversed(frames))) for key, frames in rows), key=lambda s: (_order(s[0]), s[1]))
+    return StackTree(_node(None, stacks, 0))
+
+
+def _node(frame: str | None, stacks: Sequence[tuple[Key, tuple[str, ...]]], depth: int) -> Node:
+    # Runs without branches are walked in a loop: recursion is as deep as stacks branch, not as they are long.
+    parts: dict[str, list[tuple[Key, tuple[str, ...]]]] = {}
+    chain: list[str] = []
+    while True:
+        parts = {}
+        for stack in stacks:
+            if len(stack[1]) > depth:
+                parts.setdefault(stack[1][depth], []).append(stack)
+        if len(parts) == 1 and len(next(iter(parts.values()))) == len(stacks):
+            chain.append(next(iter(parts)))
+            depth += 1
+            continue
+        break
+    keys = tuple(sorted({key for key, _ in stacks}, key=_order))
+    ordered = sorted(parts.items(), key=lambda item: (-len({k for k, _ in item[1]}), min(_order(k) for k, _ in item[1]), item[0]))
+    children = tuple(_node(own, members, depth + 1) for own, members in ordered)
+    node: Node | None = None
+    for own in reversed(chain):
+        node = Node(own, keys, children if node is None else (node,))
+    if frame is None and not chain:
+        return Node(None, keys, children)
+    return Node(frame, keys, children if node is None else (node,))
+
+
+def classes(rows: Iterable[tuple[Key, Sequence[str]]]) -> tuple[StackClass, ...]:
+    """Processes by equal stacks, the biggest class first."""
+    found: dict[tuple[str, ...], set[Key]] = {}
+    for key, frames in rows:
+        found.setdefault(tuple(frames), set()).add(key)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), min(_order(k) for k in item[1]), item[0]))
+    return tuple(StackClass(tuple(sorted(keys, key=_order)), frames, standing(frames)) for frames, keys in ordered)
+
+
+def moved(samples: Sequence[Sequence[str]]) -> bool:
+    """Whether several stacks of one process show that it makes progress.
+
+    A process that spins in one call shows other lines and helpers of that call, so only what stands further out counts: the place, and
+    the call that led there. One that waits in a call for its peers does not move until the call changes.
+    """
+    return len({_position(sample) for sample in samples}) > 1
+
+
+def _position(frames: Sequence[str]) -> Hashable:
+    found = standing(frames)
+    if found.place in WAITING or found.frame is None:
+        return found.place, found.op, tuple(f for f in frames[found.frame or 0 :] if split_frame(f)[2] is not None)
+    anchor = found.user_frame or frames[found.frame]
+    at = frames.index(anchor)
+    return found.place, function_of(anchor), tuple(frames[at + 1 :])
+
+
+def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, ...]:
+    """Who stands apart, surest first; empty where nobody does.
+
+    Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is
+    no culprit of a hang. Three situations are told apart: most wait for others and few do something else; most stand in collectives
+    and few in point-to-point calls among themselves; nearly all stand at one place, in whatever call, and few at another.
+    """
+    history: dict[Key, list[Sequence[str]]] = {}
+    for key, frames in samples:
+        if frames:
+            history.setdefault(key, []).append(frames)
+    last = {key: tuple(seen[-1]) for key, seen in history.items()}
+    if len(last) < 2:
+        return ()
+    moving = {key for key, seen in history.items() if moved(seen)}
+    where = {key: standing(frames) for key, frames in last.items()}
+    waiting = {k for k, s in where.items() if s.place in WAITING}
+    on_gpu = {k for k, s in where.items() if s.place in WAITING_ON_GPU}
+    waiters = waiting if waiting else on_gpu
+    busy = set(last) - waiting - on_gpu
+    stopped = busy - moving
+    if len(waiters) >= 2 and stopped and len(busy) * 2 < len(last):
+        return _named(stopped, waiters, last, where, "the others wait for them and they do not", sure=bool(waiting) and not (busy & moving))
+    if busy and waiters:
+        return ()
+    pairs = {k for k in waiting if where[k].place == "p2p"}
+    if waiting == set(last) and pairs and pairs != waiting:
+        return _named(pairs, waiting - pairs, last, where, "they wait for each other; the others have gone on to a collective", sure=True)
+    return _minority(set(last) - moving, last, where)
+
+
+def _minority(still: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing]) -> tuple[OddOne, ...]:
+    """All in calls of one kind: the few whose call or line differs from that of most."""
+    spots: dict[Hashable, set[Key]] = {}
+    for key, found in where.items():
+        spots.setdefault((found.place, found.op, found.user_frame), set()).add(key)
+    ordered = sorted(spots.values(), key=lambda keys: (-len(keys), min(_order(k) for k in keys)))
+    if len(ordered) < 2 or len(ordered[0]) * 2 <= len(last) or len(ordered[0]) < 2:
+        return ()
+    few = set().union(*ordered[1:]) & still
+    return _named(few, ordered[0], last, where, "they stand at another call than most", sure=False) if few else ()
+
+
+def _named(
+    few: set[Key], most: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing], reason: str, *, sure: bool
+) -> tuple[OddOne, ...]:
+    peer_classes = classes((k, last[k]) for k in most)
+    peer = peer_classes[0]
+    found = []
+    for odd in classes((k, last[k]) for k in few):
+        near = max(peer_classes, key=lambda c: (_shared(odd.frames, c.frames), len(c.keys)))
+        shared = _shared(odd.frames, near.frames)
+        found.append(
+            OddOne(
+                keys=odd.keys,
+                others=tuple(sorted(most, key=_order)),
+                standing=odd.standing,
+                shared_frame=odd.frames[-shared] if shared else None,
+                parts_at=odd.frames[-shared - 1] if shared < len(odd.frames) else None,
+                others_at=near.frames[-shared - 1] if shared < len(near.frames) else None,
+                others_op=peer.standing.op,
+                reason=reason,
+                sure=sure,
+            )
+        )
+    return tuple(found)
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many outermost frames two stacks share."""
+    count = 0
+    for a, b in zip(reversed(one), reversed(other), strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def _order(key: Key) -> tuple[bool, int, str]:
+    return (not isinstance(key, int), key if isinstance(key, int) else 0, str(key))
