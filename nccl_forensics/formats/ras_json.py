@@ -1,0 +1,80 @@
+"""NCCL's RAS client as JSON (``ncclras -f json``, NCCL 2.28.7 and later): every rank of every communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import orjson
+
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.tables import TABLES
+
+_COUNTS = {
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "AllReduce": "all_reduce",
+}
+
+Row = dict[str, object]
+
+
+def sniff(head: bytes) -> bool:
+    """An object with the client's own keys."""
+    return head.lstrip().startswith(b"{") and b'"nccl_version"' in head and b'"communicators' in head
+
+
+def read(data: bytes) -> Reading:
+    """Ranks with data, and those without."""
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        return Reading(gaps=(Gap(f"unparsed: {problem}"),))
+    if not isinstance(found, dict) or not isinstance(found.get("communicators"), list):
+        return Reading(gaps=(Gap("unparsed: no list of communicators"),))
+    rows = [row for number, comm in enumerate(found["communicators"]) for row in _ranks(found, comm, f"communicators[{number}]")]
+    frames = {"nccl_ras_ranks": TABLES["nccl_ras_ranks"].frame(rows)} if rows else {}
+    return Reading(frames=frames, records=max(1, len(rows)))
+
+
+def _ranks(found: Mapping[str, object], comm: object, record: str) -> Iterator[Row]:
+    if not isinstance(comm, dict):
+        return
+    hash_text = str(comm.get("hash") or "").lower().removeprefix("0x").lstrip("0")
+    common = {
+        "nccl_version": found.get("nccl_version"),
+        "comm_id": f"0x{hash_text}" if hash_text else None,
+        "nranks": comm.get("size"),
+    }
+    for key in ("ranks", "missing_ranks"):
+        listed = comm.get(key)
+        for number, rank in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(rank, dict):
+                yield {"record": f"{record}.{key}[{number}]", **common, **_rank(rank), "missing": key == "missing_ranks"}
+
+
+def _rank(rank: Mapping[str, object]) -> Row:
+    status, counts = _part(rank, "status"), _part(rank, "collective_counts")
+    return {
+        **{name: rank.get(name) for name in ("rank", "host", "pid", "cuda_dev", "nvml_dev")},
+        **{name: status.get(name) for name in ("init_state", "async_error", "finalize_called", "unresponsive", "considered_dead")},
+        "destroyed": status.get("destroy_flag"),
+        "aborted": status.get("abort_flag"),
+        **{column: counts.get(name) for name, column in _COUNTS.items()},
+    }
+
+
+def _part(found: Mapping[str, object], name: str) -> Mapping[str, object]:
+    part = found.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+FORMAT = DocumentFormat(
+    name="nccl-ras-json",
+    title="NCCL RAS client, JSON",
+    tables=("nccl_ras_ranks",),
+    sniff=sniff,
+    read=read,
+    priority=40,
+)
