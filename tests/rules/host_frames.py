@@ -1,0 +1,35 @@
+"""Builders of small frames for the rules of host evidence."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.tables import TABLES
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
+
+SECOND = 1_000_000_000
+
+
+def table(name: str, *rows: dict[str, object]) -> pl.LazyFrame:
+    """Rows of a table in one source, numbered by line where they do not say."""
+    numbered = [{"source_id": 0, "line_no": n + 1, **row} for n, row in enumerate(rows)]
+    schema = {"source_id": pl.UInt32(), **TABLES[name].schema}
+    return (
+        pl.DataFrame(numbered, schema_overrides=schema, strict=False, infer_schema_length=None)
+        .select(pl.col(c).cast(t) if any(c in r for r in numbered) else pl.lit(None, dtype=t).alias(c) for c, t in schema.items())
+        .lazy()
+        if rows
+        else pl.LazyFrame(schema=schema)
+    )
+
+
+def xid(code: int, bus_id: str = "0000:17:00.0", host: str | None = "node7", second: int = 0, **more: object) -> dict[str, object]:
+    """One Xid line."""
+    return {"code": code, "bus_id": bus_id, "host": host, "time_raw_ns": second * SECOND, "message": "text", "implied": False, **more}
+
+
+def processes(*rows: tuple[int, str, int, str]) -> pl.LazyFrame:
+    """(rank, host, pid, bus id as NCCL prints it)."""
+    return pl.DataFrame(
+        [{"rank": r, "host": h, "pid": p, "bus_id": b} for r, h, p, b in rows], schema_overrides=PROCESSES_SCHEMA, infer_schema_length=None
+    ).lazy()

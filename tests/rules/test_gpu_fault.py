@@ -1,0 +1,238 @@
+"""Xids, GPU states and tools: what is named, what is a consequence, what stays quiet."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.facts.sxid import sxid
+from nccl_forensics.facts.xid import XIDS, nvlink5_needs_reset
+from nccl_forensics.facts.xid import xid as xid_facts
+from nccl_forensics.model import Finding
+from nccl_forensics.reading import read_source
+from nccl_forensics.rules import run_rules
+from nccl_forensics.rules.gpu_fault import gpu_fault
+from nccl_forensics.store import Store
+from nccl_forensics.views import Resolver
+from tests.corpus import ROOT, corpus
+from tests.rules.host_frames import processes, table, xid
+
+
+def check(**inputs: pl.LazyFrame) -> list[Finding]:
+    order = (*gpu_fault.inputs.required, *gpu_fault.inputs.optional)
+    return gpu_fault.check(*(inputs.get(name) for name in order))
+
+
+def test_a_gpu_off_the_bus_is_named_with_its_rank_and_the_codes_that_follow():
+    rows = table("xids", xid(79), xid(154, second=1, action="Node Reboot Required"), xid(45, second=2, pid=4711))
+    [finding] = check(xids=rows, processes=processes((3, "node7", 99, "17000"), (4, "node7", 98, "3b000")))
+    assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "high", (3,))
+    assert finding.culprits[0].gpu == "0000:17:00.0"
+    assert "Xid 79" in finding.title
+    assert finding.actions[0].action == "reboot_node"
+    assert "45" in finding.summary
+
+
+def test_consequences_alone_are_context_and_never_a_cause():
+    [finding] = check(xids=table("xids", xid(45), xid(45, second=1), xid(43, second=2)))
+    assert finding.severity == "info"
+
+
+def test_the_pid_of_a_gsp_timeout_does_not_name_a_rank():
+    rows = table("xids", xid(119, pid=4711, comm="nvidia-smi"))
+    [finding] = check(xids=rows, processes=processes((5, "node7", 4711, "3b000")))
+    assert finding.ranks == ()
+    assert finding.culprits[0].pid is None
+
+
+def test_two_gpus_of_one_host_failing_alike_are_one_finding_about_the_node():
+    [finding] = check(xids=table("xids", xid(79), xid(79, bus_id="0000:3b:00.0")))
+    assert len(finding.culprits) == 2
+    assert "Several GPUs of one host" in finding.summary
+
+
+def test_the_same_address_on_two_hosts_is_two_findings():
+    assert len(check(xids=table("xids", xid(79), xid(79, host="node8")))) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "severity"),
+    [(13, "critical"), (31, "critical"), (63, "warning"), (92, "warning"), (94, "critical"), (95, "critical"), (51, "warning")],
+)
+def test_each_code_has_its_weight(code: int, severity: str):
+    [finding] = check(xids=table("xids", xid(code)))
+    assert finding.severity == severity
+
+
+def test_a_fault_that_is_mostly_the_programs_is_said_so():
+    [finding] = check(xids=table("xids", xid(31, pid=912)))
+    assert finding.confidence == "medium"
+    assert finding.actions[0].action == "fix_application"
+    assert finding.alternatives[0][0] == "software-crash"
+
+
+def test_nvlink_codes_are_left_to_their_own_rule():
+    assert check(xids=table("xids", xid(74))) == []
+
+
+def test_the_driver_asking_for_a_reset_without_another_code_is_an_error():
+    [finding] = check(xids=table("xids", xid(154, action="GPU Reset Required")))
+    assert (finding.severity, finding.actions[0].action) == ("error", "reset_gpu")
+
+
+def gpu(**columns: object) -> pl.LazyFrame:
+    return table("gpus", {"host": "node7", "bus_id": "0000:17:00.0", "name": "NVIDIA H100 80GB HBM3", **columns})
+
+
+@pytest.mark.parametrize(
+    ("columns", "severity"),
+    [
+        ({"problem": "Unknown Error"}, "critical"),
+        ({"remap_failed": True}, "error"),
+        ({"sram_uncorrected": 3}, "error"),
+        ({"retired_single_bit": 60, "retired_double_bit": 5}, "error"),
+        ({"recovery_action": "Drain and Reset"}, "error"),
+        ({"fabric_state": "In Progress"}, "error"),
+        ({"fabric_state": "Completed", "fabric_status": "Failure"}, "error"),
+        ({"remap_pending": True}, "warning"),
+    ],
+)
+def test_an_ill_state_is_told(columns: dict[str, object], severity: str):
+    [finding] = check(gpus=gpu(**columns))
+    assert finding.severity == severity
+
+
+def test_a_healthy_state_is_quiet():
+    healthy = {
+        "recovery_action": "None",
+        "remap_failed": False,
+        "sram_uncorrected": 0,
+        "retired_single_bit": 2,
+        "retired_double_bit": 1,
+        "fabric_state": "Completed",
+        "fabric_status": "Success",
+        "banks_max": 2560,
+        "banks_none": 0,
+    }
+    assert check(gpus=gpu(**healthy)) == []
+
+
+def test_two_samples_of_one_gpu_are_one_finding():
+    rows = table("gpus", *({"host": "node7", "bus_id": "0000:17:00.0", "remap_failed": True} for _ in range(2)))
+    assert len(check(gpus=rows)) == 1
+
+
+def test_a_gpu_that_nvidia_smi_lost_is_critical_and_missing_permissions_are_not():
+    rows = table(
+        "gpu_tool_errors",
+        {"kind": "gpu-lost", "host": "node7", "bus_id": "0000:91:00.0", "message": "m"},
+        {"kind": "permission", "host": "node7", "message": "m"},
+    )
+    [finding] = check(gpu_tool_errors=rows)
+    assert (finding.severity, finding.culprits[0].gpu) == ("critical", "0000:91:00.0")
+
+
+def test_a_failed_configuration_test_of_dcgm_is_only_a_warning():
+    rows = table(
+        "dcgm_results",
+        {"test": "Persistence Mode", "status": "fail"},
+        {"test": "PCIe", "status": "fail", "gpu_index": 3},
+        {"test": "Memory", "status": "pass"},
+    )
+    assert [f.severity for f in check(dcgm_results=rows)] == ["warning", "error"]
+
+
+def test_a_cuda_error_of_a_nameless_process_is_told_unless_the_host_says_more():
+    text = table("exceptions", {"kind": "cpp-terminate", "message": "CUDA error: unknown error"})
+    [finding] = check(exceptions=text)
+    assert (finding.severity, finding.confidence) == ("critical", "medium")
+    assert len(check(exceptions=text, xids=table("xids", xid(79)))) == 1
+
+
+def test_a_cuda_error_of_a_wrong_call_is_not_a_fault_of_the_gpu():
+    assert check(exceptions=table("exceptions", {"message": "CUDA error: invalid argument"})) == []
+
+
+def test_the_catalogue_holds_what_tutorials_get_wrong():
+    assert XIDS[43].kind == "consequence"
+    assert XIDS[79].kind == "bus"
+    assert "contained" in XIDS[94].meaning
+    assert XIDS[137].kind == "app"
+    assert (xid_facts(51).severity, sxid(20034).fatal, sxid(11012).kind) == ("warning", True, "corrected")
+
+
+def test_nvlink5_status_words_are_decoded():
+    assert nvlink5_needs_reset("NETIR_LINK_EVT", (0x025525C6, 0)) is True
+    assert nvlink5_needs_reset("RLW_RXPIPE", (0x0409A0C2, 8)) is None
+    assert nvlink5_needs_reset("RLW_SRC_TRACK", (0, 0x01)) is True
+    assert nvlink5_needs_reset("RLW_SRC_TRACK", (0, 0x80000000)) is False
+
+
+def found(*files: str) -> dict[str, list[str]]:
+    """Rules that say something of the files, with severities."""
+    frames: dict[str, list[pl.DataFrame]] = {}
+    for number, file in enumerate(files):
+        for name, frame in read_source(
+            (ROOT / file if not file.startswith("host/") and not file.startswith("public/") else corpus(file)).read_bytes()
+        ).frames.items():
+            frames.setdefault(name, []).append(frame.with_columns(source_id=pl.lit(number, dtype=pl.UInt32())))
+    store = Store.from_frames({n: pl.concat(f) for n, f in frames.items() if n not in ("unmodelled", "gaps")})
+    out = {}
+    for outcome in run_rules(Resolver(store)):
+        assert outcome.status != "crashed", (outcome.rule.name, outcome.error)
+        if outcome.found:
+            out[outcome.rule.name] = [str(f.finding.severity) for f in outcome.found]
+    return out
+
+
+def test_the_whole_made_up_log_of_a_lost_gpu_blames_the_gpu_and_not_the_switch():
+    result = found("fixtures/kernel_log/node7.dmesg")
+    assert result["gpu-fault"] == ["critical", "info"]
+    assert "nvlink-fault" not in result
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "file",
+    [
+        "host/dmesg/kmsg.1.log",
+        "host/dmesg/kmsg.2.peermem.log",
+        "host/syslog/syslog.ib-0flap",
+        "host/nvidia-smi/nvlink-status.a100.txt",
+        "host/nvidia-smi/nvlink-status.a100-one-gpu.txt",
+        "host/nvidia-smi/nvidia-smi-q-d-PAGE_RETIREMENT.good.txt",
+        "host/nvidia-smi/nvidia-smi-q-x.a100-sxm4-v12.xml",
+        "host/nvidia-smi/nvidia-smi-q-x.a10g.xml",
+        "host/nvidia-smi/nvidia-smi-q-x.gtx-1070-ti.xml",
+        "host/nvidia-smi/nvidia-smi-q-x.rtx-3080-v12.xml",
+        "host/nvidia-smi/nvidia-smi-q-x.rtx-3080-v13.xml",
+        "host/nvidia-smi/nvidia-smi-q-x.rtx-3090-v12.xml",
+        "host/nvidia-smi/nvidia-smi-q-x.rtx-4000-sff-ada-v13.xml",
+        "host/nvidia-smi/nvidia-smi-q-x.tesla-t4.xml",
+        "host/lspci/lspci-vvv.gpu-nic-blocks.txt",
+        "host/rocm-smi/rocm-smi.mi100_rocm571.json",
+        "host/rocm-smi/rocm-smi.mi100_rocm602.json",
+        "host/rocm-smi/rocm-smi.vega-20-WKS-GL-XE.json",
+        "public/nvidia-smi-h200-gpu-exporter/evidence/linux-x86_64__nvidia-h200__590.48.01.txt",
+        "public/nvidia-smi-xml-telegraf/evidence/a10g.xml",
+    ],
+)
+def test_healthy_captures_give_no_error(file: str):
+    said = [s for severities in found(file).values() for s in severities]
+    assert not {"critical", "error"} & set(said)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("file", "rule"),
+    [
+        ("public/xid119-gsp-timeout-gpud/evidence/dmesg-with-xid-119.log", "gpu-fault"),
+        ("host/nvidia-smi/nvidia-smi-q-d-PAGE_RETIREMENT.bad.txt", "gpu-fault"),
+        ("host/nvidia-smi/nvlink-status.a100-all-inactive.txt", "nvlink-fault"),
+        ("host/dmesg/pstore-dmesg-full.txt", "node-failed"),
+        ("host/dmesg/dmesg.decode.iso.xid13-43-oom.log", "out-of-memory"),
+        ("public/crash-bloom-cuda-unknown-error/evidence/chronicles-lines-79-91.md", "gpu-fault"),
+    ],
+)
+def test_ill_captures_are_told(file: str, rule: str):
+    assert {"critical", "error"} & set(found(file).get(rule, ()))

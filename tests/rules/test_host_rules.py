@@ -1,0 +1,369 @@
+"""NVLink, PCIe, clocks, memory and nodes: each rule has a case that fires and a near miss that stays quiet."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.model import Finding
+from nccl_forensics.rules import HEADINGS, Rule
+from nccl_forensics.rules.gpu_fault import gpu_fault
+from nccl_forensics.rules.gpu_throttled import gpu_throttled
+from nccl_forensics.rules.memlock_limit import memlock_limit
+from nccl_forensics.rules.node_failed import node_failed
+from nccl_forensics.rules.nvlink_fault import nvlink_fault
+from nccl_forensics.rules.out_of_memory import out_of_memory
+from nccl_forensics.rules.pcie_degraded import pcie_degraded
+from nccl_forensics.rules.shm_exhausted import shm_exhausted
+from tests.rules.host_frames import SECOND, processes, table, xid
+
+ALL = (gpu_fault, gpu_throttled, memlock_limit, node_failed, nvlink_fault, out_of_memory, pcie_degraded, shm_exhausted)
+
+
+def check(rule: Rule, **inputs: pl.LazyFrame) -> list[Finding]:
+    code = rule.function.__code__
+    unknown = set(inputs) - set(code.co_varnames[: code.co_argcount])
+    assert not unknown, unknown
+    return rule.check(*(inputs.get(name) for name in code.co_varnames[: code.co_argcount]))
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)
+def test_every_page_has_its_headings_and_every_threshold_a_meaning(rule: Rule):
+    assert all(heading in rule.page for heading in HEADINGS)
+    assert all(t.meaning for t in rule.inputs.thresholds)
+
+
+@pytest.mark.parametrize("rule", [r for r in ALL if not r.inputs.required], ids=lambda r: r.name)
+def test_without_evidence_a_rule_says_nothing(rule: Rule):
+    assert check(rule) == []
+
+
+# ---- NVLink ----
+
+
+def test_a_fatal_nvlink_error_names_gpu_link_and_rank():
+    rows = table("xids", xid(74, link=14, message="NVLink: fatal error detected on link 14(0x0)"))
+    [finding] = check(nvlink_fault, xids=rows, processes=processes((2, "node7", 1, "17000")))
+    assert (finding.severity, finding.ranks, finding.culprits[0].link) == ("critical", (2,), "NVLink 14")
+
+
+def test_a_nonfatal_nvlink5_event_is_only_watched():
+    rows = table("xids", xid(149, unit="NETIR_BER_EVENT", fatal=False, link=3, message="NETIR_BER_EVENT Nonfatal XC0 i0 Link 03 (0x0 0x1)"))
+    [finding] = check(nvlink_fault, xids=rows)
+    assert finding.severity == "warning"
+
+
+def test_links_of_a_gpu_that_fell_off_the_bus_are_its_consequence():
+    assert check(nvlink_fault, xids=table("xids", xid(79), xid(74, message="fatal error"))) == []
+
+
+def switch(second: int) -> pl.LazyFrame:
+    return table(
+        "sxids",
+        {
+            "code": 20034,
+            "host": "node7",
+            "bus_id": "0000:86:00.0",
+            "link": 30,
+            "fatal": True,
+            "time_raw_ns": second * SECOND,
+            "reporter": "kernel",
+        },
+    )
+
+
+def test_a_switch_link_that_goes_down_is_a_fault_unless_a_gpu_fell_off_just_before():
+    [finding] = check(nvlink_fault, sxids=switch(12))
+    assert finding.severity == "critical"
+    assert check(nvlink_fault, sxids=switch(12), xids=table("xids", xid(79, second=0))) == []
+    assert len(check(nvlink_fault, sxids=switch(500), xids=table("xids", xid(79, second=0)))) == 1
+    assert len(check(nvlink_fault, sxids=switch(12), xids=table("xids", xid(79, second=0, host="node8")))) == 1
+
+
+def test_corrected_switch_errors_are_quiet():
+    assert check(nvlink_fault, sxids=table("sxids", {"code": 11012, "host": "node7", "bus_id": "0000:86:00.0", "reporter": "kernel"})) == []
+
+
+def links(down: int, name: str = "NVIDIA L40S") -> pl.LazyFrame:
+    rows = []
+    for gpu in range(2):
+        for link in range(4):
+            up = not (gpu == 1 and link < down)
+            rows.append(
+                {
+                    "host": "node7",
+                    "gpu_index": gpu,
+                    "uuid": f"GPU-{gpu}",
+                    "name": name,
+                    "link": link,
+                    "active": up,
+                    "rate_gb_s": 25.0 if up else None,
+                }
+            )
+    return table("nvlinks", *rows)
+
+
+def test_a_gpu_with_fewer_links_than_its_neighbour_is_named():
+    [finding] = check(nvlink_fault, nvlinks=links(1))
+    assert (finding.severity, finding.confidence) == ("error", "high")
+    assert "3 of 4" in finding.title
+    assert len(finding.evidence) == 1
+
+
+def test_a_gpu_without_any_link_is_critical_and_equal_gpus_are_quiet():
+    [finding] = check(nvlink_fault, nvlinks=links(4))
+    assert finding.severity == "critical"
+    assert check(nvlink_fault, nvlinks=links(0)) == []
+
+
+def test_all_gpus_below_their_model_are_told_against_the_model():
+    found = check(nvlink_fault, nvlinks=links(0, "NVIDIA A100-SXM4-80GB"))
+    assert len(found) == 2
+    assert all("4 of 12" in f.title for f in found)
+
+
+def matrix(weak: str | None) -> pl.LazyFrame:
+    names = [f"GPU{i}" for i in range(4)]
+    rows = []
+    for a in names:
+        for b in names:
+            relation = "X" if a == b else "SYS" if weak in (a, b) else "NV18"
+            rows.append({"host": "node7", "a": a, "b": b, "relation": relation, "nvlinks": 18 if relation == "NV18" else None})
+    return table("gpu_topology", *rows)
+
+
+def test_one_gpu_off_the_nvlink_fabric_stands_out_in_the_matrix():
+    [finding] = check(nvlink_fault, gpu_topology=matrix("GPU2"))
+    assert finding.culprits[0].gpu == "GPU2"
+    assert check(nvlink_fault, gpu_topology=matrix(None)) == []
+
+
+def test_recovery_errors_and_outliers_are_counted_and_small_noise_is_not():
+    def counter(value: float, name: str) -> list[dict[str, object]]:
+        return [
+            {"host": "node7", "gpu_index": 0, "uuid": "GPU-0", "link": i, "counter": name, "value": value if i == 5 else 1.0, "raw": "1"}
+            for i in range(6)
+        ]
+
+    quiet = counter(0.0, "Recovery Errors")
+    for row in quiet:
+        row["value"] = 0.0
+    assert check(nvlink_fault, nvlink_counters=table("nvlink_counters", *quiet)) == []
+    assert check(nvlink_fault, nvlink_counters=table("nvlink_counters", *counter(50.0, "Replay Errors"))) == []
+    [finding] = check(nvlink_fault, nvlink_counters=table("nvlink_counters", *counter(5e6, "Replay Errors")))
+    assert finding.severity == "warning"
+
+
+# ---- PCIe ----
+
+
+def lanes(*widths: int, load: float = 0.0, gen: int = 5) -> pl.LazyFrame:
+    return table(
+        "gpus",
+        *(
+            {
+                "host": "node7",
+                "bus_id": f"0000:{i + 16:02x}:00.0",
+                "name": "H100",
+                "pcie_width": w,
+                "pcie_width_max": 16,
+                "pcie_gen": gen,
+                "pcie_gen_max": 5,
+                "utilization_percent": load,
+            }
+            for i, w in enumerate(widths)
+        ),
+    )
+
+
+def test_one_gpu_with_fewer_lanes_than_its_neighbours_is_an_error():
+    [finding] = check(pcie_degraded, gpus=lanes(16, 8, 16))
+    assert (finding.severity, finding.culprits[0].gpu) == ("error", "0000:11:00.0")
+
+
+def test_all_gpus_alike_are_how_the_machine_is_built():
+    assert [f.severity for f in check(pcie_degraded, gpus=lanes(8, 8))] == ["warning", "warning"]
+    assert check(pcie_degraded, gpus=lanes(16, 16)) == []
+
+
+def test_a_low_generation_counts_only_under_load():
+    assert check(pcie_degraded, gpus=lanes(16, 16, gen=1)) == []
+    assert len(check(pcie_degraded, gpus=lanes(16, 16, gen=3, load=99.0))) == 2
+
+
+def test_management_ports_are_not_judged():
+    rows = table("pcie_links", {"host": "n", "bus_id": "0000:01:00.0", "role": "nic", "width": 1, "width_max": 2, "gone": False})
+    assert check(pcie_degraded, pcie_links=rows) == []
+
+
+def event(kind: str, **more: object) -> dict[str, object]:
+    return {"host": "node7", "kind": kind, "severity": "fatal", "message": f"{kind} text", **more}
+
+
+def test_a_storm_of_corrected_errors_is_told_and_a_few_are_not():
+    def errors(count: int) -> pl.LazyFrame:
+        return table(
+            "kernel_events",
+            *(event("pcie-error", severity="info", state="corrected", device="0000:17:00.0", time_raw_ns=i * SECOND) for i in range(count)),
+        )
+
+    assert check(pcie_degraded, kernel_events=errors(10)) == []
+    [finding] = check(pcie_degraded, kernel_events=errors(200))
+    assert finding.severity == "warning"
+
+
+def test_a_link_that_goes_down_above_a_device_is_critical():
+    [finding] = check(pcie_degraded, kernel_events=table("kernel_events", event("pcie-down", device="0000:16:01.0")))
+    assert finding.severity == "critical"
+
+
+# ---- clocks ----
+
+
+def clocks(**columns: object) -> pl.LazyFrame:
+    peers = [
+        {"host": "node7", "bus_id": f"0000:{i:02x}:00.0", "name": "H100", "sm_clock_mhz": 1900.0, "utilization_percent": 100.0}
+        for i in range(3)
+    ]
+    return table("gpus", *peers, peers[0] | {"bus_id": "0000:99:00.0"} | columns)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"throttle": ["hw-slowdown", "hw-thermal"]}, {"throttle": ["power-brake"]}, {"sm_clock_mhz": 900.0}, {"temperature_margin_c": 0.0}],
+)
+def test_a_gpu_that_is_held_down_is_named(columns: dict[str, object]):
+    [finding] = check(gpu_throttled, gpus=clocks(**columns))
+    assert (finding.severity, finding.culprits[0].gpu) == ("error", "0000:99:00.0")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"throttle": ["sw-power-cap"]},
+        {"throttle": ["idle"]},
+        {"sm_clock_mhz": 345.0, "utilization_percent": 0.0},
+        {"temperature_margin_c": 20.0},
+    ],
+)
+def test_what_is_normal_stays_quiet(columns: dict[str, object]):
+    assert check(gpu_throttled, gpus=clocks(**columns)) == []
+
+
+# ---- memory ----
+
+
+def kill(**more: object) -> pl.LazyFrame:
+    return table(
+        "oom_kills",
+        {
+            "host": "node7",
+            "pid": 2211,
+            "comm": "pt_main_thread",
+            "anon_kb": 1 << 20,
+            "constraint": "CONSTRAINT_NONE",
+            "message": "m",
+            **more,
+        },
+    )
+
+
+def test_a_killed_rank_is_named_by_its_pid():
+    [finding] = check(out_of_memory, oom_kills=kill(), processes=processes((6, "node7", 2211, "17000")))
+    assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "high", (6,))
+    assert "the host ran out of memory" in finding.title
+
+
+def test_a_cgroup_limit_is_told_from_a_full_host():
+    [finding] = check(out_of_memory, oom_kills=kill(constraint="CONSTRAINT_MEMCG", limit_kb=33554432))
+    assert "32.0 GiB" in finding.title
+
+
+def test_the_kill_of_a_stranger_is_only_a_warning():
+    [finding] = check(out_of_memory, oom_kills=kill(comm="httpd", pid=5))
+    assert finding.severity == "warning"
+
+
+def test_gpu_memory_that_ran_out_is_told_apart_from_host_memory():
+    rows = table(
+        "exceptions",
+        {"message": "CUDA out of memory. Tried to allocate 2.00 GiB", "rank": 3},
+        {"message": "Cannot allocate memory", "type": "OSError", "rank": 4},
+        {"message": "something else", "rank": 5},
+    )
+    assert [(f.title.split(" ")[0], f.ranks) for f in check(out_of_memory, exceptions=rows)] == [("GPU", (3,)), ("host", (4,))]
+
+
+def test_a_bus_error_of_the_data_loader_speaks_of_shared_memory():
+    rows = table(
+        "exceptions",
+        {
+            "message": "DataLoader worker (pid 9) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+            "rank": 1,
+        },
+    )
+    [finding] = check(shm_exhausted, exceptions=rows)
+    assert (finding.severity, finding.ranks) == ("critical", (1,))
+
+
+def shm(**more: object) -> pl.LazyFrame:
+    return table("filesystems", {"host": "node7", "mount": "/dev/shm", "size_kb": 65536.0, "used_percent": 100.0, "inodes": False, **more})
+
+
+def test_a_full_dev_shm_that_nobody_complains_about_is_an_error_and_a_roomy_one_is_quiet():
+    assert [f.severity for f in check(shm_exhausted, filesystems=shm())] == ["error"]
+    assert [f.severity for f in check(shm_exhausted, filesystems=shm(used_percent=1.0))] == ["warning"]
+    assert check(shm_exhausted, filesystems=shm(size_kb=6.4e7, used_percent=1.0)) == []
+    assert check(shm_exhausted, filesystems=shm(mount="/")) == []
+
+
+def test_a_low_limit_of_locked_memory_alone_is_a_risk():
+    low = {"host": "node7", "name": "memlock", "soft": 65536.0, "unlimited": False}
+    assert [f.severity for f in check(memlock_limit, limits=table("limits", low))] == ["warning"]
+    assert check(memlock_limit, limits=table("limits", low | {"soft": None, "unlimited": True})) == []
+
+
+def test_a_refused_registration_names_the_host_and_cites_the_limit():
+    said = table("exceptions", {"hint_host": "node7", "message": "Call to ibv_reg_mr failed with error Cannot allocate memory"})
+    low = table("limits", {"host": "node7", "name": "memlock", "soft": 65536.0, "unlimited": False})
+    [finding] = check(memlock_limit, exceptions=said, limits=low, processes=processes((8, "node7", 1, "17000"), (0, "node6", 2, "17000")))
+    assert (finding.severity, finding.hosts, finding.ranks) == ("critical", ("node7",), (8,))
+    assert len(finding.evidence) == 2
+
+
+# ---- nodes ----
+
+
+def test_a_panic_takes_all_ranks_of_its_host():
+    [finding] = check(
+        node_failed,
+        kernel_events=table("kernel_events", event("panic"), event("oops")),
+        processes=processes((4, "node7", 1, "1"), (5, "node7", 2, "2"), (0, "node6", 3, "1")),
+    )
+    assert (finding.severity, finding.ranks, finding.hosts) == ("critical", (4, 5), ("node7",))
+
+
+def test_a_short_soft_lockup_is_a_warning_and_a_long_one_stops_the_node():
+    short = event("lockup", state="soft", value=22.0, pid=7, comm="python3")
+    assert [f.severity for f in check(node_failed, kernel_events=table("kernel_events", short))] == ["warning"]
+    assert [f.severity for f in check(node_failed, kernel_events=table("kernel_events", short | {"value": 120.0}))] == ["critical"]
+
+
+def test_storage_that_does_not_answer_counts_when_tasks_of_the_job_hang():
+    nfs = event("storage-hang", severity="degraded", ifname="10.1.2.3", state="down")
+    hung = event("hung-task", severity="suspect", pid=4242, comm="python", value=120.0)
+    assert [f.severity for f in check(node_failed, kernel_events=table("kernel_events", nfs))] == ["warning"]
+    [finding] = check(node_failed, kernel_events=table("kernel_events", nfs, hung), processes=processes((3, "node7", 4242, "1")))
+    assert (finding.severity, finding.ranks) == ("critical", (3,))
+    back = event("storage-ok", severity="info", ifname="10.1.2.3", state="up")
+    assert [f.severity for f in check(node_failed, kernel_events=table("kernel_events", nfs, hung, back))] == ["error"]
+
+
+def test_one_hung_task_of_a_stranger_is_quiet():
+    assert (
+        check(
+            node_failed,
+            kernel_events=table("kernel_events", event("hung-task", severity="suspect", pid=1, comm="jbd2/sda1-8", value=120.0)),
+        )
+        == []
+    )
