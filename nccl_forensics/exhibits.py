@@ -22,7 +22,7 @@ STATE_WORDS = {
     "unknown": "not known",
     "culprit": "at fault",
     "dead": "dead",
-    "ok": "no sign of trouble",
+    "ok": "no fault seen",
 }
 #: What a host is called of which the evidence does not tell the name.
 UNKNOWN_HOST = "host unknown"

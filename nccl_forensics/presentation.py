@@ -116,7 +116,7 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """The verdict, or one further cause."""
+    """The verdict, or one further cause. ``proof`` are those of its quotes that a first screen shows, most telling first."""
 
     cause: str
     meaning: str
@@ -133,6 +133,7 @@ class Opinion:
     because: tuple[FindingText, ...]
     explains: tuple[FindingText, ...]
     quotes: tuple[Quote, ...]
+    proof: tuple[Quote, ...]
     more_quotes: int
     remedy: str
     prevention: str
@@ -466,11 +467,23 @@ def _opinion(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
         because=because,
         explains=tuple(findings[i] for i in words(verdict, "explains")[:50] if i in findings),
         quotes=tuple(quotes[:8]),
+        proof=_proof(quotes),
         more_quotes=sum(f.more_quotes for f in because) + max(0, len(quotes) - 8),
         remedy=text(verdict, "remedy"),
         prevention=text(verdict, "prevention"),
         actions=tuple(_action(n, a) for n, a in enumerate(rows(verdict, "actions")[:20], 1)),
     )
+
+
+def _proof(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
+    """The evidence for a first screen: one item for each different reason before a second one for the same."""
+    seen: set[str] = set()
+    repeated: list[Quote] = []
+    first: list[Quote] = []
+    for quote in quotes:
+        (repeated if quote.why in seen else first).append(quote)
+        seen.add(quote.why)
+    return tuple([*first, *repeated][:6])
 
 
 def _operation(point: Json) -> str:

@@ -61,7 +61,7 @@ def render(report: Mapping[str, object], extras: Extras, *, color: bool, width: 
     _head(page, shown)
     if shown.status == "explained":
         _who(page, shown)
-        _why(page, shown.verdict.quotes)
+        _why(page, shown.verdict.proof)
         _doing(page, shown)
         _doubt(page, shown)
     else:
@@ -106,7 +106,7 @@ def _who(page: _Page, shown: Presentation) -> None:
 
 def _why(page: _Page, quotes: Sequence[Quote]) -> None:
     texts: list[tuple[str, str]] = []
-    for quote in quotes[: 4 if len(quotes) > 4 else 6]:
+    for quote in quotes[:5]:
         if quote.kind == "absence":
             texts.append((f"{quote.why}; looked in {', '.join(quote.looked_in) or 'all that was handed in'}", ""))
             continue

@@ -4,7 +4,7 @@ import pytest
 
 from nccl_forensics.plain import columns
 from nccl_forensics.reporters import terminal
-from tests.reporters.samples import SAMPLES, hang, healthy, insufficient, large, unexplained
+from tests.reporters.samples import SAMPLES, hang, healthy, insufficient, large, line, unexplained
 
 
 def render(sample, color=False, width=100):
@@ -80,3 +80,11 @@ def test_a_source_that_could_not_be_read_is_named():
 
 def test_thousands_of_ranks_stay_one_screen():
     assert "ranks 0-1402, 1404-4095 wait" in render(large())
+
+
+def test_different_reasons_come_before_a_second_item_for_the_same():
+    sample = hang()
+    same = [line("logs/a.log", n, f"timeout {n}", "timed out in it") for n in range(1, 7)]
+    sample.report["findings"][0]["evidence"] = [*same, line("logs/b.log", 7, "nan", "the first odd line")]
+    text = render(sample)
+    assert text.index("logs/a.log:1") < text.index("logs/b.log:7") < text.index("logs/a.log:2")
