@@ -14,6 +14,8 @@ together by a parity test.
   character that the terminal itself could still take, and two terminals that could both come next must differ in what they match.
   Otherwise Lark and the pattern would cut at different places.
 * Where a literal and a terminal could both come next, the literal wins.
+* In a terminal, the longer of two alternatives with the same start comes first (``TcpExt|Tcp``): engines take the first that fits.
+  Where two terminals that differ could both fit, a priority (``INDEX.2: ...``) tells Lark which the pattern tries first.
 * A part that repeats (``*``, ``+``, ``~n``) fills no columns: ``Grammar.tree`` reads it, with Lark.
 
 ## Which kind is tried first
