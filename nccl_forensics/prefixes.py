@@ -13,6 +13,11 @@ import polars as pl
 #: Share of non-empty lines that must carry an ambiguous prefix before it is believed.
 _NEARLY_ALL = 0.9
 _ROUNDS = 4
+#: Words with which messages of the kernel and of programs begin: a column of them is no column of hosts.
+_NO_HOST = (
+    r"^(?:NVRM|IPv6|DMAR|AMD-Vi|mce|watchdog|rcu|nfs|rpc|Lustre|LustreError|perf|hrtimer|printk|traps|audit|oom_reaper|oom-kill|memory|TCP|VFS|"
+    r"neighbour|nf_conntrack|iommu|EDAC|Oops|BUG|INFO|WARNING|WARN|ERROR|DEBUG|FATAL|CRITICAL|Error|Warning|Traceback|RuntimeError): "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,8 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
 def _apply(frame: pl.DataFrame, prefix: Prefix) -> pl.DataFrame | None:
     """The frame with this prefix peeled, or None where the source does not carry it."""
     carries = frame["text"].str.contains(prefix.pattern)
+    if prefix.name == "pdsh":
+        carries &= ~frame["text"].str.contains(_NO_HOST)
     hits = int(carries.sum() or 0)
     if not hits:
         return None

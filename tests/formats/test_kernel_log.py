@@ -111,6 +111,13 @@ def test_a_gpu_missing_at_probe_is_named_from_the_line_above():
     assert (row["code"], row["bus_id"], row["implied"]) == (79, "0000:18:00.0", True)
 
 
+def test_lines_without_a_clock_keep_their_first_word_and_a_host_before_it_is_the_launchers():
+    rows = read("NVRM: Xid (PCI:0000:9b:00): 79, gone", "NVRM: Xid (PCI:0000:9c:00): 79, gone").frames["xids"]
+    assert rows["hint_host"].to_list() == [None, None]
+    rows = read("node01: NVRM: Xid (PCI:0000:9b:00): 79, gone", "node02: NVRM: Xid (PCI:0000:9b:00): 79, gone").frames["xids"]
+    assert rows["hint_host"].to_list() == ["node01", "node02"]
+
+
 def test_the_lines_of_one_memory_kill_are_one_row():
     row = only(
         "oom_kills",
