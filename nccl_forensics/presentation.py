@@ -31,11 +31,25 @@ STATUS_WORDS = {
     "nothing-wrong": "No fault found",
     "insufficient-evidence": "Not enough evidence",
 }
+#: Action words of the contract; spelled with ``-`` here, evidence of hosts spells them with ``_``.
 ACTION_WORDS = {
     "exclude-node": "Exclude the node",
     "fix-code": "Fix the code",
+    "fix-application": "Fix the application",
+    "fix-config": "Fix the configuration",
     "change-setting": "Change the setting",
     "collect-more": "Collect more evidence",
+    "restart-job": "Restart the job",
+    "reset-gpu": "Reset the GPU",
+    "reboot-node": "Reboot the node",
+    "drain-and-reset": "Drain the node and reset the GPU",
+    "check-cable-or-optic": "Check the cable or optic",
+    "check-power-or-cooling": "Check power and cooling",
+    "replace-hw": "Replace the hardware",
+    "replace-hw(RMA)": "Replace the hardware",
+    "update-sw-fw": "Update software or firmware",
+    "raise-memory-limit": "Raise the memory limit",
+    "none": "Nothing to do",
 }
 OUTCOME_WORDS = {"hung": "hung", "crashed": "crashed", "slow": "ran slowly", "stopped": "was stopped", "finished": "finished"}
 CONFIDENCE_MEANING = {
@@ -126,6 +140,7 @@ class Opinion:
     who: str
     who_is: str
     hosts: str
+    no_host: str
     parties: tuple[Party, ...]
     more_parties: int
     collective: str
@@ -460,6 +475,7 @@ def _opinion(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
         who=_who(culprits),
         who_is=_who_is(culprits),
         hosts=_joined(hosts),
+        no_host=_where_words(culprits),
         parties=tuple(_party(c) for c in culprits[:8]),
         more_parties=max(0, len(culprits) - 8),
         collective=_operation(point),
@@ -475,6 +491,11 @@ def _opinion(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
     )
 
 
+def _where_words(culprits: Sequence[Json]) -> str:
+    """What to say where no host is named."""
+    return "not told by the evidence" if culprits else "no host alone is to blame"
+
+
 def _proof(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
     """The evidence for a first screen: one item for each different reason before a second one for the same."""
     seen: set[str] = set()
@@ -483,7 +504,7 @@ def _proof(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
     for quote in quotes:
         (repeated if quote.why in seen else first).append(quote)
         seen.add(quote.why)
-    return tuple([*first, *repeated][:6])
+    return tuple(first[:6] if len(first) > 2 else [*first, *repeated][: 3 + len(first)])
 
 
 def _operation(point: Json) -> str:
@@ -499,7 +520,7 @@ def _group(point: Json) -> str:
 
 
 def _action(position: int, action: Json) -> ActionText:
-    word = text(action, "action", 80)
+    word = text(action, "action", 80).replace("_", "-")
     numbers = ranks(action, "ranks")
     targets = (
         ranks_words(numbers) if numbers else "",

@@ -77,7 +77,8 @@ def render(report: Mapping[str, object], extras: Extras, *, color: bool, width: 
 
 def _head(page: _Page, shown: Presentation) -> None:
     page.line(" · ".join(t for t in (shown.title, shown.run, shown.when) if t), "bold")
-    page.line(" · ".join(f"{label} {value}" for label, value in shown.particulars[:5]), "dim")
+    if shown.particulars:
+        page.line(" · ".join(f"{label} {value}" for label, value in shown.particulars[:5]), "dim")
     page.rule()
     tone = _TONES.get(shown.status, "warn")
     said = shown.status_word.upper()
@@ -99,7 +100,7 @@ def _who(page: _Page, shown: Presentation) -> None:
     texts = [", ".join([p.name, *(f"{label} {value}" for label, value in p.particulars)]) for p in verdict.parties]
     if len(texts) > 2 or verdict.more_parties:
         texts = [verdict.who + (f" on {verdict.hosts}" if verdict.hosts and "host" not in verdict.who else "")]
-    page.entry("Who", [(t, "bold") for t in texts or ["not known"]])
+    page.entry("Who", [(t, "bold") for t in texts or ["no rank and no host alone"]])
     if verdict.collective:
         page.entry("Collective", [(" of ".join(t for t in (verdict.collective, verdict.group) if t), "")])
 

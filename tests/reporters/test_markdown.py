@@ -4,7 +4,7 @@ import pytest
 
 from nccl_forensics.reporters import markdown
 from nccl_forensics.reporters.markdown import code, fence, prose
-from tests.reporters.samples import SAMPLES, hang, healthy, hostile, large
+from tests.reporters.samples import SAMPLES, action, hang, healthy, hostile, large
 
 
 def render(sample):
@@ -64,3 +64,11 @@ def test_it_stays_within_what_a_tracker_takes(name):
 
 def test_many_findings_are_cut_with_a_count():
     assert "… and 574 more in `report.json`" in render(large())
+
+
+def test_action_words_of_hosts_read_as_a_sentence():
+    sample = hang()
+    sample.report["verdict"]["actions"] = [action("reset_gpu", gpus=["3"]), action("check-network")]
+    text = render(sample)
+    assert "1. **Reset the GPU**: GPU 3" in text
+    assert "2. **Check network**" in text
