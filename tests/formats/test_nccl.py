@@ -481,3 +481,37 @@ def test_of_real_logs_at_most_a_few_lines_are_not_understood(part: str) -> None:
         assert len(reading.gaps) <= 0.02 * nccls, path.name
         assert len(reading.gaps) + reading.unmodelled.len() <= 0.03 * nccls, path.name
     assert seen >= 8
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_no_lines_give_no_frames() -> None:
+    reading = read()
+    assert (reading.frames, reading.records, reading.gaps) == ({}, 0, ())
+
+
+def test_mangled_lines_never_raise_and_every_claimed_line_exists() -> None:
+    """Lines of a fixture, cut and glued at random places as several writers on one pipe do."""
+    lines = (ROOT / "fixtures" / "nccl" / "stub-2.27.7-rank0.log").read_text(encoding="utf-8").split("\n")
+    rng = random.Random(17)
+    for _ in range(10):
+        mangled = []
+        for _ in range(60):
+            a, b = rng.choice(lines), rng.choice(lines)
+            mangled.append(
+                rng.choice(
+                    [
+                        a,
+                        a[: rng.randrange(len(a) + 1)],
+                        a[: rng.randrange(len(a) + 1)] + b,
+                        a[rng.randrange(len(a) + 1) :],
+                        a + "\x00\ufffd",
+                    ]
+                )
+            )
+        reading = read(*mangled)
+        accounted = {*reading.lines, *(gap.line_no for gap in reading.gaps)}
+        assert accounted <= set(range(1, len(mangled) + 1))
+        unread = [line for n, line in enumerate(mangled, start=1) if " [0] NCCL INFO " in line and n not in accounted]
+        assert unread == []
