@@ -84,7 +84,8 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
         "skipped",
         k,
         agree >= 2 or known or len(history) >= 2,
-        f"its next {agree} operation{'s' if agree != 1 else ''} are those that its peers do {k} later"
+        ("its next operation is the one" if agree == 1 else f"its next {agree} operations are those")
+        + f" that its peers do {k} later"
         + ("" if known else " (as foretold by the steps before)"),
     )
 

@@ -30,7 +30,7 @@ from nccl_forensics.units import iso
 from nccl_forensics.words import group_words, rank_list
 
 Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
-_AROUND = 6
+_AROUND = 4
 _ROWS, _GROUPS, _CONTEXT, _EVENTS = 48, 4, 3, 200
 
 

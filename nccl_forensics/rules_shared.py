@@ -28,7 +28,10 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> 
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(site or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
-                *cite([row], f"{ranks_words(ranks[:1])}: {row['found_detail']}"),
+                *cite(
+                    [{"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}],
+                    f"{ranks_words(ranks[:1])}: {row['found_detail']}",
+                ),
                 *cite(
                     [{"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}],
                     f"{ranks_words(row['others'][:1])}: {row['expected_detail']} at the same position",
@@ -69,7 +72,7 @@ def stall_findings(stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str,
                 ],
                 f"stack of the stalled rank: {first['place']}",
             ),
-            *cite(part, f"a waiting rank's {first['op']}" if waiters else "what names the rank"),
+            *cite(part.drop("why"), f"a waiting rank's {first['op']}" if waiters else "what names the rank"),
             *cite(
                 [
                     {"source_id": r["own_source_id"], "line_no": r["own_line_no"], "record": r["own_record"]}

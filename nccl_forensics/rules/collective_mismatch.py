@@ -51,7 +51,7 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["found_op"]), str(row["call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
-                *cite([row], f"{ranks_words(ranks[:1])} calls {row['found_op']}"),
+                *cite([_own(row)], f"{ranks_words(ranks[:1])} calls {row['found_op']}"),
                 *cite(
                     [{"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}],
                     f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position",
@@ -64,3 +64,7 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
             alternatives=(("collective-skipped", ranks, "its next operations are not those that its peers do later"),),
             metrics={"position": row["seq"]},
         )
+
+
+def _own(row: dict[str, object]) -> dict[str, object]:
+    return {"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}

@@ -52,7 +52,7 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
         ranks = tuple(row["ranks"])
         group = group_words(row)
         waited = operation_words(row["expected_op"], row["seq"])
-        place = f" (peers at {row['peer_call_site']})" if row["peer_call_site"] else ""
+        place = f" at {row['peer_call_site']}" if row["peer_call_site"] else ""
         own = f" at {row['call_site']}" if row["call_site"] else ""
         yield Finding(
             title=f"{ranks_words(ranks)} skipped {waited} of {group}; {ranks_words(row['others'])} wait in it",
@@ -64,7 +64,7 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(row["peer_call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
-                *cite([row], f"{ranks_words(ranks[:1])} calls {row['found_op']} here"),
+                *cite([_own(row)], f"{ranks_words(ranks[:1])} calls {row['found_op']} here"),
                 *cite([_peer(row)], f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position"),
             ),
             remedy=f"Make every rank of {group} call {row['expected_op']}"
@@ -100,3 +100,7 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
         prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
         action="fix-code",
     )
+
+
+def _own(row: dict[str, object]) -> dict[str, object]:
+    return {"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}

@@ -31,6 +31,7 @@ OPERATIONS = {
     "call_site": pl.String(),
     "state": pl.String(),
     "done": pl.Boolean(),
+    "pending": pl.Boolean(),
     "created_ns": pl.Int64(),
     "timeout_ms": pl.Int64(),
     "order": pl.Int64(),
@@ -227,7 +228,11 @@ def _fr_operations(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFram
         out_shape=pl.col("output_sizes"),
         dtype=pl.col("input_dtypes"),
         call_site=pl.col("user_frame"),
-        done=(pl.col("state") == "completed") | pl.col("time_completed_ns").is_not_null(),
+        # gloo never marks completion: retired says that the operation is over, well or badly.
+        done=pl.when(pl.col("backend") != "gloo").then((pl.col("state") == "completed") | pl.col("time_completed_ns").is_not_null()),
+        pending=pl.when(pl.col("backend") == "gloo")
+        .then(~pl.col("retired"))
+        .otherwise((pl.col("state") != "completed") & pl.col("time_completed_ns").is_null()),
         created_ns=pl.col("time_created_ns"),
         order=pl.col("record_id"),
         line_no=pl.lit(None, dtype=pl.UInt32()),
@@ -523,7 +528,7 @@ def _seen_progress(
         pl.col("seq").min().alias("first_seq"),
         pl.col("seq").max().alias("last_seq"),
         pl.col("seq").filter(pl.col("done")).max().alias("last_done"),
-        pl.col("seq").filter(~pl.col("done").fill_null(True)).min().alias("first_pending"),
+        pl.col("seq").filter(pl.col("pending")).min().alias("first_pending"),
         pl.len().alias("count"),
         pl.col("op").filter(last).last().alias("last_op"),
         pl.col("call_site").filter(last).last().alias("last_call_site"),
