@@ -159,6 +159,7 @@ def ib_port_counters(
     Counters only grow, so the largest of several samples is the latest. Cited where the largest stands. ``node`` names what is no host.
     """
     columns = {
+        "tool": pl.String(),
         "place": pl.String(),
         "host": pl.String(),
         "node": pl.String(),
@@ -177,6 +178,7 @@ def ib_port_counters(
             known.with_columns(
                 pl.col("port").cast(pl.Int32).fill_null(1),
                 pl.col("value").cast(pl.Int64, strict=False),
+                tool=pl.lit("sysfs"),
                 node=pl.lit(None, dtype=pl.String),
                 record=pl.lit(None, dtype=pl.String),
             ).select(pl.col(c).cast(t) for c, t in columns.items())
@@ -200,6 +202,7 @@ def ib_port_counters(
             first=pl.col("value").first(),
             last=pl.col("value").last(),
             samples=pl.col("value").len(),
+            tool=pl.col("tool").last(),
             source_id=pl.col("source_id").last(),
             line_no=pl.col("line_no").last(),
             record=pl.col("record").last(),

@@ -1,0 +1,132 @@
+"""A bandwidth test did not finish: it reports a failure, or its output ends before its footer.
+
+## What it finds
+Runs of nccl-tests and perftest that say why they failed, and runs whose table stops without the closing lines. Failures of several runs are
+laid over each other: a host that is in most failed runs and in few good ones is the suspect.
+
+## Why it matters
+A test that hangs between two hosts will hang any job that uses both. The pair alone does not say which of the two it is; the others do.
+
+## What would refute it
+The run was cut off by a time limit or by hand, or the output is only copied in part.
+
+## What to do next
+Repeat the test for the named host with a third one, with NCCL_DEBUG=INFO; read the port counters of both ends before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located
+
+_NETWORK = r"(?i)remote process exited|network error|unhandled system error|connection|timeout|retry"
+
+
+@rule(
+    name="bandwidth-test-failed",
+    code="BW03",
+    cause="connection-failed",
+    severity="warning",
+    at_most=48,
+    explains=("low-bus-bandwidth",),
+)
+def bandwidth_test_failed(
+    bandwidth_tests: pl.LazyFrame | None, rdma_tests: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """Hosts that fail with several others first, then single runs."""
+    if bandwidth_tests is not None:
+        yield from _collective(bandwidth_tests.sort("source_id", "test").collect())
+    if rdma_tests is not None:
+        yield from _rdma(located(rdma_tests.filter(pl.col("error").is_not_null()), source_hosts))
+
+
+def _collective(tests: pl.DataFrame) -> Iterator[Finding]:
+    failed = [t for t in tests.iter_rows(named=True) if t["error"] or (not t["complete"] and t["hosts"])]
+    good = [set(t["hosts"] or ()) for t in tests.iter_rows(named=True) if t["complete"] and not t["error"]]
+    left = list(failed)
+    while left:
+        partners: dict[str, set[str]] = {}
+        for test in left:
+            both = set(test["hosts"] or ())
+            for host in both if len(both) == 2 else ():
+                partners.setdefault(host, set()).update(both - {host})
+        several = {h: p for h, p in partners.items() if len(p) > 1}
+        if not several:
+            break
+        # Who fails with most others; of equals, who is fine with fewest.
+        suspect = max(sorted(several), key=lambda h: (len(several[h]), -sum(h in g for g in good)))
+        mine = [t for t in left if suspect in (t["hosts"] or ())]
+        left = [t for t in left if t not in mine]
+        fine = sorted({h for g in good if suspect in g for h in g - {suspect}} - several[suspect])
+        yield _finding(
+            f"tests between {suspect} and {_list(sorted(several[suspect]))} did not finish",
+            f"{len(mine)} failed runs have {suspect} in common."
+            + (f" It finished with {len(fine)} other hosts, so the path to those partners may be at fault instead." if fine else ""),
+            (suspect,),
+            mine,
+        )
+    for test in left:
+        hosts = tuple(test["hosts"] or ())
+        what = test["error"] or ("ended after its last row" if test["last_bytes"] else "ended before its first row")
+        where = f" of {_list(list(hosts))}" if hosts else ""
+        yield _finding(f"{test['collective'] or 'a test'}{where} did not finish: {what}", "Its closing lines are missing.", hosts, [test])
+
+
+def _rdma(rows: pl.DataFrame) -> Iterator[Finding]:
+    for (source, test), part in rows.group_by("source_id", "test", maintain_order=True):
+        first = part.row(0, named=True)
+        status = next((r for r in part.iter_rows(named=True) if r["status"] is not None), first)
+        hosts = (str(first["host"]),) if first["host"] else ()
+        over = f" over {first['device']}" if first["device"] else ""
+        yield Finding(
+            title=f"{first['name'] or 'a perftest run'}{over} failed: {status['error']}",
+            summary="; ".join(str(e) for e in part["error"].to_list()[:4]) + ".",
+            severity="error" if status["status"] == 12 else "warning",
+            cause="ib-link" if status["status"] == 12 else "connection-failed",
+            confidence="medium",
+            hosts=hosts,
+            culprits=(Culprit(host=hosts[0] if hosts else None, nic=first["device"]),) if hosts or first["device"] else (),
+            subject=("perftest", str(hosts), str(first["device"]), str(status["status"])),
+            evidence=cite(part, "the failure"),
+            evidence_total=part.height,
+            remedy="Status 12 means that the other port never answered: check both ports, the GID index and the switch between them.",
+            prevention="Run ib_write_bw between neighbours in the burn-in of every node.",
+            would_refute=("the server was not started",),
+            actions=(Action("collect_more", hosts=hosts, command="ibstat; show_gids; perfquery -x"),),
+            metrics={"source": int(str(source)), "test": int(str(test))},
+        )
+
+
+def _list(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _finding(title: str, summary: str, hosts: tuple[str, ...], tests: list[dict[str, object]]) -> Finding:
+    network = any(pl.Series([str(t["error"] or "")]).str.contains(_NETWORK).item() for t in tests)
+    return Finding(
+        title=title,
+        summary=summary,
+        severity="error" if network else "warning",
+        confidence="medium" if len(tests) > 1 else "low",
+        hosts=hosts,
+        culprits=tuple(Culprit(host=h) for h in hosts) if len(hosts) <= 2 else (),
+        subject=("test-failed", *sorted(hosts)[:8]),
+        evidence=cite([_cited(t) for t in tests], "did not finish"),
+        evidence_total=len(tests),
+        remedy="Repeat the test of this host with a third one; if it fails again, look at its port, cable and adapter.",
+        prevention="Run a short all-pairs test before a node joins a partition.",
+        would_refute=("the run was cut off from outside",),
+        actions=(Action("collect_more", hosts=hosts, command="NCCL_DEBUG=INFO alltoall_perf -b 32M -e 1G -f 2"),),
+        metrics={"failed_runs": len(tests)},
+    )
+
+
+def _cited(test: Mapping[str, object]) -> dict[str, object]:
+    words = test["error"] or f"no closing lines; the last size is {test['last_bytes'] or 'missing'}"
+    return {"source_id": test["source_id"], "line_no": test["line_no"], "record": test["record"], "why": str(words)}

@@ -1,0 +1,145 @@
+"""Ports wait for credits or are told to slow down: the fabric is congested, or one receiver does not drain.
+
+## What it finds
+Ports that spent a large share of their time waiting to send (port_xmit_wait), congestion notifications and ECN marks that grew, and hosts
+that send pause frames themselves: their own memory or PCIe does not take what the network brings.
+
+## Why it matters
+Congestion spreads: one slow receiver holds back every sender behind the same switch, and bandwidth falls on hosts without any fault.
+
+## What would refute it
+Absolute counts: healthy fabrics wait billions of ticks. Only the share of the traffic, growth, or a clear outlier says something.
+
+## What to do next
+Find the receiver that all waiting ports send to. On RoCE check ECN and PFC thresholds; on InfiniBand check adaptive routing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located
+
+_MARKS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
+#: A port that sent less than 4 MB tells nothing by its share.
+_IDLE_WORDS = 1_000_000
+_COUNTERS = ("port_xmit_wait", "port_xmit_data", "port_rcv_packets", "port_xmit_packets", *_MARKS)
+
+
+@rule(
+    name="congestion",
+    code="NE04",
+    cause="congestion",
+    severity="warning",
+    at_most=32,
+    explains=("low-bus-bandwidth", "straggler", "packet-loss"),
+)
+def congestion(
+    ib_port_counters: pl.LazyFrame | None,
+    net_counters: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    wait_share: Annotated[float, "share of a port's ticks spent waiting for credits"] = 0.2,
+    marked_share: Annotated[float, "share of packets that carry a congestion mark, between two samples"] = 0.01,
+    outlier: Annotated[float, "times the median of the other ports from which a single sample stands out"] = 10.0,
+    peers: Annotated[int, "other ports that a single sample must be compared with"] = 3,
+) -> Iterator[Finding]:
+    """RDMA ports by waiting and by marks, then hosts that send pause storms."""
+    if ib_port_counters is not None:
+        yield from _rdma(ib_port_counters.filter(pl.col("counter").is_in(_COUNTERS)).collect(), wait_share, marked_share, outlier, peers)
+    if net_counters is not None:
+        yield from _pauses(located(net_counters, source_hosts))
+
+
+def _rdma(counters: pl.DataFrame, wait_share: float, marked_share: float, outlier: float, peers: int) -> Iterator[Finding]:
+    ports: dict[tuple[object, ...], dict[str, Mapping[str, object]]] = defaultdict(dict)
+    for row in counters.iter_rows(named=True):
+        ports[tuple(row[k] for k in ("place", "host", "node", "device", "port"))][row["counter"]] = row
+    shares: dict[tuple[object, ...], tuple[float, bool]] = {}
+    for key, rows in ports.items():
+        wait, data = rows.get("port_xmit_wait"), rows.get("port_xmit_data")
+        if wait is None or data is None:
+            continue
+        grew = wait["growth"] is not None and data["growth"] is not None
+        waited, sent = (int(str(r["growth" if grew else "last"])) for r in (wait, data))
+        if sent >= _IDLE_WORDS:
+            shares[key] = (waited / (waited + sent), grew)
+    for key, (share, grew) in shares.items():
+        others = [s for k, (s, _) in shares.items() if k != key]
+        stands_out = len(others) >= peers and share > outlier * max(median(others), 1e-6)
+        if share < wait_share or not (grew or stands_out):
+            continue
+        sure: Confidence = "medium" if grew and (stands_out or not others) else "low"
+        yield _finding(
+            key,
+            f"waited for credits during {share:.0%} of what it sent",
+            "Something behind it does not take the traffic." + ("" if grew else " One sample since the last reset: not tied to this job."),
+            sure,
+            [ports[key]["port_xmit_wait"]],
+            {"wait_share": share},
+        )
+    for key, rows in ports.items():
+        carried = max((int(str(rows[c]["growth"] or 0)) for c in ("port_rcv_packets", "port_xmit_packets") if c in rows), default=0)
+        for counter in _MARKS:
+            mark = rows.get(counter)
+            grew_by = int(str(mark["growth"] or 0)) if mark is not None else 0
+            ignored = counter == "rp_cnp_ignored" and grew_by > 0
+            if mark is not None and (ignored or (carried and grew_by >= marked_share * carried)):
+                share_words = f", {grew_by / carried:.1%} of its packets" if carried else ""
+                yield _finding(
+                    key, f"counts congestion: {counter} grew by {grew_by}{share_words}", "", "medium", [mark], {counter: grew_by}
+                )
+
+
+def _pauses(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Hosts that are the brake themselves, by mlx5's own warning counters."""
+    storms = rows.filter(pl.col("counter").is_in(["tx_pause_storm_warning_events", "tx_pause_storm_error_events"]) & (pl.col("value") > 0))
+    for (host, interface), part in storms.group_by("host", "interface", maintain_order=True):
+        said = ", ".join(f"{c} {v}" for c, v in part.select("counter", "value").iter_rows())
+        yield _finding(
+            (host, host, None, interface, None),
+            f"pauses the network: {said}",
+            "The host does not drain what it receives, and pauses the switch for long times.",
+            "medium",
+            list(part.iter_rows(named=True)),
+            {},
+        )
+
+
+def _finding(
+    key: tuple[object, ...],
+    what: str,
+    summary: str,
+    confidence: Confidence,
+    rows: list[Mapping[str, object]],
+    metrics: Mapping[str, float | int | str | None],
+) -> Finding:
+    place, host, node, device, port = key
+    owner = host or node
+    name = f"{device or 'a port'}" + (f" port {port}" if port is not None else "") + (f" of {owner}" if owner else "")
+    severity: Severity = "warning"
+    hosts = (str(host),) if host else ()
+    return Finding(
+        title=f"{name} {what}",
+        summary=summary,
+        severity=severity,
+        confidence=confidence,
+        hosts=hosts,
+        culprits=(Culprit(host=str(host) if host else None, nic=str(device) if device else None),) if host or device else (),
+        subject=(str(place), str(device), str(port)),
+        evidence=cite(rows, what),
+        evidence_total=len(rows),
+        remedy="Find the receiver that does not drain, and check flow control and routing of the class that NCCL uses.",
+        prevention="Watch waiting and marks per port, as a share of the traffic.",
+        would_refute=("other ports of the job wait as much: then the fabric is loaded evenly",),
+        actions=(Action("collect_more", hosts=hosts, command="perfquery -x (twice, a minute apart)"),),
+        metrics=dict(metrics),
+    )

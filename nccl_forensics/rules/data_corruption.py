@@ -1,0 +1,56 @@
+"""A test got wrong results: data was changed on its way or in a computation.
+
+## What it finds
+Runs of nccl-tests whose check counted wrong elements (``#wrong``, out of bounds values), with the sizes and placements that failed.
+
+## Why it matters
+The same hardware corrupts gradients without a word: losses jump, checkpoints are spoiled, and nothing in a log says why.
+
+## What would refute it
+A known defect of the library in that version and collective: then every set of hosts fails alike.
+
+## What to do next
+Take the GPUs and NICs of the run out of use; repeat the test on halves of the hosts until one host or pair is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+
+
+@rule(name="data-corruption", code="BW02", cause="data-corruption", severity="critical", at_most=32, explains=("low-bus-bandwidth",))
+def data_corruption(bandwidth_tests: pl.LazyFrame, bandwidth_rows: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per run that got wrong results."""
+    bad = bandwidth_rows.filter(pl.col("wrong") > 0).sort("source_id", "line_no", "record", nulls_last=True).collect()
+    tests = bandwidth_tests.sort("source_id", "test").collect()
+    for test in tests.iter_rows(named=True):
+        rows = bad.filter((pl.col("source_id") == test["source_id"]) & (pl.col("test") == test["test"]))
+        if rows.is_empty() and test["out_of_bounds_ok"] is not False:
+            continue
+        hosts = tuple(test["hosts"] or ())
+        sizes = rows["bytes"].drop_nulls().unique().sort().to_list()
+        wrong = int(rows["wrong"].sum() or test["out_of_bounds"] or 0)
+        name = f"{test['collective'] or 'a collective'} of {test['ranks'] or '?'} ranks"
+        where = f" on {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else ""
+        at = f" at {len(sizes)} sizes from {sizes[0]} to {sizes[-1]} bytes" if len(sizes) > 1 else f" at {sizes[0]} bytes" if sizes else ""
+        yield Finding(
+            title=f"{name}{where} gave wrong results: {wrong} wrong elements{at}",
+            summary="nccl-tests compares every element with what it must be.",
+            confidence="high",
+            hosts=hosts,
+            culprits=tuple(Culprit(host=h) for h in hosts) if len(hosts) <= 2 else (),
+            subject=("wrong", str(test["collective"]), *sorted(hosts)[:8]),
+            evidence=(*cite(rows, "wrong elements"), *(cite([test], "the check failed") if rows.is_empty() else ())),
+            evidence_total=max(rows.height, 1),
+            remedy="Stop using these GPUs and NICs; bisect the hosts until one is left, then run its memory and link diagnosis.",
+            prevention="Run the test with validation in the burn-in of new and repaired nodes.",
+            would_refute=("every set of hosts fails alike: then the library or driver is at fault",),
+            actions=(Action("drain_and_reset", hosts=hosts, command="dcgmi diag -r 3", confidence="medium"),),
+            metrics={"wrong": wrong},
+        )

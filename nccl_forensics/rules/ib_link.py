@@ -1,0 +1,295 @@
+"""An InfiniBand or RoCE port is down, runs below its peers, or counts link errors.
+
+## What it finds
+Ports that are not active where the same port of other hosts, or the other ports of the same adapter kind, are; ports with fewer lanes or a
+lower rate than their like; link counters that grew between two samples, or stand far above those of the other ports; error rates after
+correction that mlxlink calls bad.
+
+## Why it matters
+A port that flaps ends the job with retries exceeded; a port at half rate slows every ring that crosses it, and so the whole job.
+
+## What would refute it
+The port is unused by design. One sample of a counter also shows what happened long before the job: only growth in the job's time proves it.
+
+## What to do next
+Reseat or swap cable and optic of the named port, clear its counters and read them again under load: perfquery -R, mlxlink -d DEVICE -c -m.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.facts.ib_counters import COUNTERS
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+
+_LIKE = ("hca_type", "link_layer")
+_CITED = 4
+
+Row = Mapping[str, object]
+
+
+@rule(
+    name="ib-link",
+    code="NE01",
+    cause="ib-link",
+    severity="error",
+    at_most=64,
+    explains=(
+        "timeout",
+        "closed",
+        "collective-stuck",
+        "connection-failed",
+        "packet-loss",
+        "low-bus-bandwidth",
+        "straggler",
+        "nic-underused",
+    ),
+)
+def ib_link(
+    ib_ports: pl.LazyFrame | None,
+    ib_port_counters: pl.LazyFrame | None,
+    ib_links: pl.LazyFrame | None,
+    link_quality: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    peers: Annotated[int, "other ports that a port must be compared with"] = 3,
+    times_threshold: Annotated[float, "a single sample counts from this multiple of ibqueryerrors' threshold on"] = 1.0,
+    bit_error_rate: Annotated[float, "bit error rate after correction from which a link is bad"] = 1e-14,
+) -> Iterator[Finding]:
+    """Ports by state, by rate, by counters, and what the link itself says of its quality; worst first."""
+    found: list[Finding] = []
+    if ib_ports is not None:
+        ports = ib_ports.collect()
+        found.extend(_not_active(ports, peers))
+        found.extend(_slower(ports, peers))
+    if ib_port_counters is not None:
+        found.extend(_counters(ib_port_counters.filter(pl.col("counter").is_in(_LINK)).collect(), peers, times_threshold))
+    if ib_links is not None:
+        found.extend(_under_negotiated(ib_links))
+    if link_quality is not None:
+        found.extend(_quality(link_quality, source_hosts, bit_error_rate))
+    yield from sorted(found, key=lambda f: (f.severity != "error", f.severity != "warning"))
+
+
+_LINK = [c.name for c in COUNTERS.values() if c.family == "link" and c.weight != "benign"]
+
+
+def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
+    usual: dict[tuple[object, object], Tally[object]] = defaultdict(Tally)
+    for row in ports.iter_rows(named=True):
+        usual[(row["device"], row["port"])][row["state"]] += 1
+    for place, part in ports.group_by("place", maintain_order=True):
+        rows = list(part.iter_rows(named=True))
+        active = sum(r["state"] == "active" for r in rows)
+        waiting = [r for r in rows if r["state"] == "init"]
+        for row in rows:
+            if row["state"] in (None, "active", "active-defer"):
+                continue
+            elsewhere = usual[(row["device"], row["port"])]
+            others, others_active = sum(elsewhere.values()) - 1, elsewhere["active"]
+            like = [r for r in rows if r is not row and all(r[k] == row[k] for k in _LIKE)]
+            like_active = sum(r["state"] == "active" for r in like)
+            if others and others_active * 2 <= others:
+                continue  # unused everywhere
+            sure = others >= 1 or (len(like) >= peers and like_active == len(like))
+            by_admin = row["phys_state"] == "disabled" and not others
+            severity: Severity = "error" if sure and not by_admin else "warning"
+            if row["state"] == "init":
+                why = "no subnet manager has configured it" + (
+                    f", like {len(waiting) - 1} more ports of this host" if len(waiting) > 1 else ""
+                )
+            elif row["phys_state"] == "polling":
+                why = "it sees no signal: cable, optic or switch port"
+            elif row["phys_state"] == "disabled":
+                why = "it is switched off"
+            else:
+                why = f"physical state {row['phys_state'] or 'unknown'}"
+            compared = (
+                f"{others_active} of {others} other hosts have this port active"
+                if others
+                else f"{active} other ports of the host are active"
+            )
+            yield _finding(
+                row,
+                f"{_name(row)} is {row['state']}: {why}",
+                f"{compared}.",
+                severity,
+                "high" if sure else "low",
+                f"state {row['state']}, physical state {row['phys_state'] or 'unknown'}",
+                {"peers_active": others_active if others else like_active},
+            )
+        del place
+
+
+def _slower(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
+    """Rate or width below the port's like: the same port of other hosts, else the same adapter kind of the same host."""
+    rows = [r for r in ports.iter_rows(named=True) if r["state"] in ("active", None) and r["rate_gbit_s"]]
+    for row in rows:
+        same_port = [r for r in rows if r["place"] != row["place"] and (r["device"], r["port"]) == (row["device"], row["port"])]
+        same_kind = [
+            r for r in rows if r is not row and r["place"] == row["place"] and row["hca_type"] and all(r[k] == row[k] for k in _LIKE)
+        ]
+        like = same_port if len(same_port) >= 2 else same_kind
+        if len(like) < min(peers, 2 if like is same_port else peers):
+            continue
+        usual, share = Tally(r["rate_gbit_s"] for r in like).most_common(1)[0]
+        if row["rate_gbit_s"] >= usual or share * 3 < len(like) * 2:
+            continue
+        width = Tally(r["width"] for r in like).most_common(1)[0][0]
+        narrow = row["width"] is not None and width is not None and row["width"] < width
+        lanes = f" with {row['width']} of {width} lanes" if narrow else ""
+        whose = "on the other hosts" if like is same_port else "of its like on this host"
+        yield _finding(
+            row,
+            f"{_name(row)} runs at {row['rate_gbit_s']:g} of {usual:g} Gbit/s{lanes}",
+            f"{share} of {len(like)} ports {whose} run at {usual:g} Gbit/s; this one carries {row['rate_gbit_s'] / usual:.0%} of that.",
+            "error",
+            "high",
+            f"rate {row['rate_gbit_s']:g} Gbit/s",
+            {"rate_gbit_s": row["rate_gbit_s"], "usual_gbit_s": usual},
+        )
+
+
+def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Finding]:
+    values: dict[object, list[int]] = defaultdict(list)
+    for row in counters.iter_rows(named=True):
+        values[row["counter"]].append(row["last"])
+    by_port: dict[tuple[object, ...], list[tuple[Row, str, Severity, Confidence]]] = defaultdict(list)
+    for row in counters.iter_rows(named=True):
+        known = COUNTERS[row["counter"]]
+        grew = row["growth"]
+        if grew:
+            judged: tuple[Severity, Confidence] = ("error", "high") if known.weight == "fatal" else ("error", "medium")
+            if known.weight == "suspect":
+                judged = ("warning", "medium")
+            words = f"{known.name} grew by {grew}: {known.meaning}"
+        elif row["last"] and row["last"] >= max(known.threshold, 1) * times and grew is None:
+            others = sorted(values[row["counter"]])
+            others.remove(row["last"])
+            # ibqueryerrors lists only what is above its thresholds: all the ports that it does not list are the peers.
+            listed = row["tool"] == "ibqueryerrors"
+            if not listed and (len(others) < peers or row["last"] <= 10 * (median(others) + 1)):
+                continue
+            judged = ("error", "medium") if known.weight == "fatal" and row["saturated"] else ("warning", "low")
+            size = f"{row['last']}, where the counter stops" if row["saturated"] else str(row["last"])
+            compared = "above ibqueryerrors' threshold" if listed else f"while {_others(others)}"
+            words = f"{known.name} is {size}, {compared}: {known.meaning}"
+        else:
+            continue
+        by_port[tuple(row[k] for k in ("place", "host", "node", "device", "port"))].append((row, words, *judged))
+    for items in by_port.values():
+        items.sort(key=lambda i: (i[2] != "error", i[3] != "high", i[3] != "medium"))
+        first, words, severity, confidence = items[0]
+        grew_any = any(i[0]["growth"] for i in items)
+        once = "" if grew_any else " One sample only: it counts from the last reset and does not prove that it happened in this job."
+        yield _finding(
+            first,
+            f"{_name(first)}: {words}",
+            "; ".join(w for _, w, _, _ in items) + "." + once,
+            severity,
+            confidence,
+            "",
+            {str(i[0]["counter"]): int(str(i[0]["last"])) for i in items},
+            [{**dict(i[0]), "why": i[1]} for i in items],
+        )
+
+
+def _others(values: list[int]) -> str:
+    low, high = values[0], values[-1]
+    return (
+        f"the {len(values)} other ports read {low}"
+        if low == high
+        else f"half of the {len(values)} other ports read {median(values):g} or less"
+    )
+
+
+def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:
+    rows = links.filter(pl.col("could_be").is_not_null()).sort("source_id", "line_no").collect()
+    for row in rows.iter_rows(named=True):
+        place = {**row, "place": row["host"] or row["node"]}
+        yield _finding(
+            place,
+            f"{_name(place)} runs at {row['width'] or '?'}X {row['speed'] or ''} Gbit/s a lane: {row['could_be']}",
+            f"The link to {row['peer'] or 'its peer'} came up below what both ends can.",
+            "error",
+            "high",
+            row["could_be"],
+            {},
+        )
+
+
+def _quality(quality: pl.LazyFrame, source_hosts: pl.LazyFrame | None, worst: float) -> Iterator[Finding]:
+    rows = quality.sort("source_id", "line_no")
+    if source_hosts is not None:
+        rows = rows.join(source_hosts.select("source_id", pl.col("host").alias("of_source")), on="source_id", how="left")
+        rows = rows.with_columns(host=pl.coalesce("host", "hint_host", "of_source"))
+    for raw in rows.collect().iter_rows(named=True):
+        row = {**raw, "place": raw["host"], "port": None}
+        said: list[str] = []
+        for errors, rate, words in (
+            ("effective_errors", "effective_ber", "errors after correction"),
+            ("symbol_errors", "symbol_ber", "symbol errors"),
+        ):
+            if row[errors] and row[rate] and row[rate] >= worst:
+                said.append(f"{row[errors]} {words} (bit error rate {row[rate]:.0e})")
+        sure = bool(said)
+        if row["opcode"]:
+            said.append(f"mlxlink's opcode {row['opcode']}: {row['recommendation'] or 'no text'}")
+        if row["link_downs"]:
+            age = f" in {row['minutes_since_clear'] / 60:.0f} hours" if row["minutes_since_clear"] else ""
+            said.append(f"{row['link_downs']} link downs{age}")
+        if said:
+            yield _finding(
+                row, f"{_name(row)} is a bad link: {said[0]}", "; ".join(said) + ".", "error" if sure else "warning", "medium", said[0], {}
+            )
+
+
+def _name(row: Row) -> str:
+    port = f" port {row['port']}" if row.get("port") is not None else ""
+    device = row.get("device")
+    owner = row.get("host") or row.get("node")
+    if device is None:
+        return f"{owner or 'a node'}{port}"
+    return f"{device}{port}" + (f" of {owner}" if owner else "")
+
+
+def _finding(
+    row: Row,
+    title: str,
+    summary: str,
+    severity: Severity,
+    confidence: Confidence,
+    why: str,
+    metrics: Mapping[str, float | int | str | None],
+    cited: list[dict[str, object]] | None = None,
+) -> Finding:
+    host = str(row["host"]) if row.get("host") else None
+    device = str(row["device"]) if row.get("device") else None
+    link = f"{device or row.get('node')}/{row['port']}" if row.get("port") is not None else device
+    hosts = (host,) if host else ()
+    check = f"mlxlink -d {device} -m -c -e" if device and device.startswith("mlx") else "ibdiagnet -pc"
+    rows = cited or [{**row, "why": why}]
+    return Finding(
+        title=title,
+        summary=summary,
+        severity=severity,
+        confidence=confidence,
+        hosts=hosts,
+        culprits=(Culprit(host=host, nic=device, link=link),),
+        subject=(str(row.get("place") or row.get("node") or ""), str(link)),
+        evidence=cite(rows, why, at_most=_CITED * 5),
+        evidence_total=len(rows),
+        remedy="Reseat or swap the cable or optic of this port; if it comes back, swap the switch port, then the adapter.",
+        prevention="Check state, rate and error counters of every port in the job's prologue and keep nodes with growing counters out.",
+        would_refute=("the port is unused by design, or its counters stand still under load",),
+        actions=(Action("check_cable_or_optic", hosts=hosts, command=check, confidence=confidence),),
+        metrics=dict(metrics),
+    )

@@ -1,0 +1,225 @@
+"""The job was ended from outside: time limit, cancel, preemption, eviction.
+
+## What it finds
+What Slurm (sacct, scontrol, its lines in the job's output) and Kubernetes (events, pod status) say about the end of the job: time limit,
+cancel by a user, preemption, eviction, and nodes that failed under it.
+
+## Why it matters
+Everything that ranks print after the stop is teardown: killed processes, closed connections and watchdog errors are its consequences.
+
+## What would refute it
+The job had hung or failed before, and the time limit or the cancel only ended the wait. Then the earlier failure is the cause.
+
+## What to do next
+Time limit: ask for more time or checkpoint before it. Preemption and eviction: requeue. A failed node: see what its kernel log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import EXPLAINS_STOP
+
+#: Signs of a failure that a stop from outside does not make by itself.
+_OF_ITS_OWN = (
+    "watchdog timeouts",
+    "mismatches and missed barriers",
+    "NCCL errors",
+    "communicators that never came up",
+    "ranks that wait for others",
+)
+#: What a process raises when it is told to end.
+_BY_SIGNAL = r"Signal|KeyboardInterrupt|SystemExit"
+_STATES = {
+    "TIMEOUT": ("ran into its time limit", False),
+    "DEADLINE": ("ran into its deadline", False),
+    "CANCELLED": ("was cancelled", False),
+    "PREEMPTED": ("was preempted", True),
+    "REQUEUED": ("was requeued", True),
+    "NODE_FAIL": ("lost a node", True),
+    "BOOT_FAIL": ("lost a node while it booted", True),
+}
+_EVENTS = {
+    "Evicted": "was evicted",
+    "Preempted": "was preempted",
+    "Preempting": "was preempted",
+    "TaintManagerEviction": "was evicted because of a taint on its node",
+    "EvictionByEvictionAPI": "was evicted",
+    "PreemptionByScheduler": "was preempted",
+    "DeletionByTaintManager": "was evicted because of a taint on its node",
+    "TerminationByKubelet": "was ended by the node's kubelet",
+}
+_NODE_EVENTS = {"NodeNotReady": "is not ready", "Rebooted": "rebooted"}
+
+
+@rule(
+    name="job-stopped",
+    code="SC01",
+    cause="job-stopped",
+    severity="critical",
+    at_most=32,
+    explains=(*EXPLAINS_STOP, "rank-died", "software-crash"),
+)
+def job_stopped(
+    scheduler_jobs: pl.LazyFrame | None,
+    scheduler_nodes: pl.LazyFrame | None,
+    worker_exits: pl.LazyFrame | None,
+    pods: pl.LazyFrame | None,
+    pod_events: pl.LazyFrame | None,
+    failures: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+) -> Iterator[Finding]:
+    """Jobs by state, then what the job's own output says, then pods and nodes."""
+    own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
+    if exceptions is not None:
+        raised = exceptions.filter(~pl.col("type").fill_null("").str.contains(_BY_SIGNAL)).collect().height
+        own += [f"exceptions ({raised})"] if raised else []
+    told: set[str] = set()
+    if scheduler_jobs is not None:
+        for finding in _jobs(scheduler_jobs, own):
+            told.add(finding.subject[1])
+            yield finding
+    if worker_exits is not None:
+        yield from _lines(worker_exits.filter(pl.col("kind") == "scheduler"), own, told)
+    ended: set[str] = set()
+    if pods is not None:
+        for finding in _pods(pods, own):
+            ended.add(finding.subject[1].split(" ")[0])
+            yield finding
+    if pod_events is not None:
+        yield from _events(pod_events, own, ended)
+    if scheduler_nodes is not None:
+        yield from _nodes(scheduler_nodes)
+
+
+def _jobs(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
+    rows = jobs.filter(pl.col("step").is_null() & pl.col("state").is_in(list(_STATES))).sort(
+        "source_id", "line_no", "record", nulls_last=True
+    )
+    for (job, state), part in rows.collect().group_by("job_id", "state", maintain_order=True):
+        row = part.row(0, named=True)
+        words, always = _STATES[str(state)]
+        by = f" by user {row['by']}" if row["by"] else ""
+        after = f" after {row['elapsed_s'] // 60} min" if row["elapsed_s"] else ""
+        failed = str(state) in ("NODE_FAIL", "BOOT_FAIL")
+        yield _finding(
+            f"job {job} {words}{by}{after}", str(state), part, own, always, "node-failed" if failed else None, tuple(row["nodes"] or ())
+        )
+
+
+def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Finding]:
+    rows = exits.sort("source_id", "line_no").collect()
+    reasons = (
+        ("TIME LIMIT", "TIMEOUT"),
+        ("PREEMPTION", "PREEMPTED"),
+        ("NODE FAILURE", "NODE_FAIL"),
+        ("JOB REQUEUE", "REQUEUED"),
+        ("CANCELLED", "CANCELLED"),
+    )
+    seen: dict[str, list[dict[str, object]]] = {}
+    for row in rows.iter_rows(named=True):
+        state = next((s for word, s in reasons if word in str(row["message"])), None)
+        if state:
+            seen.setdefault(state, []).append(row)
+    if len(seen) > 1:
+        seen.pop("CANCELLED", None)  # steps are cancelled whatever ends the job
+    for state, items in seen.items():
+        if state not in told:
+            words, always = _STATES[state]
+            part = pl.DataFrame(items, infer_schema_length=None)
+            # srun itself cancels the steps after a rank failed: alone it says nothing of who did it.
+            yield _finding(
+                f"the job {words}", state, part, own, always, "node-failed" if state == "NODE_FAIL" else None, (), weak=state == "CANCELLED"
+            )
+
+
+def _pods(pods: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
+    rows = pods.filter(pl.col("reason").is_in(list(_EVENTS))).sort("source_id", "line_no", "record", nulls_last=True).collect()
+    for (pod, reason), part in rows.group_by("pod", "reason", maintain_order=True):
+        yield _finding(f"pod {pod} {_EVENTS[str(reason)]}", f"{pod} {reason}", part, own, True, None, _hosts(part, "node"))
+
+
+def _events(events: pl.LazyFrame, own: list[str], ended: set[str]) -> Iterator[Finding]:
+    rows = (
+        events.filter(pl.col("reason").is_in([*_EVENTS, *_NODE_EVENTS])).sort("source_id", "line_no", "record", nulls_last=True).collect()
+    )
+    for (thing, reason), part in rows.group_by("object", "reason", maintain_order=True):
+        name = str(thing).partition("/")[2]
+        if reason in _EVENTS and name in ended:
+            continue
+        if reason in _EVENTS:
+            yield _finding(f"{thing} {_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, None, ())
+        elif str(thing).lower().startswith("node/"):
+            yield _finding(
+                f"node {name} {_NODE_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, "node-failed", (node,), weak=True
+            )
+
+
+def _nodes(nodes: pl.LazyFrame) -> Iterator[Finding]:
+    """Nodes that do not answer or that the scheduler took out: context, unless the job itself was lost with them."""
+    rows = nodes.sort("source_id", "line_no", "record", nulls_last=True).collect()
+    for row in rows.iter_rows(named=True):
+        flags = row["flags"] or []
+        down = row["state"] in ("DOWN", "ERROR") or "NOT_RESPONDING" in flags or "FAIL" in flags
+        if not down and not row["reason"]:
+            continue
+        node = str(row["node"])
+        why = f": {row['reason']}" if row["reason"] else ""
+        yield Finding(
+            title=f"the scheduler has {node} as {row['state']}{''.join('+' + f for f in flags)}{why}",
+            summary="Read at the time of collection; it does not tell when the node went away.",
+            cause="node-failed",
+            severity="warning" if down else "info",
+            confidence="medium" if down else "low",
+            hosts=(node,),
+            culprits=(Culprit(host=node),),
+            subject=(node, str(row["state"]), str(row["reason"])),
+            evidence=cite([row], "state of the node"),
+            remedy="Read the node's kernel log and console before it is used again.",
+            would_refute=("the node was not part of the job, or was taken out after it",),
+            actions=(Action("collect_more", hosts=(node,), command=f"scontrol show node {node}; dmesg -T"),),
+        )
+
+
+def _hosts(part: pl.DataFrame, column: str) -> tuple[str, ...]:
+    return tuple(part[column].drop_nulls().unique(maintain_order=True).to_list())
+
+
+def _finding(
+    title: str,
+    subject: str,
+    rows: pl.DataFrame,
+    own: list[str],
+    always: bool,
+    cause: str | None,
+    hosts: tuple[str, ...],
+    *,
+    weak: bool = False,
+) -> Finding:
+    """``always``: a stop that is never an answer to a hang. ``weak``: one that often follows the job's own failure."""
+    later = bool(own) and not always
+    severity: Severity = "info" if later or (weak and own) else "warning" if weak else "critical"
+    confidence: Confidence = "low" if later or weak else "medium" if own else "high"
+    metrics: Mapping[str, float | int | str | None] = {"rows": rows.height}
+    return Finding(
+        title=title,
+        summary="The job also shows failures of its own: " + ", ".join(own) + "." if own else "Nothing in the evidence failed before that.",
+        cause=cause,
+        severity=severity,
+        confidence=confidence,
+        hosts=hosts if cause == "node-failed" and len(hosts) == 1 else (),
+        culprits=tuple(Culprit(host=h) for h in hosts) if cause == "node-failed" and len(hosts) == 1 else (),
+        subject=("stopped", subject),
+        evidence=cite(rows, "how the scheduler says that it ended"),
+        evidence_total=rows.height,
+        remedy="Requeue the job from its last checkpoint; ask for more time where the limit ended it.",
+        prevention="Write a checkpoint on the scheduler's warning signal before the limit.",
+        would_refute=("a failure of the job before the stop",),
+        actions=(Action("restart_job"),),
+        metrics=metrics,
+    )

@@ -1,0 +1,282 @@
+"""Collectives or links carry less than they should.
+
+## What it finds
+AllReduce runs of nccl-tests whose best bus bandwidth at large sizes is below what this platform reaches, or below other runs of the same
+kind in the evidence; ib_write_bw and its family below the rate of their port; GPU pairs of nvbandwidth that fall behind the others.
+
+## Why it matters
+Every step waits for its collectives: at half the bandwidth a communication-bound job runs at half speed, without any error.
+
+## What would refute it
+The expectation does not fit: fewer NICs by design, a shared link, other traffic during the test. The finding names its source.
+
+## What to do next
+Halve: one host alone, then pairs. About a half is one of two rails or lanes, an eighth is one NIC of eight, a tenth is TCP or no peer access.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.facts.bandwidth import LARGE_BYTES, ceiling
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located
+
+_WATCH, _DEGRADED = 0.9, 0.75
+_RDMA_LARGE = 65536
+
+Row = Mapping[str, object]
+
+
+@rule(name="low-bus-bandwidth", code="BW01", cause="low-bus-bandwidth", severity="error", at_most=64, explains=("communication-bound",))
+def low_bus_bandwidth(
+    bandwidth_tests: pl.LazyFrame | None,
+    bandwidth_rows: pl.LazyFrame | None,
+    rdma_tests: pl.LazyFrame | None,
+    gpu_bandwidth: pl.LazyFrame | None,
+    ib_ports: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    expected_gb_s: Annotated[float, "bus bandwidth in GB/s that large AllReduces must reach; 0 = what is known of the platform"] = 0.0,
+    large_bytes: Annotated[int, "size from which a row counts as large"] = LARGE_BYTES,
+    alike: Annotated[int, "runs of the same kind that a run must be compared with"] = 4,
+    link_share: Annotated[float, "share of a port's rate that an RDMA bandwidth test must reach"] = 0.9,
+    pair_share: Annotated[float, "share of the median that a cell of a GPU matrix must reach"] = 0.9,
+) -> Iterator[Finding]:
+    """Runs against the platform and against each other, RDMA tests against their port, GPU pairs against the matrix."""
+    if bandwidth_tests is not None and bandwidth_rows is not None:
+        best = _best(bandwidth_tests, bandwidth_rows, large_bytes)
+        yield from _against_platform(best, expected_gb_s)
+        yield from _against_alike(best, alike)
+    if rdma_tests is not None:
+        yield from _rdma(located(rdma_tests, source_hosts), ib_ports, link_share, alike)
+    if gpu_bandwidth is not None:
+        yield from _pairs(located(gpu_bandwidth, source_hosts), pair_share)
+
+
+def _best(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int) -> list[dict[str, object]]:
+    """Every run with its best large row."""
+    top = (
+        rows.filter((pl.col("bytes") >= large) & pl.col("bus_bw_gb_s").is_not_null())
+        .sort("bus_bw_gb_s", descending=True, maintain_order=True)
+        .group_by("source_id", "test", maintain_order=True)
+        .agg(
+            pl.col("bus_bw_gb_s").first().alias("best"),
+            pl.col("bytes").first().alias("at_bytes"),
+            pl.col("line_no").first().alias("row_line"),
+            pl.col("record").first().alias("row_record"),
+        )
+    )
+    return tests.join(top, on=["source_id", "test"]).sort("source_id", "test").collect().to_dicts()
+
+
+def _judged(ratio: float) -> tuple[Severity, str]:
+    if ratio < 0.5:
+        return "error", "broken"
+    if ratio < _DEGRADED:
+        return "error", "degraded"
+    return ("error", "below") if ratio < _WATCH else ("info", "as expected")
+
+
+def _against_platform(best: list[dict[str, object]], expected: float) -> Iterator[Finding]:
+    for run in best:
+        if run["collective"] != "all_reduce":
+            continue
+        gpus, hosts = _texts(run["gpus"]), _texts(run["hosts"])
+        known = ceiling(gpus, _number(run["ranks"]), len(hosts) or None)
+        goal, source = (expected, "the configuration") if expected > 0 else (known.bus_bw_gb_s, known.source) if known else (0.0, "")
+        value = float(str(run["best"]))
+        if not goal or value >= _WATCH * goal:
+            continue
+        severity, word = _judged(value / goal)
+        yield _run_finding(
+            run,
+            f"AllReduce of {run['ranks']} ranks{_on(hosts)} reaches {value:.1f} of {goal:.0f} GB/s bus bandwidth ({value / goal:.0%}, {word})",
+            f"Best of all sizes from {_size(run['at_bytes'])} on. Expected: {source}.{_shape(value / goal)}",
+            severity,
+            "medium",
+            {"bus_bw_gb_s": value, "expected_gb_s": goal, "expected_by": source},
+        )
+
+
+def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Finding]:
+    """Runs of the same collective, ranks, hosts and GPUs, on other hosts: the fleet is the yardstick."""
+    groups: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
+    for run in best:
+        like: tuple[object, ...] = (
+            run["collective"],
+            run["ranks"],
+            len(_texts(run["hosts"])),
+            tuple(_texts(run["gpus"])),
+            run["max_bytes"],
+        )
+        groups[like].append(run)
+    for key, runs in groups.items():
+        if key[0] is None or len(runs) <= alike:
+            continue
+        usual = median(float(str(r["best"])) for r in runs)
+        slow = [r for r in runs if float(str(r["best"])) < _WATCH * usual]
+        if len(slow) * 3 > len(runs):
+            continue
+        tested = [set(_texts(r["hosts"])) for r in runs if r not in slow]
+        for run in slow:
+            hosts = _texts(run["hosts"])
+            value = float(str(run["best"]))
+            # A host that is fast with others is not the one to blame alone.
+            blamed = [h for h in hosts if not any(h in t for t in tested)] or hosts
+            severity, word = _judged(value / usual)
+            yield _run_finding(
+                run,
+                f"{key[0]} of {run['ranks']} ranks{_on(hosts)} reaches {value:.1f} GB/s, {len(runs)} runs alike {usual:.1f} ({value / usual:.0%}, {word})",
+                f"Best of all sizes from {_size(run['at_bytes'])} on. Expected: the median of {len(runs)} runs of the same kind in this evidence.",
+                severity,
+                "high" if len(blamed) < len(hosts) or len(hosts) == 1 else "medium",
+                {"bus_bw_gb_s": value, "expected_gb_s": usual, "expected_by": "median of runs alike"},
+                blamed,
+            )
+
+
+def _rdma(rows: pl.DataFrame, ib_ports: pl.LazyFrame | None, share: float, alike: int) -> Iterator[Finding]:
+    large = rows.filter(
+        (pl.col("bytes") >= _RDMA_LARGE) & pl.col("average_gbit_s").is_not_null() & ~pl.col("bidirectional").fill_null(False)
+    )
+    tests = (
+        large.sort("average_gbit_s", descending=True, maintain_order=True)
+        .group_by("source_id", "test", maintain_order=True)
+        .first()
+        .sort("source_id", "test")
+    )
+    rates = {}
+    if ib_ports is not None:
+        for host, device, rate in (
+            ib_ports.filter(pl.col("rate_gbit_s").is_not_null()).select("host", "device", "rate_gbit_s").collect().iter_rows()
+        ):
+            rates[(host, device)] = rate
+    values: dict[object, list[float]] = defaultdict(list)
+    for row in tests.iter_rows(named=True):
+        values[row["name"]].append(row["average_gbit_s"])
+    for row in tests.iter_rows(named=True):
+        value = row["average_gbit_s"]
+        rate = rates.get((row["host"], row["device"]))
+        usual = median(values[row["name"]])
+        if rate is not None:
+            goal, source, least = rate, "the rate that the port itself reports", share
+        elif len(values[row["name"]]) > alike:
+            goal, source, least = usual, f"the median of {len(values[row['name']])} tests alike", _WATCH
+        else:
+            continue
+        if value >= least * goal:
+            continue
+        host = str(row["host"]) if row["host"] else None
+        severity, word = _judged(value / goal)
+        yield Finding(
+            title=f"{row['name']} over {row['device']}{f' of {host}' if host else ''} reaches {value:.1f} of {goal:.0f} Gbit/s ({value / goal:.0%}, {word})",
+            summary=f"Average at {_size(row['bytes'])}. Expected: {source}. Half the rate is often PCIe generation or width, or the wrong NUMA node.",
+            severity=severity,
+            confidence="medium",
+            hosts=(host,) if host else (),
+            culprits=(Culprit(host=host, nic=row["device"]),),
+            subject=("rdma", str(host), str(row["device"])),
+            evidence=cite([row], "average of the test"),
+            remedy="Check PCIe width and generation of the NIC, its NUMA node, and the link itself.",
+            prevention="Run ib_write_bw between neighbours in the burn-in of every node.",
+            would_refute=("other traffic used the port during the test",),
+            actions=(Action("collect_more", hosts=(host,) if host else (), command=f"lspci -vv (LnkSta of {row['device']})"),),
+            metrics={"average_gbit_s": value, "expected_gbit_s": goal, "expected_by": source},
+        )
+
+
+def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
+    """Cells far below the matrix' median, gathered by the GPU that they share."""
+    cells = rows.filter((pl.col("unit") == "gb_s") & pl.col("value").is_not_null() & ~pl.col("test").str.contains("disabled"))
+    for (source, host, test), part in cells.group_by("source_id", "host", "test", maintain_order=True):
+        other = part.filter((pl.col("row") != pl.col("column")) | (part["row"].n_unique() == 1))
+        if other.height < 4:
+            continue
+        usual = float(str(other["value"].median()))
+        low = other.filter(pl.col("value") < share * usual)
+        if low.is_empty() or low.height * 3 > other.height:
+            continue
+        counts: dict[str, int] = defaultdict(int)
+        for r, c in low.select("row", "column").iter_rows():
+            counts[r] += part["row"].n_unique() > 1
+            counts[c] += 1
+        gpu = max(sorted(counts), key=lambda g: counts[g])
+        worst = float(str(low["value"].min()))
+        whose = str(host) if host else None
+        severity, word = _judged(worst / usual)
+        yield Finding(
+            title=f"GPU {gpu}{f' of {whose}' if whose else ''} reaches {worst:.1f} of {usual:.1f} GB/s in {test} ({worst / usual:.0%}, {word})",
+            summary=f"{low.height} of {other.height} cells are below {share:.0%} of the median; {counts[gpu]} of them are GPU {gpu}'s.",
+            severity=severity,
+            confidence="medium",
+            hosts=(whose,) if whose else (),
+            culprits=(Culprit(host=whose, gpu=gpu),),
+            subject=("gpu-bandwidth", str(whose or source), str(test), gpu),
+            evidence=cite(low, "cell below the others"),
+            evidence_total=low.height,
+            remedy="Compare PCIe width and generation, NVLink state and clocks of this GPU with its neighbours.",
+            prevention="Run nvbandwidth in the burn-in of every node.",
+            would_refute=("the pairs differ by design (no NVLink between them)",),
+            actions=(Action("collect_more", hosts=(whose,) if whose else (), command="nvidia-smi -q; nvidia-smi nvlink -s; lspci -vv"),),
+            metrics={"gb_s": worst, "expected_gb_s": usual, "expected_by": "median of the matrix"},
+        )
+
+
+def _run_finding(
+    run: Row,
+    title: str,
+    summary: str,
+    severity: Severity,
+    confidence: Confidence,
+    metrics: Mapping[str, float | int | str | None],
+    blamed: list[str] | None = None,
+) -> Finding:
+    hosts = tuple(blamed if blamed is not None else _texts(run["hosts"]))
+    row = {"source_id": run["source_id"], "line_no": run["row_line"], "record": run["row_record"]}
+    return Finding(
+        title=title,
+        summary=summary,
+        severity=severity,
+        confidence=confidence,
+        hosts=hosts,
+        culprits=tuple(Culprit(host=h) for h in hosts) if len(hosts) <= 2 else (),
+        subject=(str(run["collective"]), *sorted(hosts)[:8]),
+        evidence=cite([row], "the best large row of the run"),
+        remedy="Test one host alone, then pairs, until the slow part is found; then look at its NVLink, NICs, PCIe and GPUDirect RDMA.",
+        prevention="Keep the result of a healthy run per platform and compare with it.",
+        would_refute=("other traffic or a shared link during the test", "the expectation is not for this platform"),
+        actions=(Action("collect_more", hosts=hosts, command="NCCL_DEBUG=INFO all_reduce_perf -b 256M -e 8G -f 2"),),
+        metrics=dict(metrics),
+    )
+
+
+def _shape(ratio: float) -> str:
+    for goal, words in ((0.5, "one of two rails or lanes, or half the PCIe width"), (0.125, "one NIC of eight")):
+        if abs(ratio - goal) < 0.1 * goal:
+            return f" About {goal:g} of it is typical for {words}."
+    return " About a tenth is typical for TCP or shared memory instead of RDMA or NVLink." if 0.05 < ratio < 0.12 else ""
+
+
+def _on(hosts: list[str]) -> str:
+    return f" on {', '.join(hosts[:2])}{' ...' if len(hosts) > 2 else ''}" if hosts else ""
+
+
+def _size(size: object) -> str:
+    count = int(str(size or 0))
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def _texts(value: object) -> list[str]:
+    return [str(v) for v in value] if isinstance(value, list) else []
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,295 @@
+"""Packets are lost on the way: retransmissions, discards, packets out of sequence, timers that run out.
+
+## What it finds
+RDMA counters of loss and of peers that do not answer, TCP retransmissions of the host or of single sockets, drops of an interface, and
+retransmissions that iperf3 or tcpdump saw. Each is judged by growth between two samples, by its share of the traffic, or against the same
+counter of other ports.
+
+## Why it matters
+A lost packet costs a timer. RDMA without a lossless class falls to a fraction of its rate; when the retries run out, NCCL ends the job.
+
+## What would refute it
+Adaptive routing reorders packets on purpose (out_of_sequence alone), or the counters are old and stand still during the job.
+
+## What to do next
+Read the counters twice under load. On RoCE check that PFC and ECN are set for the class that NCCL uses (NCCL_IB_TC).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from statistics import median
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.facts.ib_counters import COUNTERS
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located
+
+_WATCHED = [c.name for c in COUNTERS.values() if c.family in ("loss", "peer", "corruption")]
+#: Completions with an error and requests that came twice follow any death of a process: never a cause alone.
+_FOLLOWERS = frozenset({"req_cqe_error", "resp_cqe_error", "duplicate_request", "roce_adp_retrans", "rnr_nak_retry_err"})
+_TRAFFIC = ("port_xmit_packets", "unicast_xmit_packets")
+_DROPS = (
+    "rx_discards_phy",
+    "rx_out_of_buffer",
+    "rx_missed_errors",
+    "rx_fifo_errors",
+    "rx_crc_errors_phy",
+    "rx_crc_errors",
+    "tx_discards_phy",
+)
+_ALLOWANCE = (
+    "bw_in_allowance_exceeded",
+    "bw_out_allowance_exceeded",
+    "pps_allowance_exceeded",
+    "conntrack_allowance_exceeded",
+    "linklocal_allowance_exceeded",
+)
+_SENT = ("TcpOutSegs", "Tcp.segments_sent_out", "Tcp.segments_send_out")
+_RESENT = ("TcpRetransSegs", "Tcp.segments_retransmitted", "Tcp.segments_retransmited")
+
+Row = Mapping[str, object]
+
+
+@rule(
+    name="packet-loss",
+    code="NE03",
+    cause="packet-loss",
+    severity="warning",
+    at_most=64,
+    explains=("timeout", "closed", "collective-stuck", "connection-failed", "low-bus-bandwidth", "straggler"),
+)
+def packet_loss(
+    ib_port_counters: pl.LazyFrame | None,
+    net_counters: pl.LazyFrame | None,
+    sockets: pl.LazyFrame | None,
+    tcp_tests: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    loss_share: Annotated[float, "share of packets lost or sent again that is worth a warning"] = 0.001,
+    bad_share: Annotated[float, "share from which it is an error"] = 0.01,
+    peers: Annotated[int, "other ports that a single sample must be compared with"] = 3,
+    least: Annotated[int, "packets lost or sent again below which nothing is said"] = 100,
+) -> Iterator[Finding]:
+    """RDMA ports, then hosts, interfaces, sockets and tests."""
+    if ib_port_counters is not None:
+        yield from _rdma(ib_port_counters.filter(pl.col("counter").is_in([*_WATCHED, *_TRAFFIC])).collect(), peers, loss_share)
+    if net_counters is not None:
+        rows = located(net_counters, source_hosts)
+        yield from _tcp(rows, loss_share, bad_share, least)
+        yield from _interfaces(rows, loss_share, bad_share, least)
+        yield from _allowances(rows)
+    if sockets is not None:
+        yield from _sockets(located(sockets, source_hosts))
+    if tcp_tests is not None:
+        yield from _tests(located(tcp_tests, source_hosts), loss_share, bad_share, least)
+
+
+def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]:
+    values: dict[object, list[int]] = defaultdict(list)
+    packets: dict[tuple[object, ...], int] = {}
+    for row in counters.iter_rows(named=True):
+        values[row["counter"]].append(row["last"])
+        if row["counter"] in _TRAFFIC:
+            packets[_port(row)] = max(packets.get(_port(row), 0), row["growth"] or row["last"])
+    found: dict[tuple[object, ...], list[tuple[Row, str, Severity, Confidence]]] = defaultdict(list)
+    for row in counters.iter_rows(named=True):
+        if row["counter"] in _TRAFFIC:
+            continue
+        known, grew = COUNTERS[row["counter"]], row["growth"]
+        if known.name in _FOLLOWERS:
+            continue
+        if grew:
+            severity: Severity = "error" if known.weight == "fatal" else "warning"
+            confidence: Confidence = "medium"
+            words = f"{known.name} grew by {grew}: {known.meaning}"
+        elif grew is None and row["last"] and known.weight in ("fatal", "degraded"):
+            others = sorted(values[row["counter"]])
+            others.remove(row["last"])
+            carried = packets.get(_port(row))
+            small = carried is not None and row["last"] < share * 1e-3 * carried and known.weight != "fatal"
+            if len(others) < peers or row["last"] <= 10 * (median(others) + 1) or row["last"] < max(known.threshold, 10) or small:
+                continue
+            severity, confidence = "warning", "low"
+            usual = f"{median(others):g} or less" if median(others) else "0"
+            words = f"{known.name} is {row['last']}, most of the {len(others)} other ports read {usual}: {known.meaning}"
+        else:
+            continue
+        found[_port(row)].append((row, words, severity, confidence))
+    for key, items in found.items():
+        items.sort(key=lambda i: (i[2] != "error", i[3] != "medium"))
+        worst, words, severity, confidence = items[0]
+        owner = worst["host"] or worst["node"]
+        nic = str(worst["device"]) if worst["device"] else None
+        name = f"{nic or 'port'}" + (f" port {worst['port']}" if worst["port"] is not None else "") + (f" of {owner}" if owner else "")
+        yield _finding(
+            f"{name}: {words}",
+            "; ".join(w for _, w, _, _ in items) + ".",
+            severity,
+            confidence,
+            str(worst["host"]) if worst["host"] else None,
+            nic,
+            (str(key[0]), name),
+            [{**dict(r), "why": w} for r, w, _, _ in items],
+            {str(r["counter"]): int(str(r["last"])) for r, _, _, _ in items},
+        )
+
+
+def _port(row: Row) -> tuple[object, ...]:
+    return tuple(row[k] for k in ("place", "node", "device", "port"))
+
+
+def _tcp(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[Finding]:
+    """Segments sent again over segments sent, per host: since boot, or between the first and last sample."""
+    wanted = rows.filter(pl.col("counter").is_in([*_SENT, *_RESENT]) & pl.col("value").is_not_null())
+    for (host, source), part in wanted.group_by("host", "source_id", maintain_order=True):
+        sent = part.filter(pl.col("counter").is_in(_SENT))["value"].to_list()
+        again = part.filter(pl.col("counter").is_in(_RESENT))
+        counts = again["value"].to_list()
+        if not sent or not counts:
+            continue
+        sent_n, again_n = (max(sent) - min(sent), max(counts) - min(counts)) if len(sent) > 1 and len(counts) > 1 else (sent[0], counts[0])
+        if sent_n <= 0 or again_n < least or again_n / sent_n < share:
+            continue
+        ratio = again_n / sent_n
+        where = f" on {host}" if host else ""
+        yield _finding(
+            f"TCP sent {ratio:.2%} of its segments again{where}",
+            f"{again_n} of {sent_n} segments were retransmitted.",
+            "error" if ratio >= bad and len(sent) > 1 else "warning",
+            "medium" if len(sent) > 1 else "low",
+            str(host) if host else None,
+            None,
+            (str(host or source), "tcp"),
+            list(again.iter_rows(named=True)),
+            {"retransmitted_share": ratio},
+        )
+
+
+def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[Finding]:
+    wanted = rows.filter(pl.col("counter").is_in([*_DROPS, "rx_packets", "rx_packets_phy"]) & pl.col("value").is_not_null())
+    for (host, source, interface), part in wanted.group_by("host", "source_id", "interface", maintain_order=True):
+        first = part.group_by("counter", maintain_order=True).agg(
+            pl.col("value").min().alias("low"), pl.col("value").max().alias("high"), pl.len()
+        )
+        amounts = {c: (high - low if n > 1 else high) for c, low, high, n in first.iter_rows()}
+        carried = max(amounts.get("rx_packets", 0), amounts.get("rx_packets_phy", 0))
+        for counter in _DROPS:
+            lost = amounts.get(counter, 0)
+            if lost < least or not carried or lost / carried < share:
+                continue
+            ratio = lost / carried
+            name = f"{interface or 'an interface'}" + (f" of {host}" if host else "")
+            cited = part.filter(pl.col("counter") == counter)
+            yield _finding(
+                f"{name} lost {ratio:.2%} of its packets ({counter})",
+                f"{lost} against {carried} packets received. With RoCE this means that the lossless class is not set up.",
+                "error" if ratio >= bad else "warning",
+                "medium",
+                str(host) if host else None,
+                str(interface) if interface else None,
+                (str(host or source), str(interface), counter),
+                list(cited.iter_rows(named=True)),
+                {counter: lost},
+            )
+
+
+def _allowances(rows: pl.DataFrame) -> Iterator[Finding]:
+    """AWS ENA counts packets that were queued or dropped because the instance's allowance was used up."""
+    wanted = rows.filter(pl.col("counter").is_in(_ALLOWANCE) & (pl.col("value") > 0))
+    for (host, interface), part in wanted.group_by("host", "interface", maintain_order=True):
+        names = ", ".join(f"{c} {v}" for c, v in part.select("counter", "value").iter_rows())
+        owner = f" of {host}" if host else ""
+        yield _finding(
+            f"{interface or 'the network interface'}{owner} ran into the limits of its instance: {names}",
+            "Packets were queued or dropped because the instance's allowance was used up.",
+            "warning",
+            "low",
+            str(host) if host else None,
+            str(interface) if interface else None,
+            (str(host), str(interface), "allowance"),
+            list(part.iter_rows(named=True)),
+            {},
+        )
+
+
+def _sockets(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Sockets whose data is not acknowledged: the peer or the path is gone."""
+    stuck = rows.filter(
+        (pl.col("send_q_bytes") > 0) & ((pl.col("retrans_now") > 0) | (pl.col("backoff") > 0)) & (pl.col("state") == "ESTAB")
+    )
+    for (host, peer), part in stuck.with_columns(remote=pl.col("peer").str.replace(r":\d+$", "")).group_by(
+        "host", "remote", maintain_order=True
+    ):
+        worst = part.sort("backoff", "retrans_now", descending=True, nulls_last=True).row(0, named=True)
+        silent = f", silent for {worst['last_received_ms'] / 1000:.0f} s" if worst["last_received_ms"] else ""
+        owner = f"{host} " if host else ""
+        count = f"{part.height} sockets" if part.height > 1 else "a socket"
+        yield _finding(
+            f"{peer} does not acknowledge {count} of {owner or 'this host '}".rstrip() + silent,
+            f"{worst['send_q_bytes']} bytes wait to be acknowledged, {worst['retrans_now'] or 0} segments are being sent again.",
+            "warning",
+            "medium",
+            str(host) if host else None,
+            None,
+            (str(host), str(peer), "socket"),
+            list(part.iter_rows(named=True)),
+            {"sockets": part.height},
+        )
+
+
+def _tests(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[Finding]:
+    whole = rows.filter(pl.col("summary") & (pl.col("stream").is_not_null()))
+    for row in whole.iter_rows(named=True):
+        mss = row["mss_bytes"] or 1448
+        segments = row["packets"] or (row["bytes"] / mss if row["bytes"] else 0)
+        lost = row["lost_packets"] if row["lost_packets"] is not None else row["retransmits"]
+        if not segments or lost is None or lost < least or lost / segments < share:
+            continue
+        ratio = lost / segments
+        yield _finding(
+            f"iperf3 from {row['local'] or 'here'} to {row['remote'] or 'its peer'} lost {ratio:.2%} of its packets",
+            f"{lost} of about {segments:.0f} packets, at {row['gbit_s'] or 0:.3g} Gbit/s.",
+            "error" if ratio >= bad else "warning",
+            "medium",
+            str(row["host"]) if row["host"] else None,
+            None,
+            (str(row["local"]), str(row["remote"]), "iperf3"),
+            [row],
+            {"lost_share": ratio},
+        )
+
+
+def _finding(
+    title: str,
+    summary: str,
+    severity: Severity,
+    confidence: Confidence,
+    host: str | None,
+    nic: str | None,
+    subject: tuple[str, ...],
+    rows: list[dict[str, object]],
+    metrics: Mapping[str, float | int | str | None],
+) -> Finding:
+    hosts = (host,) if host else ()
+    return Finding(
+        title=title,
+        summary=summary,
+        severity=severity,
+        confidence=confidence,
+        hosts=hosts,
+        culprits=(Culprit(host=host, nic=nic),) if host or nic else (),
+        subject=subject,
+        evidence=cite(rows, "lost or sent again"),
+        evidence_total=len(rows),
+        remedy="Find where packets are dropped: cable, switch buffer, class without flow control, or a peer that stopped reading.",
+        prevention="Watch the loss counters of every port while jobs run.",
+        would_refute=("the counters stand still under load",),
+        actions=(Action("collect_more", hosts=hosts, command="rdma statistic show; ethtool -S IFACE; nstat -az (twice, a minute apart)"),),
+        metrics=dict(metrics),
+    )
