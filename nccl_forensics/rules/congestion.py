@@ -66,7 +66,7 @@ def _rdma(counters: pl.DataFrame, wait_share: float, marked_share: float, outlie
     shares: dict[tuple[object, ...], tuple[float, bool]] = {}
     for key, rows in ports.items():
         wait, data = rows.get("port_xmit_wait"), rows.get("port_xmit_data")
-        if wait is None or data is None:
+        if wait is None or data is None or wait["saturated"]:
             continue
         grew = wait["growth"] is not None and data["growth"] is not None
         waited, sent = (int(str(r["growth" if grew else "last"])) for r in (wait, data))

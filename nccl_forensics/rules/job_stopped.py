@@ -156,7 +156,7 @@ def _events(events: pl.LazyFrame, own: list[str], ended: set[str]) -> Iterator[F
             yield _finding(f"{thing} {_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, None, ())
         elif str(thing).lower().startswith("node/"):
             yield _finding(
-                f"node {name} {_NODE_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, "node-failed", (node,), weak=True
+                f"node {name} {_NODE_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, "node-failed", (name,), weak=True
             )
 
 
