@@ -59,7 +59,7 @@ def read_source(data: Content) -> SourceReading:
         result = _read_document(document, data)
         if result.records:
             return result
-        if result.gap_lines:
+        if result.gap_lines and not _refused(result):
             broken.append(result)
     if not _is_text(_start(data)):
         return broken[0] if broken else SourceReading(error=_binary(head))
@@ -73,6 +73,11 @@ def _sniffs(document: DocumentFormat, head: bytes) -> bool:
         return document.sniff(head)
     except Exception:
         return False
+
+
+def _refused(result: SourceReading) -> bool:
+    """A document that is whole but not this format's: what it says (not a ...) is no gap."""
+    return bool(result.frames["gaps"]["reason"].str.starts_with("not a ").all())
 
 
 def _start(data: Content) -> bytes:
@@ -126,7 +131,7 @@ def _binary(head: bytes) -> str:
 def _read_document(document: DocumentFormat, data: bytes) -> SourceReading:
     try:
         reading = document.read(data)
-        frames = {name: TABLES[name].conform(frame) for name, frame in reading.frames.items()}
+        frames = _conformed(reading)
     except (Exception, PanicException) as problem:
         reading, frames = Reading(gaps=(_unreadable(problem),)), {}
     result = SourceReading(frames, (document.name,), gap_lines=len(reading.gaps))
@@ -138,6 +143,12 @@ def _read_document(document: DocumentFormat, data: bytes) -> SourceReading:
         if not result.records:
             result.error = f"{document.name}: {reading.gaps[0].reason}"
     return result
+
+
+def _conformed(reading: Reading) -> dict[str, pl.DataFrame]:
+    """The frames that hold rows, with exactly their tables' columns."""
+    held = {name: frame for name, frame in reading.frames.items() if frame.height}
+    return {n: f if list(f.schema.items()) == list(TABLES[n].schema.items()) else TABLES[n].conform(f) for n, f in held.items()}
 
 
 def _unreadable(problem: BaseException, line_no: int | None = None) -> Gap:
@@ -289,7 +300,7 @@ def _safely(text_format: TextFormat, text: Text) -> Reading:
     """What a format makes of a text; a format that falls over costs a gap, and the others go on."""
     try:
         reading = text_format.read(text)
-        frames = {name: TABLES[name].conform(frame) for name, frame in reading.frames.items()}
+        frames = _conformed(reading)
         return Reading(frames, reading.lines, reading.gaps, reading.unmodelled)
     except (Exception, PanicException) as problem:
         return Reading(gaps=(_unreadable(problem, int(text.hits["line_no"][0])),))

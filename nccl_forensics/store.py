@@ -29,14 +29,22 @@ SOURCES = {
 ALWAYS = frozenset({"sources", "gaps", "unmodelled"})
 
 
+def schema_of(table: str) -> dict[str, pl.DataType]:
+    """Columns of a table as it is scanned: those of the format's rows after ``source_id``."""
+    return {"source_id": pl.UInt32(), **TABLES[table].schema}
+
+
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Frames by table, with ``source_id``. ``present``: tables that a source of the bundle was read for (empty is not absent)."""
+    """Rows by table, with ``source_id``, in the order of source and line.
+
+    ``present``: tables that a source of the bundle was read for (empty is not absent). A table is a frame, or files where it is big;
+    files live as long as the bundle's scratch folder.
+    """
 
     sources: pl.DataFrame
     present: frozenset[str]
-    _frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
-    _files: Mapping[str, tuple[tuple[int, Path], ...]] = field(default_factory=dict)
+    _tables: Mapping[str, pl.DataFrame | tuple[Path, ...]] = field(default_factory=dict)
     _exclude: frozenset[int] = frozenset()
 
     def has(self, table: str) -> bool:
@@ -47,22 +55,16 @@ class Store:
         """Rows of a table in the order of source and line; empty with the right columns where there are none."""
         if table == "sources":
             frame = self.sources.lazy()
-            return frame.filter(~pl.col("source_id").is_in(list(self._exclude))) if self._exclude else frame
-        schema = {"source_id": pl.UInt32(), **TABLES[table].schema}
-        parts: list[pl.LazyFrame] = []
-        if table in self._frames:
-            parts.append(self._frames[table].lazy())
-        for source_id, file in self._files.get(table, ()):
-            scanned = pl.scan_ipc(file).with_columns(source_id=pl.lit(source_id, dtype=pl.UInt32()))
-            parts.append(scanned.select(list(schema)))
-        if not parts:
-            return pl.LazyFrame(schema=schema)
-        frame = parts[0] if len(parts) == 1 else pl.concat(parts)
+        else:
+            held = self._tables.get(table)
+            if held is None:
+                return pl.LazyFrame(schema=schema_of(table))
+            frame = held.lazy() if isinstance(held, pl.DataFrame) else pl.scan_ipc(list(held))
         return frame.filter(~pl.col("source_id").is_in(list(self._exclude))) if self._exclude else frame
 
     def without(self, sources: frozenset[int]) -> Store:
         """The same store without some sources (those of other runs)."""
-        return Store(self.sources, self.present, self._frames, self._files, self._exclude | sources)
+        return Store(self.sources, self.present, self._tables, self._exclude | sources)
 
     @staticmethod
     def from_frames(frames: Mapping[str, pl.DataFrame], sources: pl.DataFrame | None = None) -> Store:
