@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import polars as pl
 
 from nccl_forensics import pci
-from nccl_forensics.model import Culprit
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Culprit, Finding
 
 
 def located(table: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFrame:
@@ -22,6 +24,47 @@ def located(table: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFr
         frame = frame.with_columns(source_host=pl.lit(None, dtype=pl.String()))
     stated = [c for c in ("host", "hint_host", "source_host") if c in frame.columns]
     return frame.with_columns(host=pl.coalesce(stated)).drop("source_host")
+
+
+#: Start of the year 2000, in which times without a year are kept.
+_YEAR_2000_NS = 946_684_800 * 1_000_000_000
+_HOUR_NS = 3600 * 1_000_000_000
+
+
+def timely(rows: pl.DataFrame, job_times: pl.LazyFrame | None, hours: float) -> pl.Series:
+    """Whether each row may lie in the job's time, widened by ``hours`` on both sides. What has no wall time is given the benefit of doubt."""
+    window = job_times.collect() if job_times is not None else None
+    if window is None or not window.height:
+        return pl.Series("timely", [True] * rows.height, dtype=pl.Boolean)
+    first, last = (int(t) for t in window.row(0))
+    slack = int(hours * _HOUR_NS)
+    year = datetime.fromtimestamp(last / 1e9, tz=UTC).year
+    shift = int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000 - _YEAR_2000_NS
+    day = 24 * _HOUR_NS
+    time, kind = pl.col("time_raw_ns"), pl.col("time_kind")
+    wall = time.is_between(first - slack, last + slack)
+    # 2000 was a leap year, so a date after February may be off by a day.
+    yearless = (time + shift).is_between(first - slack - day, last + slack + day)
+    told = pl.when(kind.is_in(["epoch", "local-unzoned"])).then(wall).when(kind == "local-yearless").then(yearless).otherwise(True)
+    return rows.select(told.fill_null(True).alias("timely")).to_series()
+
+
+def untimely_finding(rows: pl.DataFrame, what: str) -> Finding:
+    """Context: events of a host that lie outside the job's time are named, cited and not judged."""
+    hosts = tuple(sorted({str(h) for h in rows["host"].to_list() if h}))
+    count = rows.height
+    return Finding(
+        title=f"{count} {what} {'lies' if count == 1 else 'lie'} outside the time of the job and {'is' if count == 1 else 'are'} not judged",
+        summary="The host's log reaches beyond the job. Old events explain nothing here, but may speak of a host that fails again and again.",
+        severity="info",
+        confidence="medium",
+        hosts=hosts,
+        culprits=tuple(Culprit(host=h) for h in hosts),
+        subject=(what, "outside", *hosts),
+        evidence=cite(rows, "outside the time of the job"),
+        evidence_total=count,
+        would_refute=("the clocks of host and job differ by more than a day",),
+    )
 
 
 def short(host: object) -> str | None:

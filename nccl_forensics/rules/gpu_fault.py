@@ -30,7 +30,7 @@ from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT,
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, timely, untimely_finding
 from nccl_forensics.words import ranks_words
 
 #: Codes whose pid is only the process that asked.
@@ -87,7 +87,9 @@ def gpu_fault(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     source_ranks: pl.LazyFrame | None,
+    job_times: pl.LazyFrame | None,
     *,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
     corrected_dram: Annotated[int, "corrected memory errors from which a GPU is watched"] = CORRECTED_DRAM_LIMIT,
     corrected_sram: Annotated[int, "corrected cache errors from which a GPU is watched"] = CORRECTED_SRAM_LIMIT,
@@ -96,9 +98,13 @@ def gpu_fault(
     who = people(processes)
     proved = False
     if xids is not None:
-        for finding in _by_xid(located(xids, source_hosts), who):
+        rows = located(xids, source_hosts)
+        inside = timely(rows, job_times, window_h)
+        for finding in _by_xid(rows.filter(inside), who):
             proved = proved or finding.severity == "critical"
             yield finding
+        if not inside.all():
+            yield untimely_finding(rows.filter(~inside), "Xid lines")
     if gpu_tool_errors is not None:
         yield from _tools(located(gpu_tool_errors, source_hosts), who)
     if kernel_events is not None:
@@ -147,6 +153,8 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     behind = f" ({ranks_words(ranks)})" if ranks else ""
     program = facts.kind == "app"
     confidence: Confidence = "medium" if program or facts.kind in ("driver", "engine") else "high"
+    if program and len(buses) >= 3:
+        confidence = "low"  # the same fault on many GPUs speaks for the program that they all run
     many = len(buses) > 1 and facts.kind in ("bus", "firmware")
     message = next((m for m in own["message"].to_list() if m), None)
     yield Finding(

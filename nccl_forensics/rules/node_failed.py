@@ -24,13 +24,15 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of, timely, untimely_finding
 
 _WORDS: dict[str, tuple[str, Severity, Confidence]] = {
     "panic": ("its kernel panicked", "critical", "high"),
     "oops": ("its kernel ran into a fault of its own (oops)", "critical", "medium"),
     "memory-failure": ("uncorrectable host memory: the kernel killed the process that used it", "critical", "high"),
 }
+#: Kinds that this rule reads.
+_JUDGED = [*_WORDS, "lockup", "edac", "storage-hang", "storage-ok", "hung-task"]
 _TRAINERS = r"^(?:python|pt_|ray::|torchrun)"
 
 
@@ -46,13 +48,19 @@ def node_failed(
     kernel_events: pl.LazyFrame,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    job_times: pl.LazyFrame | None,
     *,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
     lockup_s: Annotated[float, "seconds that a CPU must be stuck before the node counts as failed"] = 60.0,
     hung_tasks: Annotated[int, "reports of hung tasks of the job from which they count as a stop"] = 2,
 ) -> Iterator[Finding]:
     """One finding per host and kind."""
     who = people(processes)
-    rows = located(kernel_events, source_hosts)
+    rows = located(kernel_events.filter(pl.col("kind").is_in(_JUDGED)), source_hosts)
+    inside = timely(rows, job_times, window_h)
+    if not inside.all():
+        yield untimely_finding(rows.filter(~inside), "kernel events")
+    rows = rows.filter(inside)
     panicked = set(rows.filter(pl.col("kind") == "panic")["host"].to_list())
     for (host, kind), part in rows.filter(pl.col("kind").is_in(list(_WORDS))).group_by("host", "kind", maintain_order=True):
         if kind == "oops" and host in panicked:

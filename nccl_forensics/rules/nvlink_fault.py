@@ -30,7 +30,7 @@ from nccl_forensics.facts.sxid import LINK_DOWN, sxid
 from nccl_forensics.facts.xid import nvlink5_needs_reset, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding
 
 #: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
 _BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors")
@@ -54,7 +54,9 @@ def nvlink_fault(
     fabric_events: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    job_times: pl.LazyFrame | None,
     *,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
     after_off_bus_s: Annotated[float, "seconds after an Xid 79 within which a switch's link goes down as its consequence"] = 60.0,
     replay_factor: Annotated[float, "times the median of the other links at which replay or CRC counters stand out"] = 100.0,
     replay_least: Annotated[float, "replay or CRC errors below which a link is never named"] = 1000.0,
@@ -63,9 +65,14 @@ def nvlink_fault(
     who = people(processes)
     off_bus = _off_bus(xids, source_hosts)
     if xids is not None:
-        yield from _driver(located(xids, source_hosts), who)
+        rows = located(xids, source_hosts)
+        yield from _driver(rows.filter(timely(rows, job_times, window_h)), who)
     if sxids is not None:
-        yield from _switch(located(sxids, source_hosts), off_bus, after_off_bus_s)
+        rows = located(sxids, source_hosts)
+        inside = timely(rows, job_times, window_h)
+        yield from _switch(rows.filter(inside), off_bus, after_off_bus_s)
+        if not inside.all():
+            yield untimely_finding(rows.filter(~inside), "SXid lines")
     if fabric_events is not None:
         yield from _fabric(located(fabric_events, source_hosts))
     if nvlinks is not None:

@@ -17,13 +17,14 @@ what else is on the GPU.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
 from nccl_forensics.words import ranks_words
 
 #: Names of processes that train (the kernel cuts names at 15 characters).
@@ -61,11 +62,18 @@ def out_of_memory(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     source_ranks: pl.LazyFrame | None,
+    job_times: pl.LazyFrame | None,
+    *,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
 ) -> Iterator[Finding]:
     """Kills by the kernel first, then ranks that say so themselves."""
     who = people(processes)
     if oom_kills is not None:
-        yield from _kills(located(oom_kills, source_hosts), who)
+        rows = located(oom_kills, source_hosts)
+        inside = timely(rows, job_times, window_h)
+        yield from _kills(rows.filter(inside), who)
+        if not inside.all():
+            yield untimely_finding(rows.filter(~inside), "out-of-memory kills")
     if exceptions is not None:
         yield from _told(exceptions, source_ranks, who, known_ranks=processes is not None)
 

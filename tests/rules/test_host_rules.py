@@ -367,3 +367,39 @@ def test_one_hung_task_of_a_stranger_is_quiet():
         )
         == []
     )
+
+
+# ---- time ----
+
+
+def window(first: int, last: int) -> pl.LazyFrame:
+    return pl.LazyFrame({"first_raw_ns": [first * SECOND], "last_raw_ns": [last * SECOND]})
+
+
+def test_an_xid_of_last_week_is_named_and_not_judged():
+    week = 7 * 86400
+    rows = table("xids", xid(31, second=1000, time_kind="local-unzoned"))
+    [finding] = check(gpu_fault, xids=rows, job_times=window(week, week + 600))
+    assert finding.severity == "info"
+    assert "outside the time of the job" in finding.title
+    [finding] = check(gpu_fault, xids=rows, job_times=window(2000, 3000))
+    assert finding.severity == "critical"
+
+
+def test_an_event_without_wall_time_is_given_the_benefit_of_doubt():
+    rows = table("xids", xid(79, second=1000, time_kind="monotonic"))
+    assert [f.severity for f in check(gpu_fault, xids=rows, job_times=window(10**9, 10**9))] == ["critical"]
+
+
+def test_a_time_without_year_is_taken_in_the_year_of_the_job():
+    may_6_of_2000, may_6_of_2024 = 957571200, 1714953600
+    rows = table("xids", xid(79, second=may_6_of_2000, time_kind="local-yearless"))
+    assert [f.severity for f in check(gpu_fault, xids=rows, job_times=window(may_6_of_2024, may_6_of_2024))] == ["critical"]
+    later = may_6_of_2024 + 30 * 86400
+    assert [f.severity for f in check(gpu_fault, xids=rows, job_times=window(later, later))] == ["info"]
+
+
+def test_the_same_fault_of_the_program_on_many_gpus_is_no_proof_against_them():
+    rows = table("xids", *(xid(31, bus_id=f"0000:{i:02x}:00.0") for i in range(4)))
+    [finding] = check(gpu_fault, xids=rows)
+    assert finding.confidence == "low"
