@@ -14,6 +14,11 @@ from nccl_forensics.stack_places import WAITING, WAITING_ON_GPU, Standing, stand
 from nccl_forensics.words import rank_list
 
 Key = int | str
+#: Why processes stand apart.
+BUSY = "the others wait for them and they do not"
+PAIRED = "they wait for each other; the others have gone on to a collective"
+ELSEWHERE = "they stand at another call than most"
+PASSED = "they wait in a collective; most are not in it, and stand at one line"
 #: Ranges in a node's text.
 _RANGES = 8
 
@@ -80,7 +85,7 @@ class OddOne:
     shared_frame: str | None
     parts_at: str | None
     others_at: str | None
-    others_op: str | None
+    others_ops: tuple[str, ...]
     reason: str
     sure: bool
 
@@ -156,8 +161,9 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, 
     """Who stands apart, surest first; empty where nobody does.
 
     Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is
-    no culprit of a hang. Three situations are told apart: most wait for others and few do something else; most stand in collectives
-    and few in point-to-point calls among themselves; nearly all stand at one place, in whatever call, and few at another.
+    no culprit of a hang. Four situations are told apart: most wait for others and few do something else; most stand in collectives
+    and few in point-to-point calls among themselves; most stand at one call and few at another; few wait in one collective that most
+    have passed, standing at one and the same line.
     """
     history: dict[Key, list[Sequence[str]]] = {}
     for key, frames in samples:
@@ -174,12 +180,12 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, 
     busy = set(last) - waiting - on_gpu
     stopped = busy - moving
     if len(waiters) >= 2 and stopped and len(busy) * 2 < len(last):
-        return _named(stopped, waiters, last, where, "the others wait for them and they do not", sure=bool(waiting) and not (busy & moving))
+        return _named(stopped, waiters, last, where, BUSY, sure=bool(waiting) and not (busy & moving))
     if busy and waiters:
-        return ()
+        return _left_behind(waiting, stopped, last, where)
     pairs = {k for k in waiting if where[k].place == "p2p"}
     if waiting == set(last) and pairs and pairs != waiting:
-        return _named(pairs, waiting - pairs, last, where, "they wait for each other; the others have gone on to a collective", sure=True)
+        return _named(pairs, waiting - pairs, last, where, PAIRED, sure=True)
     return _minority(set(last) - moving, last, where)
 
 
@@ -192,14 +198,26 @@ def _minority(still: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mappi
     if len(ordered) < 2 or len(ordered[0]) * 2 <= len(last) or len(ordered[0]) < 2:
         return ()
     few = set().union(*ordered[1:]) & still
-    return _named(few, ordered[0], last, where, "they stand at another call than most", sure=False) if few else ()
+    return _named(few, ordered[0], last, where, ELSEWHERE, sure=False) if few else ()
+
+
+def _left_behind(
+    waiting: set[Key], stopped: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing]
+) -> tuple[OddOne, ...]:
+    """Few in one collective while most stand at the same line of their own code, in no place that would explain them."""
+    calls = {(where[k].op, where[k].user_frame) for k in waiting}
+    stands = {last[k] for k in stopped}
+    idle = all(where[k].place in ("compute", "user-code", "unknown") for k in stopped)
+    if len(calls) == 1 and len(stands) == 1 and idle and len(waiting) + len(stopped) == len(last) and len(waiting) < len(stopped):
+        return _named(waiting, stopped, last, where, PASSED, sure=False)
+    return ()
 
 
 def _named(
     few: set[Key], most: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing], reason: str, *, sure: bool
 ) -> tuple[OddOne, ...]:
     peer_classes = classes((k, last[k]) for k in most)
-    peer = peer_classes[0]
+    ops = tuple(dict.fromkeys(c.standing.op for c in peer_classes if c.standing.op is not None))
     found = []
     for odd in classes((k, last[k]) for k in few):
         near = max(peer_classes, key=lambda c: (_shared(odd.frames, c.frames), len(c.keys)))
@@ -212,7 +230,7 @@ def _named(
                 shared_frame=odd.frames[-shared] if shared else None,
                 parts_at=odd.frames[-shared - 1] if shared < len(odd.frames) else None,
                 others_at=near.frames[-shared - 1] if shared < len(near.frames) else None,
-                others_op=peer.standing.op,
+                others_ops=ops,
                 reason=reason,
                 sure=sure,
             )

@@ -97,9 +97,11 @@ ODD_STACKS = {
     "rank": pl.Int32(),
     "pid": pl.Int64(),
     "host": pl.String(),
+    "samples": pl.UInt32(),
     "place": pl.String(),
     "op": pl.String(),
     "user_frame": pl.String(),
+    "why_place": pl.String(),
     "shared_frame": pl.String(),
     "parts_at": pl.String(),
     "others_at": pl.String(),
@@ -143,12 +145,14 @@ def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
                 continue
             peer = next((people[k] for k in odd.others if k in people), None)
             out.append(
-                {name: people[key].get(name) for name in ("rank", "pid", "host", "source_id", "line_no", "end_line", "record")}
-                | {name: getattr(odd, name) for name in ("shared_frame", "parts_at", "others_at", "others_op", "reason", "sure")}
+                {name: people[key].get(name) for name in ("rank", "pid", "host", "samples", "source_id", "line_no", "end_line", "record")}
+                | {name: getattr(odd, name) for name in ("shared_frame", "parts_at", "others_at", "reason", "sure")}
                 | {
                     "place": odd.standing.place,
                     "op": odd.standing.op,
                     "user_frame": odd.standing.user_frame,
+                    "why_place": odd.standing.reason,
+                    "others_op": ", ".join(odd.others_ops) or None,
                     "others": [k for k in odd.others if isinstance(k, int)],
                     "others_text": key_list(odd.others),
                     "others_count": len(odd.others),

@@ -1,0 +1,136 @@
+"""Stacks alone show who stands apart: most processes wait in one place and few do something else.
+
+## What it finds
+Processes whose main thread stands elsewhere than that of the others: in a data loader, a lock, a checkpoint or other work of the host,
+in point-to-point calls among themselves, or in another collective. It speaks only where no dump, log or launcher line names a rank.
+
+## Why it matters
+The odd one out is what the others wait for, and the frame at which its stack parts from theirs is the line to look at.
+
+## What would refute it
+A second sample of its stack that differs: then it moves. Processes of other process groups, which need not be in the same call.
+
+## What to do next
+Take the stacks of all ranks twice, a minute apart, and turn on the Flight Recorder, which says who enqueued what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.stack_tree import PASSED
+from nccl_forensics.words import ranks_words
+
+_EXPLAINS = ("timeout", "closed", "collective-stuck", "connection-failed", "straggler")
+_ORDER: tuple[Confidence, ...] = ("high", "medium", "low")
+
+
+@rule(name="input-stall-by-stacks", code="ST11", cause="input-stall", severity="critical", at_most=8, explains=_EXPLAINS)
+def input_stall_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes in their data loading while the others wait."""
+    yield from _findings(
+        stack_stalls,
+        "input-stall",
+        "in data loading",
+        remedy="Look at the storage, the worker processes and the sample that this process reads.",
+        prevention="Give the data loader a timeout (DataLoader(timeout=…)) and log the time of each batch per rank.",
+    )
+
+
+@rule(name="host-stall-by-stacks", code="ST12", cause="host-stall", severity="critical", at_most=8, explains=_EXPLAINS)
+def host_stall_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes busy or blocked on their host while the others wait."""
+    yield from _findings(
+        stack_stalls,
+        "host-stall",
+        "busy or blocked on the host",
+        remedy="Find out what this process did at the quoted line that the others did not.",
+        prevention="Take stacks of all ranks automatically when a timeout nears.",
+    )
+
+
+@rule(name="p2p-deadlock-by-stacks", code="ST13", cause="p2p-deadlock", severity="critical", at_most=8, explains=_EXPLAINS)
+def p2p_deadlock_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes in point-to-point calls among themselves that the others have left behind."""
+    yield from _findings(
+        stack_stalls,
+        "p2p-deadlock",
+        "in point-to-point calls with each other",
+        remedy="Order the sends and receives of each pair (the lower rank sends first), or use batch_isend_irecv.",
+        prevention="Exchange through batch_isend_irecv: it cannot deadlock on the order of calls.",
+    )
+
+
+@rule(name="collective-skipped-by-stacks", code="ST14", cause="collective-skipped", severity="critical", at_most=8, explains=_EXPLAINS)
+def collective_skipped_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes that wait in another collective than most, or in one that most are not in."""
+    yield from _findings(
+        stack_stalls,
+        "collective-skipped",
+        "in another collective than the others",
+        remedy="Find the branch that brings some ranks into a collective that others leave out.",
+        prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+    )
+
+
+@rule(name="collective-mismatch-by-stacks", code="ST15", cause="collective-mismatch", severity="critical", at_most=8, explains=_EXPLAINS)
+def collective_mismatch_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes in another collective call than most."""
+    yield from _findings(
+        stack_stalls,
+        "collective-mismatch",
+        "in another collective call than most",
+        remedy="Find the branch that makes ranks call different collectives at the same point.",
+        prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+    )
+
+
+def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str, prevention: str) -> Iterator[Finding]:
+    """One finding for all processes that stand apart for this cause, the surest first."""
+    rows = stack_stalls.filter(pl.col("cause") == cause).sort("rank", "host", "pid", "line_no", nulls_last=True).collect()
+    for confidence in _ORDER:
+        part = rows.filter(pl.col("confidence") == confidence)
+        if not part.height:
+            continue
+        first = part.row(0, named=True)
+        # Where few wait in a collective that most have passed, nothing says which of them is wrong.
+        blamed = part.filter(pl.col("reason") != PASSED)
+        ranks = tuple(r for r in blamed["rank"].to_list() if r is not None)
+        who = _who(part.to_dicts())
+        where = f" at {first['user_frame']}" if first["user_frame"] else ""
+        others = first["others_op"] or first["others_at"] or "one place"
+        yield Finding(
+            title=f"{who} {'stands' if part.height == 1 else 'stand'} apart, {words}{where}; {first['others_count']} others stand in {others}",
+            summary=f"{first['reason'][0].upper()}{first['reason'][1:]}. The stacks part at {first['parts_at'] or first['user_frame']}"
+            + (f", where the others are at {first['others_at']}." if first["others_at"] else ".")
+            + f" What tells the place: {first['why_place']}.",
+            confidence=confidence,
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in blamed.iter_rows(named=True)),
+            subject=(str(first["user_frame"] or first["place"]), str(first["others_op"] or "")),
+            evidence=(
+                *cite(part, f"stack of {who}: {first['place']}"),
+                *cite(
+                    [{"source_id": first["peer_source_id"], "line_no": first["peer_line_no"], "record": first["peer_record"]}],
+                    f"stack of one of the others: {others}",
+                ),
+            ),
+            remedy=remedy,
+            prevention=prevention,
+            would_refute=("a second sample of its stack that differs: then it moves", "a process group that the others are in without it"),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence), Action("collect-more", confidence=confidence)),
+            metrics={"others": first["others_count"]},
+        )
+
+
+def _who(rows: Sequence[dict[str, object]]) -> str:
+    ranks = [int(str(r["rank"])) for r in rows if r["rank"] is not None]
+    if len(ranks) == len(rows):
+        return ranks_words(ranks)
+    names = [f"{r['pid']}" + (f" on {r['host']}" if r["host"] else "") for r in rows]
+    return f"process {names[0]}" if len(names) == 1 else f"processes {', '.join(names[:8])}" + (" …" if len(names) > 8 else "")

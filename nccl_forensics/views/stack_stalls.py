@@ -1,0 +1,91 @@
+"""What stacks alone say about a hang, where no dump, log or launcher line tells which rank is behind."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.stack_frames import function_of, split_frame
+from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED
+from nccl_forensics.views import view
+
+STACK_STALLS = {
+    "cause": pl.String(),
+    "confidence": pl.String(),
+    "rank": pl.Int32(),
+    "pid": pl.Int64(),
+    "host": pl.String(),
+    "place": pl.String(),
+    "op": pl.String(),
+    "user_frame": pl.String(),
+    "why_place": pl.String(),
+    "parts_at": pl.String(),
+    "others_at": pl.String(),
+    "others_op": pl.String(),
+    "others": pl.List(pl.Int32()),
+    "others_text": pl.String(),
+    "others_count": pl.UInt32(),
+    "reason": pl.String(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "end_line": pl.UInt32(),
+    "record": pl.String(),
+    "peer_source_id": pl.UInt32(),
+    "peer_line_no": pl.UInt32(),
+    "peer_record": pl.String(),
+}
+#: Places that say nothing by themselves: a snapshot of a healthy job shows them too.
+_PLAIN = ("compute", "user-code", "unknown", "backward", "cuda-sync")
+
+
+@view(rows="processes")
+def stack_stalls(
+    odd_stacks: pl.LazyFrame,
+    stalls: pl.LazyFrame | None,
+    divergences: pl.LazyFrame | None,
+    endings: pl.LazyFrame | None,
+    failures: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, p2p-deadlock,
+    collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
+    a rank that died.
+    """
+    told = any(frame is not None and frame.collect().height > 0 for frame in (stalls, divergences))
+    died = endings is not None and endings.filter(pl.col("own")).collect().height > 0
+    failed = failures is not None and failures.collect().height > 0
+    rows: list[dict[str, object]] = []
+    if not told and not died:
+        for row in odd_stacks.collect().iter_rows(named=True):
+            judged = _judge(row, failed)
+            if judged is not None:
+                rows.append({name: row[name] for name in STACK_STALLS if name in row} | {"cause": judged[0], "confidence": judged[1]})
+    return pl.DataFrame(rows, schema=STACK_STALLS, infer_schema_length=None).lazy()
+
+
+def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
+    """(cause, confidence), or None where the stacks prove too little."""
+    place, reason = str(row["place"]), row["reason"]
+    twice = int(str(row["samples"])) >= 2
+    if reason == PAIRED:
+        return "p2p-deadlock", "high" if twice or failed else "medium"
+    if reason == BUSY and place not in WAITING:
+        if place in _PLAIN and not (twice or failed):
+            return None
+        if not row["sure"] and not (twice or failed):
+            return None
+        confidence = "high" if row["sure"] and (twice or failed) and place not in _PLAIN else "medium"
+        return "input-stall" if place == "data-loader" else "host-stall", confidence
+    if reason == PASSED:
+        return "collective-skipped", "medium"
+    if reason == ELSEWHERE and place in WAITING:
+        # At a later line of the function where the stacks part, it has gone past the call of the others.
+        return ("collective-skipped", "medium") if _later(row["parts_at"], row["others_at"]) else ("collective-mismatch", "low")
+    return None
+
+
+def _later(own: object, others: object) -> bool:
+    if not isinstance(own, str) or not isinstance(others, str):
+        return False
+    one, other = split_frame(own), split_frame(others)
+    same = (function_of(own), one[1]) == (function_of(others), other[1])
+    return same and one[2] is not None and other[2] is not None and one[2] > other[2]
