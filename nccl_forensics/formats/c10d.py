@@ -12,78 +12,87 @@ import polars as pl
 
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar import load
+from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
 
 #: Counters that were never set print as huge unsigned numbers.
 _SANE = 1 << 31
-_FIELD = re.compile(r"(SequenceNumber|OpType|TensorShape|TensorDtypes)=(\[[^\]]{0,4096}\]|[A-Za-z0-9_]{1,64})")
+_FIELD = re.compile(r"(SequenceNumber=[0-9]+|(?:OpType|TensorShape|TensorDtypes)=(?:\[[^\]]{0,4096}\]|[A-Za-z0-9_]{1,64}))")
 _HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
-_DESYNC_JOINED = re.compile(r"\[([0-9, ]+)\] joined but didn't finish collective #([0-9]+)")
-_DESYNC_MISSED = re.compile(r"\[([0-9, ]+)\] finished collective #([0-9]+), but didn't join collective #([0-9]+)")
-_DESYNC_NEVER = re.compile(r"ranks \[([0-9, ]+)\] are the lagging ranks that caused this timeout")
+_RANKS = r"\[([0-9, ]+)\]"
+_DESYNC = (
+    ("desync-lagging", re.compile(rf"ranks {_RANKS} are the lagging ranks that caused this timeout")),
+    ("desync-missing", re.compile(rf"{_RANKS} finished collective #([0-9]{{1,18}}), but didn't join collective")),
+    ("desync-stuck", re.compile(rf"{_RANKS} joined but didn't finish collective #([0-9]{{1,18}})")),
+)
+_DESYNC_TIMEOUT = re.compile(r"- \[([0-9]{1,7})\] Timeout at collective: ([A-Za-z0-9_]{1,64}), #([0-9]{1,18})")
+#: The other lines of the report: headings and the snapshot of each rank's state.
+_DESYNC_OTHER = re.compile(
+    r"^\s*- (?:To our best knowledge|Snapshot of ranks' latest states)|^\s+#[0-9]+ (?:started|finished) ranks:|^\s+\[[0-9, ]+\] (?:started|finished) [A-Z_]+"
+)
+_FRAME = re.compile(r"^\s*#[0-9]{1,5} (.{1,512}?) from (.{1,2048}):([0-9]{1,9})\s*$")
+#: Lines after a hit that may belong to it.
+_AFTER = 2000
 
 
 def _read(text: Text) -> Reading:
     hits = text.hits
-    prefixed = load("c10d_prefix").extract(hits["text"])
-    parts = [f.select("row", *(c for c in f.columns if c != "row")) for f in prefixed.frames.values() if f.height]
-    if not parts:
-        return _desync(text)
-    heads = pl.concat(parts, how="diagonal").sort("row")
-    lines = hits.with_row_index("row").join(heads, on="row", suffix="_p").sort("row")
-    message = lines["message"].fill_null("")
-    found = load("c10d").extract(message)
-    time = _times(lines)
-    lines = lines.with_columns(
-        own_time=time, own_kind=pl.when(pl.Series(time).is_not_null()).then(pl.lit("local-unzoned")).otherwise(pl.col("time_kind"))
-    ).with_columns(time_raw_ns=pl.coalesce("time_raw_ns", "own_time"), time_kind=pl.coalesce("time_kind", "own_kind"))
     watchdog: list[pl.DataFrame] = []
     reports: list[dict[str, object]] = []
-    for kind, frame in found.frames.items():
-        if not frame.height:
-            continue
-        rows = (
-            lines.select("line_no", "time_raw_ns", "time_kind", *_HINTS, "message").with_row_index("row").join(frame, on="row").sort("row")
-        )
-        if kind in ("fingerprint", "barrier_missing", "barrier_timeout", "ddp_grad"):
-            reports += [_report(kind, r) for r in rows.iter_rows(named=True)]
-        else:
-            watchdog.append(_watchdog(kind, rows))
-    frames = {
-        "watchdog": pl.concat([TABLES["watchdog"].conform(w) for w in watchdog]).sort("line_no")
-        if watchdog
-        else TABLES["watchdog"].frame(),
-        "reports": TABLES["reports"].frame(sorted(reports, key=lambda r: int(str(r["line_no"])))),
-    }
-    desync = _desync(text)
-    if "watchdog" in desync.frames:
-        frames["watchdog"] = pl.concat([frames["watchdog"], desync.frames["watchdog"]])
-    numbers = pl.concat([lines["line_no"], desync.lines]).unique().sort()
-    return Reading(frames=frames, lines=numbers, records=numbers.len())
+    used: list[pl.Series] = []
+    unmodelled = pl.Series("line_no", [], dtype=pl.UInt32())
+    prefixed = load("c10d_prefix").extract(hits["text"])
+    parts = [f for f in prefixed.frames.values() if f.height]
+    if parts:
+        heads = pl.concat(parts, how="diagonal").sort("row")
+        lines = _timed(hits.with_row_index("row").join(heads, on="row", suffix="_p").sort("row"))
+        found = load("c10d").extract(lines["message"].fill_null(""))
+        used.append(lines["line_no"])
+        unmodelled = lines["line_no"].filter(found.kind.is_null() & (lines["message"].fill_null("") != ""))
+        base = lines.select("line_no", "time_raw_ns", "time_kind", *_HINTS, "message").with_row_index("row")
+        for kind, frame in found.frames.items():
+            if kind.startswith("quiet_") or kind == "stack_none":
+                continue
+            rows = base.join(frame, on="row").sort("row")
+            if kind in _REPORTS:
+                reports += [_report(kind, r) for r in rows.iter_rows(named=True)]
+            else:
+                watchdog.append(_watchdog(kind, rows))
+        blocks, members = _blocks(text, base, found.frames)
+        watchdog = [w.update(blocks, on="line_no", how="left") if blocks.height and w["kind"][0] == "stack" else w for w in watchdog]
+        used.append(members)
+    desync, numbers = _desync(hits)
+    if desync.height:
+        watchdog.append(desync)
+    used.append(numbers)
+    claimed = pl.concat([u.cast(pl.UInt32) for u in used]).unique().sort()
+    frames: dict[str, pl.DataFrame] = {}
+    if watchdog:
+        frames["watchdog"] = pl.concat(watchdog).sort("line_no")
+    if reports:
+        frames["reports"] = TABLES["reports"].frame(sorted(reports, key=lambda r: int(str(r["line_no"]))))
+    return Reading(frames=frames, lines=claimed, records=claimed.len(), unmodelled=unmodelled)
 
 
-def _times(lines: pl.DataFrame) -> pl.Series:
-    """Month, day and time of day as ns of the year 1970: these lines carry neither year nor zone."""
+def _timed(lines: pl.DataFrame) -> pl.DataFrame:
+    """Month, day and time of day as ns of the year 1970, where the line's own prefix is the only clock: it has neither year nor zone."""
     if "date" not in lines.columns or "time" not in lines.columns:
-        return pl.Series("own_time", [None] * lines.height, dtype=pl.Int64())
+        return lines
     stamp = pl.lit("1970") + pl.col("date").str.zfill(4) + pl.lit(" ") + pl.col("time")
-    return lines.select(
-        stamp.str.to_datetime("%Y%m%d %H:%M:%S%.f", time_unit="ns", strict=False).cast(pl.Int64).alias("own_time")
-    ).to_series()
+    own = stamp.str.to_datetime("%Y%m%d %H:%M:%S%.f", time_unit="ns", strict=False).cast(pl.Int64)
+    unzoned = pl.when(pl.col("time_raw_ns").is_null() & own.is_not_null()).then(pl.lit("local-unzoned")).otherwise(pl.col("time_kind"))
+    return lines.with_columns(time_kind=unzoned, time_raw_ns=pl.coalesce("time_raw_ns", own))
 
 
+#: Kinds of ``c10d.lark`` whose word in the table differs from their name with hyphens.
 _KINDS = {
-    "timeout": "timeout",
-    "failure": "failure",
     "failure_old": "failure",
     "failure_work": "failure",
-    "dump_signal": "dump-signal",
     "heartbeat": "heartbeat-stuck",
-    "gil": "gil",
-    "abort": "abort",
     "exception": "error",
-    "created": "created",
+    "exception_timeout": "error",
 }
+_REPORTS = frozenset({"fingerprint", "barrier_missing", "barrier_timeout", "barrier_reached", "ddp_grad", "ddp_init"})
 
 
 def _watchdog(kind: str, rows: pl.DataFrame) -> pl.DataFrame:
@@ -95,78 +104,142 @@ def _watchdog(kind: str, rows: pl.DataFrame) -> pl.DataFrame:
         value = pl.col(column).cast(pl.Int64, strict=False)
         return pl.when(value.is_between(0, _SANE)).then(value)
 
-    blamed = pl.col("from").str.extract(r"([0-9]+)").cast(pl.Int32, strict=False) if "from" in names else pl.lit(None, dtype=pl.Int32())
-    return rows.with_columns(
-        kind=pl.lit(_KINDS[kind]),
-        pg_id=number("pg_id"),
-        pg_rank=number("pg_rank"),
-        seq=number("seq"),
-        numel_in=number("numel_in"),
-        numel_out=number("numel_out"),
-        timeout_ms=number("timeout_ms"),
-        elapsed_ms=number("elapsed_ms"),
-        last_enqueued=number("last_enqueued"),
-        last_started=number("last_started"),
-        last_completed=number("last_completed"),
-        blamed_ranks=pl.when(blamed.is_not_null()).then(pl.concat_list(blamed)),
-        message=pl.col("message").str.head(400),
+    blamed = pl.lit(None, dtype=pl.Int32())
+    if "from" in names:
+        blamed = pl.col("from").str.extract(r"([0-9]+)").cast(pl.Int32, strict=False)
+    elif "root" in names:
+        blamed = pl.col("root").cast(pl.Int32, strict=False)
+    return TABLES["watchdog"].conform(
+        rows.with_columns(
+            kind=pl.lit(_KINDS.get(kind, kind.replace("_", "-"))),
+            pg_id=number("pg_id"),
+            pg_rank=number("pg_rank"),
+            seq=number("seq"),
+            numel_in=number("numel_in"),
+            numel_out=number("numel_out"),
+            timeout_ms=number("timeout_ms"),
+            elapsed_ms=number("elapsed_ms"),
+            last_enqueued=number("last_enqueued"),
+            last_started=number("last_started"),
+            last_completed=number("last_completed"),
+            blamed_ranks=pl.when(blamed.is_not_null()).then(pl.concat_list(blamed)),
+            message=pl.col("message").map_elements(mask, return_dtype=pl.String()).str.head(400),
+        )
     )
 
 
+def _blocks(text: Text, base: pl.DataFrame, found: dict[str, pl.DataFrame]) -> tuple[pl.DataFrame, pl.Series]:
+    """Lines without a prefix that go on a line before: stacks of failed collectives (also as ``line_no``, ``frames``), DDP's data block."""
+    stacks: dict[str, list[object]] = {"line_no": [], "frames": []}
+    members: list[int] = []
+    starts = [(kind, row) for kind in ("stack", "ddp_init") if kind in found for row in found[kind]["row"].to_list()]
+    if starts:
+        numbers, column, ranks = text.lines["line_no"], text.lines["text"], text.lines["hint_rank"]
+        for kind, row in starts:
+            line_no, rank = base["line_no"][row], base["hint_rank"][row]
+            at = int(str(numbers.search_sorted(line_no))) + 1
+            frames: list[str] = []
+            for i in range(at, min(at + _AFTER, numbers.len())):
+                line = str(column[i])
+                if kind == "stack":
+                    frame = _FRAME.match(line)
+                    if frame is None:
+                        if ranks[i] == rank:
+                            break
+                        continue
+                    frames.append(f"{frame.group(1)} ({frame.group(2)}:{frame.group(3)})")
+                elif not _KEY_VALUE.match(line):
+                    break
+                members.append(int(numbers[i]))
+            if frames:
+                stacks["line_no"].append(line_no)
+                stacks["frames"].append("\n".join(frames))
+    schema = {"line_no": pl.UInt32(), "frames": pl.String()}
+    return pl.DataFrame(stacks, schema=schema), pl.Series("line_no", members, dtype=pl.UInt32())
+
+
+_KEY_VALUE = re.compile(r"^[a-z][a-z_0-9]{1,63}: ?")
+
+
 def fingerprint(text: str) -> dict[str, str]:
-    """Fields of a CollectiveFingerPrint: SequenceNumber, OpType, TensorShape, TensorDtypes. The device options' dtype is a fixed text."""
-    return dict(_FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
+    """Fields of a CollectiveFingerPrint: SequenceNumber, OpType, TensorShape, TensorDtypes. The device options' dtype is a fixed text.
+
+    A barrier prints no comma after its number: ``SequenceNumber=5OpType=BARRIER`` (torch 2.13).
+    """
+    pairs = (str(field).partition("=") for field in _FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
+    return {name: value for name, _, value in pairs}
+
+
+def _number(value: object) -> int | None:
+    return int(str(value)) if value is not None and str(value).isdecimal() and len(str(value)) < 10 else None
 
 
 def _report(kind: str, row: dict[str, object]) -> dict[str, object]:
-    base = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
-    writer = row.get("pg_rank")
-    base["rank"] = int(str(writer)) if writer is not None else None
+    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
+    base["rank"] = _number(row.get("pg_rank"))
     if kind == "fingerprint":
         fields = fingerprint(str(row["fingerprint"]))
-        seq = fields.get("SequenceNumber")
         return base | {
             "kind": "fingerprint",
-            "seq": int(seq) if seq and seq.isdigit() else None,
+            "seq": _number(fields.get("SequenceNumber")),
             "op": fields.get("OpType"),
             "detail": f"{fields.get('TensorShape', '')} {fields.get('TensorDtypes', '')}".strip() or None,
         }
     if kind == "ddp_grad":
         return base | {"kind": "ddp-unused", "detail": row["parameter"], "ranks": [base["rank"]] if base["rank"] is not None else None}
-    return base | {"kind": "barrier-missing", "ranks": [int(str(row["missing"]))], "timeout_ms": int(str(row["timeout_ms"]))}
+    if kind == "ddp_init":
+        return base | {"kind": "ddp-init"}
+    if kind == "barrier_reached":
+        return base | {"kind": "barrier-ok", "rank": _number(row["reached"])}
+    missing = [int(r) for r in str(row["missing"]).replace(" ", "").split(",")]
+    return base | {"kind": "barrier-missing", "ranks": missing, "timeout_ms": _number(row["timeout_ms"])}
 
 
-def _desync(text: Text) -> Reading:
-    """Lines of the desync report (TORCH_NCCL_DESYNC_DEBUG=1): the ranks that it names as lagging."""
+def _desync(hits: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Lines of the desync report (TORCH_NCCL_DESYNC_DEBUG=1): the ranks that it names, and the numbers of all its lines."""
     rows: list[dict[str, object]] = []
     numbers: list[int] = []
-    picked = text.lines.filter(
-        pl.col("text").str.contains(r"joined but didn't finish collective|but didn't join collective|are the lagging ranks")
-    )
+    picked = hits.filter(pl.col("text").str.contains_any(list(_DESYNC_ANCHORS)))
     for row in picked.iter_rows(named=True):
-        line = str(row["text"])[:20_000]
-        for pattern, kind in ((_DESYNC_NEVER, "desync-lagging"), (_DESYNC_MISSED, "desync-missing"), (_DESYNC_JOINED, "desync-stuck")):
+        line = str(row["text"])
+        base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)} | {"message": line.strip()[:400]}
+        if timeout := _DESYNC_TIMEOUT.search(line):
+            rows.append(
+                base | {"kind": "desync-timeout", "pg_rank": int(timeout.group(1)), "op": timeout.group(2), "seq": int(timeout.group(3))}
+            )
+        for kind, pattern in _DESYNC:
             match = pattern.search(line)
             if match:
-                ranks = [int(r) for r in match.group(1).replace(" ", "").split(",") if r]
-                seq = int(match.group(match.lastindex or 1)) if kind != "desync-lagging" else None
-                rows.append(
-                    {k: row[k] for k in ("line_no", *_HINTS)} | {"kind": kind, "blamed_ranks": ranks, "seq": seq, "message": line[:400]}
-                )
-                numbers.append(row["line_no"])
+                ranks = [int(r) for r in match.group(1).replace(" ", "").split(",") if r and len(r) < 10]
+                seq = int(match.group(2)) if match.lastindex == 2 else None
+                rows.append(base | {"kind": kind, "blamed_ranks": ranks, "seq": seq})
                 break
-    if not rows:
-        return Reading()
-    return Reading(
-        frames={"watchdog": TABLES["watchdog"].frame(rows)}, lines=pl.Series("line_no", numbers, dtype=pl.UInt32()), records=len(rows)
-    )
+        else:
+            if timeout is None and not _DESYNC_OTHER.match(line):
+                continue
+        numbers.append(row["line_no"])
+    return TABLES["watchdog"].frame(rows), pl.Series("line_no", numbers, dtype=pl.UInt32())
+
+
+_DESYNC_ANCHORS = (
+    "joined but didn't finish collective",
+    "but didn't join collective",
+    "are the lagging ranks",
+    "Timeout at collective: ",
+    "To our best knowledge, ",
+    "Snapshot of ranks' latest states",
+    " started ranks:",
+    " finished ranks:",
+    "] started ",
+    "] finished ",
+)
 
 
 FORMAT = TextFormat(
     name="c10d-log",
     title="torch.distributed log lines: watchdog, heartbeat, DETAIL, barriers",
     tables=("watchdog", "reports"),
-    anchors=(".cpp:", ".py:", "joined but didn't finish collective", "but didn't join collective", "are the lagging ranks"),
+    anchors=(".cpp:", ".py:", *_DESYNC_ANCHORS),
     read=_read,
     priority=30,
 )
