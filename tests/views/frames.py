@@ -7,6 +7,11 @@ import polars as pl
 from nccl_forensics.views.matching import OPERATIONS, PROGRESS
 
 
+def rows(schema: dict[str, pl.DataType], *found: dict[str, object]) -> pl.LazyFrame:
+    """Rows with these columns; what a row leaves out is null."""
+    return pl.DataFrame(list(found), schema=schema, infer_schema_length=None).lazy()
+
+
 def operations(lines: dict[int, list[str]], *, group: str = "pg:0", first: int = 1, domain: str = "fr", done: int = 0) -> pl.LazyFrame:
     """Operations of one group: for each rank its calls, ``op`` or ``op shape``, from sequence number ``first`` on."""
     rows = []

@@ -1,0 +1,25 @@
+"""Another reduce operation or root at the same position."""
+
+from __future__ import annotations
+
+from nccl_forensics.rules.argument_mismatch import argument_mismatch
+from tests.rules.frames import cited, divergences, told
+
+DETAILS = {"found_detail": "1", "expected_detail": "0"}
+
+
+def test_the_rank_with_another_argument_is_named_with_both_values() -> None:
+    [finding] = argument_mismatch.check(divergences("argument", [1], [0, 2], **DETAILS))
+    assert told(finding) == ("critical", "high", (1,))
+    assert cited(finding) == [(9, "entries[17]"), (0, "entries[18]")]
+    assert finding.cause == "argument-mismatch"
+    assert finding.title.endswith(f"another argument: {DETAILS['found_detail']} against {DETAILS['expected_detail']}")
+
+
+def test_where_nobody_can_tell_who_is_right_the_finding_is_low() -> None:
+    [finding] = argument_mismatch.check(divergences("argument", [1], [0], sure=False, **DETAILS))
+    assert told(finding) == ("critical", "low", (1,))
+
+
+def test_a_differing_() -> None:
+    assert argument_mismatch.check(divergences("shape", [1], [0, 2], **DETAILS)) == []

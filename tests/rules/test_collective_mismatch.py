@@ -1,0 +1,27 @@
+"""Another operation at the same position."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_forensics.rules.collective_mismatch import collective_mismatch
+from tests.rules.frames import cited, divergences, told
+
+
+@pytest.mark.parametrize("kind", ["different", "extra"])
+def test_the_rank_that_called_something_else_is_named_with_both_operations(kind: str) -> None:
+    [finding] = collective_mismatch.check(divergences(kind, [2], [0, 1, 3], found_op="broadcast", call_site="step (train.py:7)"))
+    assert told(finding) == ("critical", "high", (2,))
+    assert cited(finding) == [(9, "entries[17]"), (0, "entries[18]")]
+    assert "rank 2 called broadcast where ranks 0-1, 3 called all_reduce" in finding.title
+    assert "rank 2 at step (train.py:7)" in finding.summary
+
+
+def test_a_tie_is_named_with_less_confidence() -> None:
+    [finding] = collective_mismatch.check(divergences("different", [1], [0], found_op="broadcast", sure=False))
+    assert told(finding) == ("critical", "medium", (1,))
+
+
+@pytest.mark.parametrize("kind", ["skipped", "shape", "dtype", "argument"])
+def test_other_divergences_are_left_to_their_own_rules(kind: str) -> None:
+    assert collective_mismatch.check(divergences(kind, [2], [0, 1])) == []

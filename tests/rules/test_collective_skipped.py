@@ -1,0 +1,37 @@
+"""Skipped collectives: by alignment of the operations, and by whole steps."""
+
+from __future__ import annotations
+
+from nccl_forensics.model import Divergence
+from nccl_forensics.rules.collective_skipped import collective_skipped, collective_skipped_by_step
+from tests.rules.frames import cited, divergences, stalls, told
+
+SKIPPED = {"found_op": "barrier", "skipped": 1, "peer_call_site": "step (train.py:40)"}
+
+
+def test_the_rank_that_left_a_collective_out_is_named_with_both_sides() -> None:
+    [finding] = collective_skipped.check(divergences("skipped", [3], [0, 1, 2], **SKIPPED))
+    assert told(finding) == ("critical", "high", (3,))
+    assert cited(finding) == [(9, "entries[17]"), (0, "entries[18]")]
+    assert finding.divergence == Divergence("0", None, 18, "all_reduce")
+    assert "rank 3 skipped all_reduce #18" in finding.title
+    assert "step (train.py:40)" in finding.remedy
+
+
+def test_a_skip_that_only_one_operation_speaks_for_is_medium() -> None:
+    [finding] = collective_skipped.check(divergences("skipped", [3], [0, 1, 2], sure=False, **SKIPPED))
+    assert told(finding) == ("critical", "medium", (3,))
+
+
+def test_another_operation_in_its_place_is_no_skip() -> None:
+    assert collective_skipped.check(divergences("different", [3], [0, 1, 2], found_op="barrier")) == []
+
+
+def test_a_log_that_ends_after_whole_steps_with_fewer_collectives_is_a_skip() -> None:
+    [finding] = collective_skipped_by_step.check(stalls({"rank": 2, "cause": "collective-skipped", "confidence": "medium"}))
+    assert told(finding) == ("critical", "medium", (2,))
+    assert cited(finding) == [(7, 3), (0, "entries[6]"), (2, "entries[5]")]
+
+
+def test_a_stall_of_the_host_is_no_skip() -> None:
+    assert collective_skipped_by_step.check(stalls({"rank": 2, "cause": "host-stall"})) == []

@@ -1,0 +1,47 @@
+"""The rules that read the ``stalls`` view: each takes its own cause, names the ranks and cites both sides and the stack."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_forensics.rules import Rule
+from nccl_forensics.rules.gpu_stall import gpu_stall
+from nccl_forensics.rules.group_deadlock import group_deadlock
+from nccl_forensics.rules.host_stall import host_stall
+from nccl_forensics.rules.input_stall import input_stall
+from nccl_forensics.rules.p2p_deadlock import p2p_deadlock
+from tests.rules.frames import cited, stalls, told
+
+ALL = (gpu_stall, group_deadlock, host_stall, input_stall, p2p_deadlock)
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)
+def test_the_stalled_rank_is_named_with_its_stack_a_waiter_and_its_own_last_operation(rule: Rule) -> None:
+    [finding] = rule.check(stalls({"rank": 2, "cause": rule.cause, "user_frame": "step (train.py:9)"}))
+    assert told(finding) == ("critical", "high", (2,))
+    assert cited(finding) == [(7, 3), (0, "entries[6]"), (2, "entries[5]")]
+    assert finding.divergence is not None
+    assert (finding.divergence.seq, finding.divergence.op) == (6, "all_reduce")
+    assert "step (train.py:9)" in finding.title
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)
+def test_a_stall_of_another_cause_is_left_to_its_rule(rule: Rule) -> None:
+    others = [{"rank": n, "cause": r.cause} for n, r in enumerate(ALL) if r is not rule]
+    assert rule.check(stalls(*others)) == []
+
+
+def test_ranks_of_one_confidence_share_a_finding_and_the_surest_comes_first() -> None:
+    found = host_stall.check(
+        stalls(
+            {"rank": 5, "cause": "host-stall", "confidence": "low"},
+            {"rank": 2, "cause": "host-stall"},
+            {"rank": 3, "cause": "host-stall"},
+        )
+    )
+    assert [told(f) for f in found] == [("critical", "high", (2, 3)), ("critical", "low", (5,))]
+
+
+def test_without_a_group_no_divergence_is_claimed() -> None:
+    [finding] = host_stall.check(stalls({"rank": 2, "cause": "host-stall", "group_key": None}))
+    assert finding.divergence is None
