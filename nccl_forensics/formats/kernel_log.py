@@ -68,13 +68,15 @@ def _heads(lines: pl.DataFrame) -> pl.DataFrame:
         told = pl.concat(parts, how="diagonal_relaxed")
         joined = out.join(told, on="row", how="left", suffix="_new", maintain_order="left")
         hit = pl.col("style_new").is_not_null()
-        merged = [pl.coalesce(f"{c}_new", c).alias(c) for c in ("style", "level", "host", "tag", "time_raw_ns", "time_kind")]
-        first_style = pl.when(pl.col("style").is_null()).then("style_new").otherwise("style").alias("style")
+        # The outer head was written later and nearer to the reader: its wall time beats the kernel's own clock inside.
+        merged = [pl.coalesce(c, f"{c}_new").alias(c) for c in ("style", "level", "host", "tag")]
+        dated = pl.col("time_raw_ns").is_not_null()
+        times = [pl.when(dated).then(c).otherwise(f"{c}_new").alias(c) for c in ("time_raw_ns", "time_kind")]
         body = pl.when(hit).then(pl.col("body_new").fill_null("")).otherwise("body").alias("body")
         out = joined.select(
             *(c for c in out.columns if c not in ("style", "level", "host", "tag", "time_raw_ns", "time_kind", "body")),
-            *merged[1:],
-            first_style,
+            *merged,
+            *times,
             body,
         )
     again = pl.col("body").str.extract_groups(r"^message repeated (?P<n>\d+) times: \[ ?(?P<text>.*)\]$")

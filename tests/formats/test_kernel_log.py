@@ -64,6 +64,7 @@ def test_an_xid_is_read_in_every_clock_style_and_its_time_is_kept_as_written(
 def test_a_syslog_line_with_a_second_clock_keeps_host_and_wall_time():
     row = only("xids", f"Aug 17 06:18:01 node7 kernel: [171167.620236] {XID}")
     assert (row["host"], row["code"]) == ("node7", 79)
+    assert (row["time_raw_ns"], row["time_kind"]) == (ns(2000, 8, 17, 6, 18, 1), "local-yearless")
 
 
 @pytest.mark.parametrize(("kind", "text"), KINDS)

@@ -14,10 +14,11 @@ from nccl_forensics.rules.node_failed import node_failed
 from nccl_forensics.rules.nvlink_fault import nvlink_fault
 from nccl_forensics.rules.out_of_memory import out_of_memory
 from nccl_forensics.rules.pcie_degraded import pcie_degraded
+from nccl_forensics.rules.process_stopped import process_stopped
 from nccl_forensics.rules.shm_exhausted import shm_exhausted
 from tests.rules.host_frames import SECOND, processes, table, xid
 
-ALL = (gpu_fault, gpu_throttled, memlock_limit, node_failed, nvlink_fault, out_of_memory, pcie_degraded, shm_exhausted)
+ALL = (gpu_fault, gpu_throttled, memlock_limit, node_failed, nvlink_fault, out_of_memory, pcie_degraded, process_stopped, shm_exhausted)
 
 
 def check(rule: Rule, **inputs: pl.LazyFrame) -> list[Finding]:
@@ -403,3 +404,31 @@ def test_the_same_fault_of_the_program_on_many_gpus_is_no_proof_against_them():
     rows = table("xids", *(xid(31, bus_id=f"0000:{i:02x}:00.0") for i in range(4)))
     [finding] = check(gpu_fault, xids=rows)
     assert finding.confidence == "low"
+
+
+# ---- processes ----
+
+
+def ps(state: str, wchan: str | None = None, command: str = "python train.py") -> pl.LazyFrame:
+    return table("host_processes", {"host": "node7", "pid": 4242, "state": state, "wchan": wchan, "command": command})
+
+
+def test_a_stopped_rank_is_named():
+    [finding] = check(process_stopped, host_processes=ps("Tl"), processes=processes((3, "node7", 4242, "1")))
+    assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "high", (3,))
+
+
+def test_a_rank_that_hangs_in_a_file_server_is_told_from_one_that_only_reads():
+    [finding] = check(process_stopped, host_processes=ps("Dl", "nfs_wait_bit_killable"))
+    assert "file system" in finding.title
+    assert check(process_stopped, host_processes=ps("Dl", "folio_wait_bit")) == []
+    assert check(process_stopped, host_processes=ps("Sl", "futex_wait")) == []
+
+
+def test_a_traced_process_is_doubtful_where_a_sampler_was_at_work():
+    assert [f.severity for f in check(process_stopped, host_processes=ps("t"))] == ["error"]
+    assert [f.severity for f in check(process_stopped, host_processes=ps("t"), stacks=table("stacks", {"pid": 1}))] == ["warning"]
+
+
+def test_a_stopped_stranger_is_quiet():
+    assert check(process_stopped, host_processes=ps("T", command="vim notes.txt")) == []

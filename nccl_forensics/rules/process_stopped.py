@@ -1,0 +1,106 @@
+"""A process of the job stands still in the kernel, is stopped, or is held by a debugger.
+
+## What it finds
+Training processes that a ps listing shows as stopped (T) or traced (t), and such that sleep uninterruptibly (D) in a file system or in
+the GPU driver.
+
+## Why it matters
+All others wait in the next collective for the rank that does not run. A debugger or sampler that was left attached hangs the job.
+
+## What would refute it
+The listing was taken while a stack sampler (py-spy, gdb) was at work on that process, or a second listing shows it running.
+
+## What to do next
+Detach the debugger or send SIGCONT; for D look at the kernel stack (/proc/<pid>/stack) and at the file server or the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located, people, place, ranks_of
+from nccl_forensics.words import ranks_words
+
+#: Words of a command line that trains.
+_TRAINER = r"(?:^|/)(?:python[0-9.]*|pt_main_thread|ray::\S+)\s"
+_STORAGE = r"nfs|rpc_|cl_sync|ll_|lustre|ceph|fuse|gpfs|beegfs|cifs"
+_DRIVER = r"^(?:nv_|os_|uvm_|rm_)"
+
+
+@rule(
+    name="process-stopped",
+    code="PS01",
+    cause="host-stall",
+    severity="error",
+    at_most=32,
+    explains=("timeout", "collective-stuck", "straggler", "gpu-stall", "host-stall", "closed"),
+)
+def process_stopped(
+    host_processes: pl.LazyFrame,
+    stacks: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+) -> Iterator[Finding]:
+    """One finding per host and reason."""
+    who = people(processes)
+    rows = located(host_processes, source_hosts).filter(pl.col("state").is_not_null())
+    ours = rows.filter(
+        pl.col("command").str.contains(_TRAINER) | pl.col("pid").is_in(list(who.by_pid))
+        if who.by_pid
+        else pl.col("command").str.contains(_TRAINER)
+    )
+    sampled = stacks is not None and stacks.head(1).collect().height > 0
+    state, wchan = pl.col("state").str.head(1), pl.col("wchan").fill_null("")
+    reason = (
+        pl.when(state == "T")
+        .then(pl.lit("stopped"))
+        .when(state == "t")
+        .then(pl.lit("traced"))
+        .when((state == "D") & wchan.str.contains(_STORAGE))
+        .then(pl.lit("storage"))
+        .when((state == "D") & wchan.str.contains(_DRIVER))
+        .then(pl.lit("driver"))
+    )
+    for (host, why), part in (
+        ours.with_columns(reason=reason).filter(pl.col("reason").is_not_null()).group_by("host", "reason", maintain_order=True)
+    ):
+        culprits = tuple(
+            Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
+            for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
+        )
+        ranks = ranks_of(culprits)
+        whom = ranks_words(ranks) if ranks else f"process {', '.join(str(c.pid) for c in culprits[:4])}"
+        words = {
+            "stopped": "is stopped (state T): a signal stopped it and nothing continued it",
+            "traced": "is held by a debugger or a stack sampler (state t)",
+            "storage": f"hangs in the file system (state D, {part['wchan'][0]})",
+            "driver": f"hangs in the GPU driver (state D, {part['wchan'][0]})",
+        }[str(why)]
+        doubtful = why == "traced" and sampled
+        severity: Severity = "warning" if doubtful else "critical" if why == "stopped" else "error"
+        confidence: Confidence = "low" if doubtful else "high" if why == "stopped" and ranks else "medium"
+        yield Finding(
+            title=f"{whom} on {place(host)} {words}",
+            summary="The listing shows one moment only."
+            + (" A stack sampler was at work in this bundle, which holds a process for an instant." if doubtful else ""),
+            severity=severity,
+            confidence=confidence,
+            ranks=ranks,
+            hosts=(str(host),) if host else (),
+            culprits=culprits,
+            subject=(str(host or ""), str(why)),
+            evidence=cite(part, "state of the process"),
+            evidence_total=part.height,
+            remedy={"stopped": "Send SIGCONT.", "traced": "Detach the debugger."}.get(
+                str(why), "Look at the kernel stack of the process and at the file server or driver."
+            ),
+            would_refute=("a second listing shows the process running",),
+            actions=(
+                Action("collect_more", hosts=(str(host),) if host else (), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),
+            ),
+        )
