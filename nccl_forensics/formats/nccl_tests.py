@@ -21,6 +21,14 @@ from nccl_forensics.tables import TABLES
 #: mpirun --tag-output writes its tag again wherever the program flushed: in the middle of a row.
 _TAG = r"\[\d+,\d+\]<(?:stdout|stderr)>:"
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z][a-z0-9_]*(?:\s|$)")
+#: A row that NCCL's own lines cut: its head with an NCCL line glued on, and later one half alone or glued likewise.
+_GLUED = re.compile(
+    r"^\s*(\d+)\s+(\d+)\s+([a-z][a-z0-9_]*)\s+(?:([a-z]+)\s+)?(-1|\d+?)(?=[^\s\d.]|\s+\d+\.\d|\d*[a-z][\w.-]*:\d+:\d+ )(.*)$"
+)
+_HALF = re.compile(
+    r"^\s*(\d+(?:\.\d+)?(?:e[+-]\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d+|N/A|\d\.?\d*e[+-]\d+))(?:$|\s*$|(?=[\w.-]+:\d+:\d+ \[))"
+)
+_HALF_LINE = r"^\s*\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d|N/A)"
 _SIGNS = (
     r"^(?:Rank +\d+ |nThread |Using devices|size +count|out-of-place|\(B\)|Out of bounds values|Avg bus bandwidth|Base Copy BW|nccl-tests version"
     r"|rccl-tests: |Collective test |\.\. |Test timeout|Reducing maxBytes|Writing JSON output|Per-Iteration|rank=\d+ #wrong|Errors with asterisks"
@@ -44,6 +52,8 @@ class _Run:
     devices: list[dict[str, object]] = field(default_factory=list)
     rows: list[dict[str, object]] = field(default_factory=list)
     footed: bool = False
+    torn: dict[str, object] | None = None
+    halves: list[list[str]] = field(default_factory=list)
 
 
 def read(text: Text) -> Reading:
@@ -54,7 +64,8 @@ def read(text: Text) -> Reading:
     row = body["raw"].str.contains(_ROW.pattern)
     named = body["text"].str.contains(r"_perf\b")
     lone = body["raw"].str.contains(r"^\s*#\s*$")
-    picked = body.filter(sign | row | named | lone)
+    half = body["raw"].str.contains(_HALF_LINE)
+    picked = body.filter(sign | row | named | lone | half)
     raw = dict(zip(picked["line_no"], picked["raw"], strict=True))
     runs: list[_Run] = []
     claimed: list[int] = []
@@ -65,6 +76,8 @@ def read(text: Text) -> Reading:
             found = _PROGRAM.search(line.text)
             if found and not _ROW.match(raw[line.number]):
                 program = found.group(1)
+            elif runs and runs[-1].columns and not runs[-1].footed and _mended_row(runs[-1], line, raw[line.number], claimed):
+                continue
             elif runs and runs[-1].columns and not runs[-1].footed and _ROW.match(raw[line.number]):
                 _row(runs[-1], line, raw[line.number], claimed, gaps)
             elif runs and not raw[line.number].strip("# \t"):
@@ -91,7 +104,7 @@ def _opens(line: Line, runs: Sequence[_Run]) -> bool:
         return "max_bytes" in seen or bool(runs[-1].columns)
     if line.kind == "devices":
         return bool(runs[-1].devices)
-    return line.kind in ("program", "starting") and ("max_bytes" in seen or line.kind == "starting" and "named" in seen)
+    return line.kind in ("program", "starting") and ("max_bytes" in seen or (line.kind == "starting" and "named" in seen))
 
 
 def _take(run: _Run, line: Line) -> None:
@@ -175,28 +188,54 @@ def _row(run: _Run, line: Line, raw: str, claimed: list[int], gaps: list[Gap]) -
     head = {"type": words[0]} | {("root" if whole(word) is not None else "redop"): word for word in words[1:]}
     body_names = [n for n in run.columns if n not in _LEADING][:width]
     in_place_only = len(halves) == width and run.placements == 2
-    root = whole(head.get("root"))
     claimed.append(line.number)
+    whole_head: dict[str, object] = {**line.where, "bytes": size, "count": count, **head}
     for half in range(len(halves) // width):
         values = dict(zip(body_names, halves[half * width : (half + 1) * width], strict=True))
-        time = real(values.get("time") or values.get("cputime"))
-        wrong = values.get("#wrong")
-        run.rows.append(
-            {
-                **line.where,
-                "bytes": size,
-                "count": count,
-                "dtype": head.get("type"),
-                "red_op": None if head.get("redop") in (None, "none") else head["redop"],
-                "root": root if root is not None and root >= 0 else None,
-                "placement": "in-place" if half or in_place_only else "out-of-place",
-                "time_us": time * 1000 if time is not None and run.milliseconds else time,
-                "alg_bw_gb_s": real(values.get("algbw")),
-                "bus_bw_gb_s": real(values.get("busbw")),
-                "wrong": _wrong(wrong),
-                "max_error": real(values.get("error", "").rstrip("*")),
-            }
-        )
+        run.rows.append(_placed(run, whole_head, values, in_place=bool(half) or in_place_only))
+
+
+def _mended_row(run: _Run, line: Line, raw: str, claimed: list[int]) -> bool:
+    """Put a row together that NCCL's lines cut in pieces. Lines that NCCL's text shares are read here and claimed by its own format."""
+    rest: str | None = raw
+    if "NCCL" in raw and (head := _GLUED.match(raw)):
+        size, count, dtype, red_op, root, rest = head.groups()
+        words = {"type": dtype, "redop": red_op, "root": root}
+        run.torn, run.halves = {**line.where, "bytes": whole(size), "count": whole(count), **words}, []
+        run.facts["last_bytes"] = whole(size)
+    elif run.torn is None:
+        return False
+    half = _HALF.match(rest or "")
+    if half is None:
+        return run.torn is not None and rest is not raw
+    if "NCCL" not in raw:
+        claimed.append(line.number)
+    run.halves.append(half.group(1).split())
+    if len(run.halves) == run.placements and run.torn is not None:
+        names = [n for n in run.columns if n not in _LEADING]
+        for number, cells in enumerate(run.halves):
+            run.rows.append(_placed(run, run.torn, dict(zip(names, cells, strict=False)), in_place=number > 0))
+        run.torn, run.halves = None, []
+    return True
+
+
+def _placed(run: _Run, head: dict[str, object], values: dict[str, str], *, in_place: bool) -> dict[str, object]:
+    """One row of one placement."""
+    root = whole(str(head.get("root")))
+    time = real(values.get("time") or values.get("cputime"))
+    where = {k: v for k, v in head.items() if k not in ("type", "redop", "root")}
+    return {
+        **where,
+        "dtype": head.get("type"),
+        "red_op": None if head.get("redop") in (None, "none") else head["redop"],
+        "root": root if root is not None and root >= 0 else None,
+        "placement": "in-place" if in_place else "out-of-place",
+        "time_us": time * 1000 if time is not None and run.milliseconds else time,
+        "alg_bw_gb_s": real(values.get("algbw")),
+        "bus_bw_gb_s": real(values.get("busbw")),
+        "wrong": _wrong(values.get("#wrong")),
+        "max_error": real(values.get("error", "").rstrip("*")),
+    }
 
 
 def _wrong(text: str | None) -> int | None:
@@ -388,7 +427,8 @@ FORMATS = (
             "nccl-tests version",
         ),
         read=read,
-        priority=30,
+        # Before NCCL's own format: a row may share its line with one of NCCL's.
+        priority=8,
     ),
     DocumentFormat(
         name="nccl-tests-json", title="nccl-tests results (JSON, -J)", tables=_TABLES, sniff=_sniff_json, read=_read_json, priority=20

@@ -30,7 +30,8 @@ from nccl_forensics.facts.ib_counters import COUNTERS
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 
-_LIKE = ("hca_type", "link_layer")
+#: Ports of one host that should be alike. Another subnet manager means another fabric, which may be slower by design.
+_LIKE = ("hca_type", "link_layer", "sm_lid")
 _CITED = 4
 
 Row = Mapping[str, object]
@@ -95,7 +96,7 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
                 continue
             elsewhere = usual[(row["device"], row["port"])]
             others, others_active = sum(elsewhere.values()) - 1, elsewhere["active"]
-            like = [r for r in rows if r is not row and all(r[k] == row[k] for k in _LIKE)]
+            like = [r for r in rows if r is not row and all(r[k] == row[k] for k in _LIKE[:2])]
             like_active = sum(r["state"] == "active" for r in like)
             if others and others_active * 2 <= others:
                 continue  # unused everywhere
