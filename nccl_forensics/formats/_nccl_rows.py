@@ -111,6 +111,13 @@ def _connection_net(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     )
 
 
+def _connection_collnet(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    flags = pl.col("flags").fill_null("")
+    detail = pl.concat_str([pl.lit("COLLNET/"), "network", pl.lit("/"), "net_dev", flags])
+    gdr = flags.str.contains("GDRDMA", literal=True)
+    yield "nccl_connections", rows.with_columns(transport=pl.lit("COLLNET"), detail=detail, gdr=gdr)
+
+
 def _connection_disabled(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "nccl_connections", rows.with_columns(transport=pl.lit("P2P/Disabled"), detail=pl.lit("P2P/Disabled"))
 
@@ -170,7 +177,7 @@ def _env(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _network(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    item = rows.item(0, "kind").removeprefix("net_").replace("_", "-")
+    item = rows.item(0, "kind").removeprefix("net_").removesuffix("_list").replace("_", "-")
     names = [c for c in ("name", "network", "plugin") if c in rows.columns]
     values = [c for c in ("state", "value", "peer") if c in rows.columns]
     text = pl.concat_str(values, separator=" ", ignore_nulls=True) if values else pl.lit(None, dtype=pl.String)
@@ -254,6 +261,7 @@ _BUILDERS: dict[str, Builder] = {
     "connection_p2p": _connection_p2p,
     "connection_shm": _connection_shm,
     "connection_net": _connection_net,
+    "connection_collnet": _connection_collnet,
     "connection_disabled": _connection_disabled,
     "ring": _ring,
     "trees": _trees,

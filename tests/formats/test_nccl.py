@@ -100,6 +100,22 @@ def test_a_network_name_may_hold_a_blank() -> None:
     assert has(found, transport="NET", detail="NET/AWS Libfabric/5/GDRDMA", conn=0, **expected)
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Ring 00 : 0 -> 1 [send] via NET/Socket/0", {"src_dev": None, "network": "Socket", "gdr": False, "direction": "send"}),
+        ("Channel 02 : 3[43000] -> 2[3b000] via direct shared memory", {"transport": "SHM", "src_dev": "43000"}),
+        ("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/4(5)/GDRDMA(PCI)/Shared", {"net_dev": 4, "proxy_rank": 5, "gdr": True}),
+        ("Channel 00/0 : 1[1] -> 5[5] via P2P/indirect/3[3]/read", {"detail": "P2P/indirect/3[3]/read"}),
+        ("Channel 05/1 : 0[1b000] -> 1[43000] via P2P/IPC/read comm 0x5581e0 nRanks 08", {"comm": "0x5581e0", "conn": 1}),
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer", {"detail": "P2P/direct pointer"}),
+        ("CollNet 00/0 : 3 [receive] via COLLNET/SHARP/0/GDRDMA", {"transport": "COLLNET", "src": 3, "dst": None, "gdr": True}),
+    ],
+)
+def test_transports_of_all_releases(message: str, expected: dict[str, object]) -> None:
+    assert has(row("nccl_connections", _PREFIX + message), **expected)
+
+
 def test_shared_memory_connections_have_no_connection_index() -> None:
     found = row("nccl_connections", "stone:2984737:2984737 [2] NCCL INFO Channel 00 : 2[3] -> 0[1] via SHM/direct/direct")
     assert has(found, transport="SHM", conn=None, src=2, src_dev="3", dst=0, dst_dev="1", gdr=None)
@@ -254,6 +270,11 @@ def test_integer_settings_lose_the_full_stop_and_names_of_secrets_their_value() 
     [
         ("Bootstrap : Using eth0:10.1.2.126<0>", {"item": "bootstrap", "name": "eth0", "address": "10.1.2.126<0>"}),
         ("Bootstrap: Using eth0:fe80::a%eth0<0>", {"item": "bootstrap", "name": "eth0", "address": "fe80::a%eth0<0>"}),
+        ("Bootstrap : Using [0]ib0:10.1.1.1<0> [1]ib1:10.1.1.2<0>", {"item": "bootstrap", "name": "ib0"}),
+        (
+            "Could not enable P2P between dev 0(=1b000) and dev 1(=43000)",
+            {"item": "p2p-not-enabled", "name": "0(=1b000)", "value": "1(=43000)"},
+        ),
         ("NET/IB : No device found.", {"item": "ib-none"}),
         ("NET/IB : Using [RO]; OOB eth0:10.0.0.5<0>", {"item": "ib-oob", "name": "eth0"}),
         ("NET/Socket : Using [0]eth0:10.0.0.5<0>", {"item": "socket-interface", "name": "eth0", "port": 0, "address": "10.0.0.5<0>"}),
