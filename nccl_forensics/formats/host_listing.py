@@ -100,11 +100,20 @@ def _ps(reader: _Reader, start: int, header: list[str]) -> int:
         cells = reader.texts[i].split(None, len(header) - 1)
         if len(cells) < len(header) or not cells[pid_at].isdigit():
             break
-        row: Row = {column: cells[at] for at, word in enumerate(header[:-1]) if (column := _PS.get(word)) and cells[at] != "-"}
+        row: Row = {column: _cell(column, cells[at]) for at, word in enumerate(header[:-1]) if (column := _PS.get(word))}
         reader.add("host_processes", i, row | {"command": mask(cells[-1].rstrip())[:2000]})
         reader.use(i)
         i += 1
     return i
+
+
+def _cell(column: str, cell: str) -> object:
+    """Text columns as they are, the others as numbers; ``-`` is how ps says that there is none."""
+    if cell == "-":
+        return None
+    if column in ("state", "wchan", "elapsed"):
+        return cell
+    return float(cell) if re.fullmatch(r"\d{1,15}(?:\.\d{1,6})?", cell) else None
 
 
 def _df(reader: _Reader, start: int) -> int:
