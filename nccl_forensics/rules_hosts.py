@@ -81,6 +81,7 @@ class People:
     hosts: dict[str, list[int]] = field(default_factory=dict)
     by_bus: dict[str, set[int]] = field(default_factory=dict)
     by_pid: dict[int, set[int]] = field(default_factory=dict)
+    indices: dict[tuple[str | None, int], int] = field(default_factory=dict)
 
     def of_gpu(self, host: object, bus_id: object) -> int | None:
         """The rank on a GPU; without a host only where one rank of the job sits on that address."""
@@ -90,6 +91,10 @@ class People:
             return self.gpus.get((short(host), str(bus_id)))
         ranks = self.by_bus.get(str(bus_id), set())
         return next(iter(ranks)) if len(ranks) == 1 else None
+
+    def of_index(self, host: object, index: object) -> int | None:
+        """The rank on the GPU with this NVML index, which is nvidia-smi's; only where the host is known."""
+        return self.indices.get((short(host), int(str(index)))) if host is not None and index is not None else None
 
     def of_pid(self, host: object, pid: object) -> int | None:
         """The rank of a process; without a host only where the pid is unique."""
@@ -113,14 +118,16 @@ def people(processes: pl.LazyFrame | None) -> People:
         return found
     by_bus: dict[str, set[int]] = defaultdict(set)
     by_pid: dict[int, set[int]] = defaultdict(set)
-    rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid", "bus_id").sort("rank").collect()
-    for rank, host, pid, bus in rows.iter_rows():
+    rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid", "bus_id", "gpu_index").sort("rank").collect()
+    for rank, host, pid, bus, index in rows.iter_rows():
         name, address = short(host), pci.normal(bus)
         if name:
             found.hosts.setdefault(name, []).append(rank)
         if address:
             found.gpus[(name, address)] = rank
             by_bus[address].add(rank)
+        if index is not None:
+            found.indices[(name, index)] = rank
         if pid is not None:
             found.pids[(name, pid)] = rank
             by_pid[pid].add(rank)

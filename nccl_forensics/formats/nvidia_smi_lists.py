@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from nccl_forensics import pci
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
@@ -299,7 +299,7 @@ def _csv(reader: _Reader, start: int) -> int:
 def _csv_time(text: str | None) -> Row:
     """``2024/11/14 15:35:07.123``: local time, no zone."""
     try:
-        moment = datetime.strptime(text or "", "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=timezone.utc)  # noqa: UP017
+        moment = datetime.strptime(text or "", "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC)
     except ValueError:
         return {}
     return {"time_raw_ns": round(moment.timestamp() * 1000) * 1_000_000, "time_kind": "local-unzoned"}

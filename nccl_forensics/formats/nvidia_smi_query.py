@@ -5,7 +5,7 @@ Both become the same rows. Sections nest by indentation of four blanks; a key ma
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from nccl_forensics import pci, safe_xml
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
@@ -23,7 +23,7 @@ Cells = dict[str, str]
 def _time(text: str | None) -> Row:
     """``Thu Nov 14 15:35:07 2024``: local time, no zone."""
     try:
-        moment = datetime.strptime(" ".join((text or "").split()), "%a %b %d %H:%M:%S %Y").replace(tzinfo=timezone.utc)  # noqa: UP017
+        moment = datetime.strptime(" ".join((text or "").split()), "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
     except ValueError:
         return {}
     return {"time_raw_ns": int(moment.timestamp()) * 1_000_000_000, "time_kind": "local-unzoned"}

@@ -247,7 +247,7 @@ def _tools(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
     for row in wanted.iter_rows(named=True):
         severity, words, cause = _TOOL_WORDS[row["kind"]]
         gpu = row["bus_id"] or (f"index {row['gpu_index']}" if row["gpu_index"] is not None else None)
-        rank = who.of_gpu(row["host"], row["bus_id"])
+        rank = who.of_gpu(row["host"], row["bus_id"]) if row["bus_id"] else who.of_index(row["host"], row["gpu_index"])
         ranks = (rank,) if rank is not None else ()
         subject = place(row["host"], gpu) if row["kind"] == "gpu-lost" else f"on {place(row['host'])}"
         title = f"{subject} {words}" if row["kind"] == "gpu-lost" else f"{words} {subject}"

@@ -80,7 +80,7 @@ def nvlink_fault(
     if gpu_topology is not None:
         yield from _matrix(located(gpu_topology, source_hosts))
     if nvlink_counters is not None:
-        yield from _counters(located(nvlink_counters, source_hosts), replay_factor, replay_least)
+        yield from _counters(located(nvlink_counters, source_hosts), replay_factor, replay_least, who)
 
 
 def _off_bus(xids: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[object, list[int]]:
@@ -271,7 +271,7 @@ def _links(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
                 confidence="high" if uneven or model else "medium",
                 host=host,
                 gpu=gpu,
-                rank=who.of_gpu(host, row["bus_id"]),
+                rank=who.of_gpu(host, row["bus_id"]) if row["bus_id"] else who.of_index(host, row["gpu_index"]),
                 subject=("links",),
             )
 
@@ -306,7 +306,7 @@ def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
             )
 
 
-def _counters(rows: pl.DataFrame, factor: float, least: float) -> Iterator[Finding]:
+def _counters(rows: pl.DataFrame, factor: float, least: float, who: People) -> Iterator[Finding]:
     whose = pl.coalesce("uuid", pl.col("gpu_index").cast(pl.String))
     marked = rows.with_columns(gpu=whose)
     certain = marked.filter(pl.col("counter").is_in(_BAD_COUNTERS) & (pl.col("value") > 0))
@@ -329,5 +329,6 @@ def _counters(rows: pl.DataFrame, factor: float, least: float) -> Iterator[Findi
             host=host,
             gpu=name,
             link=first["link"] if part["link"].n_unique() == 1 else None,
+            rank=who.of_gpu(host, first["bus_id"]) if first["bus_id"] else who.of_index(host, first["gpu_index"]),
             subject=("counters",),
         )

@@ -52,7 +52,7 @@ HINT = {
 }
 TIME = {
     "time_raw_ns": (I64, "time as written, ns; for unzoned text as if it were UTC"),
-    "time_kind": (S, "epoch, local-unzoned, monotonic"),
+    "time_kind": (S, "epoch, local-unzoned, local-yearless (kept as of the year 2000), monotonic"),
 }
 NCCL = {
     **LINE,

@@ -30,6 +30,9 @@ def xid(code: int, bus_id: str = "0000:17:00.0", host: str | None = "node7", sec
 
 def processes(*rows: tuple[int, str, int, str]) -> pl.LazyFrame:
     """(rank, host, pid, bus id as NCCL prints it)."""
-    return pl.DataFrame(
-        [{"rank": r, "host": h, "pid": p, "bus_id": b} for r, h, p, b in rows], schema_overrides=PROCESSES_SCHEMA, infer_schema_length=None
-    ).lazy()
+    known = [{"rank": r, "host": h, "pid": p, "bus_id": b} for r, h, p, b in rows]
+    return (
+        pl.DataFrame(known, schema={n: t for n, t in PROCESSES_SCHEMA.items() if n in known[0]})
+        .lazy()
+        .with_columns(pl.lit(None, dtype=t).alias(n) for n, t in PROCESSES_SCHEMA.items() if n not in known[0])
+    )

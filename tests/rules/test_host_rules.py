@@ -117,6 +117,12 @@ def test_a_gpu_without_any_link_is_critical_and_equal_gpus_are_quiet():
     assert check(nvlink_fault, nvlinks=links(0)) == []
 
 
+def test_an_index_of_nvidia_smi_leads_to_the_rank_on_that_gpu():
+    seats = processes((6, "node7", 1, "17000"), (7, "node7", 2, "3b000")).with_columns(gpu_index=pl.Series([0, 1], dtype=pl.Int32))
+    [finding] = check(nvlink_fault, nvlinks=links(1), processes=seats)
+    assert finding.ranks == (7,)
+
+
 def test_all_gpus_below_their_model_are_told_against_the_model():
     found = check(nvlink_fault, nvlinks=links(0, "NVIDIA A100-SXM4-80GB"))
     assert len(found) == 2
