@@ -1,0 +1,39 @@
+"""Everyone is in and nobody is out."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.collective_stuck import collective_stuck
+from nccl_forensics.views.failures import FAILURES
+from nccl_forensics.views.stuck import STUCK
+from tests.rules.frames import cited
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+
+def stuck(complete: bool = True) -> pl.LazyFrame:
+    group = {"domain": "fr", "group_key": "pg:0", "group_name": "0", "group_desc": "default_pg", "seq": 5, "op": "all_reduce"}
+    return rows(STUCK, group | {"ranks": [0, 1, 2], "complete": complete, "timeout_ms": 600_000, "source_id": 0, "record": "entries[4]"})
+
+
+def sign(words: str) -> pl.LazyFrame:
+    return rows(FAILURES, {"sign": words, "count": 1})
+
+
+def test_a_collective_that_all_entered_and_none_left_blames_the_transport_and_no_rank() -> None:
+    watchdog = table("watchdog", {"kind": "timeout", "line_no": 30})
+    [finding] = collective_stuck.check(stuck(), watchdog, sign("watchdog timeouts"))
+    assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "high", (), ())
+    assert cited(finding) == [(0, 30), (0, "entries[4]")]
+    assert finding.title == "all 3 ranks entered all_reduce #5 of process group default_pg (0) and none finished after 600 s"
+
+
+def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
+    [finding] = collective_stuck.check(stuck(complete=False), None, sign("watchdog timeouts"))
+    assert finding.confidence == "medium"
+    assert "Not every member" in finding.summary
+
+
+def test_ranks_that_wait_without_any_failure_may_just_be_working() -> None:
+    assert collective_stuck.check(stuck(), None, sign("ranks that wait for others")) == []

@@ -1,0 +1,31 @@
+"""Parameters without gradients."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.ddp_unused_parameter import ddp_unused_parameter
+from tests.rules.frames import cited, endings, told
+from tests.rules.host_frames import table
+
+
+def report(**more: object) -> pl.LazyFrame:
+    return table("reports", {"kind": "ddp-unused", "detail": "head.weight", "line_no": 4} | more)
+
+
+def test_the_ranks_that_print_and_raise_it_are_named_with_the_parameters() -> None:
+    raised = endings({"rank": 3, "kind": "ddp-unused", "signature": "ddp-unused", "exc_source_id": 3, "exc_line_no": 50})
+    [finding] = ddp_unused_parameter.check(report(rank=1), raised)
+    assert told(finding) == ("critical", "high", (1, 3))
+    assert cited(finding) == [(0, 4), (3, 50)]
+    assert "head.weight" in finding.title
+
+
+def test_a_rank_of_a_launchers_prefix_counts_only_if_it_is_global() -> None:
+    [finding] = ddp_unused_parameter.check(report(hint_rank=2, hint_scope="global"), None)
+    assert told(finding) == ("critical", "high", (2,))
+    assert ddp_unused_parameter.check(report(hint_rank=2, hint_scope="local"), None) == []
+
+
+def test_other_reports_and_other_exceptions_stay_quiet() -> None:
+    assert ddp_unused_parameter.check(report(rank=1, kind="barrier-missing"), endings({"rank": 3, "signature": "user"})) == []

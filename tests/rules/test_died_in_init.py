@@ -1,0 +1,62 @@
+"""A process that ended inside NCCL's init."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.died_in_init import died_in_init
+from tests.rules.frames import cited, comm, comms, errors, people, told
+from tests.rules.host_frames import table
+
+PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
+STARTED = comms(*[comm(r, 3) for r in range(3)])
+
+
+def tails(*lines: int) -> pl.LazyFrame:
+    return table(
+        "nccl_tails",
+        *[
+            {
+                "host": "node2" if r == 2 else "node1",
+                "pid": 100 + r,
+                "lines": n,
+                "message": "Bootstrap timings",
+                "source_id": r,
+                "line_no": n,
+            }
+            for r, n in enumerate(lines)
+        ],
+    )
+
+
+def refused(pid: int = 100) -> dict[str, object]:
+    return {"kind": "connect-retry", "level": "INFO", "pid": pid, "message": "Connection refused, retrying", "line_no": 40}
+
+
+def test_the_process_whose_log_ends_first_is_named_where_its_peers_are_refused() -> None:
+    [finding] = died_in_init.check(tails(41, 40, 12), STARTED, errors(refused()), PEOPLE)
+    assert told(finding) == ("critical", "medium", (2,))
+    assert (finding.cause, finding.hosts) == ("rank-died", ("node2",))
+    assert cited(finding) == [(2, 12), (0, 40)]
+
+
+def test_a_process_that_complains_of_refusals_itself_is_alive() -> None:
+    assert died_in_init.check(tails(14, 40, 13), STARTED, errors(*[refused(pid=100)] * 3), PEOPLE) == []
+
+
+def test_two_that_got_equally_far_are_not_told_apart() -> None:
+    assert died_in_init.check(tails(41, 12, 12), STARTED, errors(refused()), PEOPLE) == []
+
+
+def test_without_a_refused_connection_nobody_died() -> None:
+    assert died_in_init.check(tails(41, 40, 12), STARTED, errors(), PEOPLE) == []
+
+
+def test_a_warning_that_says_why_is_left_to_its_own_rule() -> None:
+    said = errors(refused(), {"kind": "cuda-failure", "pid": 102, "message": "Cuda failure"})
+    assert died_in_init.check(tails(41, 40, 12), STARTED, said, PEOPLE) == []
+
+
+def test_a_communicator_that_came_up_had_no_death_in_init() -> None:
+    done = comms(*[comm(r, 3, completed=True) for r in range(3)])
+    assert died_in_init.check(tails(41, 40, 12), done, errors(refused()), PEOPLE) == []

@@ -1,0 +1,36 @@
+"""All ranks fall over alike."""
+
+from __future__ import annotations
+
+from nccl_forensics.rules.software_crash import software_crash
+from tests.rules.frames import cited, endings
+
+
+def crashed(*ranks: int) -> list[dict[str, object]]:
+    return [{"rank": r, "kind": "segfault", "signal": "SIGSEGV"} for r in ranks]
+
+
+def test_ranks_that_all_crash_alike_blame_no_rank() -> None:
+    [finding] = software_crash.check(endings(*crashed(0, 1, 2, 3)))
+    assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "high", (), ())
+    assert cited(finding) == [(0, 10), (0, 11), (0, 12), (0, 13)]
+    assert finding.title == "all 4 ranks fell over alike: SIGSEGV"
+
+
+def test_one_victim_among_many_lowers_the_confidence() -> None:
+    [finding] = software_crash.check(endings(*crashed(0, 1, 2, 3), {"rank": 4, "kind": "victim", "own": False}))
+    assert finding.confidence == "medium"
+
+
+def test_the_share_that_must_end_alike_can_be_set() -> None:
+    some = endings(*crashed(0, 1, 2), *[{"rank": r, "kind": "victim", "own": False} for r in (3, 4, 5)])
+    assert software_crash.check(some) == []
+    assert len(software_crash.check(some, share=0.5)) == 1
+
+
+def test_one_dead_rank_of_four_is_no_crash_of_the_software() -> None:
+    assert software_crash.check(endings(*crashed(2), *[{"rank": r, "kind": "victim", "own": False} for r in (0, 1, 3)])) == []
+
+
+def test_ranks_that_ended_in_different_ways_are_not_alike() -> None:
+    assert software_crash.check(endings(*crashed(0, 1), *[{"rank": r, "kind": "killed", "signal": "SIGKILL"} for r in (2, 3)])) == []
