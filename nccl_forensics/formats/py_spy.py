@@ -29,6 +29,8 @@ _ABOVE, _HEADINGS, _BLANKS = 16, 3, 2
 _LONGEST_HEADING = 100
 #: A command line may hold a script of several lines (``python -c``).
 _LONGEST_COMMAND = 60
+#: Lines from a process line to its threads where the version line is missing.
+_NEAR = 3
 _RULE = frozenset("-=`~*_#+ ")
 _RANK = re.compile(r"(?:^|[^A-Za-z])(local[ _-]?)?rank[ _:=#-]{0,3}([0-9]{1,6})\b", re.IGNORECASE)
 _PID = re.compile(r"(?:\bpid\b|\bprocess\b|\s-p)[ :=#]{0,3}([0-9]{2,10})\b", re.IGNORECASE)
@@ -110,8 +112,9 @@ def _first_thread(lines: Sequence[Line], at: int) -> int | None:
     for i in range(at + 1, min(len(lines), at + _LONGEST_COMMAND)):
         kind = lines[i].kind
         told = told or kind == "python"
-        if kind == "thread" and (told or i - at <= 3):
-            return i
+        if kind == "thread":
+            # Without the version line only frames tell a dump from some log's lines.
+            return i if told or (i - at <= _NEAR and _leads_to_frames(lines, i)) else None
         if kind == "process" or (told and kind not in ("python", "parent") and lines[i].text.strip()):
             return None
     return None
