@@ -17,6 +17,7 @@ from nccl_forensics.store import Store
 from nccl_forensics.units import iso
 from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
+from nccl_forensics.words import UNIDENTIFIED
 
 SCHEMA = "nccl-forensics/report/1"
 ROWS = 4096
@@ -239,7 +240,7 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         n_groups = frame.filter(pl.col("domain") == "fr").height
         n_comms = frame.filter(pl.col("domain") == "nccl").height
         for members in frame["members"].to_list():
-            ranks |= set(members or [])
+            ranks |= {r for r in members or [] if r < UNIDENTIFIED}
         world = frame["size"].max()
     comms = resolver.get("comms")
     if comms is not None:

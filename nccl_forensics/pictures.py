@@ -27,7 +27,7 @@ from nccl_forensics.extras import (
 from nccl_forensics.masking import mask
 from nccl_forensics.store import Store
 from nccl_forensics.units import iso
-from nccl_forensics.words import group_words, rank_list
+from nccl_forensics.words import UNIDENTIFIED, group_words, rank_list
 
 Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
 _AROUND = 4
@@ -99,7 +99,7 @@ def _timeline(
         texts = [str(own[column]["text"]) for own in cells.values() if column in own]
         usual[column] = max(texts, key=lambda t: (texts.count(t), t))
     folded: dict[tuple[tuple[str, CellState], ...], list[int]] = {}
-    for rank in sorted(set(cells) | set(members_of.get(key, []))):
+    for rank in sorted(r for r in set(cells) | set(members_of.get(key, [])) if r < UNIDENTIFIED):
         own = cells.get(rank, {})
         signature = tuple(_cell_state(own.get(c), usual[c], c, at) if own else ("", _NO_EVIDENCE) for c in columns)
         folded.setdefault(signature, []).append(rank)
@@ -162,8 +162,12 @@ def _states(report: Mapping[str, object], chosen: RunResult) -> dict[int, RankSt
             states[rank] = "dead"
     waits = chosen.resolver.get("waits")
     if waits is not None:
-        for (rank,) in waits.select("waiter").unique().collect().iter_rows():
+        for (rank,) in waits.filter(pl.col("waiter") < UNIDENTIFIED).select("waiter").unique().collect().iter_rows():
             states[rank] = "waiting"
+    stuck = chosen.resolver.get("stuck")
+    if stuck is not None and verdict["cause"] == "collective-stuck":
+        for (ranks,) in stuck.select("ranks").collect().iter_rows():
+            states.update(dict.fromkeys((r for r in ranks if r < UNIDENTIFIED), "waiting"))
     for rank in case["ranks_missing"]:
         states[rank] = "missing"
     hosts = {c["host"] for c in verdict["culprits"] if c["rank"] is None and c["host"]}

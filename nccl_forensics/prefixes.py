@@ -1,53 +1,82 @@
 """Launcher and collector prefixes: peeled off the lines of a text source, keeping what each tells (rank, host, pid, time).
 
-Most sources carry none, so each kind is looked for first and peeled only where it occurs. Kinds that could be ordinary text
-(a number and a colon, a bare ``[3]``, a word and a colon) are peeled only where nearly every line of the source carries them.
+Most sources carry none, so the first characters of all lines are looked at before any pattern is tried. Prefixes that could be ordinary
+text (a number and a colon, a bare ``[3]``, a word and a colon) are peeled only where nearly every line of the source carries them, or
+where text of a job is seen to follow them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
 
-#: Share of non-empty lines that must carry an ambiguous prefix before it is believed.
+#: Share of non-empty lines that must carry a prefix that could be ordinary text.
 _NEARLY_ALL = 0.9
-_ROUNDS = 4
-#: Words with which messages of the kernel and of programs begin: a column of them is no column of hosts.
+#: Lines looked at before a whole source is searched for such a prefix.
+_SAMPLE = 1000
+#: How many prefixes may stand before a line (Kubernetes, mpirun, srun, torchrun, PyTorch).
+_ROUNDS = 5
+
+_ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
+_CTIME = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}"
+_BSD = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
+#: A system log with ISO times is not a container's log: its own readers need the time and the host.
+_ISO_SYSLOG = rf"^{_ISO} [\w.-]+ (?:kernel|[\w./@-]+\[\d+\]): "
+#: What NCCL, PyTorch, launchers and the kernel's ring buffer begin their lines with.
+_JOB = (
+    r"^(?:\[\d{4}-[^\]]{4,40}\] )?(?:[\w.-]+:\d+:\d+ (?:\[-?\d+\] |NCCL CALL )|(?:\[\d+\] )?NCCL (?:INFO|WARN|version)"
+    r"|\[rank\d+\]:|\[default\d+\]:|\[\d+,\d+\]<std|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|Traceback \(most recent"
+    r"|\[ *\d+\.\d{6}\] )"
+)
+#: Words with which messages of the kernel and of programs begin, and names of devices: a column of them is no column of hosts.
 _NO_HOST = (
     r"^(?:NVRM|IPv6|DMAR|AMD-Vi|mce|watchdog|rcu|nfs|rpc|Lustre|LustreError|perf|hrtimer|printk|traps|audit|oom_reaper|oom-kill|memory|TCP|VFS|"
-    r"neighbour|nf_conntrack|iommu|EDAC|Oops|BUG|INFO|WARNING|WARN|ERROR|DEBUG|FATAL|CRITICAL|Error|Warning|Traceback|RuntimeError): "
+    r"neighbour|nf_conntrack|iommu|EDAC|Oops|BUG|INFO|WARNING|WARN|ERROR|DEBUG|FATAL|CRITICAL|Error|Warning|Traceback|RuntimeError|"
+    r"(?i:mlx|gpu|eth|ib|en[ops]|nvme|cpu|rank|step|epoch|card)[\w.-]*): "
 )
+_ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """One kind of prefix: a pattern anchored at the line's start whose named groups are what it tells."""
+    """One kind of prefix: a pattern anchored at the line's start whose named groups are what it tells.
+
+    ``belief``: ``always`` where it is found; ``column`` where nearly all lines carry it and its values repeat; ``job`` where text of a
+    job follows it in lines of the same ``unit`` (or anywhere, if it names none). ``first``: the characters it can begin with, as a
+    character class. ``keep``: what stays of the match.
+    """
 
     name: str
+    first: str
     pattern: str
-    scope: str | None
-    certain: bool
+    belief: Literal["always", "column", "job"] = "always"
+    scope: Literal["global", "local", "task"] | None = None
+    keep: str = ""
 
 
 PREFIXES: tuple[Prefix, ...] = (
-    # kubectl --timestamps and CRI: time, then maybe the stream and F/P
-    Prefix("cri", r"^(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) (?:(?:stdout|stderr) [FP] )?", None, True),
-    # mpirun --timestamp-output
-    Prefix("mpi-time", r"^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?:\[)", None, True),
-    # mpirun --tag-output, PRRTE
-    Prefix("mpi", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>: ?", "global", True),
-    Prefix("torch-rank", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", "global", True),
-    Prefix("accelerate", r"^\[rank=(?P<rank>\d+)\] ", "global", True),
-    Prefix("torchrun-tee", r"^\[(?:default|trainer|worker|node)(?P<rank>\d+)\]:", "local", True),
-    Prefix("ray", r"^\((?P<role>[\w.:-]+) pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\) ", None, True),
-    Prefix("compose", r"^(?P<host>[\w.-]+-\d+) +\| ", None, True),
-    Prefix("kubectl", r"^\[pod/(?P<host>[\w.-]+)/[\w.-]+\] ", None, True),
-    Prefix("srun", r"^ *(?P<rank>\d{1,6}): ", "task", False),
-    Prefix("mpich", r"^\[(?P<rank>\d{1,6})\] ", "global", False),
-    Prefix("pdsh", r"^(?P<host>[A-Za-z][\w.-]{1,62}): ", None, False),
+    # Docker's json-file is unwrapped before all others; then kubectl --timestamps, and CRI with its stream and F or P (part of a line)
+    Prefix("cri", r"\d", rf"^(?P<iso>{_ISO}) (?:(?:stdout|stderr) [FP] ?)?"),
+    Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
+    # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
+    Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),
+    # PyTorch's excepthook puts one blank after it, its C++ log none
+    Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
+    Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),
+    Prefix("torchrun-tee", r"\[", r"^\[(?:default|trainer|worker|node)(?P<rank>\d+)\]:", scope="local"),
+    # With the remains of colour codes whose ESC a log viewer took away
+    Prefix("ray", r"[\[(]", r"^(?:\[\d+m)?\([\w.:-]+ pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)(?:\[0m)? "),
+    Prefix("kubectl", r"\[", r"^\[pod/(?P<host>[\w.-]+)/[\w.-]+\] "),
+    Prefix("syslog", r"[A-Z\d]", rf"^(?:{_BSD}|(?P<iso>{_ISO})) (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[(?P<pid>\d+)\]: ", "job"),
+    Prefix("compose", r"\w", r"^(?P<host>[\w.-]+-\d+) +\| ?", "column"),
+    Prefix("torchrun-role", r"\[", r"^\[[A-Za-z_][A-Za-z_-]*(?P<rank>\d+)\]:", "column", "local"),
+    Prefix("srun", r"[ \d]", r"^ *(?P<rank>\d{1,6}): ?", "column", "task"),
+    Prefix("mpich", r"\[", r"^\[(?P<rank>\d{1,6})\] ", "column", "global"),
+    Prefix("pdsh", "[A-Za-z]", r"^(?P<host>[A-Za-z][\w.-]{1,62}): ?", "column"),
+    Prefix("stern", "[a-z]", r"^(?P<host>[a-z][a-z0-9.-]*-[a-z0-9]+) [a-z][a-z0-9-]* ", "job"),
 )
-_ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 
 
 def peel(lines: pl.DataFrame) -> pl.DataFrame:
@@ -60,13 +89,18 @@ def peel(lines: pl.DataFrame) -> pl.DataFrame:
         time_raw_ns=pl.lit(None, dtype=pl.Int64()),
         time_kind=pl.lit(None, dtype=pl.String()),
     )
+    frame = _unwrap(frame)
     for _ in range(_ROUNDS):
-        changed = False
+        peeled = False
+        starts = frame["text"].str.slice(0, 1).unique()
         for prefix in PREFIXES:
-            result = _apply(frame, prefix)
-            if result is not None:
-                frame, changed = result, True
-        if not changed:
+            if not starts.str.contains(prefix.first).any():
+                continue
+            carries = _carries(frame, prefix)
+            if carries is not None:
+                frame, peeled = _peel(frame, prefix, carries), True
+                starts = frame["text"].str.slice(0, 1).unique()
+        if not peeled:
             break
     return frame
 
@@ -88,38 +122,119 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
     return lines
 
 
-def _apply(frame: pl.DataFrame, prefix: Prefix) -> pl.DataFrame | None:
-    """The frame with this prefix peeled, or None where the source does not carry it."""
-    carries = frame["text"].str.contains(prefix.pattern)
-    if prefix.name == "pdsh":
-        carries &= ~frame["text"].str.contains(_NO_HOST)
+def _unwrap(frame: pl.DataFrame) -> pl.DataFrame:
+    """Lines of Docker's json-file log driver become the lines that the container wrote."""
+    wrapped = frame["text"].str.starts_with('{"log":"') & frame["text"].str.ends_with("}")
+    if not wrapped.any():
+        return frame
+    some = frame.filter(wrapped).select(
+        "line_no", said=pl.col("text").str.json_path_match("$.log"), at=pl.col("text").str.json_path_match("$.time")
+    )
+    both = frame.join(some, on="line_no", how="left", maintain_order="left")
+    known = pl.col("said").is_not_null()
+    return both.with_columns(
+        text=pl.when(known).then(pl.col("said").str.strip_chars_end("\r\n").str.replace_all(_ANSI, "")).otherwise("text"),
+        time_raw_ns=pl.when(known).then(_instant("at")).otherwise("time_raw_ns"),
+        time_kind=pl.when(known & _instant("at").is_not_null()).then(pl.lit("epoch")).otherwise("time_kind"),
+    ).drop("said", "at")
+
+
+def _carries(frame: pl.DataFrame, prefix: Prefix) -> pl.Series | None:
+    """Which lines carry this prefix, or None where the source is not believed to."""
+    text = frame["text"]
+    if prefix.belief == "column" and frame.height > 2 * _SAMPLE:
+        sample = text.head(_SAMPLE)
+        if int(sample.str.contains(prefix.pattern).sum() or 0) < 0.5 * int((sample.str.len_bytes() > 0).sum() or 0):
+            return None
+    carries = text.str.contains(prefix.pattern)
+    if prefix.name == "pdsh" and carries.any():
+        carries = carries & ~text.str.contains(_NO_HOST)
+    if prefix.name == "cri" and carries.any():
+        carries = carries & ~text.str.contains(_ISO_SYSLOG)
     hits = int(carries.sum() or 0)
     if not hits:
         return None
-    if not prefix.certain:
-        filled = int((frame["text"].str.len_bytes() > 0).sum() or 0)
-        if filled < 2 or hits < _NEARLY_ALL * filled or frame["hint_scope"].drop_nulls().len() > hits // 2:
-            return None
+    if prefix.belief == "column" and not _is_column(frame, prefix, carries, hits):
+        return None
+    return _of_a_job(frame, prefix, carries) if prefix.belief == "job" else carries
+
+
+def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: int) -> bool:
+    text = frame["text"]
+    filled = int((text.str.len_bytes() > 0).sum() or 0)
+    if filled < 2 or hits < _NEARLY_ALL * filled:
+        return False
+    if prefix.scope is not None and frame["hint_scope"].drop_nulls().len() > hits // 2:
+        return False  # a rank is known already: what looks like one is text
+    values = frame.filter(carries).select(value=pl.col("text").str.extract(prefix.pattern, 1))["value"]
+    if values.n_unique() * 2 > hits:
+        return False  # numbered lines, or keys of values
+    rest = frame.filter(carries).select(pl.col("text").str.replace(prefix.pattern, ""))["text"]
+    if prefix.name == "mpich":
         # A redacted NCCL prefix such as "[0] NCCL INFO" is not a launcher's.
-        if prefix.name in ("mpich", "pdsh") and bool(frame["text"].str.contains(r"^(?:\[\d+\] NCCL |[\w.-]+:\d+:\d+ )").any()):
-            return None
+        return not rest.str.contains(r"^NCCL ").any()
+    if prefix.name == "pdsh":
+        several = values.n_unique() > 1 and values.str.contains(r"\d").all()
+        return bool(several or rest.str.contains(_JOB).any())
+    return True
+
+
+def _of_a_job(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.Series | None:
+    """Lines of the units that are seen to write what jobs write: in a system log, other programs keep their heads."""
+    some = frame.filter(carries).select("line_no", "text")
+    job = some["text"].str.replace(prefix.pattern, "").str.contains(_JOB)
+    if not job.any():
+        return None
+    groups = some["text"].str.extract_groups(prefix.pattern).struct
+    if "unit" in groups.fields:
+        units = groups.field("unit")
+        some = some.filter(units.is_in(units.filter(job).unique().implode()))
+    return frame["line_no"].is_in(some["line_no"].implode())
+
+
+def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFrame:
+    """The frame with this prefix taken off the lines that carry it. What stands nearer to the text is nearer to its writer."""
     groups = frame["text"].str.extract_groups(prefix.pattern).struct
-    told = {field: groups.field(field) for field in groups.fields}
-    updates = {"text": pl.when(carries).then(pl.col("text").str.replace(prefix.pattern, "")).otherwise(pl.col("text"))}
-    if prefix.name == "mpi-time":
-        updates["text"] = pl.when(carries).then(pl.lit("[") + pl.col("text").str.replace(prefix.pattern, "")).otherwise(pl.col("text"))
+    told = {name: groups.field(name) for name in groups.fields}
+    rest = frame["text"].str.replace(prefix.pattern, prefix.keep)
+    if prefix.name in ("mpi", "srun", "pdsh", "compose"):
+        rest = _without_blank(rest, carries)
+    updates = {"text": pl.when(carries).then(rest).otherwise("text")}
     if "rank" in told:
-        number = told["rank"].cast(pl.Int32, strict=False)
-        # The innermost global rank wins over a task or local number peeled before.
-        better = carries & (frame["hint_scope"].is_null() | pl.Series([prefix.scope == "global"] * frame.height))
-        updates["hint_rank"] = pl.when(better).then(number).otherwise(pl.col("hint_rank"))
-        updates["hint_scope"] = pl.when(better).then(pl.lit(prefix.scope)).otherwise(pl.col("hint_scope"))
+        better = carries & ((pl.col("hint_scope") != "global").fill_null(True) | pl.lit(prefix.scope == "global"))
+        updates["hint_rank"] = pl.when(better).then(told["rank"].cast(pl.Int32, strict=False)).otherwise("hint_rank")
+        updates["hint_scope"] = pl.when(better).then(pl.lit(prefix.scope)).otherwise("hint_scope")
     if "host" in told:
-        updates["hint_host"] = pl.when(carries).then(told["host"]).otherwise(pl.col("hint_host"))
+        updates["hint_host"] = pl.when(carries & told["host"].is_not_null()).then(told["host"]).otherwise("hint_host")
     if "pid" in told:
-        updates["hint_pid"] = pl.when(carries).then(told["pid"].cast(pl.Int64, strict=False)).otherwise(pl.col("hint_pid"))
-    if "iso" in told:
-        stamp = told["iso"].str.strip_suffix("Z").str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="ns", strict=False).cast(pl.Int64)
-        updates["time_raw_ns"] = pl.when(carries).then(stamp).otherwise(pl.col("time_raw_ns"))
-        updates["time_kind"] = pl.when(carries).then(pl.lit("epoch")).otherwise(pl.col("time_kind"))
-    return frame.with_columns(**updates)
+        updates["hint_pid"] = pl.when(carries).then(told["pid"].cast(pl.Int64, strict=False)).otherwise("hint_pid")
+    for name, instant, kind in (("iso", _instant, "epoch"), ("ctime", _local, "local-unzoned")):
+        if name in told:
+            frame = frame.with_columns(told[name].alias("_stamp"))
+            known = carries & instant("_stamp").is_not_null()
+            updates["time_raw_ns"] = pl.when(known).then(instant("_stamp")).otherwise("time_raw_ns")
+            updates["time_kind"] = pl.when(known).then(pl.lit(kind)).otherwise("time_kind")
+    return frame.with_columns(**updates).drop("_stamp", strict=False)
+
+
+def _without_blank(rest: pl.Series, carries: pl.Series) -> pl.Series:
+    """Some versions put one blank after the colon: it goes where every line has it, else blanks are the text's own indentation."""
+    own = rest.filter(carries)
+    filled = own.filter(own.str.len_bytes() > 0)
+    return rest.str.replace("^ ", "") if filled.len() and filled.str.starts_with(" ").all() else rest
+
+
+def _instant(column: str) -> pl.Expr:
+    """Nanoseconds since the epoch of an ISO time with a zone."""
+    text = pl.col(column).str.replace(",", ".", literal=True).str.replace(r"Z$", "+00:00")
+    return text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="ns", strict=False).dt.epoch("ns")
+
+
+def _local(column: str) -> pl.Expr:
+    """Nanoseconds of a local time without a zone, as if it were UTC."""
+    return (
+        pl.col(column)
+        .str.replace("  ", " 0", literal=True)
+        .str.to_datetime("%a %b %d %H:%M:%S %Y", time_unit="ns", strict=False)
+        .dt.epoch("ns")
+    )

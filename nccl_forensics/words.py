@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+#: A process whose rank nothing tells takes part in comparisons under this number plus that of its source; it is never printed as a rank.
+UNIDENTIFIED = 1_000_000_000
+
 
 def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
     """``0-2, 4, 6-7``; at most so many ranges, then ``… (n ranks)``."""
@@ -24,8 +27,12 @@ def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
 
 def ranks_words(ranks: Iterable[int]) -> str:
     """``rank 3`` or ``ranks 0-2, 4``."""
-    numbers = sorted(set(ranks))
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {rank_list(numbers)}"
+    everyone = sorted(set(ranks))
+    numbers = [r for r in everyone if r < UNIDENTIFIED]
+    unknown = len(everyone) - len(numbers)
+    named = "" if not numbers else f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {rank_list(numbers)}"
+    others = "" if not unknown else f"{unknown} process{'es' if unknown > 1 else ''} of unknown rank"
+    return " and ".join(w for w in (named, others) if w) or "no rank"
 
 
 def verb(ranks: Iterable[int], one: str, many: str) -> str:

@@ -1,60 +1,84 @@
 """Known texts of exceptions and what they say: a cause of their own, or only that another rank went away or did not come.
 
-Sources of the texts: torch/csrc/distributed/c10d, third_party/gloo (tcp/pair.cc, unbound_buffer.cc), NCCL's ncclGetErrorString, the CUDA runtime.
+Sources of the texts: torch/csrc/distributed/c10d, third_party/gloo (tcp/pair.cc, unbound_buffer.cc), NCCL's ncclGetErrorString, the CUDA
+runtime, torch/utils/data. Ordinary programs lose connections and run into full disks too, so texts that are not of one library alone
+carry a second one that must occur with them.
 """
 
 from __future__ import annotations
 
-#: Known texts in the order they are tried; the first that occurs names the signature.
-SIGNATURES: tuple[tuple[str, str], ...] = (
-    ("Detected mismatch between collectives on ranks", "detail-mismatch"),
-    ("failed to pass monitoredBarrier", "monitored-barrier"),
-    ("successfully reached monitoredBarrier", "monitored-barrier"),
-    ("monitoredBarrier", "monitored-barrier"),
-    ("Expected to have finished reduction in the prior iteration", "ddp-unused"),
-    ("CUDA out of memory", "cuda-oom"),
-    ("CUDA error: out of memory", "cuda-oom"),
-    ("Cuda failure 2 'out of memory'", "cuda-oom"),
-    ("Cuda failure 'out of memory'", "cuda-oom"),
-    ("HIP out of memory", "cuda-oom"),
-    ("No space left on device", "shm"),
-    ("unable to open shared memory object", "shm"),
-    ("unable to allocate shared memory", "shm"),
-    ("Bus error. This might be caused by insufficient shared memory", "shm"),
-    ("is killed by signal: Killed", "worker-killed"),
-    ("is killed by signal: Bus error", "shm"),
-    ("DataLoader worker", "worker-killed"),
-    ("uncorrectable ECC error", "cuda-error"),
-    ("unspecified launch failure", "cuda-error"),
-    ("illegal memory access", "cuda-error"),
-    ("device-side assert", "cuda-error"),
-    ("CUDA error: ", "cuda-error"),
-    ("CUDA driver error", "cuda-error"),
-    ("Watchdog caught collective operation timeout", "nccl-timeout"),
-    ("NCCL communicator encountered error set by ProcessGroupNCCL", "nccl-timeout"),
-    ("ncclUnhandledCudaError", "nccl-cuda"),
-    ("ncclRemoteError", "nccl-remote"),
-    ("ncclSystemError", "nccl-error"),
-    ("ncclInternalError", "nccl-error"),
-    ("ncclInvalidUsage", "nccl-usage"),
-    ("ncclInvalidArgument", "nccl-usage"),
-    ("NCCL communicator was aborted", "nccl-follow-up"),
-    ("Timed out waiting", "gloo-timeout"),
-    ("Connection closed by peer", "gloo-closed"),
-    ("Connection reset by peer", "gloo-reset"),
-    ("Broken pipe", "gloo-closed"),
-    ("op.preamble.length <= op.nbytes", "gloo-size-mismatch"),
-    ("Received data size doesn't match expected size", "gloo-size-mismatch"),
-    ("Gloo connectFullMesh failed", "gloo-connect"),
-    ("Socket Timeout", "store-timeout"),
-    ("wait timeout after", "store-timeout"),
-    ("Timeout waiting for key", "store-timeout"),
-    ("The client socket has timed out", "store-timeout"),
-    ("SIGTERM", "sigterm"),
-    ("got signal: 15", "sigterm"),
+#: Known texts in the order they are tried: the first entry of which all parts occur names the signature.
+SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("Detected mismatch between collectives on ranks",), "detail-mismatch"),
+    (("monitoredBarrier",), "monitored-barrier"),
+    (("Expected to have finished reduction in the prior iteration",), "ddp-unused"),
+    (("CUDA out of memory",), "cuda-oom"),
+    (("CUDA error: out of memory",), "cuda-oom"),
+    (("Cuda failure 2 'out of memory'",), "cuda-oom"),
+    (("Cuda failure 'out of memory'",), "cuda-oom"),
+    (("CUBLAS_STATUS_ALLOC_FAILED",), "cuda-oom"),
+    (("HIP out of memory",), "cuda-oom"),
+    (("No space left on device", "shm"), "shm"),
+    (("No space left on device", "shared memory"), "shm"),
+    (("unable to open shared memory object",), "shm"),
+    (("unable to allocate shared memory",), "shm"),
+    (("Bus error. This might be caused by insufficient shared memory",), "shm"),
+    (("is killed by signal: Bus error",), "shm"),
+    (("No space left on device",), "disk-full"),
+    (("Disk quota exceeded",), "disk-full"),
+    # "Caught ValueError in DataLoader worker process 0" is the user's own exception, handed on.
+    (("DataLoader worker (pid",), "worker-killed"),
+    (("DefaultCPUAllocator: can't allocate memory",), "host-oom"),
+    (("DefaultCPUAllocator: not enough memory",), "host-oom"),
+    (("Unable to allocate", "for an array with shape"), "host-oom"),
+    (("uncorrectable ECC error",), "cuda-error"),
+    (("unspecified launch failure",), "cuda-error"),
+    (("illegal memory access",), "cuda-error"),
+    (("device-side assert",), "cuda-error"),
+    (("CUDA error: ",), "cuda-error"),
+    (("CUDA driver error",), "cuda-error"),
+    (("cuDNN error: ",), "cuda-error"),
+    (("HIP error: ",), "cuda-error"),
+    (("retrieving ncclUniqueId from",), "store-timeout"),
+    (("Watchdog caught collective operation timeout",), "nccl-timeout"),
+    (("NCCL communicator encountered error set by ProcessGroupNCCL",), "nccl-timeout"),
+    (("ncclUnhandledCudaError",), "nccl-cuda"),
+    (("ncclRemoteError",), "nccl-remote"),
+    # Releases before ncclRemoteError (NCCL 2.13) report a lost peer as a system error or an internal one; "Last error" tells.
+    (("ncclSystemError", "closed by remote peer"), "nccl-remote"),
+    (("ncclSystemError", "Connection reset by peer"), "nccl-remote"),
+    (("ncclInternalError", "closed by remote peer"), "nccl-remote"),
+    (("ncclInternalError", "Connection reset by peer"), "nccl-remote"),
+    (("ncclSystemError",), "nccl-error"),
+    (("ncclInternalError",), "nccl-error"),
+    (("ncclInvalidUsage",), "nccl-usage"),
+    (("ncclInvalidArgument",), "nccl-usage"),
+    (("remote process exited or there was a network error",), "nccl-remote"),
+    (("NCCL communicator was aborted",), "nccl-follow-up"),
+    (("Unknown NCCL error",), "nccl-error"),
+    (("Timed out waiting", "operation to complete"), "gloo-timeout"),
+    (("gloo", "Connection closed by peer"), "gloo-closed"),
+    (("gloo", "Connection reset by peer"), "gloo-reset"),
+    (("gloo", "Broken pipe"), "gloo-closed"),
+    (("op.preamble.length <= op.nbytes",), "gloo-size-mismatch"),
+    (("Received data size doesn't match expected size",), "gloo-size-mismatch"),
+    (("Gloo connectFullMesh failed",), "gloo-connect"),
+    (("Socket Timeout",), "store-timeout"),
+    (("wait timeout after",), "store-timeout"),
+    (("Timeout waiting for key",), "store-timeout"),
+    (("waiting for clients",), "store-timeout"),
+    (("The client socket has timed out",), "store-timeout"),
+    (("The client socket has failed to connect",), "store-timeout"),
+    (("Did the remote server shutdown or crash",), "store-closed"),
+    (("SocketImpl", "Broken pipe"), "store-closed"),
+    (("SocketImpl", "Connection reset by peer"), "store-closed"),
+    (("EADDRINUSE",), "address-in-use"),
+    (("got signal: 15",), "sigterm"),
 )
 TYPES = {
     "MemoryError": "host-oom",
+    "_ArrayMemoryError": "host-oom",
+    "bad_alloc": "host-oom",
     "KeyboardInterrupt": "keyboard-interrupt",
     "OutOfMemoryError": "cuda-oom",
     "SignalException": "launcher",
@@ -64,7 +88,7 @@ TYPES = {
 
 def classify(kind: str, message: str) -> str:
     """Signature of an exception by its text; ``user`` where nothing known occurs."""
-    for text, name in SIGNATURES:
-        if text in message:
+    for parts, name in SIGNATURES:
+        if all(part in message for part in parts):
             return name
-    return TYPES.get(kind.rsplit(".", 1)[-1], "user")
+    return TYPES.get(kind.replace("::", ".").rsplit(".", 1)[-1], "user")

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
+from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
@@ -30,6 +31,7 @@ _STEP = re.compile(
 _OOM = re.compile(r"slurmstepd: error: (?:Detected [0-9]+ oom[-_]kill event|.{0,40}oom-kill)", re.IGNORECASE)
 _MPI = re.compile(r"noticed that process rank ([0-9]{1,7}) with PID ([0-9]{1,10}) on node ([\w.-]{1,64}) exited on signal ([0-9]{1,3})")
 _RAISED = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]{0,200}(?:Error|Exception|Interrupt|Exit|Timeout)[A-Za-z]{0,32}: .*$")
+_FRAME = re.compile(r'^File "([^"]{1,1024})", line ([0-9]{1,9}), in (.{1,256})$')
 _SIGNAL_WORDS = {
     "Killed": "SIGKILL",
     "Segmentation fault": "SIGSEGV",
@@ -67,8 +69,16 @@ def _read(text: Text) -> Reading:
     unique: dict[tuple[object, ...], dict[str, object]] = {}
     for row in rows:
         unique.setdefault((row["line_no"], row.get("rank"), row.get("pid"), row["kind"]), row)
+    raised = [_exception(row) for row in unique.values() if row.get("frames")]
+    for row in unique.values():
+        row.pop("frames", None)
     frame = TABLES["worker_exits"].frame(sorted(unique.values(), key=lambda r: int(str(r["line_no"]))))
-    return Reading(frames={"worker_exits": frame}, lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()), records=frame.height)
+    exceptions = TABLES["exceptions"].frame(raised)
+    return Reading(
+        frames={"worker_exits": frame, "exceptions": exceptions},
+        lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()),
+        records=frame.height,
+    )
 
 
 def _single(line: str) -> list[dict[str, object]] | None:
@@ -167,6 +177,10 @@ def _items(column: pl.Series, numbers: list[int], at: int) -> list[tuple[dict[st
         if current is None:
             continue
         current["end_line"] = numbers[i]
+        if current.get("has_traceback") and (frame := _FRAME.match(stripped)):
+            stack = current.setdefault("frames", [])
+            assert isinstance(stack, list)
+            stack.insert(0, f"{frame.group(3)} ({frame.group(1)}:{frame.group(2)})")
         if current.get("has_traceback") and (last := _RAISED.match(stripped)) and not stripped.startswith(("File ", "Traceback")):
             current["message"] = mask(last.group(0))[:2000]
         if match := _KEY.match(line):
@@ -174,6 +188,15 @@ def _items(column: pl.Series, numbers: list[int], at: int) -> list[tuple[dict[st
     if current is not None:
         out.append((current, members))
     return [(row, m) for row, m in out if row.get("exit_code") is not None or row.get("rank") is not None]
+
+
+def _exception(row: dict[str, object]) -> dict[str, object]:
+    """The traceback that a failure block carries of its worker."""
+    kind, _, message = str(row.get("message") or "").partition(": ")
+    frames = row["frames"]
+    assert isinstance(frames, list)
+    kept = {k: row.get(k) for k in ("line_no", "end_line", "time_raw_ns", "time_kind", *_HINTS, "rank", "pid")}
+    return kept | {"kind": "python", "type": kind, "message": message, "signature": classify(kind, message), "frames": "\n".join(frames)}
 
 
 def _fill(row: dict[str, object], key: str, value: str) -> None:
@@ -198,7 +221,7 @@ def _fill(row: dict[str, object], key: str, value: str) -> None:
 FORMAT = TextFormat(
     name="launcher-log",
     title="torchrun, srun and mpirun on the end of workers",
-    tables=("worker_exits",),
+    tables=("worker_exits", "exceptions"),
     anchors=(
         "failed (exitcode:",
         "closing signal SIG",

@@ -19,6 +19,7 @@ import polars as pl
 from nccl_forensics.model import SEVERITIES, Finding, Severity
 from nccl_forensics.registry import Inputs, inputs_of
 from nccl_forensics.views import Resolver
+from nccl_forensics.words import UNIDENTIFIED
 
 HEADINGS = ("## What it finds", "## Why it matters", "## What would refute it", "## What to do next")
 Value = float | int | str | bool
@@ -54,8 +55,21 @@ class Rule:
         for finding in self.function(*lazy, **thresholds):
             if len(found) == self.at_most:
                 break
-            found.append(replace(finding, cause=finding.cause or self.cause, severity=finding.severity or self.severity))
+            found.append(_named(replace(finding, cause=finding.cause or self.cause, severity=finding.severity or self.severity)))
         return found
+
+
+def _named(finding: Finding) -> Finding:
+    """Without processes whose rank nothing tells: they are counted in words, never blamed by number."""
+    if all(r < UNIDENTIFIED for r in finding.ranks) and all(c.rank is None or c.rank < UNIDENTIFIED for c in finding.culprits):
+        return finding
+    return replace(
+        finding,
+        ranks=tuple(r for r in finding.ranks if r < UNIDENTIFIED),
+        culprits=tuple(c for c in finding.culprits if c.rank is None or c.rank < UNIDENTIFIED),
+        alternatives=tuple((cause, tuple(r for r in ranks if r < UNIDENTIFIED), why) for cause, ranks, why in finding.alternatives),
+        confidence="medium" if finding.confidence == "high" else finding.confidence,
+    )
 
 
 def rule(

@@ -22,6 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import stall_findings
 from nccl_forensics.words import group_words, ranks_words
 
 
@@ -68,3 +69,23 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
 
 def _own(row: dict[str, object]) -> dict[str, object]:
     return {"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}
+
+
+@rule(
+    name="collective-mismatch-by-stack",
+    code="CO09",
+    cause="collective-mismatch",
+    severity="critical",
+    at_most=4,
+    explains=("timeout", "closed", "host-stall", "collective-stuck", "rank-died", "connection-failed", "group-deadlock"),
+)
+def collective_mismatch_by_stack(stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Ranks whose stack or traceback stands in another collective than that of all others, where no recorder tells the order."""
+    yield from stall_findings(
+        stalls,
+        "collective-mismatch",
+        "stands in another collective than its peers",
+        remedy="Make all ranks call the same operation in the same order at the two lines quoted.",
+        prevention="Keep the Flight Recorder on and dump it on a timeout: it tells a skipped call from another one.",
+        action="fix-code",
+    )

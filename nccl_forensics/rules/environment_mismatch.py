@@ -54,7 +54,9 @@ def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame, nccl_t
     unsure = set(
         processes.join(crowded, on=["host", "pid"]).filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list()
     )
-    everyone = set(processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null()).select("rank").collect()["rank"].to_list())
+    known = processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null()).select("rank", "host").collect()
+    host_of = dict(known.iter_rows())
+    everyone = set(host_of)
     differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
     for (name,), part in differing.group_by("name", maintain_order=True):
         shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True)}
@@ -69,13 +71,13 @@ def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame, nccl_t
         # Of two halves the one that sets something is the odd one.
         if tie and "not set" in odd_words:
             odd_words, odd, usual_words, usual = usual_words, usual, odd_words, odd
-        first = part.row(0, named=True)
+        hosts = tuple(sorted({host_of[r] for r in odd if host_of.get(r)}))
         yield Finding(
             title=f"{ranks_words(odd)} {'has' if len(odd) == 1 else 'have'} {odd_words}, {ranks_words(usual)} {'has' if len(usual) == 1 else 'have'} {usual_words}",
             summary="All ranks of a communicator must share this setting; NCCL does not negotiate it.",
             confidence="medium" if tie and unset == usual and unset else "high",
             ranks=tuple(sorted(odd)),
-            hosts=tuple(first["hosts"]),
+            hosts=hosts,
             culprits=tuple(Culprit(rank=r) for r in sorted(odd)),
             subject=(str(name),),
             evidence=(
@@ -85,5 +87,5 @@ def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame, nccl_t
             remedy=f"Give every rank the same {name}.",
             prevention="Export the environment from the launcher to all ranks and compare it at start.",
             would_refute=("the other ranks never read the setting (their logs end before it)",),
-            actions=(Action("change-setting", ranks=tuple(sorted(odd)), hosts=tuple(first["hosts"]), confidence="high"),),
+            actions=(Action("change-setting", ranks=tuple(sorted(odd)), hosts=hosts, confidence="high"),),
         )

@@ -46,7 +46,9 @@ def nic_underused(
         reference = usual if len(usual) == len(everything) else everything
         for host, devices in per_host.items():
             gone = sorted(reference - devices)
-            if not gone or len(devices) >= len(reference):
+            elsewhere = set().union(*(d for h, d in per_host.items() if h != host))
+            # Without one common name the hosts merely call their devices otherwise.
+            if not gone or len(devices) >= len(reference) or not devices & elsewhere:
                 continue
             rows = host_nics.filter(pl.col("host") != host).filter(pl.col("device").is_in(gone)).collect()
             yield Finding(
@@ -111,8 +113,9 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
     usual = max(top, key=lambda item: (item[1], item[0]))[0]
     slow = [r for r in known.iter_rows(named=True) if r["speed_mbps"] < max(best[r["device"]], min(usual, best[r["device"]]))]
     if not slow:
-        # All hosts alike, but one device slower than its neighbours on the same host.
-        slow = [r for r in known.iter_rows(named=True) if r["speed_mbps"] < usual and known.filter(pl.col("host") == r["host"]).height > 2]
+        # A device slower than its neighbours on the same host; one that is as slow on another host (storage, management) is so by design.
+        alone = known.filter((pl.len().over("device") == 1) & (pl.len().over("host") > 2))
+        slow = [r for r in alone.iter_rows(named=True) if r["speed_mbps"] < usual]
         if len(slow) * 3 > known.height:
             return
     hosts = sorted({str(r["host"]) for r in slow})

@@ -58,7 +58,7 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> It
     ranks = tuple(odd["rank"])
     lines = seen.filter(pl.col("version") == odd["version"])
     other = seen.filter(pl.col("version") == usual["version"]).head(2)
-    names = ranks_words(ranks) if ranks else f"{odd['len']} processes"
+    names = ranks_words(ranks) if ranks else f"{odd['len']} process{'es' if odd['len'] != 1 else ''}"
     yield Finding(
         title=f"{names} loaded NCCL {odd['version']}, the others {usual['version']}",
         summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size.",

@@ -19,6 +19,7 @@ VICTIM = frozenset(
         "monitored-barrier",
         "detail-mismatch",
         "store-timeout",
+        "store-closed",
         "gloo-size-mismatch",
         "keyboard-interrupt",
         "sigterm",
@@ -151,10 +152,8 @@ def endings(
             if rank is None:
                 continue
             who = person(rank, row["pid"])
-            # The first exception with a cause of its own speaks for the rank; a symptom speaks only where nothing better does.
-            is_victim = row["signature"] in VICTIM or row["signature"] is None
-            had_own = who["signature"] is not None and who["signature"] not in VICTIM
-            if who["signature"] is None or who.pop("from_block", False) or (not is_victim and not had_own):
+            # The first exception with a cause of its own speaks for the rank, then one that blames another rank, then a bare signal.
+            if who["signature"] is None or who.pop("from_block", False) or _telling(row["signature"]) > _telling(who["signature"]):
                 who.update(
                     type=row["type"],
                     message=row["message"],
@@ -180,9 +179,20 @@ def endings(
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 
 
+def _telling(signature: object) -> int:
+    """How much a signature says of why the process ended."""
+    if signature is None:
+        return 0
+    if signature == "signal":
+        return 1
+    return 2 if signature in VICTIM else 3
+
+
 def _judge(who: dict[str, object]) -> dict[str, object]:
     """Own fault or consequence, from exit code, signal and exception. A traceback beats the launcher's signal."""
     signature, signal, code = who["signature"], who["signal"], who["exit_code"]
+    if signature == "signal":
+        signature = None
     if signature is not None and signature not in VICTIM:
         kind = KIND_OF.get(str(signature), "exception")
         return {"kind": kind, "own": True, "why": "an exception of its own"}

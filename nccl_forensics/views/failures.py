@@ -83,7 +83,7 @@ def failures(
             pl.col("rank").implode(),
         )
     if waits is not None:
-        strong = waits.filter(pl.col("kind") != "unseen").sort("waiter", "awaited")
+        strong = waits.sort("waiter", "awaited")
         add(strong, "ranks that wait for others", pl.col("waiter").unique().sort().implode(), pl.col("record").first())
     frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
     return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.words import UNIDENTIFIED
 
 OPERATIONS = {
     "domain": pl.String(),
@@ -79,7 +80,7 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
     for r in rows:
         key = (r["rank"], r["content_key"])
         encoding_rank = 0 if r["encoding"] == "pickle" else 1
-        if r["content_key"] is not None and r["rank"] is not None and key in seen:
+        if r["content_key"] is not None and key in seen:
             other = rows[seen[key]]
             loser = r if encoding_rank >= (0 if other["encoding"] == "pickle" else 1) else other
             loser["use"] = "duplicate"
@@ -209,7 +210,9 @@ def _conform(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _fr_operations(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFrame:
-    chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("source_id", "rank")
+    chosen = dumps.filter(pl.col("use") == "chosen").select(
+        "source_id", pl.coalesce("rank", UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).alias("rank")
+    )
     p2p = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
     nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
     key = pl.when(nameless).then(pl.format("pg_id:{}", pl.col("pg_id"))).otherwise(pl.format("pg:{}", pl.col("pg_name")))
@@ -418,7 +421,11 @@ def groups(
             }
     # The default group holds every rank of the job, so each rank with a dump is in it even before its first operation.
     if dumps is not None:
-        everyone = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list()
+        known = set(dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+        if processes is not None:
+            known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+        # Ranks are numbered without holes: a missing number is a rank without evidence.
+        everyone = range(max(known) + 1) if known and max(known) < 1_000_000 else sorted(known)
         for entry in out.values():
             if entry["domain"] == "fr" and (entry["group_desc"] == "default_pg" or entry["group_key"] == "pg:0") and entry["size"] is None:
                 members = entry["members"]

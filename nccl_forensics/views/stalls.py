@@ -44,7 +44,7 @@ _WAITING = ("collective", "p2p")
 @view(rows="ranks")
 def stalls(
     blockers: pl.LazyFrame | None,
-    thread_states: pl.LazyFrame | None,
+    last_calls: pl.LazyFrame | None,
     endings: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None,
@@ -58,8 +58,8 @@ def stalls(
     or stacks (the others stand in a collective and it does not).
     """
     stacks: dict[int, dict[str, object]] = {}
-    if thread_states is not None:
-        for row in thread_states.filter(pl.col("rank").is_not_null()).collect().iter_rows(named=True):
+    if last_calls is not None:
+        for row in last_calls.collect().iter_rows(named=True):
             stacks[row["rank"]] = row
     dead: set[int] = set()
     if endings is not None:
@@ -81,7 +81,7 @@ def stalls(
             found.setdefault(rank, row)
     parted = divergences is not None and divergences.collect().height > 0
     if not found and not parted and stacks:
-        found = _odd_stacks(stacks)
+        found = _odd_stacks({r: s for r, s in stacks.items() if s["witness"] == "stack"}) or _odd_calls(stacks)
     tail = _tails(operations, found) if operations is not None else {}
     rows = []
     for rank in sorted(found):
@@ -243,6 +243,33 @@ def _odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, obj
     }
 
 
+def _odd_calls(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:
+    """Where all ranks stand (or died) in collectives, the few that do in another one than the rest."""
+    calls = {r: (str(s["op"]), str(s["user_frame"])) for r, s in stacks.items() if s["place"] == "collective"}
+    counted = Counter(op for op, _ in calls.values()).most_common()
+    if len(counted) < 2 or len(calls) < 3:
+        return {}
+    (usual, most), rest = counted[0], sum(n for _, n in counted[1:])
+    if rest * 2 >= most:
+        return {}
+    peers = sorted(r for r, (op, _) in calls.items() if op == usual)
+    peer = stacks[peers[0]]
+    return {
+        r: {
+            "kind": "other-call",
+            "waiters": peers,
+            "op": usual,
+            "call_site": peer["user_frame"],
+            "source_id": peer["source_id"],
+            "line_no": peer["line_no"],
+            "record": peer["record"],
+            "seen_by": "stacks",
+        }
+        for r, (op, _) in calls.items()
+        if op != usual
+    }
+
+
 def _tails(operations: pl.LazyFrame, found: dict[int, dict[str, object]]) -> dict[int, str]:
     """How an NCCL log of a rank that is behind ends: ``boundary`` (after a whole number of steps) or ``inside`` a step."""
     out: dict[int, str] = {}
@@ -289,6 +316,10 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank)
         why = f"it stands in {stack['op']} at {stack['user_frame']}" + (", and so does its partner" if partners else "")
         return base | {"cause": "p2p-deadlock", "confidence": "high" if partners else "medium", "partners": partners, "why": why}
+    if row.get("kind") == "other-call" and stack is not None:
+        same = _function(stack["user_frame"]) == _function(row.get("call_site"))
+        why = f"it stands in {stack['op']} at {stack['user_frame']} while its peers stand in {row['op']} at {row['call_site']}"
+        return base | {"cause": "collective-mismatch" if same else "collective-skipped", "confidence": "medium", "why": why}
     if row.get("kind") == "jumped":
         why = (
             f"it never entered {row['op']} #{row['seq']} of this group and went on to the next operation of another group ({row['ahead']})"
@@ -345,3 +376,8 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
             }
         return base | {"cause": "host-stall", "confidence": "medium", "why": "it never entered an operation that its peers wait in"}
     return None
+
+
+def _function(frame: object) -> str:
+    """Name of the function of ``func (file.py:12)``."""
+    return str(frame or "").split(" (", 1)[0]

@@ -58,7 +58,9 @@ def stuck(progress: pl.LazyFrame, groups: pl.LazyFrame, waits: pl.LazyFrame | No
                 "op": op,
                 "ranks": ranks,
                 "size": size,
-                "complete": set(ranks) >= members and (size is None or len(ranks) >= size) and (size is not None or len(members) > 1),
+                "complete": set(ranks) >= members
+                and (size is None or len(ranks) >= size)
+                and (size is not None or group["group_desc"] == "default_pg"),
                 "timeout_ms": first["timeout_ms"],
                 "source_id": first["source_id"],
                 "line_no": first["line_no"],

@@ -233,6 +233,8 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     own = progress.sort("last_created_ns", "last_order", nulls_last=False).collect()
     latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
     pending = set(own.filter((pl.col("last_done") < pl.col("last_seq")) | pl.col("first_pending").is_not_null())["rank"].to_list())
+    # Whether work is completed is known only where completion is ever marked (not for gloo, nor in NCCL's log lines).
+    marked = set(own.filter(pl.col("last_done").is_not_null())["rank"].to_list())
     for rank, kind in chosen:
         direct = edges.filter(pl.col("awaited") == rank).sort("seq", "waiter", nulls_last=True)
         preferred = direct.filter(pl.col("kind") != "unseen")
@@ -248,7 +250,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
                 "waiters": sorted(_reach(into, rank) - {rank}),
                 "direct_waiters": sorted(set(direct["waiter"].to_list())),
                 "cycle": next((c for c in cycles if rank in c), None),
-                "pending": rank in pending,
+                "pending": rank in pending if rank in marked else None,
                 "own_source_id": place.get("source_id"),
                 "own_line_no": place.get("line_no"),
                 "own_record": place.get("record"),

@@ -1,0 +1,61 @@
+"""What each rank was doing last, from the best witness: its stack, else the traceback of the exception that ended it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.stack_places import place_of
+from nccl_forensics.views import view
+
+LAST_CALLS = {
+    "rank": pl.Int32(),
+    "place": pl.String(),
+    "op": pl.String(),
+    "user_frame": pl.String(),
+    "reason": pl.String(),
+    "witness": pl.String(),
+    "moved": pl.Boolean(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+
+
+@view(rows="ranks")
+def last_calls(
+    thread_states: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, processes: pl.LazyFrame | None
+) -> pl.LazyFrame:
+    """One row per rank: ``place``, ``op`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack or exception."""
+    found: dict[int, dict[str, object]] = {}
+    if thread_states is not None:
+        for row in thread_states.filter(pl.col("rank").is_not_null()).collect().iter_rows(named=True):
+            found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {"witness": "stack"}
+    if exceptions is not None:
+        by_source: dict[int, int] = {}
+        by_pid: dict[int, int] = {}
+        if source_ranks is not None:
+            by_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+        if processes is not None:
+            known = processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null())
+            by_pid = dict(known.select("pid", "rank").collect().iter_rows())
+        raised = exceptions.filter(pl.col("frames").is_not_null()).sort("source_id", "line_no").collect()
+        for row in raised.iter_rows(named=True):
+            rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
+            rank = by_pid.get(row["pid"]) if rank is None and row["pid"] is not None else rank
+            rank = by_source.get(row["source_id"]) if rank is None else rank
+            if rank is None or rank in found:
+                continue
+            place, op, user, reason = place_of(str(row["frames"]).split("\n"), None)
+            found[rank] = {
+                "rank": rank,
+                "place": place,
+                "op": op,
+                "user_frame": user or row["frame"],
+                "reason": reason,
+                "witness": "exception",
+                "moved": False,
+                "source_id": row["source_id"],
+                "line_no": row["line_no"],
+                "record": None,
+            }
+    return pl.DataFrame([found[r] for r in sorted(found)], schema=LAST_CALLS, infer_schema_length=None).lazy()
