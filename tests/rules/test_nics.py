@@ -1,0 +1,131 @@
+"""NICs that some hosts lack, that run slowly, or that are passed by."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.nics import gdr_disabled, nic_slow, nic_underused, socket_fallback
+from tests.rules.frames import cited, host_ranks, networks, nics, people, settings, told
+from tests.rules.host_frames import table
+
+BOTH, FAST = ["mlx5_0", "mlx5_1"], {"mlx5_0": 400_000, "mlx5_1": 400_000}
+
+
+# ---- devices that are missing, and filters ----
+
+
+def test_the_host_that_lacks_a_device_is_named_with_it() -> None:
+    [finding] = nic_underused.check(nics(node1=BOTH, node2=["mlx5_0"], node3=BOTH), host_ranks(node1=[0], node2=[1], node3=[2]), None)
+    assert (finding.severity, finding.confidence, finding.hosts) == ("error", "high", ("node2",))
+    assert [(c.host, c.nic) for c in finding.culprits] == [("node2", "mlx5_1")]
+    assert cited(finding) == [(0, 2), (2, 2), (None, None)]
+    assert finding.title == "node2 uses 1 of 2 NICs: mlx5_1 is missing"
+
+
+def test_of_two_hosts_that_each_lost_another_device_both_are_named() -> None:
+    three = ["mlx5_0", "mlx5_1", "mlx5_2"]
+    found = nic_underused.check(nics(node1=three[:2], node2=three[1:]), host_ranks(node1=[0], node2=[1]), None)
+    assert [(f.hosts, f.culprits[0].nic) for f in found] == [(("node1",), "mlx5_2"), (("node2",), "mlx5_0")]
+
+
+def test_hosts_with_the_same_devices_or_with_other_names_for_them_stay_quiet() -> None:
+    both = host_ranks(node1=[0], node2=[1])
+    assert nic_underused.check(nics(node1=BOTH, node2=BOTH), both, None) == []
+    assert nic_underused.check(nics(node1=BOTH, node2=["mlx5_4", "mlx5_5"]), both, None) == []
+
+
+def test_a_filter_that_leaves_one_nic_for_many_gpus_is_named() -> None:
+    inputs = nics(node1=["mlx5_0"]), host_ranks(node1=[0, 1, 2, 3])
+    [finding] = nic_underused.check(*inputs, settings("NCCL_IB_HCA", ("mlx5_0", [0, 1, 2, 3])))
+    assert (finding.severity, finding.confidence, finding.hosts) == ("error", "high", ("node1",))
+    assert cited(finding) == [(0, 2), (0, 1)]
+    assert finding.title == "NCCL_IB_HCA=mlx5_0 leaves 1 NIC for 4 GPUs on node1"
+    assert nic_underused.check(*inputs, settings("NCCL_IB_HCA", ("^mlx5_9", [0, 1, 2, 3]))) == []
+    assert nic_underused.check(*inputs, settings("NCCL_IB_HCA", ("mlx5_0", [0, 1, 2, 3])), gpus_per_nic=4.0) == []
+
+
+# ---- slow devices ----
+
+
+def test_a_device_slower_than_on_the_other_hosts_is_named() -> None:
+    [finding] = nic_slow.check(nics(node1=FAST, node2=FAST | {"mlx5_1": 100_000}))
+    assert (finding.severity, finding.confidence, finding.cause) == ("error", "high", "ib-link")
+    assert [(c.host, c.nic) for c in finding.culprits] == [("node2", "mlx5_1")]
+    assert cited(finding) == [(1, 2), (0, 1)]
+    assert finding.title == "mlx5_1 on node2 runs at 100 Gb/s, others at 400"
+
+
+def test_on_a_single_host_a_device_slower_than_its_neighbours_is_named() -> None:
+    [finding] = nic_slow.check(nics(node1=FAST | {"mlx5_2": 400_000, "mlx5_3": 200_000}))
+    assert [(c.host, c.nic) for c in finding.culprits] == [("node1", "mlx5_3")]
+
+
+def test_a_device_that_is_slow_on_every_host_is_so_by_design() -> None:
+    storage = FAST | {"mlx5_2": 400_000, "mlx5_3": 25_000}
+    assert nic_slow.check(nics(node1=storage, node2=storage)) == []
+
+
+def test_devices_of_one_speed_or_of_unknown_speed_stay_quiet() -> None:
+    assert nic_slow.check(nics(node1=FAST, node2=FAST)) == []
+    assert nic_slow.check(nics(node1=FAST, node2=BOTH)) == []
+
+
+# ---- GPUDirect RDMA ----
+
+PEOPLE = people((0, "node1", 100), (1, "node2", 101))
+
+
+def connections(*gdr: bool, network: str = "IB") -> pl.LazyFrame:
+    """One connection per host: node1, node2."""
+    return table(
+        "nccl_connections",
+        *[
+            {"host": f"node{n + 1}", "pid": 100 + n, "transport": "NET", "network": network, "gdr": g, "source_id": n, "line_no": 20}
+            for n, g in enumerate(gdr)
+        ],
+    )
+
+
+def test_the_host_without_gpudirect_rdma_is_named_where_another_has_it() -> None:
+    says = table("nccl_network", {"item": "gdr-nic", "value": "Disabled", "host": "node2", "source_id": 1, "line_no": 4})
+    [finding] = gdr_disabled.check(connections(True, False), says, PEOPLE)
+    assert told(finding) == ("error", "high", (1,))
+    assert finding.hosts == ("node2",)
+    assert cited(finding) == [(1, 20), (1, 4)]
+
+
+def test_where_no_host_has_it_the_platform_may_never_have_had_it() -> None:
+    [finding] = gdr_disabled.check(connections(False, False), None, PEOPLE)
+    assert told(finding) == ("warning", "medium", (0, 1))
+
+
+def test_gpudirect_everywhere_or_sockets_stay_quiet() -> None:
+    assert gdr_disabled.check(connections(True, True), None, PEOPLE) == []
+    assert gdr_disabled.check(connections(False, False, network="Socket"), None, PEOPLE) == []
+
+
+# ---- sockets ----
+
+TWO = host_ranks(node1=[0], node2=[1])
+
+
+def test_the_host_on_sockets_is_named_where_another_uses_rdma() -> None:
+    [finding] = socket_fallback.check(networks(node1="IB", node2="Socket"), None, TWO, None)
+    assert told(finding) == ("error", "high", (1,))
+    assert finding.hosts == ("node2",)
+    assert cited(finding) == [(1, 3), (0, 3)]
+
+
+def test_sockets_in_spite_of_rdma_devices_are_an_error() -> None:
+    [finding] = socket_fallback.check(networks(node1="Socket", node2="Socket"), nics(node1=["mlx5_0"]), TWO, None)
+    assert told(finding) == ("error", "high", (0, 1))
+
+
+def test_sockets_where_no_rdma_device_is_listed_are_information_only() -> None:
+    [finding] = socket_fallback.check(networks(node1="Socket", node2="Socket"), None, TWO, None)
+    assert told(finding) == ("info", "low", (0, 1))
+
+
+def test_rdma_everywhere_or_a_single_host_stay_quiet() -> None:
+    assert socket_fallback.check(networks(node1="IB", node2="IB"), None, TWO, None) == []
+    assert socket_fallback.check(networks(node1="Socket"), nics(node1=["mlx5_0"]), host_ranks(node1=[0, 1]), None) == []
