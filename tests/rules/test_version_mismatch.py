@@ -1,0 +1,46 @@
+"""Ranks with different releases of NCCL."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.version_mismatch import version_mismatch
+from tests.rules.frames import cited, people, told
+from tests.rules.host_frames import table
+
+PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
+
+
+def versions(*found: str) -> pl.LazyFrame:
+    return table(
+        "nccl_versions",
+        *[
+            {"host": "node2" if n == 2 else "node1", "pid": 100 + n, "version": v, "source_id": n, "line_no": 1}
+            for n, v in enumerate(found)
+        ],
+    )
+
+
+def test_the_rank_with_another_release_is_named_with_its_host() -> None:
+    [finding] = version_mismatch.check(versions("2.27.7", "2.27.7", "2.21.5"), PEOPLE)
+    assert told(finding) == ("critical", "high", (2,))
+    assert finding.hosts == ("node2",)
+    assert cited(finding) == [(2, 1), (0, 1), (1, 1)]
+    assert finding.title == "rank 2 loaded NCCL 2.21.5, the others 2.27.7"
+
+
+def test_one_against_one_is_less_sure() -> None:
+    [finding] = version_mismatch.check(versions("2.27.7", "2.21.5"), PEOPLE)
+    assert finding.confidence == "medium"
+
+
+def test_a_process_of_unknown_rank_is_counted_and_not_blamed() -> None:
+    [finding] = version_mismatch.check(versions("2.27.7", "2.27.7", "2.21.5"), people((0, "node1", 100)))
+    assert finding.culprits == ()
+    assert finding.title.startswith("1 process loaded")
+
+
+def test_equal_releases_stay_quiet_and_the_first_line_of_a_process_speaks() -> None:
+    assert version_mismatch.check(versions("2.27.7", "2.27.7", "2.27.7"), PEOPLE) == []
+    twice = pl.concat([versions("2.27.7", "2.27.7"), versions("2.27.7", "2.21.5").with_columns(line_no=pl.lit(9, pl.UInt32))])
+    assert version_mismatch.check(twice, PEOPLE) == []
