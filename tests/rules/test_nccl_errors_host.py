@@ -1,0 +1,93 @@
+"""Resources of the host that NCCL's own warnings name."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_forensics.rules import Rule
+from nccl_forensics.rules.nccl_errors_host import cuda_fault, memlock_limit_nccl, out_of_memory_nccl, shm_exhausted_nccl
+from tests.rules.frames import cited, endings, errors, people, told
+
+PEOPLE = people((0, "node1", 100), (1, "node1", 101))
+
+
+@pytest.mark.parametrize(
+    ("rule", "kind", "message", "harmless"),
+    [
+        (
+            shm_exhausted_nccl,
+            "shm",
+            "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device (28)",
+            "Error while attaching to shared memory segment /dev/shm/nccl-x, error: No such file or directory (2)",
+        ),
+        (
+            memlock_limit_nccl,
+            "ibv-call",
+            "Call to ibv_reg_mr failed with error Cannot allocate memory",
+            "Call to ibv_modify_qp failed with error Connection timed out",
+        ),
+    ],
+)
+def test_a_limit_of_the_host_blames_the_host_and_no_rank(rule: Rule, kind: str, message: str, harmless: str) -> None:
+    [finding] = rule.check(errors({"kind": kind, "pid": 101, "message": message, "line_no": 8}), PEOPLE)
+    assert (finding.severity, finding.confidence, finding.ranks, finding.hosts) == ("critical", "high", (), ("node1",))
+    assert [(c.rank, c.host) for c in finding.culprits] == [(None, "node1")]
+    assert cited(finding) == [(0, 8)]
+    assert rule.check(errors({"kind": kind, "pid": 101, "message": harmless}), PEOPLE) == []
+
+
+# ---- GPU memory ----
+
+OOM = {"kind": "cuda-failure", "pid": 101, "message": "Cuda failure 2 'out of memory'", "line_no": 8}
+
+
+def test_the_rank_whose_allocation_failed_is_named() -> None:
+    [finding] = out_of_memory_nccl.check(errors(OOM), PEOPLE, None)
+    assert told(finding) == ("critical", "high", (1,))
+    assert cited(finding) == [(0, 8)]
+
+
+def test_the_ranks_own_exception_counts_too_and_needs_no_nccl_log() -> None:
+    raised = endings({"rank": 0, "kind": "out-of-memory", "exc_source_id": 4, "exc_line_no": 70})
+    [finding] = out_of_memory_nccl.check(None, PEOPLE, raised)
+    assert told(finding) == ("critical", "high", (0,))
+    assert cited(finding) == [(4, 70)]
+
+
+def test_a_process_of_unknown_rank_is_named_by_its_host_with_less_confidence() -> None:
+    [finding] = out_of_memory_nccl.check(errors(OOM | {"pid": 999}), PEOPLE, None)
+    assert (finding.confidence, finding.ranks, finding.culprits[0].host) == ("medium", (), "node1")
+
+
+def test_another_cuda_failure_and_another_ending_are_no_lack_of_memory() -> None:
+    other = errors(OOM | {"message": "Cuda failure 719 'unspecified launch failure'"})
+    assert out_of_memory_nccl.check(other, PEOPLE, endings({"rank": 0, "kind": "killed"})) == []
+
+
+# ---- faults of the GPU ----
+
+FAULT = OOM | {"message": "Cuda failure 719 'unspecified launch failure'"}
+
+
+def test_a_sticky_cuda_error_names_its_rank() -> None:
+    [finding] = cuda_fault.check(errors(FAULT), PEOPLE, None)
+    assert told(finding) == ("critical", "high", (1,))
+    assert cited(finding) == [(0, 8)]
+    assert finding.title == "rank 1: CUDA reports 'unspecified launch failure'"
+
+
+def test_a_cuda_error_that_a_rank_raised_needs_no_nccl_log() -> None:
+    raised = endings({"rank": 0, "kind": "gpu", "message": "CUDA error: an illegal memory access was encountered", "line_no": 70})
+    [finding] = cuda_fault.check(None, PEOPLE, raised)
+    assert told(finding) == ("critical", "high", (0,))
+    assert cited(finding) == [(0, 70)]
+
+
+def test_where_many_ranks_report_it_no_gpu_stands_out() -> None:
+    everyone = people(*[(r, "node1", 100 + r) for r in range(5)])
+    [finding] = cuda_fault.check(errors(*[FAULT | {"pid": 100 + r} for r in range(5)]), everyone, None)
+    assert told(finding) == ("critical", "low", (0, 1, 2, 3, 4))
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_gpu() -> None:
+    assert cuda_fault.check(errors(OOM), PEOPLE, endings({"rank": 0, "kind": "gpu", "message": "CUDA error: invalid argument"})) == []

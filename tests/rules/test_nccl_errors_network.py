@@ -1,0 +1,118 @@
+"""Connections that failed, interfaces that nobody can reach, RDMA completions with errors."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.rules.nccl_errors_network import connection_failed, ib_error, wrong_interface
+from tests.rules.frames import cited, errors, host_ranks, people, settings, told
+from tests.rules.host_frames import table
+
+PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
+TWO_HOSTS = host_ranks(node1=[0, 1], node2=[2])
+GAVE_UP = {
+    "kind": "connect-gave-up",
+    "pid": 101,
+    "message": "socketPollConnect: connect to 10.0.0.7<41234> returned Connection refused, exceeded error retry count after 35 attempts",
+    "line_no": 8,
+}
+
+
+# ---- interfaces ----
+
+
+def bootstrap(name: str, address: str = "172.17.0.2") -> pl.LazyFrame:
+    return table("nccl_network", {"item": "bootstrap", "name": name, "address": address, "host": "node2", "pid": 102, "source_id": 2})
+
+
+def test_a_rank_that_finds_no_interface_is_named_with_the_setting_of_its_host() -> None:
+    said = errors({"kind": "no-interface", "pid": 101, "message": "Bootstrap : no socket interface found"})
+    wanted = settings("NCCL_SOCKET_IFNAME", ("eth9", [1]))
+    [finding] = wrong_interface.check(bootstrap("eth0"), said, PEOPLE, TWO_HOSTS, wanted)
+    assert told(finding) == ("critical", "high", (1,))
+    assert cited(finding) == [(0, 1)]
+    assert finding.title == "rank 1 found no interface to use (NCCL_SOCKET_IFNAME=eth9)"
+
+
+@pytest.mark.parametrize(
+    ("name", "address"), [("docker0", "172.17.0.2"), ("lo", "127.0.0.1"), ("br-1a2b3c", "172.18.0.1"), ("em1", "127.0.1.1")]
+)
+def test_a_private_interface_is_named_where_connections_failed(name: str, address: str) -> None:
+    [finding] = wrong_interface.check(bootstrap(name, address), errors(GAVE_UP), PEOPLE, TWO_HOSTS, None)
+    assert told(finding) == ("critical", "high", (2,))
+    assert finding.hosts == ("node2",)
+    assert cited(finding) == [(2, 1)]
+
+
+def test_a_private_interface_does_no_harm_within_one_host_or_while_connections_work() -> None:
+    assert wrong_interface.check(bootstrap("lo"), errors(GAVE_UP), PEOPLE, host_ranks(node1=[0, 1, 2]), None) == []
+    assert wrong_interface.check(bootstrap("lo"), errors(), PEOPLE, TWO_HOSTS, None) == []
+
+
+@pytest.mark.parametrize("name", ["eth0", "ib0", "bond0", "br0", "enp1s0"])
+def test_an_interface_of_the_network_is_not_blamed(name: str) -> None:
+    assert wrong_interface.check(bootstrap(name), errors(GAVE_UP), PEOPLE, TWO_HOSTS, None) == []
+
+
+# ---- connections ----
+
+
+def test_a_failed_connection_names_both_ends_and_no_rank() -> None:
+    [finding] = connection_failed.check(errors(GAVE_UP), PEOPLE)
+    assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "high", ())
+    assert [c.link for c in finding.culprits] == ["node1 -> 10.0.0.7"]
+    assert cited(finding) == [(0, 8)]
+    assert finding.title == "no connection from node1 to 10.0.0.7: Connection refused"
+
+
+def test_a_retry_is_no_failure() -> None:
+    assert connection_failed.check(errors(GAVE_UP | {"kind": "connect-retry", "level": "INFO"}), PEOPLE) == []
+
+
+# ---- RDMA ----
+
+COMPLETION = {
+    "kind": "ib-completion",
+    "pid": 101,
+    "message": "NET/IB: Got completion from peer 10.0.0.7<41234> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid x remoteGid y hca mlx5_0",
+    "line_no": 8,
+}
+
+
+def test_a_completion_with_an_error_names_host_and_device() -> None:
+    [finding] = ib_error.check(errors(COMPLETION), PEOPLE)
+    assert (finding.severity, finding.confidence, finding.cause) == ("critical", "high", "ib-link")
+    assert [(c.host, c.nic) for c in finding.culprits] == [("node1", "mlx5_0")]
+    assert cited(finding) == [(0, 8)]
+
+
+def test_each_host_has_a_finding_of_its_own() -> None:
+    event = {
+        "kind": "ib-async-event",
+        "host": "node2",
+        "pid": 102,
+        "message": "NET/IB : mlx5_3:1 Got async event : port error",
+        "line_no": 9,
+    }
+    found = ib_error.check(errors(COMPLETION, event), PEOPLE)
+    assert [(c.host, c.nic) for f in found for c in f.culprits] == [("node1", "mlx5_0"), ("node2", "mlx5_3")]
+
+
+def test_an_error_without_a_device_is_less_sure() -> None:
+    [finding] = ib_error.check(errors(COMPLETION | {"message": "Got completion with status=12"}), PEOPLE)
+    assert finding.confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"message": "NET/IB: Got completion from peer 10.0.0.7<41234> with status=5 opcode=0 len=0 vendor err 249 hca mlx5_0"},
+        {"message": "NET/IB : Got completion with error 5, opcode 0, len 0, vendor err 249"},
+        {"kind": "ib-async-event", "message": "NET/IB : mlx5_0:1 Got async event : GID table change"},
+        {"level": "INFO"},
+    ],
+    ids=["flush", "flush of old releases", "harmless event", "information"],
+)
+def test_consequences_and_harmless_events_stay_quiet(harmless: dict[str, object]) -> None:
+    assert ib_error.check(errors(COMPLETION | harmless), PEOPLE) == []

@@ -1,0 +1,36 @@
+"""GPUs with fewer NVLinks than their neighbours."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.nvlink_topology import nvlink_topology
+from nccl_forensics.views.nccl_facts import GPU_LINKS
+from tests.rules.frames import cited, told
+from tests.views.frames import rows
+
+
+def links(*bandwidth: float) -> pl.LazyFrame:
+    """GPUs of node1 with ranks from 0; GPU n is at bus n and line n."""
+    return rows(
+        GPU_LINKS,
+        *[{"host": "node1", "gpu": f"{n}b000", "rank": n, "nvlink_gb_s": b, "source_id": 0, "line_no": n} for n, b in enumerate(bandwidth)],
+    )
+
+
+def test_the_gpu_with_fewer_links_is_named_beside_a_whole_one() -> None:
+    [finding] = nvlink_topology.check(links(370, 185, 370, 370))
+    assert told(finding) == ("error", "high", (1,))
+    assert finding.culprits[0].gpu == "1b000"
+    assert cited(finding) == [(0, 1), (0, 0)]
+    assert finding.title == "GPU 1b000 of node1 (rank 1) has 185 GB/s of NVLink, its neighbours 370"
+
+
+def test_the_share_below_which_a_gpu_is_named_can_be_set() -> None:
+    assert nvlink_topology.check(links(370, 185, 370, 370), below=0.4) == []
+
+
+def test_equal_gpus_gpus_without_nvlink_and_halves_stay_quiet() -> None:
+    assert nvlink_topology.check(links(370, 370, 370, 370)) == []
+    assert nvlink_topology.check(links(0, 0, 0, 0)) == []
+    assert nvlink_topology.check(links(370, 370, 185, 185)) == []
