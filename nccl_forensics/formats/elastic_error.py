@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 
+from nccl_forensics.callstack import frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.masking import mask
@@ -31,6 +32,7 @@ def _read(data: bytes) -> Reading:
     if not kind.replace(".", "").replace("_", "").isalnum():
         kind, message = "", text
     stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    frames = [f for f in map(frame_of, stack.split("\n")[:4000]) if f] if isinstance(stack, str) else []
     stamp = extra.get("timestamp") if isinstance(extra, dict) else None
     seconds = int(str(stamp)) if stamp is not None and str(stamp).isdigit() and len(str(stamp)) < 12 else None
     row = {
@@ -39,7 +41,8 @@ def _read(data: bytes) -> Reading:
         "type": kind or None,
         "message": mask(message)[:2000],
         "signature": classify(kind, message),
-        "frames": mask(stack)[:20_000] if isinstance(stack, str) else None,
+        "frame": user_frame(frames),
+        "frames": joined(frames),
         "time_raw_ns": seconds * 10**9 if seconds is not None else None,
         "time_kind": "epoch" if seconds is not None else None,
     }

@@ -1,189 +1,341 @@
 """Python tracebacks, C++ terminate messages and fatal signals in text, with what they say about other ranks.
 
 Lines of several ranks may interleave; the launcher's prefix (peeled before) keeps them apart. Of chained exceptions the first is the
-root and the last is what ended the process: the root gives the row, unless it only says that another rank went away.
+root and the last is what ended the process: the root gives the row, unless it is the user's and the last one is known.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import polars as pl
 
+from nccl_forensics.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
-from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
 
-_HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid", "time_raw_ns", "time_kind")
+_WRITER = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
+_HINTS = (*_WRITER, "time_raw_ns", "time_kind")
 _START = "Traceback (most recent call last):"
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_FRAME = re.compile(r'^\s*File "([^"]{1,1024})", line ([0-9]{1,9})(?:, in (.{1,256}))?$')
 _EXCEPTION = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: ?(.*))?$")
 _WHAT = re.compile(r"^\s*what\(\): {0,4}(.*)$")
 _THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
+_NO_EXCEPTION = "terminate called without an active exception"
+#: The native stack that torch's C++ errors carry: never a start of its own, always what follows a message.
+_RAISED_FROM = re.compile(
+    r"^\s*(?:C\+\+ CapturedTraceback:|Exception raised from .{1,400} \(most recent call first\):|frame #[0-9]{1,4}: |#[0-9]{1,4} .{1,300} from )"
+)
 _FATAL = re.compile(
-    r"^(?:Fatal Python error: |\*\*\* )(Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction|[A-Z][A-Za-z ]{3,60})"
+    r"^(?:Fatal Python error: |\*\*\* (?:Process received signal|SIG))|^\*\*\* (?:Aborted at|Segmentation fault|Bus error|Floating point exception)"
 )
 _CAUGHT = re.compile(
-    r"[Cc]aught signal ([0-9]{1,2})\b|Signal: (?:Segmentation fault|Aborted|Bus error) \(([0-9]{1,2})\)|^(Segmentation fault|Bus error|Aborted|Killed)(?: +\(core dumped\))?"
+    r"[Cc]aught signal ([0-9]{1,2})\b|Signal: (Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction) \([0-9]{1,2}\)"
+    r"|\*\*\* (SIG[A-Z]{3,5})|Fatal Python error: (.{1,60})$|^(Segmentation fault|Bus error|Aborted)(?: +\(core dumped\))?"
 )
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}:[0-9]{1,5})")
-_BLOCK_LINES = 4000
-_NOT_USER = ("/torch/", "site-packages/", "dist-packages/", "<frozen", "/lib/python3", "torch/distributed/")
+_SIGNALS = {
+    "4": "SIGILL",
+    "6": "SIGABRT",
+    "7": "SIGBUS",
+    "8": "SIGFPE",
+    "11": "SIGSEGV",
+    "15": "SIGTERM",
+    "Segmentation fault": "SIGSEGV",
+    "Bus error": "SIGBUS",
+    "Aborted": "SIGABRT",
+    "Floating point exception": "SIGFPE",
+    "Illegal instruction": "SIGILL",
+}
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}[:<][0-9]{1,5})")
+#: Messages name their writer by its rank in the group; in the default group that is the global rank.
+_OWN_RANK = re.compile(r"\[PG (?:ID )?0 (?:PG GUID 0(?:\(default_pg\))? )?Rank ([0-9]{1,7})\]")
+#: Lines after a start that may belong to its block, and lines of a message that no frame or heading ends.
+_REACH, _MESSAGE = 4000, 60
+#: An abort this close behind a terminate block of the same writer is its end, not another fault.
+_SAME_END = 400
+#: What a line looks like that begins something else.
+_NEW = re.compile(
+    r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|\*\*\* |srun: |slurmstepd: |USDT:|INFO:|WARNING:|ERROR:|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]|Segmentation fault|Aborted|Killed|Traceback \()"
+)
+#: How a message goes on after a blank line.
+_GOES_ON = (
+    "Exception raised from",
+    "frame #",
+    "C++ CapturedTraceback",
+    "Last error:",
+    "Original exception",
+    "[",
+    "Compile with",
+    "Parameter",
+)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the lines gave so far; one object per source."""
+
+    rows: list[dict[str, object]] = field(default_factory=list)
+    reports: list[dict[str, object]] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
 
 
 def _read(text: Text) -> Reading:
-    rows: list[dict[str, object]] = []
-    reports: list[dict[str, object]] = []
-    used: set[int] = set()
-    starts = text.hits
-    if not starts.height:
-        return Reading()
-    lines = text.lines
-    numbers = lines["line_no"].to_list()
-    first_start = int(starts["line_no"][0])
-    position = {n: i for i, n in enumerate(numbers) if n >= first_start}
-    column = lines["text"]
-    hints = lines.select(*_HINTS).rows()
-    for number, content in starts.select("line_no", "text").iter_rows():
-        if number in used:
-            continue
-        at = position[number]
-        hint = hints[at]
-        stripped = content.strip()
-        if stripped.endswith(_START) or stripped == _START:
-            block = list(_block(column, hints, numbers, at, hint[0], used))
-            found = _traceback(block)
-            if found is None:
-                continue
-            row, members, said = found
-            for line_no in members:
-                used.add(line_no)
-            hinted = dict(zip(_HINTS, hint, strict=True))
-            if row["signature"] != "launcher":
-                rows.append({"line_no": number, "end_line": members[-1], **hinted, **row})
-            reports += [{"line_no": members[-1], **hinted, **r} for r in said]
+    found = _Found()
+    for lines in _writers(text.lines):
+        _scan(lines, found)
+    found.rows.sort(key=lambda r: int(str(r["line_no"])))
+    found.reports.sort(key=lambda r: int(str(r["line_no"])))
+    frames = {"exceptions": TABLES["exceptions"].frame(found.rows), "reports": TABLES["reports"].frame(found.reports)}
+    return Reading(
+        frames=frames,
+        lines=pl.Series("line_no", sorted(found.used), dtype=pl.UInt32()),
+        gaps=tuple(found.gaps),
+        records=len(found.rows),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Lines of one writer near the starts, in order; ``starts`` are positions of hits."""
+
+    numbers: list[int]
+    texts: list[str]
+    starts: list[int]
+    hints: dict[str, object]
+
+
+def _writers(lines: pl.DataFrame) -> Iterator[_Lines]:
+    starts = lines["hit"].arg_true().to_list()
+    keep: list[tuple[int, int]] = []
+    for start in starts:
+        last = min(lines.height, start + _REACH)
+        if keep and start <= keep[-1][1]:
+            keep[-1] = (keep[-1][0], last)
         else:
-            crash = _crash(column, hints, numbers, at, hint[0])
-            if crash is not None:
-                row, members = crash
-                used.update(members)
-                rows.append({"line_no": number, "end_line": members[-1], **dict(zip(_HINTS, hint, strict=True)), **row})
-    frames = {"exceptions": TABLES["exceptions"].frame(rows), "reports": TABLES["reports"].frame(reports)}
-    return Reading(frames=frames, lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()), records=len(rows))
+            keep.append((start, last))
+    if not keep:
+        return
+    near = pl.concat([lines.slice(a, b - a) for a, b in keep])
+    for part in near.partition_by(list(_WRITER), maintain_order=True):
+        positions = part["hit"].arg_true().to_list()
+        if positions:
+            hints = part.row(positions[0], named=True)
+            yield _Lines(part["line_no"].to_list(), part["text"].to_list(), positions, {h: hints[h] for h in _HINTS})
 
 
-def _block(
-    column: pl.Series, hints: list[tuple[object, ...]], numbers: list[int], at: int, rank: object, used: set[int]
-) -> Iterator[tuple[int, str]]:
-    """Lines from a start on, of the same rank, without those of other ranks that interleave."""
-    for i in range(at, min(len(numbers), at + _BLOCK_LINES)):
-        if hints[i][0] != rank:
-            if rank is None:
-                return
+def _scan(lines: _Lines, found: _Found) -> None:
+    aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
+    for at in lines.starts:
+        number, text = lines.numbers[at], lines.texts[at].strip()
+        if number in found.used:
             continue
-        if numbers[i] not in used:
-            yield numbers[i], str(column[i])
+        if text.endswith(_START):
+            block = _traceback(lines, at)
+            found.used.update(block.members)
+            if block.row is None:
+                found.gaps.append(Gap("truncated or torn traceback", number, block.members[-1], text=lines.texts[at][:200]))
+                found.used.difference_update(block.members)
+                continue
+            if block.row["signature"] != "launcher":
+                found.rows.append({"line_no": number, "end_line": block.members[-1], **lines.hints, **block.row})
+            found.reports += [{"line_no": number, "end_line": block.members[-1], **lines.hints, **r} for r in block.said]
+            continue
+        if (thrown := _THROWN.search(text)) or _NO_EXCEPTION in text:
+            row, members, said = _terminate(lines, at, thrown.group(1) if thrown else None)
+            found.used.update(members)
+            found.rows.append({"line_no": number, "end_line": members[-1], **lines.hints, **row})
+            found.reports += [{"line_no": number, "end_line": members[-1], **lines.hints, **r} for r in said]
+            aborted = members[-1]
+        elif _FATAL.match(text) or _CAUGHT.search(text):
+            told = _CAUGHT.search(text)
+            word = next((g for g in told.groups() if g), "") if told else ""
+            signal = _SIGNALS.get(word, word)
+            found.used.add(number)
+            repeats = bool(found.rows) and found.rows[-1]["kind"] == "fatal-signal" and number - int(str(found.rows[-1]["line_no"])) < 12
+            if (signal in ("SIGABRT", "") and number - aborted <= _SAME_END) or repeats:
+                continue
+            row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal"}
+            found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
+        elif _RAISED_FROM.match(text):
+            found.used.add(number)
 
 
-def _traceback(block: list[tuple[int, str]]) -> tuple[dict[str, object], list[int], list[dict[str, object]]] | None:
-    """(row, its lines, reports that its message makes) of a block that begins with a traceback header."""
-    indent = len(block[0][1]) - len(block[0][1].lstrip())
-    members = [block[0][0]]
-    chains: list[tuple[list[tuple[str, str, str]], str, str]] = []
-    frames: list[tuple[str, str, str]] = []
+@dataclass(frozen=True, slots=True)
+class _Block:
+    row: dict[str, object] | None
+    members: list[int]
+    said: list[dict[str, object]]
+
+
+def _traceback(lines: _Lines, at: int) -> _Block:
+    """A traceback with all that are chained to it, from its heading on."""
+    heading = lines.texts[at]
+    indent = len(heading) - len(heading.lstrip())
+    members = [lines.numbers[at]]
+    chains: list[tuple[list[Frame], str, str]] = []
+    frames: list[Frame] = []
     message: list[str] | None = None
     kind = ""
-    index = 1
-    while index < len(block):
-        number, raw = block[index]
-        line = raw[indent:] if raw[:indent].strip() == "" else raw
-        frame = _FRAME.match(line)
+    end = min(len(lines.texts), at + _REACH)
+    index = at + 1
+    while index < end:
+        raw = lines.texts[index]
+        line = raw[indent:] if not raw[:indent].strip() else raw
         if message is None:
-            if frame and line.startswith("  "):
-                frames.append((frame.group(3) or "<module>", frame.group(1), frame.group(2)))
-            elif not line.startswith(" ") and line and not line.startswith("Traceback"):
-                match = _EXCEPTION.match(line)
+            frame = frame_of(line) if line.startswith("  ") else None
+            if frame:
+                frames.append(frame)
+            elif line and not line.startswith(" "):
+                match = None if line.startswith("Traceback (") else _EXCEPTION.match(line)
                 if match is None:
                     break
                 kind, message = match.group(1), [match.group(2) or ""]
             elif not line.startswith("  ") and line.strip():
                 break
-        elif line.strip() in _CHAIN or line.startswith("Traceback (most"):
-            if line.startswith("Traceback (most"):
-                chains.append((frames, kind, "\n".join(message)))
-                frames, message, kind = [], None, ""
-        elif not _NEW.match(line):
-            message.append(line)
-        else:
+        elif line.strip() in _CHAIN:
+            after = next((i for i in range(index + 1, min(index + 4, end)) if lines.texts[i].strip()), None)
+            if after is None or not lines.texts[after].strip().startswith(_START):
+                break
+            members += lines.numbers[index:after]
+            chains.append((frames, kind, "\n".join(message)))
+            frames, message, kind, index = [], None, "", after
+        elif _ends(lines, index, line, len(message)):
             break
-        members.append(number)
+        else:
+            message.append(line)
+        members.append(lines.numbers[index])
         index += 1
     if message is not None:
         chains.append((frames, kind, "\n".join(message)))
-    if not chains:
-        return None
-    while len(members) > 1 and not dict(block).get(members[-1], "x").strip():
+    position = {n: i for i, n in enumerate(lines.numbers[at:index], at)}
+    while len(members) > 1 and not lines.texts[position[members[-1]]].strip():
         members.pop()
-    root = chains[0]
-    whole = "\n".join(f"{k}: {m}" for _, k, m in chains)
-    frames, kind, text = root
-    signature = classify(chains[-1][1], chains[-1][2])
-    first = classify(kind, text)
-    if first != "user" or signature == "user":
-        signature = first
-    innermost = [f"{name} ({path}:{line})" for name, path, line in reversed(frames)]
-    user = next((f"{n} ({p.rsplit('/', 1)[-1]}:{line})" for n, p, line in reversed(frames) if not any(x in p for x in _NOT_USER)), None)
-    peer = _ADDRESS.search(whole)
-    row: dict[str, object] = {
+    if not chains:
+        return _Block(None, members, [])
+    return _Block(_row(chains), members, list(_said("\n".join(f"{k}: {m}" for _, k, m in chains))))
+
+
+def _ends(lines: _Lines, index: int, line: str, taken: int) -> bool:
+    """Whether a message ends before this line."""
+    if _NEW.match(line):
+        return True
+    if not line.strip():
+        following = next((t.strip() for t in lines.texts[index + 1 : index + 4] if t.strip()), "")
+        return not (following.startswith(_GOES_ON) or following in _CHAIN)
+    return taken >= _MESSAGE and not _RAISED_FROM.match(line)
+
+
+def _row(chains: list[tuple[list[Frame], str, str]]) -> dict[str, object]:
+    """One row for a chain of exceptions."""
+    frames, kind, text = chains[0]
+    signature = classify(kind, text)
+    if signature == "user":
+        signature = classify(chains[-1][1], chains[-1][2])
+    said = "\n".join([_brief(text)] + [f"{k}: {_brief(m)}" for _, k, m in chains[1:]])
+    peer = _ADDRESS.search(said)
+    own = _OWN_RANK.search(said)
+    return {
         "kind": "python",
+        "rank": int(own.group(1)) if own else None,
         "type": kind,
-        "message": mask(whole.split(": ", 1)[1] if ": " in whole else text)[:2000],
+        "message": mask(said)[:2000],
         "signature": signature,
-        "frame": user,
-        "frames": "\n".join(innermost) or None,
+        "frame": user_frame(frames),
+        "frames": joined(frames),
         "peer": peer.group(1) if peer else None,
     }
-    return row, members, list(_said(whole))
 
 
-_NEW = re.compile(
-    r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|srun: |slurmstepd: |\[W|USDT:|INFO:|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T])"
-)
+def _brief(message: str) -> str:
+    """A message without the native stack behind it."""
+    kept: list[str] = []
+    for line in message.split("\n"):
+        if _RAISED_FROM.match(line):
+            break
+        kept.append(line)
+    return "\n".join(kept).rstrip()
+
+
+def _terminate(lines: _Lines, at: int, thrown: str | None) -> tuple[dict[str, object], list[int], list[dict[str, object]]]:
+    """A C++ terminate block: its message may have several lines, and lines of other writers may stand before it."""
+    members, message = [lines.numbers[at]], list[str]()
+    index = at + 1
+    while index < min(at + 60, len(lines.texts)) and not _WHAT.match(lines.texts[index]):
+        if "terminate called" in lines.texts[index]:
+            break
+        index += 1
+    if index < len(lines.texts) and (what := _WHAT.match(lines.texts[index])):
+        message.append(what.group(1))
+        members.append(lines.numbers[index])
+        for following in range(index + 1, min(index + 300, len(lines.texts))):
+            line = lines.texts[following]
+            if _ends(lines, following, line, len(message)):
+                break
+            message.append(line)
+            members.append(lines.numbers[following])
+    said = "\n".join(message).rstrip()
+    brief = _brief(said)
+    peer = _ADDRESS.search(brief)
+    own = _OWN_RANK.search(brief)
+    return (
+        {
+            "kind": "cpp-terminate",
+            "rank": int(own.group(1)) if own else None,
+            "type": thrown or "no active exception",
+            "message": mask(brief)[:2000],
+            "signature": classify(thrown or "", brief),
+            "peer": peer.group(1) if peer else None,
+        },
+        members,
+        list(_said(brief)),
+    )
 
 
 _MISMATCH = re.compile(
-    r"Rank ([0-9]+) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000}?\)), but Rank ([0-9]+) is running collective: (CollectiveFingerPrint\(.{1,4000})",
-    re.S,
+    r"Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000}?\)), but Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000})",
+    re.DOTALL,
 )
-_FAILED = re.compile(r"Ranks? ([0-9][0-9, ]*) failed to pass monitoredBarrier in ([0-9]+) ms")
-_GRAD_NAMES = re.compile(r"Parameters which did not receive grad for rank ([0-9]+): (.{1,4000})")
-_GRAD_INDEX = re.compile(r"Parameter indices which did not receive grad for rank ([0-9]+): ([0-9 ]{1,4000})")
-_FIELD = re.compile(r"(SequenceNumber|OpType|TensorShape|TensorDtypes)=(\[[^\]]{0,4096}\]|[A-Za-z0-9_]{1,64})")
+#: Up to torch 1.13 the message names only its own rank.
+_MISMATCH_OLD = re.compile(r"Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000})()()", re.DOTALL)
+_DIFFER = re.compile(r"Collectives differ in the following aspects:(.{0,2000})", re.DOTALL)
+_ASPECTS = (("Op type", "op"), ("shapes", "shape"), ("dtypes", "dtype"), ("device", "device"), ("Sequence number", "sequence"))
+_FAILED = re.compile(r"Ranks? ([0-9]{1,7}(?:, ?[0-9]{1,7})*) failed to pass monitoredBarrier in ([0-9]{1,12}) ms")
+_TIMED_OUT = re.compile(r"Rank ([0-9]{1,7}) timed out in monitoredBarrier after ([0-9]{1,12}) ms")
+_REACHED = re.compile(r"Rank ([0-9]{1,7}) successfully reached monitoredBarrier")
+_GRAD_NAMES = re.compile(r"Parameters which did not receive grad for rank ([0-9]{1,7}): (.{1,4000})")
+_GRAD_INDEX = re.compile(r"Parameter indices which did not receive grad for rank ([0-9]{1,7}): ([0-9 ]{1,4000})")
+_FIELD = re.compile(r"(SequenceNumber=[0-9]+|(?:OpType|TensorShape|TensorDtypes)=(?:\[[^\]]{0,4096}\]|[A-Za-z0-9_]{1,64}))")
 
 
 def _said(message: str) -> Iterator[dict[str, object]]:
     """What an exception's message says about ranks: mismatching collectives, barriers, parameters without gradient."""
-    for rank, own, other, theirs in _MISMATCH.findall(message):
+    for rank, own, other, theirs in _MISMATCH.findall(message) or _MISMATCH_OLD.findall(message):
         mine, yours = _fields(own), _fields(theirs)
         seq = mine.get("SequenceNumber")
+        aspects = _DIFFER.search(message)
         yield {
             "kind": "detail-mismatch",
             "rank": int(rank),
-            "ranks": [int(other)],
-            "seq": int(seq) if seq and seq.isdigit() else None,
+            "ranks": [int(other)] if other else None,
+            "seq": int(seq) if seq and seq.isdigit() and len(seq) < 18 else None,
             "op": mine.get("OpType"),
             "other_op": yours.get("OpType"),
-            "detail": f"{mine.get('TensorShape', '')} {mine.get('TensorDtypes', '')}".strip() or None,
-            "other_detail": f"{yours.get('TensorShape', '')} {yours.get('TensorDtypes', '')}".strip() or None,
+            "differs": ",".join(word for label, word in _ASPECTS if label in aspects.group(1)) or None if aspects else None,
+            "detail": _shape(mine),
+            "other_detail": _shape(yours),
         }
-    for ranks, timeout in _FAILED.findall(message):
-        yield {"kind": "barrier-missing", "ranks": [int(r) for r in ranks.replace(" ", "").split(",") if r], "timeout_ms": int(timeout)}
+    for ranks, timeout in (*_FAILED.findall(message), *_TIMED_OUT.findall(message)):
+        yield {"kind": "barrier-missing", "ranks": [int(r) for r in ranks.split(",")], "timeout_ms": int(timeout)}
+    for rank in _REACHED.findall(message):
+        yield {"kind": "barrier-ok", "rank": int(rank)}
     named: set[str] = set()
     for rank, names in _GRAD_NAMES.findall(message):
         named.add(rank)
@@ -194,42 +346,13 @@ def _said(message: str) -> Iterator[dict[str, object]]:
 
 
 def _fields(text: str) -> dict[str, str]:
-    return dict(_FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
+    """Fields of a fingerprint. The device options' dtype is a fixed text; a barrier prints no comma after its number (torch 2.13)."""
+    pairs = (str(match).partition("=") for match in _FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
+    return {name: value for name, _, value in pairs}
 
 
-def _crash(
-    column: pl.Series, hints: list[tuple[object, ...]], numbers: list[int], at: int, rank: object
-) -> tuple[dict[str, object], list[int]] | None:
-    """A C++ terminate block, a fatal Python error or a caught signal that begins at this line."""
-    line = str(column[at]).strip()
-    thrown = _THROWN.search(line)
-    if thrown:
-        members, message = [numbers[at]], ""
-        for i in range(at + 1, min(at + 4, len(numbers))):
-            what = _WHAT.match(str(column[i]))
-            if hints[i][0] == rank and what:
-                message = what.group(1)
-                members.append(numbers[i])
-                break
-        return {
-            "kind": "cpp-terminate",
-            "type": thrown.group(1),
-            "message": mask(message)[:2000],
-            "signature": classify(thrown.group(1), message),
-        }, members
-    fatal = _FATAL.match(line)
-    caught = _CAUGHT.search(line)
-    if fatal:
-        return {"kind": "fatal-signal", "type": fatal.group(1), "message": line[:400], "signature": "signal"}, [numbers[at]]
-    if caught:
-        number = next((g for g in caught.groups() if g), "")
-        return {
-            "kind": "fatal-signal",
-            "type": f"signal {number}" if number.isdigit() else number,
-            "message": line[:400],
-            "signature": "signal",
-        }, [numbers[at]]
-    return None
+def _shape(fields: dict[str, str]) -> str | None:
+    return f"{fields.get('TensorShape', '')} {fields.get('TensorDtypes', '')}".strip() or None
 
 
 FORMAT = TextFormat(
@@ -238,13 +361,21 @@ FORMAT = TextFormat(
     tables=("exceptions", "reports"),
     anchors=(
         "Traceback (most recent call last):",
-        "terminate called after throwing",
+        "terminate called ",
+        "Exception raised from ",
+        "frame #",
+        "C++ CapturedTraceback:",
         "Fatal Python error:",
         "*** SIG",
+        "*** Process received signal",
+        "*** Aborted at",
         "aught signal ",
         "Signal: Segmentation fault",
+        "Signal: Aborted",
+        "Signal: Bus error",
         "Segmentation fault (core dumped)",
         "Bus error (core dumped)",
+        "Aborted (core dumped)",
     ),
     read=_read,
     priority=40,

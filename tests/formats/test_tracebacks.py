@@ -1,0 +1,302 @@
+"""Tracebacks, terminate blocks, fatal signals, error files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nccl_forensics.reading import SourceReading, read_source
+from tests.corpus import corpus
+
+TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+TRACEBACK = f"""Traceback (most recent call last):
+  File "/home/u/train.py", line 50, in <module>
+    main()
+    ^^^^^^
+  File "/home/u/train.py", line 39, in step
+    dist.all_reduce(x)
+  File "{TORCH}", line 2700, in all_reduce
+    work.wait()
+RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19333. This is typically caused by a remote worker crashing."""
+
+
+def read(text: str) -> SourceReading:
+    return read_source(text.encode() + b"\n")
+
+
+def rows(text: str, table: str = "exceptions") -> list[dict[str, object]]:
+    frame = read(text).frames.get(table)
+    return [] if frame is None else [{k: v for k, v in r.items() if v is not None} for r in frame.to_dicts()]
+
+
+def prefixed(text: str, prefix: str) -> str:
+    return "\n".join(prefix + line for line in text.split("\n"))
+
+
+def test_a_traceback_gives_type_message_frames_and_peer():
+    [found] = rows(TRACEBACK)
+    assert found == {
+        "line_no": 1,
+        "end_line": 9,
+        "kind": "python",
+        "type": "RuntimeError",
+        "message": "[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19333. "
+        "This is typically caused by a remote worker crashing.",
+        "signature": "gloo-closed",
+        "frame": "step (train.py:39)",
+        "frames": f"all_reduce ({TORCH}:2700)\nstep (/home/u/train.py:39)\n<module> (/home/u/train.py:50)",
+        "peer": "[127.0.0.1]:19333",
+    }
+
+
+def test_every_line_of_a_traceback_is_a_record_line_and_the_rest_is_not():
+    reading = read("epoch 1\n" + TRACEBACK + "\n\nbye")
+    assert (reading.lines, reading.records, reading.foreign, reading.gap_lines) == (12, 9, 3, 0)
+
+
+def test_tracebacks_of_two_ranks_that_interleave_are_kept_apart():
+    first, second = prefixed(TRACEBACK, "[rank0]: ").split("\n"), prefixed(TRACEBACK.replace("line 39", "line 77"), "[rank1]: ").split("\n")
+    mixed = "\n".join(line for pair in zip(first, second, strict=True) for line in pair)
+    assert [(r["hint_rank"], r["frame"]) for r in rows(mixed)] == [(0, "step (train.py:39)"), (1, "step (train.py:77)")]
+
+
+def test_prefixed_lines_do_not_break_a_traceback_without_prefix():
+    lines = TRACEBACK.split("\n")
+    lines.insert(
+        4,
+        "[rank5]:[E709 17:05:38.162555850 ProcessGroupNCCL.cpp:632] [Rank 5] To avoid data inconsistency, we are taking the entire process down.",
+    )
+    [found] = rows("\n".join(lines))
+    assert found["frame"] == "step (train.py:39)"
+
+
+CHAINED = (
+    """Traceback (most recent call last):
+  File "/home/u/data.py", line 7, in load
+    raise ValueError("bad shard 17")
+ValueError: bad shard 17
+
+The above exception was the direct cause of the following exception:
+
+"""
+    + TRACEBACK
+)
+
+
+def test_of_chained_exceptions_the_root_gives_the_row():
+    [found] = rows(CHAINED)
+    assert (found["type"], found["frame"], found["end_line"]) == ("ValueError", "load (data.py:7)", 16)
+    assert str(found["message"]).startswith("bad shard 17\nRuntimeError: [/gloo/")
+
+
+def test_a_user_exception_behind_which_a_known_one_stands_is_known_by_that_one():
+    [found] = rows(
+        CHAINED.replace(
+            "The above exception was the direct cause of the following exception:",
+            "During handling of the above exception, another exception occurred:",
+        )
+    )
+    assert found["signature"] == "gloo-closed"
+
+
+NCCL_ERROR = """torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:3690, unhandled cuda error, NCCL version 2.27.5
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Cuda failure 2 'out of memory'"""
+
+
+def test_the_last_error_line_of_nccl_belongs_to_the_message_and_decides():
+    [found] = rows(TRACEBACK.rsplit("\n", 1)[0] + "\n" + NCCL_ERROR)
+    assert (found["signature"], found["type"], found["end_line"]) == ("cuda-oom", "torch.distributed.DistBackendError", 12)
+
+
+CUDA = """RuntimeError: CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+Exception raised from c10_cuda_check_implementation at /pytorch/c10/cuda/CUDAException.cpp:43 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x98 (0x7f in /venv/libc10.so)
+frame #1: clone + 0x43 (0x15 in /lib64/libc.so.6)"""
+
+
+def test_a_native_stack_belongs_to_the_traceback_and_not_to_its_message():
+    reading = read(TRACEBACK.rsplit("\n", 1)[0] + "\n" + CUDA + "\n\nafterwards")
+    [found] = reading.frames["exceptions"].to_dicts()
+    assert (found["signature"], found["end_line"], reading.foreign) == ("cuda-error", 16, 2)
+    assert "frame #0" not in found["message"]
+
+
+def test_what_is_printed_after_an_exception_is_not_its_message():
+    [found] = rows(TRACEBACK + "\n2026-11-21 00:00:01 rank 3 saves\nmore")
+    assert found["end_line"] == 9
+
+
+@pytest.mark.parametrize("cut", [2, 5, 8])
+def test_a_truncated_traceback_is_a_gap(cut: int):
+    reading = read("\n".join(TRACEBACK.split("\n")[:cut]))
+    assert "exceptions" not in reading.frames
+    assert reading.frames["gaps"].select("line_no", "end_line", "reason").rows() == [(1, cut, "truncated or torn traceback")]
+    assert (reading.records, reading.gap_lines, reading.foreign) == (0, cut, 0)
+
+
+def test_the_launchers_own_traceback_is_no_exception_of_a_rank():
+    text = TRACEBACK.rsplit("\n", 1)[0] + "\ntorch.distributed.elastic.multiprocessing.api.SignalException: Process 2245 got signal: 15"
+    assert rows(text) == []
+    assert read(text).foreign == 0
+
+
+TERMINATE = """terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 7] Process group watchdog thread terminated with exception: NCCL error: unhandled cuda error
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Cuda failure 719 'unspecified launch failure'
+Exception raised from checkTimeout at /torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:565 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation) + 0xa9 (0x151c7cd9d6f9 in /x/libc10.so)
+
+Fatal Python error: Aborted"""
+
+
+def test_a_terminate_block_is_one_row_with_all_lines_of_its_message():
+    [found] = rows(TERMINATE)
+    assert (found["type"], found["rank"], found["signature"], found["end_line"]) == ("c10::DistBackendError", 7, "cuda-error", 7)
+    assert read(TERMINATE).foreign == 1  # the blank line
+
+
+def test_a_what_line_far_below_its_start_is_found():
+    lines = TERMINATE.split("\n")
+    noise = [f"[rank3]:[I709 17:05:38.1 ProcessGroupNCCL.cpp:{n}] [Rank 3] ProcessGroupNCCL {n}" for n in range(20)]
+    [found] = rows("\n".join([lines[0], *noise, *lines[1:]]))
+    assert found["signature"] == "cuda-error"
+
+
+def test_an_abort_that_ends_a_terminate_block_is_not_a_second_fault():
+    assert [r["kind"] for r in rows(TERMINATE)] == ["cpp-terminate"]
+    assert [r["type"] for r in rows("Fatal Python error: Aborted")] == ["SIGABRT"]
+
+
+@pytest.mark.parametrize(
+    ("line", "signal"),
+    [
+        ("Fatal Python error: Segmentation fault", "SIGSEGV"),
+        ("[cgpu12:56309:2:56362] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x20)", "SIGSEGV"),
+        ("*** SIGSEGV received at time=1700000000 on cpu 3 ***", "SIGSEGV"),
+        ("[node1:123] Signal: Bus error (7)", "SIGBUS"),
+        ("Bus error (core dumped)", "SIGBUS"),
+        ("Segmentation fault (core dumped)", "SIGSEGV"),
+    ],
+)
+def test_a_fatal_signal_is_a_row(line: str, signal: str):
+    [found] = rows(line)
+    assert (found["kind"], found["type"], found["signature"]) == ("fatal-signal", signal, "signal")
+
+
+def test_open_mpis_block_of_one_crash_is_one_row():
+    assert len(rows("[n1:12] *** Process received signal ***\n[n1:12] Signal: Segmentation fault (11)\n[n1:12] Signal code: (1)")) == 1
+
+
+FINGERPRINT = "CollectiveFingerPrint(SequenceNumber=17, OpType={}, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu))"
+MISMATCH = (
+    f"RuntimeError: Detected mismatch between collectives on ranks. Rank 3 is running collective: {FINGERPRINT.format('BROADCAST', 2)}, "
+    f"but Rank 0 is running collective: {FINGERPRINT.format('ALLREDUCE', 1)}.Collectives differ in the following aspects: "
+    "\t Op type: BROADCASTvs ALLREDUCE \t Tensor Tensor shapes: 2vs 1"
+)
+
+
+def test_a_mismatch_tells_both_sides_and_in_what_they_differ():
+    text = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 1, in f\n' + MISMATCH
+    [found] = rows(text, "reports")
+    assert found == {
+        "line_no": 1,
+        "end_line": 3,
+        "kind": "detail-mismatch",
+        "rank": 3,
+        "ranks": [0],
+        "seq": 17,
+        "op": "BROADCAST",
+        "other_op": "ALLREDUCE",
+        "differs": "op,shape",
+        "detail": "[2] Float",
+        "other_detail": "[1] Float",
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "report"),
+    [
+        (
+            "[Rank 0]: Ranks 2, 4 failed to pass monitoredBarrier in 12000 ms",
+            {"kind": "barrier-missing", "ranks": [2, 4], "timeout_ms": 12000},
+        ),
+        ("[Rank 0]: Rank 3 timed out in monitoredBarrier after 50 ms.", {"kind": "barrier-missing", "ranks": [3], "timeout_ms": 50}),
+        ("Rank 1 successfully reached monitoredBarrier, but received errors while waiting", {"kind": "barrier-ok", "rank": 1}),
+        (
+            "Expected to have finished reduction in the prior iteration\nParameters which did not receive grad for rank 1: aux.bias, aux.weight\n"
+            "Parameter indices which did not receive grad for rank 1: 2 3",
+            {"kind": "ddp-unused", "rank": 1, "ranks": [1], "detail": "aux.bias, aux.weight"},
+        ),
+        (
+            "Expected to have finished reduction in the prior iteration\nParameter indices which did not receive grad for rank 1: 2 3",
+            {"kind": "ddp-unused", "rank": 1, "ranks": [1], "detail": "indices 2 3"},
+        ),
+    ],
+)
+def test_what_a_message_says_about_ranks_is_a_report(message: str, report: dict[str, object]):
+    [found] = rows('Traceback (most recent call last):\n  File "/home/u/t.py", line 1, in f\nRuntimeError: ' + message, "reports")
+    assert {k: v for k, v in found.items() if k not in ("line_no", "end_line")} == report
+
+
+def test_secrets_in_a_message_are_masked():
+    [found] = rows(TRACEBACK.rsplit("\n", 1)[0] + "\nValueError: cannot reach https://me:hunter2@host/x with api_key=abcdef123456")
+    assert "hunter2" not in str(found)
+    assert "abcdef123456" not in str(found)
+
+
+def test_an_error_file_tells_exception_frame_and_time():
+    message = {"message": "RuntimeError: bad shard", "extraInfo": {"py_callstack": TRACEBACK, "timestamp": "1795219527"}}
+    reading = read_source(json.dumps({"message": message}).encode())
+    [found] = [{k: v for k, v in r.items() if v is not None} for r in reading.frames["exceptions"].drop("frames").to_dicts()]
+    assert reading.formats == ("torchelastic-error",)
+    assert found == {
+        "line_no": 1,
+        "kind": "error-file",
+        "type": "RuntimeError",
+        "message": "bad shard",
+        "signature": "user",
+        "frame": "step (train.py:39)",
+        "time_raw_ns": 1795219527 * 10**9,
+        "time_kind": "epoch",
+    }
+
+
+def test_a_broken_error_file_is_a_gap():
+    reading = read_source(b'{"message": {"message": "RuntimeError: x", "extraInfo": {"py_call')
+    assert reading.error is not None
+
+
+def test_each_rank_of_the_lab_that_raised_has_one_exception():
+    paths = [p for p in sorted(corpus("lab").glob("*/evidence/logs/**/stderr.log")) if "Traceback (most" in p.read_text()]
+    assert paths
+    for path in paths:
+        found = read_source(path.read_bytes()).frames["exceptions"]
+        assert found["kind"].to_list() == ["python"], path
+        assert found["frame"].null_count() == 0, path
+
+
+def test_the_aborting_rank_of_a_size_mismatch_is_no_second_fault():
+    path = corpus("lab/dtype_mismatch_rank2/evidence/logs/attempt_0/1/stderr.log")
+    assert read_source(path.read_bytes()).frames["exceptions"]["signature"].to_list() == ["gloo-size-mismatch"]
+
+
+def test_a_crash_of_a_gpu_in_a_real_log_is_known():
+    path = corpus("public/crash-bloom-cuda-unknown-error/evidence/chronicles-lines-79-91.md")
+    [found] = read_source(path.read_bytes()).frames["exceptions"].to_dicts()
+    assert (found["type"], found["signature"], found["message"]) == ("c10::CUDAError", "cuda-error", "CUDA error: unknown error")
+
+
+def test_every_rank_of_a_real_hang_is_named_by_its_terminate_block():
+    path = corpus("public/nccl220-polaris-8r-ofi-hang-20250626/evidence/with_aws.log")
+    found = read_source(path.read_bytes()).frames["exceptions"]
+    assert sorted(found["rank"]) == list(range(8))
+    assert found["signature"].unique().to_list() == ["nccl-timeout"]

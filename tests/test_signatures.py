@@ -1,0 +1,63 @@
+"""Known exception texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_forensics.facts.signatures import classify
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "signature"),
+    [
+        ("RuntimeError", GLOO + "unbound_buffer.cc:78] Timed out waiting 25000ms for recv operation to complete", "gloo-timeout"),
+        ("RuntimeError", GLOO + "pair.cc:553] Connection closed by peer [127.0.0.1]:19333.", "gloo-closed"),
+        ("RuntimeError", GLOO + "pair.cc:537] Read error [127.0.0.1]:30614: Connection reset by peer.", "gloo-reset"),
+        ("requests.exceptions.ConnectionError", "('Connection aborted.', 'Connection reset by peer')", "user"),
+        ("BrokenPipeError", "[Errno 32] Broken pipe", "user"),
+        ("gloo::EnforceNotMet", "[enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 768 vs 512.", "gloo-size-mismatch"),
+        ("RuntimeError", "Detected mismatch between collectives on ranks. Rank 3 is running collective", "detail-mismatch"),
+        ("RuntimeError", "[Rank 0]: Ranks 2, 4 failed to pass monitoredBarrier in 12000 ms", "monitored-barrier"),
+        ("RuntimeError", "Expected to have finished reduction in the prior iteration before starting a new one.", "ddp-unused"),
+        ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.", "cuda-oom"),
+        ("torch.cuda.OutOfMemoryError", "", "cuda-oom"),
+        ("torch.distributed.DistBackendError", "ncclUnhandledCudaError: x\nLast error:\nCuda failure 2 'out of memory'", "cuda-oom"),
+        (
+            "torch.distributed.DistBackendError",
+            "ncclUnhandledCudaError: x\nLast error:\nCuda failure 700 'illegal memory access'",
+            "cuda-error",
+        ),
+        ("torch.distributed.DistBackendError", "ncclUnhandledCudaError: x\nLast error:\nCuda failure 999 'unknown error'", "nccl-cuda"),
+        ("torch.distributed.DistBackendError", "ncclRemoteError: A call failed possibly due to a network error", "nccl-remote"),
+        ("torch.distributed.DistBackendError", "ncclSystemError: x\nLast error:\nConnection closed by remote peer", "nccl-remote"),
+        (
+            "torch.distributed.DistBackendError",
+            "ncclSystemError: x\nLast error:\nError: failed to open /dev/shm: No space left on device",
+            "shm",
+        ),
+        ("torch.distributed.DistBackendError", "ncclInvalidUsage: x\nLast error:\nDuplicate GPU detected", "nccl-usage"),
+        ("torch.distributed.DistBackendError", "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0]", "store-timeout"),
+        ("torch.distributed.DistBackendError", "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(", "nccl-timeout"),
+        ("torch.distributed.DistStoreError", "Timed out after 901 seconds waiting for clients. 1/2 clients joined.", "store-timeout"),
+        ("torch.distributed.DistNetworkError", "Failed to recv, got 0 bytes. Did the remote server shutdown or crash?", "store-closed"),
+        ("RuntimeError", "CUDA error: an illegal memory access was encountered", "cuda-error"),
+        ("RuntimeError", "CUDA error: device-side assert triggered", "cuda-error"),
+        ("c10::CUDAError", "CUDA error: unknown error", "cuda-error"),
+        ("RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Killed. ", "worker-killed"),
+        ("RuntimeError", "DataLoader worker (pid(s) 4711) exited unexpectedly", "worker-killed"),
+        ("RuntimeError", "DataLoader worker (pid 4711) is killed by signal: Bus error. It is possible that ...", "shm"),
+        ("ValueError", "Caught ValueError in DataLoader worker process 0.", "user"),
+        ("OSError", "[Errno 28] No space left on device: '/checkpoints/step_100.pt'", "disk-full"),
+        ("OSError", "[Errno 28] No space left on device: '/dev/shm/torch_1'", "shm"),
+        ("MemoryError", "", "host-oom"),
+        ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 12.0 GiB for an array with shape (3,)", "host-oom"),
+        ("std::bad_alloc", "std::bad_alloc", "host-oom"),
+        ("AssertionError", "loss is NaN at step 17", "user"),
+        ("KeyboardInterrupt", "", "keyboard-interrupt"),
+        ("torch.distributed.elastic.multiprocessing.api.SignalException", "Process 2245 got signal: 2", "launcher"),
+    ],
+)
+def test_a_text_has_its_signature(kind: str, message: str, signature: str):
+    assert classify(kind, message) == signature
