@@ -44,7 +44,7 @@ class Prefix:
     """One kind of prefix: a pattern anchored at the line's start whose named groups are what it tells.
 
     ``belief``: ``always`` where it is found; ``column`` where nearly all lines carry it and its values repeat; ``job`` where text of a
-    job follows it in lines of the same ``unit`` (or anywhere, if it names none). ``first``: the characters it can begin with, as a
+    job follows it in lines of the same ``unit`` (if it names none: somewhere, and nearly all lines carry it). ``first``: the characters it can begin with, as a
     character class. ``keep``: what stays of the match.
     """
 
@@ -189,6 +189,8 @@ def _of_a_job(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.Ser
     if "unit" in groups.fields:
         units = groups.field("unit")
         some = some.filter(units.is_in(units.filter(job).unique().implode()))
+    elif some.height < _NEARLY_ALL * int((frame["text"].str.len_bytes() > 0).sum() or 0):
+        return None
     return frame["line_no"].is_in(some["line_no"].implode())
 
 

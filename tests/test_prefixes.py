@@ -1,0 +1,165 @@
+"""Prefixes of launchers and collectors are peeled, and what looks like one is left alone."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.prefixes import peel
+
+NCCL = "node01:2345:2412 [3] NCCL INFO Using network IB"
+
+
+def peeled(*lines: str) -> list[dict[str, object]]:
+    frame = pl.DataFrame({"line_no": range(1, len(lines) + 1), "text": lines}, schema={"line_no": pl.UInt32, "text": pl.String})
+    return peel(frame).to_dicts()
+
+
+def texts(*lines: str) -> list[object]:
+    return [row["text"] for row in peeled(*lines)]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (f"[1,11]<stdout>:{NCCL}", {"hint_rank": 11, "hint_scope": "global"}),
+        (f"[1,0]<stderr>:{NCCL}", {"hint_rank": 0, "hint_scope": "global"}),
+        (f"[prterun-host-123@1,3]<stdout>: {NCCL}", {"hint_rank": 3, "hint_scope": "global"}),
+        (
+            f"Tue Jul  1 10:22:33 2025[1,3]<stdout>:{NCCL}",
+            {"hint_rank": 3, "time_kind": "local-unzoned", "time_raw_ns": 1751365353000000000},
+        ),
+        (f"[rank3]: {NCCL}", {"hint_rank": 3, "hint_scope": "global"}),
+        (f"[rank3]:{NCCL}", {"hint_rank": 3, "hint_scope": "global"}),
+        (f"[rank=3] {NCCL}", {"hint_rank": 3, "hint_scope": "global"}),
+        (f"[default3]:{NCCL}", {"hint_rank": 3, "hint_scope": "local"}),
+        (f"[default3]:[rank11]:{NCCL}", {"hint_rank": 11, "hint_scope": "global"}),
+        (f"(WorkerDict pid=3490362) {NCCL}", {"hint_pid": 3490362}),
+        (f"(main_task pid=7, ip=10.0.0.5) {NCCL}", {"hint_pid": 7, "hint_host": "10.0.0.5"}),
+        (f"\x1b[36m(worker pid=7)\x1b[0m {NCCL}", {"hint_pid": 7}),
+        (f"[36m(worker pid=7)[0m {NCCL}", {"hint_pid": 7}),
+        (f"2025-07-01T10:22:33.123456789Z {NCCL}", {"time_kind": "epoch", "time_raw_ns": 1751365353123456789}),
+        (f"2025-07-01T12:22:33.123456789+02:00 stderr F {NCCL}", {"time_kind": "epoch", "time_raw_ns": 1751365353123456789}),
+        (f"2025-07-01T10:22:33Z stdout P [pod/worker-3/pytorch] {NCCL}", {"hint_host": "worker-3", "time_kind": "epoch"}),
+        (f"[pod/job-worker-3/pytorch] [1,5]<stdout>:{NCCL}", {"hint_host": "job-worker-3", "hint_rank": 5}),
+        (f"Jul  1 10:22:33 node07 torchrun[811]: {NCCL}", {"hint_host": "node07", "hint_pid": 811, "time_raw_ns": None}),
+        (
+            f"2025-07-01T12:22:33.5+02:00 node07 python[811]: {NCCL}",
+            {"hint_host": "node07", "time_kind": "epoch", "time_raw_ns": 1751365353500000000},
+        ),
+        (f"trainer-0-x7k2p pytorch {NCCL}", {"hint_host": "trainer-0-x7k2p"}),
+        (
+            f'{{"log":"{NCCL}\\n","stream":"stdout","time":"2025-07-01T10:22:33.5Z"}}',
+            {"time_kind": "epoch", "time_raw_ns": 1751365353500000000},
+        ),
+    ],
+)
+def test_a_prefix_is_peeled_off_and_what_it_says_is_kept(line, told):
+    [row] = peeled(line)
+    assert row["text"] == NCCL
+    assert {name: row[name] for name in told} == told
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ("{i}: ", {"hint_rank": 1, "hint_scope": "task"}),
+        (" {i}: ", {"hint_rank": 1, "hint_scope": "task"}),
+        ("[{i}] node02 says ", {"hint_rank": 1, "hint_scope": "global"}),
+        ("svc-{i}  | ", {"hint_host": "svc-1"}),
+        ("gpu-node{i}.cluster: ", {"hint_host": "gpu-node1.cluster"}),
+        ("[actor{i}]:", {"hint_rank": 1, "hint_scope": "local"}),
+    ],
+)
+def test_a_prefix_that_could_be_text_is_peeled_where_nearly_all_lines_carry_it(prefix, told):
+    lines = [prefix.replace("gpu-node", "dgx").format(i=n % 2) + f"{NCCL} {n}" for n in range(20)]
+    rows = peeled(*lines, "a line of another writer")
+    told = {k: str(v).replace("gpu-node", "dgx") if k == "hint_host" else v for k, v in told.items()}
+    assert str(rows[1]["text"]).endswith(f"{NCCL} 1")
+    assert str(rows[1]["text"]) in (f"{NCCL} 1", f"node02 says {NCCL} 1")
+    assert {name: rows[1][name] for name in told} == told
+    assert rows[-1]["text"] == "a line of another writer"
+
+
+def test_a_task_prefix_outside_and_a_local_rank_inside_both_go_and_the_inner_one_counts():
+    rows = peeled(*(f"{n % 2}: [default3]:{NCCL}" for n in range(10)))
+    assert {r["text"] for r in rows} == {NCCL}
+    assert {(r["hint_rank"], r["hint_scope"]) for r in rows} == {(3, "local")}
+
+
+def test_a_global_rank_is_not_replaced_by_a_local_one_inside():
+    [row] = peeled(f"[1,11]<stdout>:[default3]:{NCCL}")
+    assert (row["text"], row["hint_rank"], row["hint_scope"]) == (NCCL, 11, "global")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"[2025-07-01 10:22:33] {NCCL}",
+        "[2025-07-01 10:22:33] node01:2345:2412 [3] transport/net_ib.cc:2458 NCCL WARN NET/IB: Got completion",
+        "[0] NCCL INFO Using network IB",
+        "[rank3",
+        "[E1118 20:32:23.955028747 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught",
+        "[  123.456789] NVRM: Xid (PCI:0000:3b:00): 79",
+        "Jul  1 10:22:33 node07 kernel: NVRM: Xid (PCI:0000:3b:00): 79",
+        "Jul  1 10:22:33 node07 slurmd[811]: error: job killed",
+        "2025-07-01T10:22:33.123456+00:00 node07 kernel: NVRM: Xid (PCI:0000:3b:00): 79",
+        "2025-07-01T10:22:33.123456Z node07 kubelet[12]: E0701 evicted",
+        '{"log":"unfinished',
+    ],
+)
+def test_lines_with_a_head_of_their_own_are_left_as_they_are(line):
+    assert texts(*[line] * 20) == [line] * 20
+
+
+def test_redacted_nccl_lines_of_several_devices_keep_their_device():
+    lines = [f"[{n % 4}] NCCL INFO Channel 0{n} : 0 1 2 3" for n in range(12)]
+    assert texts(*lines) == lines
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"{n}: eth{n}: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000" for n in range(1, 9)],
+        ["Vendor: Mellanox", "Model: ConnectX-7", "State: Active", "Rate: 400"],
+        [f"mlx5_{n % 4}: port {n} is up" for n in range(20)],
+        ["INFO: starting", "INFO: still starting", "WARNING: slow", "INFO: done"] * 4,
+        ["loss: 0.5", "loss: 0.4", "lr: 3e-4", "loss: 0.3"] * 4,
+    ],
+    ids=["ip-o-link", "keys", "devices", "levels", "values"],
+)
+def test_columns_that_are_no_prefix_are_left_as_they_are(lines):
+    assert texts(*lines) == lines
+
+
+def test_in_a_system_log_only_the_units_of_the_job_lose_their_heads():
+    job = [f"Jul  1 10:22:3{n} node07 train.sh[99]: {NCCL}" for n in range(3)]
+    other = ["Jul  1 10:22:33 node07 slurmd[811]: error: job killed", "Jul  1 10:22:33 node07 kernel: NVRM: Xid 79"]
+    follows = "Jul  1 10:22:39 node07 train.sh[99]: RuntimeError: boom"
+    assert texts(*job, *other, follows) == [NCCL] * 3 + other + ["RuntimeError: boom"]
+
+
+def test_the_indentation_of_a_traceback_survives():
+    assert texts('[rank1]: Traceback (most recent call last):', '[rank1]:   File "t.py", line 3, in f', "[rank1]: ", "[rank1]:") == [
+        "Traceback (most recent call last):", '  File "t.py", line 3, in f', "", ""
+    ]  # fmt: skip
+    assert (
+        texts("[1,0]<stderr>:Traceback (most recent call last):", '[1,0]<stderr>:  File "t.py", line 3, in f')[1]
+        == '  File "t.py", line 3, in f'
+    )
+    assert texts("[1,0]<stderr>: Traceback (most recent call last):", '[1,0]<stderr>:   File "t.py", line 3')[1] == '  File "t.py", line 3'
+
+
+def test_colours_carriage_returns_and_nuls_are_removed():
+    assert texts("\x1b[1;31mred\x1b[0m\r", "\x00\x00torn\x00", "plain") == ["red", "torn", "plain"]
+
+
+def test_an_inner_prefix_without_a_host_keeps_the_outer_host():
+    [row] = peeled(f"[pod/worker-3/ray] (actor pid=7) {NCCL}")
+    assert (row["hint_host"], row["hint_pid"], row["text"]) == ("worker-3", 7, NCCL)
+
+
+def test_lines_keep_their_numbers_and_their_order():
+    rows = peeled(*(f"[1,{n}]<stdout>:{n}" if n % 3 else f'{{"log":"{n}\\n","stream":"stdout","time":"x"}}' for n in range(50)))
+    assert [r["line_no"] for r in rows] == list(range(1, 51))
+    assert [r["text"] for r in rows] == [str(n) for n in range(50)]
