@@ -37,8 +37,8 @@ def read(text: Text) -> Reading:
             rows.extend({**hints[n], **who, "line_no": numbers[n], **row} for n, row in zip(range(start, i), block, strict=True))
             used.extend(numbers[start:i])
         start = i if i < len(texts) and _LINE.match(texts[i]) else None
-    frame = TABLES["settings"].frame(rows)
-    return Reading(frames={"settings": frame} if frame.height else {}, lines=line_numbers(used))
+    frame = TABLES["environment"].frame(rows)
+    return Reading(frames={"environment": frame} if frame.height else {}, lines=line_numbers(used))
 
 
 def _row(line: str) -> Row:
@@ -76,15 +76,15 @@ def read_environ(data: bytes) -> Reading:
         else:
             gaps.append(Gap("unparsed: no assignment", record=f"environ[{n}]"))
     who = _who(rows)
-    frame = TABLES["settings"].frame([{**who, **row} for row in rows])
-    return Reading(frames={"settings": frame} if frame.height else {}, gaps=tuple(gaps), records=len(rows))
+    frame = TABLES["environment"].frame([{**who, **row} for row in rows])
+    return Reading(frames={"environment": frame} if frame.height else {}, gaps=tuple(gaps), records=len(rows))
 
 
 FORMATS = (
     TextFormat(
         name="environment",
         title="env, printenv, export -p, declare -x",
-        tables=("settings",),
+        tables=("environment",),
         anchors=(
             "NCCL_",
             "MASTER_ADDR=",
@@ -97,5 +97,5 @@ FORMATS = (
         read=read,
         priority=70,
     ),
-    DocumentFormat(name="environ", title="/proc/<pid>/environ", tables=("settings",), sniff=_sniff, read=read_environ, priority=20),
+    DocumentFormat(name="environ", title="/proc/<pid>/environ", tables=("environment",), sniff=_sniff, read=read_environ, priority=20),
 )

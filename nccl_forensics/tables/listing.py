@@ -58,7 +58,7 @@ TABLES: tuple[Table, ...] = (
         },
     ),
     Table(
-        "settings",
+        "environment",
         "One environment variable of an env dump.",
         {**_WHERE, "rank": (I32, "RANK of the same dump"), "name": (S, ""), "value": (S, "secrets masked")},
     ),

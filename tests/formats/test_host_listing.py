@@ -44,7 +44,7 @@ def test_limits_of_the_shell_and_of_a_process_are_told_apart_by_unlimited():
 
 
 def test_an_environment_dump_names_its_rank_and_host_and_hides_secrets():
-    rows = frames()["settings"]
+    rows = frames()["environment"]
     assert set(rows["rank"]) == {3}
     assert set(rows["host"]) == {"node7"}
     values = dict(rows.select("name", "value").rows())
@@ -57,8 +57,8 @@ def test_proc_environ_is_separated_by_nul():
     data = b"RANK=5\0NCCL_DEBUG=INFO\0HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz\0HOSTNAME=node9\0PATH=/bin\0A=1\0"
     result = read_source(data)
     assert result.formats == ("environ",)
-    assert result.frames["settings"].select("name", "rank", "host").rows()[0] == ("RANK", 5, "node9")
-    assert "hf_abc" not in str(result.frames["settings"].rows())
+    assert result.frames["environment"].select("name", "rank", "host").rows()[0] == ("RANK", 5, "node9")
+    assert "hf_abc" not in str(result.frames["environment"].rows())
 
 
 def test_single_assignments_in_a_log_are_no_environment_dump():
@@ -67,4 +67,4 @@ def test_single_assignments_in_a_log_are_no_environment_dump():
 
 def test_declare_and_export_are_dumps_too():
     text = 'declare -x RANK="1"\ndeclare -x WORLD_SIZE="2"\ndeclare -x NCCL_IB_HCA="mlx5_0"\ndeclare -x X="a b"\n'
-    assert dict(read_source(text.encode()).frames["settings"].select("name", "value").rows())["NCCL_IB_HCA"] == "mlx5_0"
+    assert dict(read_source(text.encode()).frames["environment"].select("name", "value").rows())["NCCL_IB_HCA"] == "mlx5_0"
