@@ -58,7 +58,8 @@ def test_every_line_of_a_sample_is_a_record_a_gap_or_foreign(name: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("4: ACTIVE", "active"), ("PORT_ACTIVE (4)", "active"), ("Initializing", "init"), ("PORT_INIT (2)", "init"), ("Down", "down")]
+    ("text", "word"),
+    [("4: ACTIVE", "active"), ("PORT_ACTIVE (4)", "active"), ("Initializing", "init"), ("PORT_INIT (2)", "init"), ("Down", "down")],
 )
 def test_port_states_of_all_tools_become_one_word(text: str, word: str):
     assert port_state(text) == word
@@ -120,7 +121,9 @@ def test_mlxlink_writes_no_errors_as_15e_255_and_that_is_zero():
     assert (row["device"], row["phys_state"], row["rx_power_dbm"]) == ("mlx5_0", "linkup", ["1.886", "1.989", "2.281", "1.976"])
 
 
-@pytest.mark.parametrize("text", [b"255\n", b"4: ACTIVE\n", b"400 Gb/sec (4X NDR)\n", b"MT4129", b"N/A (no PMA)\n", b"fe80:0000:0000:0000:946d:ae03:00aa:0003\n"])
+@pytest.mark.parametrize(
+    "text", [b"255\n", b"4: ACTIVE\n", b"400 Gb/sec (4X NDR)\n", b"MT4129", b"N/A (no PMA)\n", b"fe80:0000:0000:0000:946d:ae03:00aa:0003\n"]
+)
 def test_a_tiny_file_with_one_value_is_one_row(text: bytes):
     reading = read_source(text)
     assert reading.formats == ("sysfs-value",)
@@ -154,7 +157,10 @@ def test_interfaces_addresses_counters_and_probes_are_read_from_one_transcript()
     assert links.filter(pl.col("tool") == "ethtool-i")["bus_id"].to_list() == ["0000:1a:00.0"]
     counters = frames["net_counters"]
     assert counters.filter(pl.col("counter") == "rx_discards_phy").select("interface", "value").rows() == [("ens1f0np0", 812)]
-    assert counters.filter(pl.col("counter").str.contains("etrans")).select("tool", "value").rows() == [("netstat-s", 2000), ("nstat", 3000)]
+    assert counters.filter(pl.col("counter").str.contains("etrans")).select("tool", "value").rows() == [
+        ("netstat-s", 2000),
+        ("nstat", 3000),
+    ]
     assert frames["pings"]["outcome"].to_list() == ["frag-needed", "too-long", "statistics", "reply", "statistics"]
     assert frames["port_probes"]["outcome"].to_list() == ["open", "refused", "timed-out"]
     assert frames["host_names"].filter(pl.col("address") == "127.0.1.1")["names"].to_list() == [["node01"]]
@@ -163,7 +169,13 @@ def test_interfaces_addresses_counters_and_probes_are_read_from_one_transcript()
 def test_a_socket_takes_what_the_line_below_it_says():
     frames = read("sockets/sample.txt").frames
     first = frames["sockets"].row(0, named=True)
-    assert (first["pid"], first["backoff"], first["retrans_now"], first["retrans_total"], first["last_received_ms"]) == (1234, 3, 1, 12, 64000)
+    assert (first["pid"], first["backoff"], first["retrans_now"], first["retrans_total"], first["last_received_ms"]) == (
+        1234,
+        3,
+        1,
+        12,
+        64000,
+    )
     assert (first["line_no"], first["end_line"]) == (2, 3)
     assert frames["packets"]["mtu_bytes"].drop_nulls().to_list() == [1500]
     assert frames["packets"]["time_raw_ns"].null_count() == 4  # a clock without a date is no time
@@ -173,7 +185,12 @@ def test_slurm_listings_expand_host_lists_and_tell_who_cancelled():
     frames = read("slurm/sample.txt").frames
     jobs = frames["scheduler_jobs"]
     first = jobs.row(0, named=True)
-    assert (first["state"], first["by"], first["exit_signal"], first["nodes"]) == ("CANCELLED", "1001", 15, ["node001", "node002", "node003", "node007"])
+    assert (first["state"], first["by"], first["exit_signal"], first["nodes"]) == (
+        "CANCELLED",
+        "1001",
+        15,
+        ["node001", "node002", "node003", "node007"],
+    )
     assert jobs.filter(pl.col("step") == "0")["max_rss_bytes"].to_list() == [88.5 * 2**30]
     assert jobs.filter(pl.col("job_id") == "124").select("state", "nodes").rows() == [
         ("TIMEOUT", ["node001", "node002"]),
@@ -181,7 +198,12 @@ def test_slurm_listings_expand_host_lists_and_tell_who_cancelled():
     ]
     assert jobs.filter(pl.col("tool") == "squeue")["state"].to_list() == ["COMPLETING", "PENDING"]
     [node] = frames["scheduler_nodes"].to_dicts()
-    assert (node["state"], node["flags"], node["reason"], node["reason_by"]) == ("DOWN", ["DRAIN", "NOT_RESPONDING"], "Kill task failed", "root")
+    assert (node["state"], node["flags"], node["reason"], node["reason_by"]) == (
+        "DOWN",
+        ["DRAIN", "NOT_RESPONDING"],
+        "Kill task failed",
+        "root",
+    )
 
 
 def test_host_lists_keep_their_leading_zeros():

@@ -1,0 +1,385 @@
+"""Rules about links, loss, congestion, MTU, bandwidth, wrong results and stops from outside."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.bundle import open_bundle
+from nccl_forensics.engine import InlineEngine, read_bundle
+from nccl_forensics.model import Finding
+from nccl_forensics.rules import all_rules
+from nccl_forensics.rules.bandwidth_test_failed import bandwidth_test_failed
+from nccl_forensics.rules.congestion import congestion
+from nccl_forensics.rules.data_corruption import data_corruption
+from nccl_forensics.rules.ib_link import ib_link
+from nccl_forensics.rules.job_stopped import job_stopped
+from nccl_forensics.rules.low_bus_bandwidth import low_bus_bandwidth
+from nccl_forensics.rules.mtu_mismatch import mtu_mismatch
+from nccl_forensics.rules.packet_loss import packet_loss
+from nccl_forensics.tables import TABLES
+from nccl_forensics.views import Resolver
+from nccl_forensics.views.ib_ports import PORTS
+from tests.corpus import corpus
+
+COUNTERS = {
+    "tool": pl.String(),
+    "place": pl.String(),
+    "host": pl.String(),
+    "node": pl.String(),
+    "device": pl.String(),
+    "port": pl.Int32(),
+    "counter": pl.String(),
+    "first": pl.Int64(),
+    "last": pl.Int64(),
+    "samples": pl.UInt32(),
+    "growth": pl.Int64(),
+    "saturated": pl.Boolean(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+HOSTS = pl.DataFrame(schema={"source_id": pl.UInt32(), "host": pl.String(), "how": pl.String()})
+
+
+def port(host: str, device: str = "mlx5_0", **facts: object) -> dict[str, object]:
+    plain = {"state": "active", "phys_state": "linkup", "rate_gbit_s": 400.0, "width": 4, "link_layer": "infiniband", "hca_type": "MT4129"}
+    return {"place": host, "host": host, "device": device, "port": 1, "source_id": 1, "line_no": 5, **plain, **facts}
+
+
+def ports(*rows: dict[str, object]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=PORTS)
+
+
+def counter(host: str, name: str, last: int, growth: int | None = None, device: str = "mlx5_0", **facts: object) -> dict[str, object]:
+    saturated = (name, last) in {("link_downed", 255), ("symbol_error", 65535)}
+    where = {"tool": "sysfs", "place": host, "host": host, "device": device, "port": 1, "source_id": 1, "line_no": 9}
+    return {**where, "counter": name, "last": last, "growth": growth, "saturated": saturated, **facts}
+
+
+def counters(*rows: dict[str, object]) -> pl.DataFrame:
+    return pl.DataFrame(list(rows), schema=COUNTERS)
+
+
+def table(name: str, *rows: dict[str, object]) -> pl.DataFrame:
+    frame = TABLES[name].frame([{"line_no": 3, **r} for r in rows])
+    sources = pl.Series("source_id", [r.get("source", 1) for r in rows], dtype=pl.UInt32())
+    return frame.insert_column(0, sources)
+
+
+def links(ib_ports: pl.DataFrame | None = None, ib_counters: pl.DataFrame | None = None, **more: pl.DataFrame) -> list[Finding]:
+    return ib_link.check(ib_ports, ib_counters, more.get("ib_links"), more.get("link_quality"), HOSTS)
+
+
+def test_a_port_that_is_down_on_one_host_and_active_on_the_others_is_named():
+    [finding] = links(ports(port("a"), port("b"), port("c", state="down", phys_state="polling")))
+    assert (finding.severity, finding.confidence) == ("error", "high")
+    [culprit] = finding.culprits
+    assert (culprit.host, culprit.nic, culprit.link) == ("c", "mlx5_0", "mlx5_0/1")
+
+
+def test_a_port_that_is_down_everywhere_is_unused():
+    down = {"state": "down", "phys_state": "disabled"}
+    assert links(ports(port("a"), port("a", "mlx5_1", **down), port("b"), port("b", "mlx5_1", **down), port("c", "mlx5_1", **down))) == []
+
+
+def test_half_the_rate_of_the_same_port_elsewhere_is_named_with_its_lanes():
+    [finding] = links(ports(port("a"), port("b"), port("c"), port("d", rate_gbit_s=200.0, width=2)))
+    assert "200 of 400 Gbit/s with 2 of 4 lanes" in finding.title
+    assert finding.hosts == ("d",)
+
+
+def test_a_slower_adapter_of_another_kind_on_the_host_is_quiet():
+    fast = [port("a", f"mlx5_{i}") for i in range(4)]
+    assert links(ports(*fast, port("a", "mlx5_bond_0", rate_gbit_s=200.0, hca_type="MT41692", link_layer="ethernet"))) == []
+
+
+def test_a_slower_port_on_another_fabric_is_quiet():
+    fast = [port("a", f"mlx5_{i}", sm_lid=10) for i in range(4)]
+    assert links(ports(*fast, port("a", "mlx5_4", rate_gbit_s=56.0, sm_lid=43))) == []
+
+
+def test_a_link_down_counter_at_its_maximum_among_zeros_is_an_error_but_not_sure():
+    others = [counter(f"h{i}", "link_downed", 0) for i in range(4)]
+    [finding] = links(None, counters(*others, counter("bad", "link_downed", 255)))
+    assert (finding.severity, finding.confidence) == ("error", "medium")
+    assert "255, where the counter stops" in finding.title
+    assert "One sample" in finding.summary
+
+
+def test_the_same_counter_high_on_all_ports_is_quiet():
+    assert links(None, counters(*(counter(f"h{i}", "port_rcv_errors", 14) for i in range(6)))) == []
+
+
+def test_a_counter_known_to_stand_at_15_on_healthy_ports_is_quiet():
+    others = [counter(f"h{i}", "excessive_buffer_overrun_errors", 0) for i in range(4)]
+    assert links(None, counters(*others, counter("h9", "excessive_buffer_overrun_errors", 15))) == []
+
+
+def test_a_link_that_went_down_between_two_samples_is_sure():
+    [finding] = links(None, counters(counter("a", "link_downed", 4, growth=1)))
+    assert (finding.severity, finding.confidence) == ("error", "high")
+
+
+def test_a_bit_error_rate_after_correction_is_bad_and_raw_errors_are_not():
+    bad = table("link_quality", {"device": "mlx5_0", "effective_errors": 12, "effective_ber": 3e-12, "raw_ber": 2e-9, "opcode": 0})
+    good = table(
+        "link_quality", {"device": "mlx5_0", "effective_errors": 0, "effective_ber": 0.0, "raw_ber": 2e-9, "opcode": 0, "link_downs": 0}
+    )
+    assert [f.severity for f in links(link_quality=bad)] == ["error"]
+    assert links(link_quality=good) == []
+
+
+def loss(ib: pl.DataFrame | None = None, net: pl.DataFrame | None = None, socks: pl.DataFrame | None = None) -> list[Finding]:
+    return packet_loss.check(ib, net, socks, None, HOSTS)
+
+
+def test_timers_that_ran_out_during_the_job_are_an_error():
+    [finding] = loss(counters(counter("a", "local_ack_timeout_err", 9, growth=9)))
+    assert finding.severity == "error"
+    assert finding.hosts == ("a",)
+
+
+def test_completions_with_errors_alone_follow_any_death_and_are_quiet():
+    assert loss(counters(counter("a", "req_cqe_error", 50, growth=50), counter("a", "duplicate_request", 3, growth=3))) == []
+
+
+def test_retransmitted_segments_count_by_their_share():
+    def nstat(sent: int, again: int) -> pl.DataFrame:
+        rows = ({"counter": "TcpOutSegs", "value": sent}, {"counter": "TcpRetransSegs", "value": again})
+        return table("net_counters", *({"tool": "nstat", "host": "a", **r} for r in rows))
+
+    [finding] = loss(None, nstat(100_000, 3_000))
+    assert "3.00%" in finding.title
+    assert finding.confidence == "low"  # since boot
+    assert loss(None, nstat(10_000_000, 3_000)) == []
+
+
+def test_a_socket_that_is_not_acknowledged_names_its_peer():
+    row = {"state": "ESTAB", "send_q_bytes": 4096, "retrans_now": 1, "backoff": 5, "peer": "10.0.0.9:40000", "last_received_ms": 64000}
+    [finding] = loss(None, None, table("sockets", {"host": "a", **row}))
+    assert finding.title == "10.0.0.9 does not acknowledge a socket of a, silent for 64 s"
+    assert loss(None, None, table("sockets", {"host": "a", **row, "retrans_now": 0, "backoff": None})) == []
+
+
+def test_waiting_for_credits_counts_as_a_share_and_only_if_it_stands_out():
+    def waits(host: str, ticks: int) -> list[dict[str, object]]:
+        return [counter(host, "port_xmit_wait", ticks), counter(host, "port_xmit_data", 10**9)]
+
+    calm = [row for i in range(4) for row in waits(f"h{i}", 10**6)]
+    [finding] = congestion.check(counters(*calm, *waits("bad", 10**9)), None, HOSTS)
+    assert finding.hosts == ("bad",)
+    alike = [row for i in range(4) for row in waits(f"h{i}", 10**9)]
+    assert congestion.check(counters(*alike), None, HOSTS) == []
+
+
+def test_congestion_marks_count_by_growth_and_share():
+    packets = counter("a", "port_rcv_packets", 10**6, growth=10**6)
+    assert len(congestion.check(counters(packets, counter("a", "np_cnp_sent", 50_000, growth=50_000)), None, HOSTS)) == 1
+    assert congestion.check(counters(packets, counter("a", "np_cnp_sent", 50, growth=50)), None, HOSTS) == []
+
+
+def subnet(*mtus: int) -> list[Finding]:
+    interfaces = [{"source": i, "host": f"h{i}", "name": "eth0", "mtu_bytes": m} for i, m in enumerate(mtus)]
+    addresses = [
+        {"source": i, "host": f"h{i}", "interface": "eth0", "family": "inet", "address": f"10.0.0.{i + 1}", "prefix": 24}
+        for i in range(len(mtus))
+    ]
+    return mtu_mismatch.check(table("net_interfaces", *interfaces), table("net_addresses", *addresses), None, None, None, HOSTS)
+
+
+def test_another_mtu_inside_one_subnet_names_the_odd_host():
+    [finding] = subnet(9000, 9000, 1500)
+    assert finding.hosts == ("h2",)
+    assert subnet(9000, 9000, 9000) == []
+
+
+def test_a_full_ping_that_vanishes_while_a_small_one_returns_is_a_black_hole():
+    small = {"tool": "ping", "target": "b", "outcome": "statistics", "size_bytes": 56, "received": 5}
+    large = {"tool": "ping", "target": "b", "outcome": "statistics", "size_bytes": 8972, "received": 0}
+    [finding] = mtu_mismatch.check(None, None, None, table("pings", small, large), None, HOSTS)
+    assert "vanish" in finding.title
+    assert mtu_mismatch.check(None, None, None, table("pings", {**small, "received": 0}, large), None, HOSTS) == []
+
+
+def test_an_active_mtu_that_differs_between_hosts_is_named():
+    [finding] = mtu_mismatch.check(
+        None, None, ports(*(port(h, mtu_bytes=m) for h, m in (("a", 4096), ("b", 4096), ("c", 2048)))), None, None, HOSTS
+    )
+    assert finding.hosts == ("c",)
+
+
+def run(bus_bw: float, number: int = 0, hosts: tuple[str, ...] = ("n1",), **facts: object) -> tuple[dict[str, object], dict[str, object]]:
+    test = {"source": number, "test": 0, "collective": "all_reduce", "ranks": 8, "hosts": list(hosts), "gpus": ["NVIDIA H100 80GB HBM3"]}
+    row = {"source": number, "test": 0, "bytes": 1 << 30, "placement": "in-place", "bus_bw_gb_s": bus_bw, "wrong": 0}
+    return {**test, "complete": True, **facts}, row
+
+
+def slow(*runs: tuple[dict[str, object], dict[str, object]], **thresholds: float) -> list[Finding]:
+    tests, rows = table("bandwidth_tests", *(t for t, _ in runs)), table("bandwidth_rows", *(r for _, r in runs))
+    return low_bus_bandwidth.check(tests, rows, None, None, None, HOSTS, **thresholds)
+
+
+def test_less_than_a_platform_reaches_is_an_error_that_names_its_source():
+    [finding] = slow(run(230.0))
+    assert "50%" in finding.title
+    assert "Azure" in str(finding.metrics["expected_by"])
+    assert slow(run(455.0)) == []
+
+
+def test_without_an_expectation_nothing_is_said_and_a_configured_one_counts():
+    unknown = run(10.0, gpus=["Some GPU"])
+    assert slow(unknown) == []
+    assert len(slow(unknown, expected_gb_s=100.0)) == 1
+
+
+def test_small_sizes_say_nothing_about_the_links():
+    test, row = run(0.01)
+    assert slow((test, {**row, "bytes": 8})) == []
+
+
+def test_one_run_below_its_like_is_named_with_the_host_that_no_good_run_has():
+    alike = [run(13.5, i, ("a", f"b{i}"), gpus=["X"], ranks=2) for i in range(6)]
+    [finding] = slow(*alike, run(6.0, 9, ("a", "bad"), gpus=["X"], ranks=2))
+    assert finding.hosts == ("bad",)
+    assert finding.confidence == "high"
+
+
+def test_an_rdma_test_is_judged_by_the_rate_of_its_port():
+    def tested(average: float) -> list[Finding]:
+        rows = table(
+            "rdma_tests",
+            {"host": "a", "test": 0, "name": "RDMA_Write BW Test", "device": "mlx5_0", "bytes": 65536, "average_gbit_s": average},
+        )
+        return low_bus_bandwidth.check(None, None, rows, None, ports(port("a")), HOSTS)
+
+    [finding] = tested(196.0)
+    assert finding.culprits[0].nic == "mlx5_0"
+    assert tested(390.0) == []
+
+
+def test_a_gpu_whose_cells_fall_behind_is_named():
+    def matrix(*values: float) -> list[Finding]:
+        rows = [
+            {"tool": "nvbandwidth", "test": "host_to_device_memcpy_ce", "row": "0", "column": str(i), "unit": "gb_s", "value": v}
+            for i, v in enumerate(values)
+        ]
+        return low_bus_bandwidth.check(None, None, None, table("gpu_bandwidth", *rows), None, HOSTS)
+
+    [finding] = matrix(55.0, 55.1, 12.8, 55.2)
+    assert finding.culprits[0].gpu == "2"
+    assert matrix(55.0, 55.1, 54.8, 55.2) == []
+
+
+def test_wrong_elements_are_data_corruption():
+    test, row = run(400.0)
+    [finding] = data_corruption.check(table("bandwidth_tests", test), table("bandwidth_rows", row, {**row, "bytes": 1 << 20, "wrong": 17}))
+    assert (finding.severity, finding.metrics["wrong"]) == ("critical", 17)
+    assert data_corruption.check(table("bandwidth_tests", test), table("bandwidth_rows", {**row, "wrong": None})) == []
+
+
+def test_the_host_that_failed_runs_share_is_the_suspect():
+    failed = {"complete": False, "error": "remote process exited or there was a network error"}
+    rows = [run(1.0, i, pair, **failed)[0] for i, pair in enumerate((("a", "x"), ("b", "x"), ("c", "x")))]
+    good = [run(1.0, 7, ("a", "b"))[0]]
+    [finding] = bandwidth_test_failed.check(table("bandwidth_tests", *rows, *good), None, HOSTS)
+    assert finding.hosts == ("x",)
+    assert finding.severity == "error"
+    assert bandwidth_test_failed.check(table("bandwidth_tests", *good), None, HOSTS) == []
+
+
+SIGNS = pl.DataFrame({"sign": ["watchdog timeouts"]})
+
+
+def stopped(state: str, signs: pl.DataFrame | None = None) -> list[Finding]:
+    return job_stopped.check(table("scheduler_jobs", {"job_id": "7", "state": state}), None, None, None, None, signs, None)
+
+
+def test_a_time_limit_without_a_failure_before_it_stopped_the_job():
+    [finding] = stopped("TIMEOUT")
+    assert (finding.cause, finding.severity) == ("job-stopped", "critical")
+
+
+def test_a_time_limit_after_a_hang_is_only_context():
+    [finding] = stopped("TIMEOUT", SIGNS)
+    assert finding.severity == "info"
+
+
+def test_a_preemption_explains_whatever_came_after_it():
+    [finding] = stopped("PREEMPTED", SIGNS)
+    assert finding.severity == "critical"
+
+
+def test_a_lost_node_is_the_nodes_failure():
+    [finding] = stopped("NODE_FAIL")
+    assert finding.cause == "node-failed"
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "RUNNING", "FAILED", "OUT_OF_MEMORY"])
+def test_a_job_that_was_not_stopped_from_outside_is_quiet(state: str):
+    assert stopped(state) == []
+
+
+def test_the_word_of_slurm_in_the_jobs_output_counts_and_a_bare_cancel_is_weak():
+    limit = {"kind": "scheduler", "message": "slurmstepd: error: *** JOB 39 ON c1 CANCELLED AT 2024-05-06T07:08:09 DUE TO TIME LIMIT ***"}
+    bare = {"kind": "scheduler", "message": "slurmstepd: error: *** STEP 39.0 ON c1 CANCELLED AT 2024-05-06T07:08:09 ***"}
+    [by_limit] = job_stopped.check(None, None, table("worker_exits", limit, bare), None, None, None, None)
+    [by_cancel] = job_stopped.check(None, None, table("worker_exits", bare), None, None, None, None)
+    assert (by_limit.severity, by_cancel.severity) == ("critical", "warning")
+
+
+MINE = {
+    "ib-link",
+    "packet-loss",
+    "congestion",
+    "mtu-mismatch",
+    "low-bus-bandwidth",
+    "data-corruption",
+    "bandwidth-test-failed",
+    "job-stopped",
+}
+
+
+def found_in(folder: str) -> list[tuple[str, Finding]]:
+    with open_bundle([corpus(folder)]) as bundle:
+        resolver = Resolver(read_bundle(bundle, InlineEngine()))
+        out: list[tuple[str, Finding]] = []
+        for r in all_rules():
+            if r.name in MINE and not resolver.missing(r.inputs):
+                names = r.function.__code__.co_varnames[: r.function.__code__.co_argcount]
+                out.extend((r.name, f) for f in r.check(*(resolver.get(n) for n in names)))
+        return out
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "public/ib-perfquery-treydock/evidence",
+        "public/ib-superbench-loopback/evidence",
+        "public/nccltests-superbench-8r-a100/evidence",
+        "public/nccltests-gcp-a3mega-16r/evidence",
+        "public/nccltests-polaris-2160r/evidence",
+        "public/nccl222-p5-efa-16r-filename-says-2203/evidence",
+        "public/nccl210-bs-n4-32r-a100-ib-allreduce/evidence",
+        "public/nccl227-a100pcie-2r-nvlink-ok/evidence",
+        "public/corigpu-mpi-cuda-segv/evidence",
+        "host/slurm",
+    ],
+)
+def test_real_evidence_of_sound_fabrics_gives_no_error(folder: str):
+    assert [(n, f.title) for n, f in found_in(folder) if f.severity in ("critical", "error")] == []
+
+
+@pytest.mark.corpus
+def test_the_port_that_flapped_in_a_real_tree_of_files_is_the_only_finding():
+    [(name, finding)] = found_in("public/ib-sysfs-h100-gpud/evidence")
+    assert (name, finding.severity) == ("ib-link", "error")
+    assert [(c.nic, c.link) for c in finding.culprits] == [("mlx5_1", "mlx5_1/1")]
+    assert finding.evidence[0].line == 1
+
+
+@pytest.mark.corpus
+def test_real_pairwise_runs_name_the_hosts_that_fail_with_several_others():
+    found = [f for n, f in found_in("public/nccltests-pairwise-failures-h100/evidence") if n == "bandwidth-test-failed"]
+    assert sorted(f.hosts for f in found) == [("cnode2-008",), ("cnode2-016",)]
