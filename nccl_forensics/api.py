@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from nccl_forensics.archives import Limits
-from nccl_forensics.assemble import RunResult, assemble
+from nccl_forensics.assemble import RunResult, assemble, ranks_missing
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence
@@ -90,7 +90,7 @@ def _run(store: Store, run: Run, overrides: Mapping[str, Mapping[str, Value]] | 
     frame = resolver.get("failures")
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(outcomes, signs, bool(store.present - _SILENT))
+    verdict = judge(outcomes, signs, bool(store.present - _SILENT), complete=not ranks_missing(resolver))
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

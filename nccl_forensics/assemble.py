@@ -231,31 +231,9 @@ def _rule(o: Outcome) -> dict[str, object]:
 def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[RunResult], chosen: RunResult) -> dict[str, object]:
     resolver = chosen.resolver
     people = people_of(resolver)
-    ranks: set[int] = set(people)
-    world = None
-    groups = resolver.get("groups")
-    n_groups = n_comms = 0
-    if groups is not None:
-        frame = groups.collect()
-        n_groups = frame.filter(pl.col("domain") == "fr").height
-        n_comms = frame.filter(pl.col("domain") == "nccl").height
-        for members in frame["members"].to_list():
-            ranks |= {r for r in members or [] if r < UNIDENTIFIED}
-        world = frame["size"].max()
+    world, seen, n_groups, n_comms = _census(resolver)
+    missing = ranks_missing(resolver)
     comms = resolver.get("comms")
-    if comms is not None:
-        world = max(int(str(world or 0)), int(str(comms.select(pl.col("nranks").max()).collect().item() or 0))) or None
-    seen = set(people)
-    for name in ("dumps", "source_ranks"):
-        frame_or_none = resolver.get(name)
-        if frame_or_none is not None:
-            seen |= set(frame_or_none.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-    endings = resolver.get("endings")
-    if endings is not None:
-        seen |= set(endings.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-    if world is None and ranks | seen:
-        world = max(ranks | seen) + 1
-    missing = sorted(set(range(int(str(world)))) - seen) if world is not None and int(str(world)) <= 1_000_000 else []
     first, last = _span(resolver)
     versions = sorted({str(p["nccl_version"]) for p in people.values() if p["nccl_version"]})
     backends = set()
@@ -267,7 +245,7 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
     return {
         "title": title,
         "inputs": list(inputs),
-        "world_size": int(str(world)) if world is not None else None,
+        "world_size": world,
         "ranks_seen": len(seen),
         "ranks_missing": missing[:ROWS],
         "hosts": sorted({str(p["host"]) for p in people.values() if p["host"]})[:ROWS],
@@ -281,6 +259,39 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "process_groups": n_groups,
         "runs": [{"run": r.run.number, "attempt": 0, "started_at": None, "ended_at": None, "outcome": r.outcome} for r in results],
     }
+
+
+def ranks_missing(resolver: Resolver) -> list[int]:
+    """Ranks of the job from which nothing is in the evidence."""
+    world, seen, _, _ = _census(resolver)
+    return sorted(set(range(world)) - seen) if world is not None and world <= 1_000_000 else []
+
+
+def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
+    """(world size, ranks with evidence, process groups, communicators)."""
+    people = people_of(resolver)
+    ranks: set[int] = set(people)
+    world = 0
+    n_groups = n_comms = 0
+    groups = resolver.get("groups")
+    if groups is not None:
+        frame = groups.collect()
+        n_groups = frame.filter(pl.col("domain") == "fr").height
+        n_comms = frame.filter(pl.col("domain") == "nccl").height
+        for members in frame["members"].to_list():
+            ranks |= {r for r in members or [] if r < UNIDENTIFIED}
+        world = int(str(frame["size"].max() or 0))
+    comms = resolver.get("comms")
+    if comms is not None:
+        world = max(world, int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)))
+    seen = set(people)
+    for name in ("dumps", "source_ranks", "endings"):
+        known = resolver.get(name)
+        if known is not None:
+            seen |= set(known.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    if ranks | seen:
+        world = max(world, max(ranks | seen) + 1)
+    return world or None, seen, n_groups, n_comms
 
 
 def _span(resolver: Resolver) -> tuple[int | None, int | None]:

@@ -68,8 +68,9 @@ def explains(a: Found, b: Found) -> bool:
     return True
 
 
-def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool) -> Verdict:
-    """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all."""
+def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, complete: bool = True) -> Verdict:
+    """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all;
+    ``complete``: every rank of the job has evidence."""
     every = [f for o in outcomes for f in o.found]
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
@@ -94,7 +95,7 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool) ->
         return Verdict("explained", roots[0], roots[0].finding.confidence, tuple(roots[1:]), explained_by, signs)
     if not has_job:
         return Verdict("insufficient-evidence", None, None)
-    confidence: Confidence = "medium"
+    confidence: Confidence = "medium" if complete else "low"
     return Verdict("nothing-wrong", None, confidence, (), explained_by, signs)
 
 

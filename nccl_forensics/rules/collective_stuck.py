@@ -49,7 +49,7 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
             title=f"all {len(row['ranks'])} ranks entered {waited} of {group} and none finished{limit}",
             summary="Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
             + ("" if row["complete"] else " Not every member of the group is in the evidence."),
-            confidence="high" if row["complete"] else "medium",
+            confidence="high" if row["complete"] else "low",
             ranks=(),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),

@@ -22,6 +22,7 @@ VICTIM = frozenset(
         "store-closed",
         "gloo-size-mismatch",
         "keyboard-interrupt",
+        "in-collective",
         "sigterm",
     }
 )
@@ -152,6 +153,7 @@ def endings(
             if rank is None:
                 continue
             who = person(rank, row["pid"])
+            row["signature"] = _inside(row["signature"], row["frames"])
             # The first exception with a cause of its own speaks for the rank, then one that blames another rank, then a bare signal.
             if who["signature"] is None or who.pop("from_block", False) or _telling(row["signature"]) > _telling(who["signature"]):
                 who.update(
@@ -177,6 +179,12 @@ def endings(
         who.pop("from_block", None)
         rows_out.append(who)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+def _inside(signature: object, frames: object) -> object:
+    """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program."""
+    innermost = str(frames or "").split("\n", 1)[0]
+    return "in-collective" if signature == "user" and "torch/distributed/" in innermost else signature
 
 
 def _telling(signature: object) -> int:

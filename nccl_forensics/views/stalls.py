@@ -60,15 +60,22 @@ def stalls(
     stacks: dict[int, dict[str, object]] = {}
     if last_calls is not None:
         for row in last_calls.collect().iter_rows(named=True):
-            stacks[row["rank"]] = row
+            # Where an exception was raised is not where the time went, except inside a call that waits for others.
+            if row["witness"] == "stack" or row["place"] in _WAITING:
+                stacks[row["rank"]] = row
     dead: set[int] = set()
     if endings is not None:
         dead = set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     found: dict[int, dict[str, object]] = {}
     if blockers is not None:
         for row in blockers.collect().iter_rows(named=True):
+            stack = stacks.get(row["rank"])
             if row["kind"] != "unseen":
                 found[row["rank"]] = dict(row) | {"seen_by": "progress"}
+            elif stack is not None and (stack["place"] not in _WAITING or (stack["place"] == "collective" and stack["op"] != row["op"])):
+                # Nothing of its progress is known, but it stands elsewhere than those who wait for it.
+                kind = "other-call" if stack["place"] == "collective" else "unseen"
+                found[row["rank"]] = dict(row) | {"kind": kind, "seen_by": "stacks"}
     jumped = _jumped_groups(progress) if progress is not None and found else {}
     if not jumped and found and operations is not None:
         jumped = _broken_steps(operations)

@@ -59,6 +59,10 @@ def waits(operations: pl.LazyFrame | None, progress: pl.LazyFrame, groups: pl.La
         slow = {r: s for r, s in last.items() if s < front}
         facts = {r["rank"]: r for r in part.iter_rows(named=True)}
         reached = max(done.values(), default=None)
+        # What one member has behind it, all members entered, seen or not.
+        entered = max(
+            int(str(f["first_pending"])) - 1 if f["first_pending"] is not None else last[r] for r, f in facts.items() if r in last
+        )
         gpu = {
             r: d
             for r, d in done.items()
@@ -76,7 +80,12 @@ def waits(operations: pl.LazyFrame | None, progress: pl.LazyFrame, groups: pl.La
                     rows.append(base | {"kind": kind, "awaited": awaited, "seq": seq, "behind": last[waiter] - slow[awaited]})
                 elif awaited in gpu and done.get(waiter, -1) > gpu[awaited]:
                     rows.append(base | {"kind": "gpu", "awaited": awaited, "seq": gpu[awaited] + 1, "behind": done[waiter] - gpu[awaited]})
-                elif awaited not in last and fact["first_pending"] is not None and len(last) > 1:
+                elif (
+                    awaited not in last
+                    and fact["first_pending"] is not None
+                    and len(last) > 1
+                    and int(str(fact["first_pending"])) > entered
+                ):
                     rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": fact["first_pending"], "behind": None})
     if operations is not None:
         rows += _p2p(operations, info)
