@@ -1,0 +1,198 @@
+"""Who is who: communicators, processes, and the rank that wrote a source."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.views.identity import CONTENT, NUMBER, PREFIX, WORD, comms, path_hints, processes, rank_in_path, settle, source_ranks
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+
+def sources(*paths: str) -> pl.LazyFrame:
+    return rows({"source_id": pl.UInt32(), "path": pl.String()}, *[{"source_id": n, "path": p} for n, p in enumerate(paths)])
+
+
+# ---- paths ----
+
+
+@pytest.mark.parametrize(
+    ("path", "claim"),
+    [
+        ("logs/rank_3.log", (3, WORD)),
+        ("nccl_trace_rank_17", (17, WORD)),
+        ("run/rank-2/stderr", (2, WORD)),
+        ("dumps/trace_12", (12, NUMBER)),
+        ("nccl.node1.17.txt", (17, NUMBER)),
+        ("frank7.log", (7, NUMBER)),
+        ("report.json", None),
+    ],
+)
+def test_the_word_rank_claims_more_than_a_bare_number(path: str, claim: tuple[int, int] | None) -> None:
+    assert rank_in_path(path) == claim
+
+
+def test_an_attempts_folder_gives_the_local_rank() -> None:
+    [hint] = path_hints(sources("job/attempt_1/3/stderr.log")).collect().to_dicts()
+    assert (hint["attempt"], hint["attempt_local_rank"]) == (1, 3)
+
+
+# ---- communicators ----
+
+
+def event(rank: int, kind: str = "init-complete", **more: object) -> dict[str, object]:
+    return {"event": kind, "rank": rank, "nranks": 2, "host": "node1", "pid": 100 + rank, "comm": f"0xa{rank}", "source_id": rank} | more
+
+
+def test_a_split_without_an_id_has_the_same_key_on_all_ranks() -> None:
+    split = {"comm_id": None, "split_count": 1, "color": 7, "line_no": 9}
+    found = comms(
+        table(
+            "nccl_comms",
+            *[event(r, comm_id="0xc0", line_no=3) for r in (0, 1)],
+            *[event(r, comm=f"0xb{r}", parent=f"0xa{r}", **split) for r in (0, 1)],
+        )
+    ).collect()
+    assert found["comm_key"].to_list() == ["0xc0", "0xc0/1/7", "0xc0", "0xc0/1/7"]
+
+
+def test_splits_of_other_colors_are_other_communicators() -> None:
+    children = [event(r, comm=f"0xb{r}", parent=f"0xa{r}", split_count=1, color=r, line_no=9) for r in (0, 1)]
+    found = comms(table("nccl_comms", *[event(r, comm_id="0xc0", line_no=3) for r in (0, 1)], *children)).collect()
+    assert found["comm_key"].n_unique() == 3
+
+
+def test_a_pointer_reused_after_destroy_is_another_communicator() -> None:
+    found = comms(
+        table(
+            "nccl_comms",
+            event(0, "init-start", comm_id="0xc0", line_no=1),
+            event(0, comm_id="0xc0", line_no=2),
+            event(0, "destroy-complete", line_no=3),
+            event(0, "init-start", comm_id="0xd0", line_no=4),
+        )
+    ).collect()
+    assert found.select("comm_key", "completed", "ended", "end_line_no").rows() == [
+        ("0xc0", True, "destroy-complete", 3),
+        ("0xd0", False, None, None),
+    ]
+
+
+def test_without_ids_the_communicators_of_one_size_are_met_in_order() -> None:
+    found = comms(table("nccl_comms", *[event(r, comm=f"0x{c}{r}", line_no=n) for r in (0, 1) for n, c in enumerate("ab", 1)])).collect()
+    assert found["comm_key"].to_list() == ["size2#1", "size2#2", "size2#1", "size2#2"]
+
+
+# ---- processes ----
+
+
+def world(*members: dict[str, object]) -> pl.LazyFrame:
+    return comms(table("nccl_comms", *[{"comm_id": "0xc0"} | m for m in members]))
+
+
+def known(paths: pl.LazyFrame | None = None, **evidence: pl.LazyFrame) -> list[dict[str, object]]:
+    where = paths if paths is not None else sources("log")
+    others = (evidence.get(n) for n in ("comms", "nccl_versions", "worker_exits", "stacks", "nccl_tails"))
+    return processes(where, path_hints(where), *others).collect().to_dicts()
+
+
+def test_the_communicator_beats_a_launchers_prefix_and_the_conflict_is_kept() -> None:
+    [one] = known(comms=world(event(1, hint_rank=5, hint_scope="global")))
+    assert (one["rank"], one["strength"]) == (1, CONTENT)
+    assert one["conflict"] == "rank 1 against rank 5 by launcher prefix"
+
+
+def test_a_prefix_that_counts_within_the_host_is_no_rank() -> None:
+    [one] = known(comms=world(event(1, hint_rank=5, hint_scope="local")))
+    assert one["conflict"] is None
+
+
+def test_a_rank_inside_a_smaller_communicator_is_not_the_global_one() -> None:
+    child = event(0, comm="0xb1", comm_id="0xd0", pid=101, nranks=1)
+    found = known(comms=world(event(0), event(1), child))
+    assert [(p["pid"], p["rank"]) for p in found] == [(100, 0), (101, 1)]
+
+
+def test_a_process_that_drives_several_gpus_is_one_row_per_gpu() -> None:
+    found = known(comms=world(*[event(r, pid=100, bus_id=f"{r}b000") for r in (0, 1)]))
+    assert [(p["pid"], p["bus_id"], p["rank"]) for p in found] == [(100, "0b000", 0), (100, "1b000", 1)]
+
+
+def test_a_launcher_names_the_rank_of_a_process() -> None:
+    [one] = known(worker_exits=table("worker_exits", {"rank": 3, "local_rank": 1, "pid": 103, "host": "node1"}))
+    assert (one["rank"], one["local_rank"], one["pid"]) == (3, 1, 103)
+
+
+def test_the_one_process_without_a_rank_has_the_one_rank_without_a_process() -> None:
+    found = known(comms=world(event(0)), nccl_tails=table("nccl_tails", {"host": "node1", "pid": 777}))
+    assert [(p["pid"], p["rank"], p["strength"]) for p in found] == [(100, 0, CONTENT), (777, 1, NUMBER)]
+
+
+def test_of_two_processes_without_a_rank_neither_is_guessed() -> None:
+    found = known(comms=world(event(0)), nccl_tails=table("nccl_tails", *[{"host": "node1", "pid": p} for p in (777, 778)]))
+    assert [p["rank"] for p in found] == [0, None, None]
+
+
+def test_the_name_of_a_stack_file_counts_only_if_one_process_is_in_it() -> None:
+    where = sources("rank_3.txt", "rank_4.txt")
+    stacks = table("stacks", {"pid": 10, "source_id": 0}, {"pid": 20, "source_id": 1}, {"pid": 21, "source_id": 1})
+    assert [(p["pid"], p["rank"]) for p in known(where, stacks=stacks)] == [(10, 3), (20, None), (21, None)]
+
+
+@pytest.mark.parametrize(
+    ("claims", "settled"),
+    [
+        ([], (None, None, None)),
+        ([(WORD, 4, "name")], (4, WORD, None)),
+        ([(NUMBER, 4, "name"), (PREFIX, 2, "prefix")], (2, PREFIX, "rank 2 against rank 4 by name")),
+        ([(CONTENT, 3, "a"), (CONTENT, 3, "b"), (CONTENT, 5, "c")], (3, CONTENT, "rank 3 against rank 5 by c")),
+        ([(CONTENT, 3, "a"), (CONTENT, 5, "b")], (None, CONTENT, "rank 3 against rank 5 by b")),
+    ],
+    ids=["nothing", "one", "the stronger wins", "the majority wins", "a tie names nobody"],
+)
+def test_claims_are_settled(claims: list[tuple[int, int, str]], settled: tuple[int | None, int | None, str | None]) -> None:
+    assert settle(claims) == settled
+
+
+# ---- sources ----
+
+PEOPLE = known(comms=world(*[event(r) for r in (0, 1)]))
+
+
+def writers(where: pl.LazyFrame, **evidence: pl.LazyFrame) -> dict[int, dict[str, object]]:
+    order = ("processes", "fr_dumps", "fr_groups", "stacks", "exceptions", "watchdog", "reports", "nccl_comms")
+    return {r["source_id"]: r for r in source_ranks(where, path_hints(where), *(evidence.get(n) for n in order)).collect().to_dicts()}
+
+
+def test_what_a_source_holds_beats_its_name() -> None:
+    lines = table("nccl_comms", event(1, source_id=0))
+    [row] = writers(sources("rank_5.log"), processes=pl.LazyFrame(PEOPLE, infer_schema_length=None), nccl_comms=lines).values()
+    assert (row["rank"], row["strength"], row["conflict"]) == (1, CONTENT, "rank 1 against rank 5 by file name")
+
+
+def test_the_membership_of_its_groups_names_a_renamed_dump() -> None:
+    members = table("fr_groups", *[{"pg_name": str(n), "ranks": r} for n, r in enumerate([[0, 1, 2, 3], [2, 3], [1, 2]])])
+    [row] = writers(sources("copy_of_9"), fr_dumps=table("fr_dumps", {}), fr_groups=members).values()
+    assert (row["rank"], row["how"]) == (2, "the one rank that is in all of its groups")
+
+
+def test_thread_ids_that_a_stack_shares_name_a_renamed_dump() -> None:
+    found = writers(
+        sources("copy_of_9", "stacks"),
+        processes=pl.LazyFrame(PEOPLE, infer_schema_length=None),
+        fr_dumps=table("fr_dumps", {"thread_ids": ["140"]}),
+        stacks=table("stacks", {"pid": 101, "pthread_id": "140", "source_id": 1}),
+    )
+    assert (found[0]["rank"], found[0]["strength"]) == (1, CONTENT)
+
+
+def test_a_bare_number_names_a_dump_and_no_log() -> None:
+    found = writers(sources("trace_4", "log.4"), fr_dumps=table("fr_dumps", {"source_id": 0}))
+    assert [(s, r["rank"], r["strength"]) for s, r in found.items()] == [(0, 4, NUMBER)]
+
+
+def test_prefixes_name_a_source_of_one_rank_only() -> None:
+    lines = [{"hint_rank": r, "hint_scope": "global", "source_id": s} for s, r in ((0, 3), (0, 3), (1, 3), (1, 4))]
+    found = writers(sources("a.log", "b.log"), exceptions=table("exceptions", *lines))
+    assert [(s, r["rank"], r["strength"]) for s, r in found.items()] == [(0, 3, PREFIX)]

@@ -1,0 +1,259 @@
+"""Operations of all ranks on one footing: dumps chosen, ordinals counted, groups and progress."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA, comms
+from nccl_forensics.views.matching import dumps, fr_pg_names, groups, operations, progress
+from tests.rules.host_frames import SECOND, table
+from tests.views.frames import rows
+
+MINUTE = 60 * SECOND
+
+
+# ---- dumps ----
+
+
+def dump(source: int, begin: int = 0, end: int = MINUTE, **more: object) -> dict[str, object]:
+    return {
+        "source_id": source,
+        "encoding": "pickle",
+        "comm_lib_version": "2.27.7",
+        "first_created_ns": begin,
+        "last_created_ns": end,
+    } | more
+
+
+def use(ranks: list[int], *found: dict[str, object]) -> list[tuple[int, str]]:
+    """(source, use) of dumps, of which the n-th belongs to ranks[n]."""
+    return dumps(table("fr_dumps", *found), owners(*ranks)).select("source_id", "use").collect().rows()
+
+
+def owners(*ranks: int) -> pl.LazyFrame:
+    return rows(SOURCE_RANKS_SCHEMA, *[{"source_id": n, "rank": r, "strength": 4} for n, r in enumerate(ranks)])
+
+
+def test_a_dump_in_two_encodings_counts_once() -> None:
+    both = dump(0, encoding="json", content_key="k"), dump(1, content_key="k")
+    assert use([2, 2], *both) == [(0, "duplicate"), (1, "chosen")]
+
+
+def test_equal_contents_of_two_ranks_are_two_dumps() -> None:
+    assert use([0, 1], dump(0, content_key="k"), dump(1, content_key="k")) == [(0, "chosen"), (1, "chosen")]
+
+
+def test_of_two_samples_of_a_rank_the_later_is_chosen() -> None:
+    assert use([0, 0, 1], dump(0, end=2 * MINUTE), dump(1), dump(2)) == [(0, "chosen"), (1, "older"), (2, "chosen")]
+
+
+def test_a_dump_of_an_earlier_run_is_set_aside() -> None:
+    now = 100 * MINUTE
+    found = use([0, 1, 2], dump(0), dump(1, begin=now, end=now + MINUTE), dump(2, begin=now, end=now + MINUTE))
+    assert found == [(0, "stale"), (1, "chosen"), (2, "chosen")]
+
+
+def test_a_rank_that_stopped_early_in_a_long_run_is_not_stale() -> None:
+    hour = 60 * MINUTE
+    assert use([0, 1, 2], dump(0, end=MINUTE), dump(1, end=hour), dump(2, end=hour)) == [(0, "chosen"), (1, "chosen"), (2, "chosen")]
+
+
+# ---- operations of the recorder ----
+
+
+def entry(source: int, seq: int, op: str = "all_reduce", **more: object) -> dict[str, object]:
+    return (
+        {"source_id": source, "record": f"entries[{seq}]", "collective_seq_id": seq, "op": op, "pg_id": 0, "pg_name": "0", "record_id": seq}
+        | {
+            "backend": "nccl",
+            "state": "completed",
+            "is_p2p": False,
+        }
+        | more
+    )
+
+
+def recorded(*entries: dict[str, object], ranks: tuple[int, ...] = (0, 1)) -> pl.LazyFrame:
+    chosen = dumps(table("fr_dumps", *[dump(n) for n in range(len(ranks))]), owners(*ranks))
+    return operations(table("fr_entries", *entries), chosen, None, None, None, None)
+
+
+def test_operations_of_dumps_that_are_not_chosen_do_not_count() -> None:
+    found = recorded(entry(0, 1), entry(1, 1), ranks=(3, 3)).collect()
+    assert found.select("rank", "source_id").rows() == [(3, 0)]
+
+
+def test_every_spelling_of_an_operation_becomes_one_word() -> None:
+    found = recorded(entry(0, 1, "_all_gather_base"), entry(0, 2, "ALLREDUCE"), entry(0, 3, "reducescatter")).collect()
+    assert found["op"].to_list() == ["all_gather_base", "all_reduce", "reduce_scatter"]
+
+
+def test_sends_are_counted_by_their_own_number_and_know_their_peer() -> None:
+    [row] = recorded(entry(0, 9, "send", is_p2p=True, p2p_seq_id=4, peer_src=0, peer_dst=1)).collect().to_dicts()
+    assert (row["is_p2p"], row["seq"], row["peer"]) == (True, 4, 1)
+
+
+def test_gloo_never_marks_completion_so_an_entry_is_pending_until_it_is_retired() -> None:
+    found = recorded(
+        entry(0, 1, backend="gloo", state="scheduled", retired=True), entry(0, 2, backend="gloo", state="scheduled", retired=False)
+    ).collect()
+    assert found.select("done", "pending").rows() == [(None, False), (None, True)]
+
+
+def test_groups_without_a_name_are_told_apart_by_their_number() -> None:
+    found = recorded(entry(0, 1, pg_name=None, pg_id=2), entry(0, 1, pg_name="", pg_id=3)).collect()
+    assert found["group_key"].to_list() == ["pg_id:2", "pg_id:3"]
+
+
+def test_local_numbers_of_groups_are_inferred_unless_an_entry_contradicts() -> None:
+    status = table("fr_status", {"pg_id": 0}, {"pg_id": 1})
+    listed = table("fr_groups", {"pg_name": "0"}, {"pg_name": "3"})
+    assert fr_pg_names(status, listed, None).select("pg_id", "pg_name", "inferred").collect().rows() == [(0, "0", True), (1, "3", True)]
+    against = table("fr_entries", entry(0, 1, pg_id=0, pg_name="3"))
+    assert fr_pg_names(status, listed, against).select("pg_id", "pg_name").collect().rows() == [(0, "3")]
+
+
+# ---- operations of NCCL's log ----
+
+
+def member(rank: int, **more: object) -> dict[str, object]:
+    return (
+        {"event": "init-complete", "rank": rank, "nranks": 2, "comm": f"0xa{rank}", "comm_id": "0xc0", "line_no": 1} | process(rank) | more
+    )
+
+
+def process(rank: int) -> dict[str, object]:
+    return {"host": "node1", "pid": 100 + rank, "source_id": rank}
+
+
+#: A communicator of one: rank 1 of the job is its rank 0.
+CHILD = member(1, comm="0xb1", comm_id="0xe0", line_no=3) | {"rank": 0, "nranks": 1}
+
+
+def logged(rank: int, line: int, op: str = "AllReduce", **more: object) -> dict[str, object]:
+    return {"op": op, "op_count": line, "comm": f"0xa{rank}", "nranks": 2, "line_no": line, "dtype": 7, "count": 8} | process(rank) | more
+
+
+def people(*ranks: int) -> pl.LazyFrame:
+    return rows(PROCESSES_SCHEMA, *[{"rank": r, "host": "node1", "pid": 100 + r} for r in ranks])
+
+
+def numbered(members: list[dict[str, object]], *ops: dict[str, object]) -> list[tuple[object, ...]]:
+    found = operations(None, None, table("nccl_ops", *ops), comms(table("nccl_comms", *members)), people(0, 1), None).collect()
+    return found.sort("rank", "order").select("group_key", "rank", "seq", "op").rows()
+
+
+def test_ordinals_count_from_nought_per_communicator_whatever_opcount_says() -> None:
+    found = numbered([member(0), member(1)], logged(0, 2, op_count=40), logged(0, 3, op_count=40), logged(1, 2, op_count=7))
+    assert found == [("0xc0", 0, 0, "all_reduce"), ("0xc0", 0, 1, "all_reduce"), ("0xc0", 1, 0, "all_reduce")]
+
+
+def test_a_pointer_that_is_reused_begins_to_count_again() -> None:
+    again = [member(0), member(0, event="destroy-complete", line_no=5), member(0, comm_id="0xd0", line_no=6)]
+    found = numbered(again, logged(0, 2), logged(0, 3), logged(0, 8))
+    assert [(key, seq) for key, _, seq, _ in found] == [("0xc0", 0), ("0xc0", 1), ("0xd0", 0)]
+
+
+def test_an_operation_of_a_split_carries_the_global_rank_and_its_own_count() -> None:
+    found = numbered([member(0), member(1), CHILD], logged(1, 4), logged(1, 5, comm="0xb1"))
+    assert found == [("0xc0", 1, 0, "all_reduce"), ("0xe0", 1, 0, "all_reduce")]
+
+
+def test_call_lines_repeat_what_operation_lines_say() -> None:
+    call = {"op_count": None, "from_call": True}
+    assert len(numbered([member(0)], logged(0, 2, **call), logged(0, 3))) == 1
+    assert len(numbered([member(0)], logged(0, 2, **call), logged(0, 3, **call))) == 2
+
+
+def test_lines_that_nccl_never_prints_are_left_out() -> None:
+    assert numbered([member(0)], logged(0, 2, unofficial=True)) == []
+
+
+def test_sends_do_not_advance_the_count_of_collectives() -> None:
+    found = numbered([member(0)], logged(0, 2), logged(0, 3, "Send"), logged(0, 4))
+    assert [(seq, op) for _, _, seq, op in found] == [(0, "all_reduce"), (None, "send"), (1, "all_reduce")]
+
+
+# ---- operations of DETAIL ----
+
+
+def fingerprint(rank: int, seq: int, **more: object) -> dict[str, object]:
+    return {"kind": "fingerprint", "rank": rank, "seq": seq, "op": "ALLREDUCE", "detail": "[4]Float", "line_no": 1 + seq} | more
+
+
+def test_a_mismatch_error_tells_of_both_ranks() -> None:
+    other = {"kind": "detail-mismatch", "ranks": [1], "other_op": "BARRIER", "other_detail": None}
+    found = operations(None, None, None, None, None, table("reports", fingerprint(0, 0, **other))).collect()
+    assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 0, "all_reduce"), (1, 0, "barrier")]
+
+
+def test_where_numbers_of_several_groups_mix_nothing_is_claimed() -> None:
+    mixed = table("reports", fingerprint(0, 0), fingerprint(0, 0, op="BARRIER"))
+    assert operations(None, None, None, None, None, mixed).collect().height == 0
+
+
+# ---- groups ----
+
+
+def test_every_rank_with_a_dump_is_in_the_default_group_before_its_first_operation() -> None:
+    chosen = dumps(table("fr_dumps", dump(0), dump(1), dump(2)), owners(0, 1, 2))
+    ops = operations(table("fr_entries", entry(0, 1, pg_desc="default_pg"), entry(1, 1)), chosen, None, None, None, None)
+    [group] = groups(ops, None, None, None, chosen, None).collect().to_dicts()
+    assert group["members"] == [0, 1, 2]
+
+
+def test_what_a_dump_states_of_a_group_gives_its_members_and_size() -> None:
+    stated = table("fr_groups", {"pg_name": "tp", "pg_desc": "tp", "ranks": [4, 5]})
+    [group] = groups(None, stated, None, None, None, None).collect().to_dicts()
+    assert (group["group_key"], group["members"], group["size"]) == ("pg:tp", [4, 5], 2)
+
+
+def test_a_smaller_communicator_is_named_in_global_ranks() -> None:
+    members = comms(table("nccl_comms", member(0), member(1), CHILD))
+    found = groups(None, None, members, people(0, 1), None, None).collect()
+    assert found.select("group_key", "members", "size").rows() == [("0xc0", [0, 1], 2), ("0xe0", [1], 1)]
+
+
+# ---- progress ----
+
+
+def far(status: pl.LazyFrame | None, *entries: dict[str, object], version: str = "2.27.7") -> list[tuple[object, ...]]:
+    chosen = dumps(table("fr_dumps", *[dump(n, comm_lib_version=version) for n in (0, 1)]), owners(0, 1))
+    ops = operations(table("fr_entries", *entries), chosen, None, None, None, None)
+    names = fr_pg_names(status, table("fr_groups", {"pg_name": "0"}, {"pg_name": "0", "source_id": 1}), None)
+    return progress(ops, status, names, chosen, None).select("rank", "last_seq", "last_done").collect().rows()
+
+
+def counters(**more: object) -> pl.LazyFrame:
+    status = {"pg_id": 0, "last_enqueued": 9, "last_completed": 8}
+    return table("fr_status", status | more, status | {"source_id": 1} | more)
+
+
+def test_the_recorders_counters_speak_for_an_empty_dump() -> None:
+    assert far(counters(), entry(0, 7), entry(0, 8)) == [(0, 9, 8), (1, 9, 8)]
+
+
+def test_the_counters_of_gloo_count_other_things() -> None:
+    assert far(counters(), entry(0, 7), version="") == [(0, 7, 7)]
+
+
+def test_the_counters_of_a_group_with_sends_count_other_things() -> None:
+    sent = entry(0, 9, "send", is_p2p=True, p2p_seq_id=1, peer_dst=1)
+    assert far(counters(), entry(0, 7), sent) == [(0, 7, 7)]
+
+
+def test_the_first_pending_operation_and_the_last_completed_one_are_told() -> None:
+    ops = recorded(entry(0, 1), entry(0, 2, state="started"), entry(0, 3, state="scheduled"))
+    [row] = progress(ops, None, None, None, None).collect().to_dicts()
+    assert (row["first_seq"], row["last_seq"], row["last_done"], row["first_pending"], row["record"]) == (1, 3, 1, 2, "entries[3]")
+
+
+def test_a_watchdogs_line_tells_of_its_rank_in_the_default_group() -> None:
+    line = {"kind": "timeout", "pg_name": "0", "pg_rank": 3, "seq": 6, "last_enqueued": 8, "last_completed": 5, "op": "ALLREDUCE"}
+    [row] = progress(None, None, None, None, table("watchdog", line)).collect().to_dicts()
+    assert (row["domain"], row["rank"], row["last_seq"], row["last_done"], row["first_pending"]) == ("watchdog", 3, 8, 5, 6)
+
+
+def test_the_rank_inside_another_group_is_not_the_global_one() -> None:
+    line = {"kind": "timeout", "pg_name": "tp", "pg_desc": "tp", "pg_rank": 1, "seq": 6}
+    assert progress(None, None, None, None, table("watchdog", line)).collect().height == 0
