@@ -60,7 +60,7 @@ def assemble(
         "case": case,
         "verdict": _verdict(writer, chosen, gaps),
         "findings": findings,
-        "measures": {"traces": [], "bandwidth": [], "lag": []},
+        "measures": {"traces": [], **_bandwidth(chosen, store), "lag": []},
         "rules": [_rule(o) for o in chosen.outcomes],
         "sources": sources,
         "sources_total": total,
@@ -68,6 +68,18 @@ def assemble(
         "gaps_total": len(gaps),
         "checklist": _checklist(chosen),
     }
+
+
+def _bandwidth(chosen: RunResult, store: Store) -> dict[str, object]:
+    """What bandwidth tests measured, worst first."""
+    frame = chosen.resolver.get("bandwidth_measures")
+    if frame is None:
+        return {"bandwidth": []}
+    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
+    names = ("collective", "dtype", "bytes", "ranks", "alg_bw_gb_s", "bus_bw_gb_s", "expected_gb_s")
+    rows = frame.select("source_id", *names).collect()
+    listed = [{"source": paths[r["source_id"]], **{n: r[n] for n in names}} for r in rows.head(ROWS).iter_rows(named=True)]
+    return {"bandwidth": listed, "bandwidth_total": rows.height}
 
 
 class _Writer:

@@ -25,7 +25,7 @@ FLOORS: list[set[str]] = [
     {"tables"},
     {"facts"},
     {"registry", "evidence", "extras", "words", "model"},
-    {"errors", "units", "resources", "masking", "plain", "pci", "__init__"},
+    {"errors", "units", "resources", "masking", "plain", "pci", "hostlist", "__init__"},
 ]
 HOMES = {
     "lark": {"grammar"},
