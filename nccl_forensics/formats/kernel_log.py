@@ -21,7 +21,14 @@ _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 #: Styles whose lines belong to a kernel log whatever their text says.
 _CERTAIN = ("kmsg", "decoded", "dmesg_t", "dmesg_iso", "bare_tag")
 _YEARLESS = 2000
-_STYLE = {"decoded": "dmesg-x", "dmesg_t": "dmesg-T", "dmesg_iso": "dmesg-iso", "bare_tag": "syslog", "syslog_iso": "syslog"}
+_STYLE = {
+    "decoded": "dmesg-x",
+    "dmesg_t": "dmesg-T",
+    "dmesg_iso": "dmesg-iso",
+    "bare_tag": "syslog",
+    "syslog_iso": "syslog",
+    "hosted": "dmesg",
+}
 
 Row = dict[str, object]
 
@@ -89,7 +96,9 @@ def _heads(lines: pl.DataFrame) -> pl.DataFrame:
 def _head(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
     """What one kind of head says, under the common names."""
     columns = frame.columns
-    text = (pl.col("text") if "text" in columns else pl.lit(None, dtype=pl.String())).str.strip_chars()
+    text = (
+        pl.col("text") if "text" in columns else pl.col("kernel_text") if "kernel_text" in columns else pl.lit(None, dtype=pl.String())
+    ).str.strip_chars()
     exprs: dict[str, pl.Expr] = {"body": text, "style": pl.lit(kind)}
     if kind == "kmsg":
         exprs["time_raw_ns"] = pl.col("micros").cast(pl.Int64, strict=False) * 1000

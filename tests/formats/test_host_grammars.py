@@ -19,6 +19,8 @@ SAMPLES = {
         "Aug  7 06:18:01 node7 systemd-networkd[5398]: ib6: lost carrier",
         "2024-05-06T07:08:09+0200 node7 kernel: text",
         "node7 kernel: text",
+        "node7: NVRM: text",
+        "node7: [Sun Feb 23 16:24:18 2025] text",
     ],
     "fabric_manager": [
         "[Feb 25 2025 13:59:45] [ERROR] [tid 1803] detected NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 61",

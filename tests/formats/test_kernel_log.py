@@ -116,7 +116,9 @@ def test_lines_without_a_clock_keep_their_first_word_and_a_host_before_it_is_the
     rows = read("NVRM: Xid (PCI:0000:9b:00): 79, gone", "NVRM: Xid (PCI:0000:9c:00): 79, gone").frames["xids"]
     assert rows["hint_host"].to_list() == [None, None]
     rows = read("node01: NVRM: Xid (PCI:0000:9b:00): 79, gone", "node02: NVRM: Xid (PCI:0000:9b:00): 79, gone").frames["xids"]
-    assert rows["hint_host"].to_list() == ["node01", "node02"]
+    assert [a or b for a, b in rows.select("hint_host", "host").rows()] == ["node01", "node02"]
+    row = only("xids", f"node03: [Sun Feb 23 16:24:18 2025] {XID}")
+    assert (row["host"], row["time_kind"]) == ("node03", "local-unzoned")
 
 
 def test_the_lines_of_one_memory_kill_are_one_row():
