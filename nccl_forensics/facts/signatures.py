@@ -81,14 +81,17 @@ TYPES = {
     "bad_alloc": "host-oom",
     "KeyboardInterrupt": "keyboard-interrupt",
     "OutOfMemoryError": "cuda-oom",
-    "SignalException": "launcher",
-    "ChildFailedError": "launcher",
 }
+#: Exceptions of torchrun itself: they say nothing of a rank.
+LAUNCHER_TYPES = frozenset({"SignalException", "ChildFailedError"})
 
 
 def classify(kind: str, message: str) -> str:
     """Signature of an exception by its text; ``user`` where nothing known occurs."""
+    bare = kind.replace("::", ".").rsplit(".", 1)[-1]
+    if bare in LAUNCHER_TYPES:
+        return "launcher"
     for parts, name in SIGNATURES:
         if all(part in message for part in parts):
             return name
-    return TYPES.get(kind.replace("::", ".").rsplit(".", 1)[-1], "user")
+    return TYPES.get(bare, "user")

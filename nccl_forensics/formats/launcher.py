@@ -1,4 +1,4 @@
-"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, mpirun.
+"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, mpirun, Hydra, the shell.
 
 torchrun's "Root Cause (first observed failure)" is only the smallest time stamp, at one-second resolution, among the workers of one
 agent: it is kept as evidence and never believed by itself.
@@ -7,207 +7,184 @@ agent: it is kept as evidence and never believed by itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import polars as pl
 
+from nccl_forensics.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.grammar import load
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.writers import HINTS, WriterLines, near_hits
 
-_HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
-_FAILED = re.compile(r"failed \(exitcode: (-?[0-9]{1,5})\) (?:local_rank: ([0-9]{1,6}) )?\(pid: ([0-9]{1,10})\)")
-_CLOSING = re.compile(r"Sending process ([0-9]{1,10}) closing signal (SIG[A-Z0-9]{2,8})")
-_GOT = re.compile(r"Process ([0-9]{1,10}) got signal: ([0-9]{1,3})")
+_HEADINGS = ("Failures:", "Root Cause (first observed failure):")
 _ITEM = re.compile(r"^\s*\[([0-9]{1,7})\]:\s*$")
 _KEY = re.compile(r"^\s{0,12}(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)$")
 _RANK = re.compile(r"^([0-9]{1,7}) \(local_rank: ([0-9]{1,6})\)")
 _EXIT = re.compile(r"^(-?[0-9]{1,5}) \(pid: ([0-9]{1,10})\)(?:\s*\((SIG[A-Z0-9]{2,8})\))?")
-_SRUN = re.compile(r"srun: error: ([\w.-]{1,64}): tasks? ([0-9,-]{1,200}): (.{1,200})$")
-_STEP = re.compile(
-    r"(?:slurmstepd|srun): (?:error|fatal): \*{3} (JOB|STEP) ([0-9.]+\S{0,40}) ON (\S{1,64}) CANCELLED AT (\S{1,40})(.*?)\*{3}"
-)
-_OOM = re.compile(r"slurmstepd: error: (?:Detected [0-9]+ oom[-_]kill event|.{0,40}oom-kill)", re.IGNORECASE)
-_MPI = re.compile(r"noticed that process rank ([0-9]{1,7}) with PID ([0-9]{1,10}) on node ([\w.-]{1,64}) exited on signal ([0-9]{1,3})")
-_RAISED = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]{0,200}(?:Error|Exception|Interrupt|Exit|Timeout)[A-Za-z]{0,32}: .*$")
-_FRAME = re.compile(r'^File "([^"]{1,1024})", line ([0-9]{1,9}), in (.{1,256})$')
-_SIGNAL_WORDS = {
+_RAISED = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: (.*))?$")
+#: Prefix of Python's own logging, before torch had a format of its own (up to 2.2).
+_LOGGING = r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[A-Za-z0-9_.]{1,200}:"
+_EXITED = re.compile(r"[Ee]xit(?:ed with exit)? code ([0-9]{1,4})")
+_NUMBERS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    15: "SIGTERM",
+    24: "SIGXCPU",
+}
+_SIGNALS = {name: number for number, name in _NUMBERS.items()}
+#: How srun and the shell name the signal that ended a process.
+_FATES = {
     "Killed": "SIGKILL",
+    "Out Of Memory": "SIGKILL",
     "Segmentation fault": "SIGSEGV",
     "Terminated": "SIGTERM",
     "Aborted": "SIGABRT",
     "Bus error": "SIGBUS",
-    "Out Of Memory": "SIGKILL",
+    "Illegal instruction": "SIGILL",
+    "Floating point exception": "SIGFPE",
 }
-_NUMBERS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_REACH, _BEFORE = 20_000, 5
+_MOST_TASKS = 65_536
+
+Row = dict[str, object]
 
 
 def _read(text: Text) -> Reading:
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
+    raised: list[Row] = []
     used: set[int] = set()
-    lines = text.lines
-    numbers = lines["line_no"].to_list()
-    column = lines["text"]
-    position = {n: i for i, n in enumerate(numbers)} if text.hits.height else {}
-    for hit in text.hits.select("line_no", "text", *_HINTS).iter_rows(named=True):
-        number, line = hit["line_no"], str(hit["text"])[:4000]
-        if number in used:
-            continue
-        base = {"line_no": number, **{h: hit[h] for h in _HINTS}}
-        if line.strip() in ("Failures:", "Root Cause (first observed failure):") or line.rstrip().endswith(" FAILED"):
-            at = position[number]
-            for row, members in _items(column, numbers, at):
-                used.update(members)
-                rows.append(base | row)
-            used.add(number)
-            continue
-        told = _single(line)
-        if told is not None:
-            used.add(number)
-            rows.extend(base | r for r in told)
-    unique: dict[tuple[object, ...], dict[str, object]] = {}
-    for row in rows:
+    for lines in near_hits(text.lines, _REACH, _BEFORE):
+        _blocks(lines, rows, raised, used)
+    single, numbers = _singles(text.hits.filter(~pl.col("line_no").is_in(sorted(used))), text)
+    used.update(numbers)
+    unique: dict[tuple[object, ...], Row] = {}
+    for row in [*rows, *single]:
         unique.setdefault((row["line_no"], row.get("rank"), row.get("pid"), row["kind"]), row)
-    raised = [_exception(row) for row in unique.values() if row.get("frames")]
-    for row in unique.values():
-        row.pop("frames", None)
-    frame = TABLES["worker_exits"].frame(sorted(unique.values(), key=lambda r: int(str(r["line_no"]))))
-    exceptions = TABLES["exceptions"].frame(raised)
-    return Reading(
-        frames={"worker_exits": frame, "exceptions": exceptions},
-        lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()),
-        records=frame.height,
-    )
+    frames = {
+        "worker_exits": TABLES["worker_exits"].frame(sorted(unique.values(), key=lambda r: int(str(r["line_no"])))),
+        "exceptions": TABLES["exceptions"].frame(raised),
+    }
+    return Reading(frames=frames, lines=pl.Series("line_no", sorted(used), dtype=pl.UInt32()), records=len(used))
 
 
-def _single(line: str) -> list[dict[str, object]] | None:
-    """Rows of a line that stands for itself."""
-    if match := _FAILED.search(line):
-        code = int(match.group(1))
-        local = match.group(2)
-        return [
-            {
-                "kind": "failed",
-                "exit_code": code,
-                "local_rank": int(local) if local else None,
-                "pid": int(match.group(3)),
-                "signal": _NUMBERS.get(-code),
-                "message": line[:400],
-            }
-        ]
-    if match := _CLOSING.search(line):
-        return [{"kind": "closing-signal", "pid": int(match.group(1)), "signal": match.group(2), "message": line[:400]}]
-    if match := _GOT.search(line):
-        return [{"kind": "launcher-signal", "pid": int(match.group(1)), "signal": _NUMBERS.get(int(match.group(2))), "message": line[:400]}]
-    if match := _SRUN.search(line):
-        return [_task(match.group(1), task, match.group(3), line) for task in _expand(match.group(2))]
-    if match := _STEP.search(line):
-        return [{"kind": "scheduler", "host": match.group(3), "message": line.strip()[:400]}]
-    if _OOM.search(line):
-        return [{"kind": "scheduler-oom", "message": line.strip()[:400]}]
-    if match := _MPI.search(line):
-        number = int(match.group(4))
-        return [
-            {
-                "kind": "failure",
-                "rank": int(match.group(1)),
-                "pid": int(match.group(2)),
-                "host": match.group(3),
-                "exit_code": -number,
-                "signal": _NUMBERS.get(number),
-                "message": line[:400],
-            }
-        ]
-    return None
-
-
-def _task(host: str, task: int, what: str, line: str) -> dict[str, object]:
-    """A task of srun; with one task per GPU its number is the rank, which the identity view decides."""
-    row: dict[str, object] = {"kind": "task", "host": host, "rank": task, "message": line.strip()[:400]}
-    if match := re.search(r"[Ee]xit(?:ed with exit)? code ([0-9]{1,4})", what):
-        row["exit_code"] = int(match.group(1))
-    for word, signal in _SIGNAL_WORDS.items():
-        if word in what:
-            row["signal"] = signal
-            row["exit_code"] = {v: -k for k, v in _NUMBERS.items()}[signal]
-    return row
-
-
-def _expand(tasks: str) -> list[int]:
-    """``3,5-7`` as numbers, at most 4,096."""
-    out: list[int] = []
-    for part in tasks.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit():
-            out.extend(range(int(first), (int(last) if last.isdigit() else int(first)) + 1)[:4096])
-    return out[:4096]
-
-
-def _items(column: pl.Series, numbers: list[int], at: int) -> list[tuple[dict[str, object], list[int]]]:
-    """Items of torchrun's failure block from a heading on, up to the closing border."""
-    out: list[tuple[dict[str, object], list[int]]] = []
-    current: dict[str, object] | None = None
-    members: list[int] = []
-    kind = "failure"
-    borders = 0
-    for i in range(at, min(len(numbers), at + 20_000)):
-        line = str(column[i])
-        stripped = line.strip()
-        if stripped.startswith("Root Cause (first observed failure)"):
-            if current is not None:
-                out.append((current, members))
-            current, members, kind = None, [numbers[i]], "root-cause"
+def _blocks(lines: WriterLines, rows: list[Row], raised: list[Row], used: set[int]) -> None:
+    """torchrun's failure blocks among the lines of one writer."""
+    for at in lines.starts:
+        if lines.numbers[at] in used or lines.texts[at].strip() not in _HEADINGS:
             continue
-        if set(stripped) == {"="} and len(stripped) >= 10:
-            borders += 1
-            members.append(numbers[i])
-            if current is not None and kind == "root-cause":
+        used.add(lines.numbers[at])
+        # Border, "train.py FAILED" and border stand above the first heading.
+        for above in range(at - 1, max(-1, at - 4), -1):
+            stripped = lines.texts[above].strip()
+            if not (stripped.endswith(" FAILED") or _is_border(stripped)):
                 break
-            continue
-        if _ITEM.match(line):
+            used.add(lines.numbers[above])
+        hints = {h: lines.hints[h] for h in HINTS}
+        for row, exception in _items(lines, at, used):
+            rows.append({**hints, **row})
+            if exception is not None:
+                raised.append({**hints, **exception})
+
+
+def _is_border(line: str) -> bool:
+    return len(line) >= 10 and set(line) <= {"=", "-"}
+
+
+def _items(lines: WriterLines, at: int, used: set[int]) -> Iterator[tuple[Row, Row | None]]:
+    """Items of a failure block from a heading on, up to the closing border: the row and its exception. Their lines are added to ``used``."""
+    kind = "root-cause" if lines.texts[at].strip() == _HEADINGS[1] else "failure"
+    current: Row | None = None
+    body: list[str] = []
+    for i in range(at + 1, len(lines.texts)):
+        line, number = lines.texts[i], lines.numbers[i]
+        stripped = line.strip()
+        heading = stripped == _HEADINGS[1]
+        closing = stripped.startswith("==========") and _is_border(stripped)
+        if _ITEM.match(line) or heading or closing:
             if current is not None:
-                out.append((current, members))
-            current, members = (
-                {"kind": kind, "line_no": numbers[i], "has_traceback": False},
-                [*([] if current is not None else members), numbers[i]],
-            )
+                yield _item(current, body)
+            used.add(number)
+            if closing:
+                return
+            kind = "root-cause" if heading else kind
+            current, body = None if heading else {"line_no": number, "end_line": number, "kind": kind}, []
             continue
-        members.append(numbers[i])
         if current is None:
-            continue
-        current["end_line"] = numbers[i]
-        if current.get("has_traceback") and (frame := _FRAME.match(stripped)):
-            stack = current.setdefault("frames", [])
-            assert isinstance(stack, list)
-            stack.insert(0, f"{frame.group(3)} ({frame.group(1)}:{frame.group(2)})")
-        if current.get("has_traceback") and (last := _RAISED.match(stripped)) and not stripped.startswith(("File ", "Traceback")):
-            current["message"] = mask(last.group(0))[:2000]
-        if match := _KEY.match(line):
-            _fill(current, match.group(1), match.group(2).strip())
+            if stripped and stripped != "<NO_OTHER_FAILURES>" and not _is_border(stripped):
+                return  # not torchrun's block
+        else:
+            if stripped and not _is_border(stripped):
+                current["end_line"] = number
+            body.append(line)
+        used.add(number)
     if current is not None:
-        out.append((current, members))
-    return [(row, m) for row, m in out if row.get("exit_code") is not None or row.get("rank") is not None]
+        yield _item(current, body)
 
 
-def _exception(row: dict[str, object]) -> dict[str, object]:
-    """The traceback that a failure block carries of its worker."""
-    kind, _, message = str(row.get("message") or "").partition(": ")
-    frames = row["frames"]
-    assert isinstance(frames, list)
-    kept = {k: row.get(k) for k in ("line_no", "end_line", "time_raw_ns", "time_kind", *_HINTS, "rank", "pid")}
-    return kept | {"kind": "python", "type": kind, "message": message, "signature": classify(kind, message), "frames": "\n".join(frames)}
+def _item(row: Row, body: list[str]) -> tuple[Row, Row | None]:
+    trace: list[str] = []
+    for line in body:
+        match = None if trace else _KEY.match(line)
+        if match is not None:
+            _fill(row, match.group(1), match.group(2).strip())
+            if match.group(1) == "traceback":
+                trace = [match.group(2)]
+        elif trace:
+            trace.append(line)
+    exception = _exception(trace) if row.get("has_traceback") else None
+    if exception is None:
+        return row, None
+    row["message"] = f"{exception['type']}: {exception['message']}"
+    own = {k: row.get(k) for k in ("line_no", "end_line", "rank", "pid", "time_raw_ns", "time_kind")}
+    return row, {**{k: v for k, v in own.items() if v is not None}, **exception}
 
 
-def _fill(row: dict[str, object], key: str, value: str) -> None:
-    if key == "time" and row.get("time_raw_ns") is None:
-        try:
-            moment = datetime.strptime(value, "%Y-%m-%d_%H:%M:%S").replace(tzinfo=UTC)
-        except ValueError:
-            return
-        row["time_raw_ns"], row["time_kind"] = int(moment.timestamp()) * 10**9, "local-unzoned"
+def _exception(trace: list[str]) -> Row | None:
+    """The last exception of an indented traceback."""
+    frames: list[Frame] = []
+    kind, message = "", list[str]()
+    for line in trace[1:]:
+        if line.strip().startswith("Traceback (most recent call last)"):
+            frames, kind, message = [], "", []
+        elif not kind and (frame := frame_of(line)):
+            frames.append(frame)
+        elif not kind and len(line) - len(line.lstrip()) <= 2 and (match := _RAISED.match(line.strip())):
+            kind, message = match.group(1), [match.group(2) or ""]
+        elif kind and line.strip() and not _is_border(line.strip()):
+            message.append(line.strip())
+    if not kind:
+        return None
+    said = "\n".join(message)
+    return {
+        "kind": "python",
+        "type": kind,
+        "message": mask(said)[:2000],
+        "signature": classify(kind, said),
+        "frame": user_frame(frames),
+        "frames": joined(frames),
+    }
+
+
+def _fill(row: Row, key: str, value: str) -> None:
+    if key == "time":
+        row["time_raw_ns"] = _moment(value, "%Y-%m-%d_%H:%M:%S")
+        row["time_kind"] = "local-unzoned" if row["time_raw_ns"] is not None else None
     elif key == "host":
-        row.setdefault("host", value[:128])
+        row["host"] = value[:128]
     elif key == "rank" and (match := _RANK.match(value)):
         row["rank"], row["local_rank"] = int(match.group(1)), int(match.group(2))
     elif key == "exitcode" and (exit_match := _EXIT.match(value)):
@@ -215,22 +192,207 @@ def _fill(row: dict[str, object], key: str, value: str) -> None:
         row["signal"] = exit_match.group(3) or _NUMBERS.get(-int(exit_match.group(1)))
     elif key == "traceback":
         row["has_traceback"] = value.startswith("Traceback")
-        row["message"] = value[:400]
+        row["message"] = mask(value)[:400]
+
+
+def _moment(text: str, form: str) -> int | None:
+    try:
+        return int(datetime.strptime(text, form).replace(tzinfo=UTC).timestamp()) * 10**9
+    except ValueError:
+        return None
+
+
+def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
+    """Rows of lines that stand for themselves or with the one below, and the numbers of all lines that are understood."""
+    rows: list[Row] = []
+    numbers: list[int] = []
+    if not hits.height:
+        return rows, numbers
+    prefixed = load("c10d_prefix").extract(hits["text"]).frames
+    told = [f.select("row", "message") for f in prefixed.values() if f.height]
+    heads = pl.concat(told) if told else pl.DataFrame(schema={"row": pl.UInt32(), "message": pl.String()})
+    lines = hits.with_row_index("row").join(heads, on="row", how="left").sort("row")
+    message = pl.coalesce("message", pl.col("text").str.replace(_LOGGING, "")).str.strip_chars(" \t")
+    lines = lines.with_columns(message=message)
+    found = load("launcher").extract(lines["message"])
+    open_rank: Row | None = None
+    events = [(r, kind) for kind, frame in found.frames.items() for r in frame.iter_rows(named=True)]
+    base = lines.select("line_no", "text", *HINTS).rows(named=True)
+    for values, kind in sorted(events, key=lambda e: int(str(e[0]["row"]))):
+        hit = base[int(str(values["row"]))]
+        number = int(str(hit["line_no"]))
+        if kind == "got_signal" and str(hit["text"]).startswith("torch."):
+            rows += _rows(kind, values, hit)  # the line stays with the traceback that it ends
+            continue
+        numbers.append(number)
+        if kind in _PARTS:
+            # Open MPI and Hydra name the process in one line and its end in another.
+            near = open_rank is not None and number - int(str(open_rank["end_line"])) <= 4
+            if open_rank is None or not near:
+                open_rank = {**_base(hit), "kind": "failure", "end_line": number}
+                rows.append(open_rank)
+            open_rank["end_line"] = number
+            open_rank.update(_part(kind, values))
+            continue
+        found_rows = _rows(kind, values, hit)
+        if kind in ("mpi_signal_wrapped", "mpi_abort") and found_rows:
+            numbers += _wrapped(found_rows[0], number, text)
+        rows += found_rows
+    return [r for r in rows if len(r) > 3], numbers
+
+
+_PARTS = frozenset({"mpi_process", "mpi_exit", "hydra", "hydra_pid", "hydra_signal", "hydra_exit"})
+_BELOW = re.compile(r"^\s*(?:signal ([0-9]{1,3})|with errorcode (-?[0-9]{1,5}))\b")
+
+
+def _wrapped(row: Row, number: int, text: Text) -> list[int]:
+    """Open MPI wraps its lines at 74 characters: the signal or error code stands below."""
+    below = text.lines.filter(pl.col("line_no").is_between(number + 1, number + 2)).select("line_no", "text").rows()
+    for line_no, line in below:
+        if match := _BELOW.match(str(line)):
+            _end(row, signal=match.group(1), code=match.group(2))
+            row["end_line"] = line_no
+            return [line_no]
+    return []
+
+
+def _base(hit: Row) -> Row:
+    return {"line_no": hit["line_no"], **{h: hit[h] for h in HINTS}, "message": mask(str(hit["text"]).strip())[:400]}
+
+
+def _end(row: Row, *, signal: str | None = None, code: str | None = None) -> None:
+    """Fill exit code and signal from either, as torchrun prints them: a negative code is a signal."""
+    if signal is not None:
+        name = signal.removeprefix("Signals.")
+        number = int(name) if name.isdigit() else _SIGNALS.get(name)
+        row["signal"] = _NUMBERS.get(number, name) if number is not None else name
+        if number is not None:
+            row["exit_code"] = -number
+    elif code is not None:
+        number = int(code)
+        # A shell and Hydra print 128 + the signal.
+        row["exit_code"] = 128 - number if 128 < number < 160 else number
+        row["signal"] = _NUMBERS.get(number - 128) if number > 128 else _NUMBERS.get(-number)
+
+
+def _number(value: object) -> int | None:
+    return int(str(value)) if value is not None else None
+
+
+def _part(kind: str, values: Row) -> Row:
+    out: Row = {}
+    if kind == "mpi_process":
+        out["rank"] = _number(values["rank"])
+    elif kind == "hydra_pid":
+        out = {"pid": _number(values["pid"]), "host": values["host"]}
+        if values["rank"] is not None:
+            out["rank"] = _number(values["rank"])
+    elif kind == "hydra_signal":
+        _end(out, signal=str(values["signal"]))
+    elif kind in ("mpi_exit", "hydra_exit"):
+        _end(out, code=str(values["exit_code"]))
+    return out
+
+
+#: Kinds of ``launcher.lark`` that make one row as they are, with their word in the table.
+_KINDS = {
+    "failed": "failed",
+    "closing": "closing-signal",
+    "forced": "closing-signal",
+    "death_signal": "launcher-signal",
+    "got_signal": "launcher-signal",
+    "restart": "restart",
+    "cancelled": "scheduler",
+    "node_failure": "scheduler",
+    "oom_kill": "scheduler-oom",
+    "memory_limit": "scheduler-oom",
+    "step_note": "scheduler-note",
+    "mpi_signal": "failure",
+    "mpi_signal_wrapped": "failure",
+    "mpi_abort": "failure",
+    "shell": "shell",
+}
+
+
+def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
+    base = _base(hit)
+    if kind == "task":
+        return [base | row for row in _tasks(values)]
+    if kind not in _KINDS:
+        return []
+    row: Row = base | {"kind": _KINDS[kind], "pid": _number(values.get("pid")), "rank": _number(values.get("rank"))}
+    row["local_rank"] = _number(values.get("local_rank"))
+    row["host"] = values.get("host") or values.get("hosts")
+    if kind in ("closing", "forced", "death_signal", "got_signal"):
+        _end(row, signal=str(values["signal"]))
+        row.pop("exit_code", None)
+    elif kind == "shell":
+        _end(row, signal=_FATES[str(values["fate"])])
+    elif values.get("signal") is not None:
+        _end(row, signal=str(values["signal"]))
+    elif values.get("exit_code") is not None:
+        row["exit_code"] = _number(values["exit_code"])
+        row["signal"] = _NUMBERS.get(-int(str(values["exit_code"])))
+    if values.get("at") is not None and row["time_raw_ns"] is None:
+        row["time_raw_ns"] = _moment(str(values["at"]), "%Y-%m-%dT%H:%M:%S")
+        row["time_kind"] = "local-unzoned" if row["time_raw_ns"] is not None else None
+    return [row]
+
+
+def _tasks(values: Row) -> Iterator[Row]:
+    """Tasks of srun; with one task per GPU a task's number is the rank, which the identity view decides."""
+    state = str(values["state"])
+    host = str(values["host"])
+    end: Row = {}
+    if match := _EXITED.search(state):
+        _end(end, code=match.group(1))
+    for word, signal in _FATES.items():
+        if word in state:
+            _end(end, signal=signal)
+    single = host if not any(c in host for c in "[,") else None
+    for task in _expand(str(values["tasks"])):
+        yield {"kind": "task", "host": single, "rank": task, **end}
+
+
+def _expand(tasks: str) -> list[int]:
+    """``3,5-7`` as numbers."""
+    out: list[int] = []
+    for part in tasks.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and len(first) < 8:
+            stop = int(last) if last.isdigit() and len(last) < 8 else int(first)
+            out.extend(range(int(first), min(stop, int(first) + _MOST_TASKS) + 1))
+    return out[:_MOST_TASKS]
 
 
 FORMAT = TextFormat(
     name="launcher-log",
-    title="torchrun, srun and mpirun on the end of workers",
+    title="torchrun, srun, mpirun and the shell on the end of workers",
     tables=("worker_exits", "exceptions"),
     anchors=(
         "failed (exitcode:",
-        "closing signal SIG",
+        " closing signal SIG",
+        "forcefully exiting via",
+        " death signal",
         "got signal: ",
+        "worker group failed",
+        "Worker group FAILED",
         "Failures:",
         "Root Cause (first observed failure)",
-        "srun: error: ",
+        "no error file defined for parent",
+        "Setting OMP_NUM_THREADS environment variable",
+        "srun: ",
         "slurmstepd: error: ",
+        " CANCELLED AT ",
         "noticed that process rank",
+        "MPI_ABORT was invoked on rank",
+        "Process name: [[",
+        "Exit code: ",
+        "BAD TERMINATION OF ONE OF YOUR",
+        " RUNNING AT ",
+        "KILLED BY SIGNAL: ",
+        "EXIT CODE: ",
+        ": line ",
     ),
     read=_read,
     priority=20,

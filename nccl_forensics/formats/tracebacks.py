@@ -17,9 +17,8 @@ from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.writers import WriterLines, near_hits
 
-_WRITER = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
-_HINTS = (*_WRITER, "time_raw_ns", "time_kind")
 _START = "Traceback (most recent call last):"
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
@@ -53,6 +52,8 @@ _SIGNALS = {
     "Floating point exception": "SIGFPE",
     "Illegal instruction": "SIGILL",
 }
+#: What torchrun's own traceback ends with when it is told to stop.
+_LAUNCHER_END = "SignalException: Process "
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}[:<][0-9]{1,5})")
 #: Messages name their writer by its rank in the group; in the default group that is the global rank.
 _OWN_RANK = re.compile(r"\[PG (?:ID )?0 (?:PG GUID 0(?:\(default_pg\))? )?Rank ([0-9]{1,7})\]")
@@ -89,7 +90,7 @@ class _Found:
 
 def _read(text: Text) -> Reading:
     found = _Found()
-    for lines in _writers(text.lines):
+    for lines in near_hits(text.lines, _REACH):
         _scan(lines, found)
     found.rows.sort(key=lambda r: int(str(r["line_no"])))
     found.reports.sort(key=lambda r: int(str(r["line_no"])))
@@ -102,36 +103,7 @@ def _read(text: Text) -> Reading:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Lines of one writer near the starts, in order; ``starts`` are positions of hits."""
-
-    numbers: list[int]
-    texts: list[str]
-    starts: list[int]
-    hints: dict[str, object]
-
-
-def _writers(lines: pl.DataFrame) -> Iterator[_Lines]:
-    starts = lines["hit"].arg_true().to_list()
-    keep: list[tuple[int, int]] = []
-    for start in starts:
-        last = min(lines.height, start + _REACH)
-        if keep and start <= keep[-1][1]:
-            keep[-1] = (keep[-1][0], last)
-        else:
-            keep.append((start, last))
-    if not keep:
-        return
-    near = pl.concat([lines.slice(a, b - a) for a, b in keep])
-    for part in near.partition_by(list(_WRITER), maintain_order=True):
-        positions = part["hit"].arg_true().to_list()
-        if positions:
-            hints = part.row(positions[0], named=True)
-            yield _Lines(part["line_no"].to_list(), part["text"].to_list(), positions, {h: hints[h] for h in _HINTS})
-
-
-def _scan(lines: _Lines, found: _Found) -> None:
+def _scan(lines: WriterLines, found: _Found) -> None:
     aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
     for at in lines.starts:
         number, text = lines.numbers[at], lines.texts[at].strip()
@@ -164,7 +136,7 @@ def _scan(lines: _Lines, found: _Found) -> None:
                 continue
             row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal"}
             found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
-        elif _RAISED_FROM.match(text):
+        elif _RAISED_FROM.match(text) or _LAUNCHER_END in text:
             found.used.add(number)
 
 
@@ -175,7 +147,7 @@ class _Block:
     said: list[dict[str, object]]
 
 
-def _traceback(lines: _Lines, at: int) -> _Block:
+def _traceback(lines: WriterLines, at: int) -> _Block:
     """A traceback with all that are chained to it, from its heading on."""
     heading = lines.texts[at]
     indent = len(heading) - len(heading.lstrip())
@@ -223,7 +195,7 @@ def _traceback(lines: _Lines, at: int) -> _Block:
     return _Block(_row(chains), members, list(_said("\n".join(f"{k}: {m}" for _, k, m in chains))))
 
 
-def _ends(lines: _Lines, index: int, line: str, taken: int) -> bool:
+def _ends(lines: WriterLines, index: int, line: str, taken: int) -> bool:
     """Whether a message ends before this line."""
     if _NEW.match(line):
         return True
@@ -264,7 +236,7 @@ def _brief(message: str) -> str:
     return "\n".join(kept).rstrip()
 
 
-def _terminate(lines: _Lines, at: int, thrown: str | None) -> tuple[dict[str, object], list[int], list[dict[str, object]]]:
+def _terminate(lines: WriterLines, at: int, thrown: str | None) -> tuple[dict[str, object], list[int], list[dict[str, object]]]:
     """A C++ terminate block: its message may have several lines, and lines of other writers may stand before it."""
     members, message = [lines.numbers[at]], list[str]()
     index = at + 1
@@ -362,6 +334,7 @@ FORMAT = TextFormat(
     anchors=(
         "Traceback (most recent call last):",
         "terminate called ",
+        "SignalException: Process ",
         "Exception raised from ",
         "frame #",
         "C++ CapturedTraceback:",

@@ -139,7 +139,10 @@ TABLES: tuple[Table, ...] = (
             **LINE,
             **TIME,
             **HINT,
-            "kind": (S, "failed, root-cause, failure, task, shell, closing-signal, launcher-signal, scheduler, scheduler-oom"),
+            "kind": (
+                S,
+                "failed, root-cause, failure, task, shell, closing-signal, launcher-signal, restart, scheduler, scheduler-oom, scheduler-note",
+            ),
             "rank": (I32, "global rank"),
             "local_rank": (I32, ""),
             "host": (S, ""),

@@ -1,0 +1,214 @@
+"""What launchers say about the end of workers."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.grammar import load
+from nccl_forensics.reading import SourceReading, read_source
+from tests.corpus import ROOT, corpus
+
+MESSAGES = (ROOT / "fixtures" / "framework" / "launcher_messages.txt").read_text().rstrip("\n").split("\n")
+FIELDS = ("kind", "rank", "local_rank", "host", "pid", "exit_code", "signal", "time_raw_ns")
+
+
+def read(text: str) -> SourceReading:
+    return read_source(text.encode() + b"\n")
+
+
+def rows(text: str) -> list[dict[str, object]]:
+    frame = read(text).frames.get("worker_exits")
+    return [] if frame is None else [{k: r[k] for k in FIELDS if r[k] is not None} for r in frame.to_dicts()]
+
+
+def test_lark_and_the_columns_read_the_messages_alike():
+    grammar = load("launcher")
+    extraction = grammar.extract(pl.Series(MESSAGES))
+    unknown = []
+    for number, message in enumerate(MESSAGES):
+        parsed = grammar.parse(message)
+        if parsed is None:
+            unknown.append(message)
+            continue
+        [columns] = extraction.frames[parsed[0]].filter(pl.col("row") == number).drop("row").to_dicts()
+        assert columns == parsed[1]
+    assert unknown == ["Something new that nobody knows"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "E1121 00:11:33.863000 20389 torch/distributed/elastic/multiprocessing/api.py:1002] " + MESSAGES[0],
+            {"kind": "failed", "exit_code": -9, "signal": "SIGKILL", "local_rank": 2, "pid": 20416},
+        ),
+        (
+            "ERROR:torch.distributed.elastic.multiprocessing.api:" + MESSAGES[0],
+            {"kind": "failed", "exit_code": -9, "signal": "SIGKILL", "local_rank": 2, "pid": 20416},
+        ),
+        (MESSAGES[1], {"kind": "failed", "exit_code": 1, "pid": 123}),
+        (
+            "WARNING:torch.distributed.elastic.multiprocessing.api:" + MESSAGES[2],
+            {"kind": "closing-signal", "signal": "SIGTERM", "pid": 20414},
+        ),
+        (MESSAGES[3], {"kind": "closing-signal", "signal": "SIGKILL", "pid": 20414}),
+        (MESSAGES[4], {"kind": "closing-signal", "signal": "SIGKILL", "pid": 20414}),
+        (MESSAGES[5], {"kind": "launcher-signal", "signal": "SIGTERM"}),
+        (MESSAGES[6], {"kind": "launcher-signal", "signal": "SIGTERM"}),
+        (MESSAGES[7], {"kind": "launcher-signal", "signal": "SIGTERM", "pid": 2245}),
+        (MESSAGES[8], {"kind": "restart"}),
+        ("srun: error: node3: task 12: Killed", {"kind": "task", "host": "node3", "rank": 12, "exit_code": -9, "signal": "SIGKILL"}),
+        (
+            "srun: error: node3: task 0: Exited with exit code 139",
+            {"kind": "task", "host": "node3", "rank": 0, "exit_code": -11, "signal": "SIGSEGV"},
+        ),
+        ("srun: error: node3: task 7: Out Of Memory", {"kind": "task", "host": "node3", "rank": 7, "exit_code": -9, "signal": "SIGKILL"}),
+        (MESSAGES[14], {"kind": "scheduler", "host": "n1", "time_raw_ns": 1795219200 * 10**9}),
+        (MESSAGES[15], {"kind": "scheduler", "host": "n1", "time_raw_ns": 1795219200 * 10**9}),
+        (MESSAGES[17], {"kind": "scheduler-oom"}),
+        (MESSAGES[18], {"kind": "scheduler-oom"}),
+        (MESSAGES[20], {"kind": "scheduler", "host": "n2"}),
+        (MESSAGES[21], {"kind": "scheduler-note"}),
+        (MESSAGES[23], {"kind": "failure", "rank": 3, "pid": 12345, "host": "n1", "exit_code": -9, "signal": "SIGKILL"}),
+        (MESSAGES[33], {"kind": "shell", "pid": 12345, "exit_code": -9, "signal": "SIGKILL"}),
+        (MESSAGES[34], {"kind": "shell", "pid": 12345, "exit_code": -11, "signal": "SIGSEGV"}),
+    ],
+)
+def test_a_line_that_stands_for_itself(line: str, expected: dict[str, object]):
+    assert rows(line) == [expected]
+
+
+def test_several_tasks_of_several_hosts_are_one_row_each_without_a_host():
+    assert [(r["rank"], r["exit_code"], r.get("host")) for r in rows(MESSAGES[10])] == [(8, 1, None), (9, 1, None), (12, 1, None)]
+
+
+def test_open_mpis_wrapped_line_is_read_with_the_one_below():
+    text = MESSAGES[24] + "\nsignal 11 (Segmentation fault)."
+    assert rows(text) == [{"kind": "failure", "rank": 3, "pid": 12345, "host": "n1", "exit_code": -11, "signal": "SIGSEGV"}]
+    assert read(text).foreign == 0
+
+
+def test_an_mpi_abort_tells_rank_and_code():
+    assert rows(MESSAGES[25] + "\nwith errorcode 7.") == [{"kind": "failure", "rank": 2, "exit_code": 7}]
+
+
+def test_open_mpis_process_name_tells_the_rank():
+    text = "mpirun detected that one or more processes exited with non-zero status\n\n  Process name: [[24154,1],3]\n  Exit code:    1"
+    assert rows(text) == [{"kind": "failure", "rank": 3, "exit_code": 1}]
+
+
+def test_hydras_block_is_one_row():
+    block = "===\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 3 PID 1234 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n==="
+    assert rows(block) == [{"kind": "failure", "rank": 3, "pid": 1234, "host": "node1", "exit_code": -9, "signal": "SIGKILL"}]
+
+
+BLOCK = """============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-21_00:11:47
+  host      : node-a
+  rank      : 8 (local_rank: 0)
+  exitcode  : -15 (pid: 20748)  (SIGTERM)
+  error_file: /tmp/x/attempt_0/0/error.json
+  traceback : Traceback (most recent call last):
+    File "/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 367, in wrapper
+      return f(*args, **kwargs)
+             ^^^^^^^^^^^^^^^^^^
+    File "/home/u/train.py", line 37, in sync
+      dist.all_reduce(flat)
+  RuntimeError: bad shard
+  password=hunter2
+
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_00:11:47
+  host      : node-a
+  rank      : 9 (local_rank: 1)
+  exitcode  : -9 (pid: 20749)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 20749
+============================================================"""
+
+
+def test_a_failure_block_gives_a_row_for_each_worker():
+    assert rows(BLOCK) == [
+        {
+            "kind": "failure",
+            "rank": 8,
+            "local_rank": 0,
+            "host": "node-a",
+            "pid": 20748,
+            "exit_code": -15,
+            "signal": "SIGTERM",
+            "time_raw_ns": 1795219907 * 10**9,
+        },
+        {
+            "kind": "root-cause",
+            "rank": 9,
+            "local_rank": 1,
+            "host": "node-a",
+            "pid": 20749,
+            "exit_code": -9,
+            "signal": "SIGKILL",
+            "time_raw_ns": 1795219907 * 10**9,
+        },
+    ]
+
+
+def test_every_line_of_a_failure_block_is_a_record_line():
+    reading = read("before\n" + BLOCK + "\nafter")
+    assert (reading.records, reading.foreign, reading.gap_lines) == (29, 2, 0)
+
+
+def test_the_traceback_of_a_failure_block_is_an_exception_of_that_rank():
+    [found] = read(BLOCK).frames["exceptions"].to_dicts()
+    assert (found["rank"], found["pid"], found["type"], found["frame"]) == (8, 20748, "RuntimeError", "sync (train.py:37)")
+    assert found["message"] == "bad shard\npassword=***"
+    exits = read(BLOCK).frames["worker_exits"]
+    assert exits["has_traceback"].to_list() == [True, False]
+    assert exits["message"][0].startswith("RuntimeError: bad shard")
+
+
+def test_a_lone_root_cause_is_read():
+    text = BLOCK.replace(BLOCK[BLOCK.index("[1]:") : BLOCK.index("---", BLOCK.index("[1]:"))], "  <NO_OTHER_FAILURES>\n")
+    assert [(r["kind"], r["rank"]) for r in rows(text)] == [("root-cause", 9)]
+    assert read(text).foreign == 0
+
+
+def test_blocks_of_two_agents_that_interleave_are_kept_apart():
+    other = BLOCK.replace("node-a", "node-b").replace("rank      : 8", "rank      : 16").replace("rank      : 9", "rank      : 17")
+    mixed = [line for a, b in zip(BLOCK.split("\n"), other.split("\n"), strict=True) for line in ("0: " + a, "1: " + b)]
+    assert sorted((str(r["host"]), r["rank"]) for r in rows("\n".join(mixed))) == [
+        ("node-a", 8),
+        ("node-a", 9),
+        ("node-b", 16),
+        ("node-b", 17),
+    ]
+
+
+def test_the_word_failures_alone_makes_no_row():
+    reading = read("Failures:\nnone so far\n[1]:\n  rank      : 1 (local_rank: 1)")
+    assert "worker_exits" not in reading.frames
+
+
+def test_launcher_logs_of_the_lab_leave_nothing_unread():
+    paths = sorted(corpus("lab").glob("*/evidence/logs/torchrun.log"))
+    assert paths
+    for path in paths:
+        if not path.stat().st_size:
+            continue
+        reading = read_source(path.read_bytes())
+        blank = sum(1 for line in path.read_text().split("\n") if not line.strip())
+        assert reading.gap_lines == 0, path
+        assert reading.unmodelled == 0, path
+        assert reading.foreign <= blank, path
+
+
+def test_the_end_of_a_real_slurm_job_is_read():
+    frame = read_source(corpus("public/corigpu-mpi-cuda-segv/evidence/slurm-405737.out").read_bytes()).frames["worker_exits"]
+    ends = frame.filter(pl.col("kind") == "task").select("host", "rank", "signal").rows()
+    assert ends == [("cgpu12", 0, "SIGSEGV"), ("cgpu12", 1, "SIGTERM")]
