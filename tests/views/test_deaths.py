@@ -1,0 +1,191 @@
+"""How each rank ended: by its own fault, as a consequence, or without a word."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.views.deaths import endings
+from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+
+def left(code: int | None, rank: int | None = 2, **more: object) -> pl.LazyFrame:
+    """What a launcher says of one worker."""
+    return table("worker_exits", {"kind": "failure", "rank": rank, "exit_code": code, "line_no": 30} | more)
+
+
+def raised(signature: str, rank: int | None = 2, line: int = 10, **more: object) -> dict[str, object]:
+    kind = {"type": "RuntimeError", "message": "text", "frame": "step (train.py:9)", "frames": "step (train.py:9)"}
+    return {"signature": signature, "rank": rank, "line_no": line, "source_id": 5} | kind | more
+
+
+def ended(
+    exits: pl.LazyFrame | None = None,
+    *exceptions: dict[str, object],
+    processes: pl.LazyFrame | None = None,
+    sources: pl.LazyFrame | None = None,
+    comms: pl.LazyFrame | None = None,
+) -> list[dict[str, object]]:
+    return endings(exits, table("exceptions", *exceptions) if exceptions else None, processes, sources, comms).collect().to_dicts()
+
+
+# ---- exit codes and signals ----
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "own", "signal"),
+    [
+        (-9, "killed", True, "SIGKILL"),
+        (-11, "segfault", True, "SIGSEGV"),
+        (-7, "bus-error", True, "SIGBUS"),
+        (-8, "fpe", True, "SIGFPE"),
+        (-4, "illegal", True, "SIGILL"),
+        (-6, "abort", True, "SIGABRT"),
+        (-15, "terminated", False, "SIGTERM"),
+        (-2, "terminated", False, "SIGINT"),
+        (-1, "terminated", False, "SIGHUP"),
+        (3, "exit", True, None),
+        (0, "clean", False, None),
+    ],
+)
+def test_an_exit_code_alone_tells_faults_from_terminations(code: int, kind: str, own: bool, signal: str | None) -> None:
+    [one] = ended(left(code))
+    assert (one["rank"], one["kind"], one["own"], one["signal"]) == (2, kind, own, signal)
+    assert (one["source_id"], one["line_no"]) == (0, 30)
+
+
+@pytest.mark.parametrize("kind", ["closing-signal", "launcher-signal", "scheduler"])
+def test_what_a_launcher_does_to_a_worker_is_no_ending_of_its_own(kind: str) -> None:
+    assert ended(left(-9, kind=kind)) == []
+
+
+# ---- exceptions ----
+
+
+def test_an_exception_of_its_own_beats_the_launchers_signal_and_both_are_cited() -> None:
+    [one] = ended(left(-6), raised("user"))
+    assert (one["kind"], one["own"], one["type"], one["frame"]) == ("exception", True, "RuntimeError", "step (train.py:9)")
+    assert (one["line_no"], one["exc_source_id"], one["exc_line_no"]) == (30, 5, 10)
+
+
+@pytest.mark.parametrize("signature", ["gloo-closed", "nccl-timeout", "monitored-barrier", "store-timeout", "nccl-remote"])
+@pytest.mark.parametrize("code", [1, -6, -9])
+def test_who_says_that_another_rank_went_away_is_a_victim_however_it_ended(signature: str, code: int) -> None:
+    [one] = ended(left(code), raised(signature))
+    assert (one["kind"], one["own"]) == ("victim", False)
+
+
+def test_a_segfault_after_a_closed_connection_is_still_a_fault_of_its_own() -> None:
+    [one] = ended(left(-11), raised("gloo-closed"))
+    assert (one["kind"], one["own"]) == ("segfault", True)
+
+
+def test_the_exception_with_a_cause_of_its_own_speaks_whatever_came_first() -> None:
+    [one] = ended(None, raised("gloo-closed", line=10), raised("user", line=20), raised("nccl-timeout", line=30))
+    assert (one["kind"], one["exc_line_no"]) == ("exception", 20)
+
+
+def test_of_two_exceptions_of_its_own_the_first_speaks() -> None:
+    [one] = ended(None, raised("user", line=10), raised("cuda-oom", line=20))
+    assert (one["kind"], one["exc_line_no"]) == ("exception", 10)
+
+
+@pytest.mark.parametrize(
+    ("signature", "kind"),
+    [
+        ("cuda-oom", "out-of-memory"),
+        ("host-oom", "out-of-memory"),
+        ("cuda-error", "gpu"),
+        ("nccl-cuda", "gpu"),
+        ("ddp-unused", "ddp-unused"),
+    ],
+)
+def test_a_known_text_names_its_kind(signature: str, kind: str) -> None:
+    [one] = ended(None, raised(signature))
+    assert (one["kind"], one["own"]) == (kind, True)
+
+
+def test_an_unknown_text_raised_inside_torch_distributed_blames_no_line_of_the_program() -> None:
+    [one] = ended(None, raised("user", frames="all_reduce (torch/distributed/distributed_c10d.py:1)\nstep (train.py:9)"))
+    assert (one["kind"], one["own"]) == ("victim", False)
+
+
+def test_a_bare_signal_leaves_the_word_to_the_launcher() -> None:
+    [one] = ended(left(-11), raised("signal"))
+    assert (one["kind"], one["own"]) == ("segfault", True)
+
+
+def test_the_launchers_block_speaks_where_no_traceback_is_found() -> None:
+    [one] = ended(left(1, has_traceback=True, message="ValueError: bad batch"))
+    assert (one["kind"], one["type"], one["message"]) == ("exception", "ValueError", "bad batch")
+
+
+# ---- whose it was ----
+
+PEOPLE = rows(PROCESSES_SCHEMA, *[{"rank": r, "host": "node1", "pid": 100 + r, "local_rank": r} for r in range(4)])
+
+
+@pytest.mark.parametrize("who", [{"pid": 103}, {"local_rank": 3}], ids=["by pid", "by local rank"])
+def test_an_ending_without_a_rank_is_brought_to_its_process(who: dict[str, object]) -> None:
+    [one] = ended(left(-9, rank=None, **who), processes=PEOPLE)
+    assert (one["rank"], one["host"], one["pid"]) == (3, "node1", 103)
+
+
+def test_a_local_rank_that_two_hosts_have_names_nobody() -> None:
+    two = rows(PROCESSES_SCHEMA, *[{"rank": r, "host": f"node{r}", "pid": 100 + r, "local_rank": 0} for r in range(2)])
+    assert ended(left(-9, rank=None, local_rank=0), processes=two) == []
+
+
+def test_a_process_of_unknown_rank_keeps_its_pid() -> None:
+    [one] = ended(left(-9, rank=None, pid=999))
+    assert (one["rank"], one["pid"], one["kind"]) == (None, 999, "killed")
+
+
+def test_an_exception_belongs_to_the_rank_of_its_source() -> None:
+    sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 5, "rank": 1})
+    [one] = ended(None, raised("user", rank=None), sources=sources)
+    assert one["rank"] == 1
+    assert ended(None, raised("user", rank=None, hint_rank=1, hint_scope="local")) == []
+
+
+# ---- without a word ----
+
+
+def members(*ended_as: str | None) -> pl.LazyFrame:
+    return rows(
+        COMMS_SCHEMA,
+        *[
+            {
+                "rank": r,
+                "nranks": len(ended_as),
+                "host": "node1",
+                "pid": 100 + r,
+                "comm_key": "0xc0",
+                "completed": True,
+                "ended": how,
+                "source_id": r,
+                "line_no": 4,
+            }
+            for r, how in enumerate(ended_as)
+        ],
+    )
+
+
+DOWN = "destroy-complete"
+
+
+def test_the_one_that_never_took_its_communicator_down_has_vanished() -> None:
+    [one] = ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE)
+    assert (one["rank"], one["kind"], one["own"], one["source_id"], one["line_no"]) == (2, "vanished", True, 2, 4)
+
+
+def test_a_rank_whose_end_is_known_has_not_vanished() -> None:
+    [one] = ended(left(-9), comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE)
+    assert one["kind"] == "killed"
+
+
+@pytest.mark.parametrize("how", [(DOWN,) * 4, (None,) * 4, (DOWN, DOWN, None, None)], ids=["all down", "none down", "half down"])
+def test_where_no_single_one_stands_out_nobody_has_vanished(how: tuple[str | None, ...]) -> None:
+    assert ended(comms=members(*how), processes=PEOPLE) == []

@@ -1,0 +1,213 @@
+"""Ranks that hold the others up: each kind of stall from the smallest evidence that shows it."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.views.deaths import DEATHS
+from nccl_forensics.views.divergence import divergences
+from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.stalls import stalls
+from nccl_forensics.views.waits import BLOCKERS
+from tests.rules.host_frames import table
+from tests.views.frames import operations, progress, rows
+
+
+def blocker(rank: int = 2, kind: str = "behind", **more: object) -> pl.LazyFrame:
+    row = {"rank": rank, "kind": kind, "waiters": [0, 1], "domain": "fr", "group_key": "pg:0", "seq": 6, "op": "all_reduce", "source_id": 0}
+    return rows(BLOCKERS, row | {"record": "entries[5]"} | more)
+
+
+def standing(witness: str = "stack", **places: str) -> pl.LazyFrame:
+    """What ranks did last: r2="lock" is rank 2 in a lock."""
+    return rows(
+        LAST_CALLS,
+        *[
+            {
+                "rank": int(name[1:]),
+                "place": place,
+                "op": "all_reduce" if place == "collective" else "send" if place == "p2p" else None,
+                "user_frame": f"step (train.py:{name[1:]})",
+                "moved": False,
+                "witness": witness,
+                "reason": "frame 0",
+                "source_id": 7,
+                "line_no": int(name[1:]),
+            }
+            for name, place in places.items()
+        ],
+    )
+
+
+def found(
+    blockers: pl.LazyFrame | None = None,
+    states: pl.LazyFrame | None = None,
+    endings: pl.LazyFrame | None = None,
+    reports: pl.LazyFrame | None = None,
+    parted: pl.LazyFrame | None = None,
+    ops: pl.LazyFrame | None = None,
+    reached: pl.LazyFrame | None = None,
+) -> list[tuple[object, ...]]:
+    frame = stalls(blockers, states, endings, reports, parted, ops, reached).collect()
+    return frame.select("rank", "cause", "confidence", "seen_by").rows()
+
+
+# ---- a rank that progress singles out, by what its stack shows ----
+
+
+@pytest.mark.parametrize(
+    ("place", "cause", "confidence"),
+    [
+        ("data-loader", "input-stall", "high"),
+        ("lock", "host-stall", "high"),
+        ("checkpoint", "host-stall", "high"),
+        ("user-code", "host-stall", "high"),
+        ("evaluation", "host-stall", "high"),
+        ("cuda-sync", "gpu-stall", "low"),
+        ("backward", "host-stall", "low"),
+        ("collective", "group-deadlock", "low"),
+        ("p2p", "p2p-deadlock", "medium"),
+        ("rendezvous", "host-stall", "medium"),
+    ],
+)
+def test_the_stack_of_the_rank_that_is_behind_names_the_cause(place: str, cause: str, confidence: str) -> None:
+    assert found(blocker(), standing(r0="collective", r1="collective", r2=place)) == [(2, cause, confidence, "progress")]
+
+
+def test_a_partner_in_p2p_makes_the_deadlock_sure() -> None:
+    frame = stalls(blocker(), standing(r0="collective", r1="p2p", r2="p2p"), None, None, None, None, None).collect()
+    assert frame.select("rank", "cause", "confidence", "partners").rows() == [(2, "p2p-deadlock", "high", [1])]
+
+
+def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
+    [row] = stalls(blocker(), standing(r2="lock"), None, None, None, None, None).collect().to_dicts()
+    assert (row["stack_source_id"], row["stack_line_no"], row["source_id"], row["record"]) == (7, 2, 0, "entries[5]")
+    assert row["user_frame"] == "step (train.py:2)"
+
+
+# ---- without a stack ----
+
+
+@pytest.mark.parametrize(
+    ("fact", "cause", "confidence"),
+    [
+        ({"kind": "gpu"}, "gpu-stall", "high"),
+        ({"kind": "cycle", "cycle": [1, 2]}, "group-deadlock", "medium"),
+        ({"pending": False}, "host-stall", "high"),
+        ({"pending": True}, "host-stall", "medium"),
+        ({"domain": "nccl", "pending": False}, "host-stall", "low"),
+    ],
+    ids=["gpu", "cycle", "all done and idle", "work pending", "an NCCL log that ends"],
+)
+def test_without_a_stack_progress_names_the_cause(fact: dict[str, object], cause: str, confidence: str) -> None:
+    assert found(blocker(**fact)) == [(2, cause, confidence, "progress")]
+
+
+def test_a_member_without_evidence_is_not_blamed() -> None:
+    assert found(blocker(kind="unseen")) == []
+
+
+def test_a_rank_that_died_by_its_own_fault_does_not_stall() -> None:
+    died = {"rank": 2, "kind": "killed", "own": True}
+    assert found(blocker(), endings=rows(DEATHS, died)) == []
+    assert len(found(blocker(), endings=rows(DEATHS, died | {"own": False}))) == 1
+
+
+# ---- NCCL logs that end after whole steps ----
+
+
+@pytest.mark.parametrize(
+    ("calls", "cause", "confidence"),
+    [
+        (["AllGather", "AllReduce"] * 3, "collective-skipped", "medium"),
+        (["AllGather", "AllReduce"] * 3 + ["AllGather"], "host-stall", "low"),
+    ],
+    ids=["at the end of a step", "inside a step"],
+)
+def test_a_log_that_ends_between_steps_left_something_out(calls: list[str], cause: str, confidence: str) -> None:
+    ops = operations({2: calls}, group="0xc0", first=0, domain="nccl")
+    assert found(blocker(domain="nccl", group_key="0xc0"), ops=ops) == [(2, cause, confidence, "progress")]
+
+
+# ---- operations left out across groups ----
+
+
+def test_a_rank_behind_in_one_group_and_ahead_in_another_left_an_operation_out() -> None:
+    reached = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}, "pg:1": {0: (3, 3), 1: (3, 3), 2: (4, 3)}})
+    assert found(blocker(), reached=reached) == [(2, "collective-skipped", "high", "progress")]
+
+
+def test_a_rank_behind_in_every_group_stalls_in_place() -> None:
+    reached = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}, "pg:1": {0: (4, 4), 1: (4, 4), 2: (3, 3)}})
+    assert found(blocker(pending=False), reached=reached) == [(2, "host-stall", "high", "progress")]
+
+
+def test_a_step_without_one_of_its_operations_shows_who_left_it_out() -> None:
+    def steps(*calls: tuple[str, str]) -> pl.LazyFrame:
+        lines = [
+            operations({r: [op]}, group=group, first=n)
+            for r in range(4)
+            for n, (group, op) in enumerate(calls if r == 2 else [("pg:0", "all_reduce"), ("pg:1", "all_gather")] * 4)
+        ]
+        numbered = [f.with_columns(order=pl.lit(n, pl.Int64)) for n, f in enumerate(lines)]
+        return pl.concat(numbered)
+
+    whole = [("pg:0", "all_reduce"), ("pg:1", "all_gather")]
+    assert found(blocker(), ops=steps(*whole * 3, whole[1], *whole)) == [(2, "collective-skipped", "high", "progress")]
+    assert found(blocker(), ops=steps(*whole * 3)) == [(2, "host-stall", "medium", "progress")]
+
+
+# ---- barriers and stacks alone ----
+
+
+def test_a_monitored_barrier_names_who_is_missing() -> None:
+    line = table("reports", {"kind": "barrier-missing", "ranks": [3], "line_no": 12})
+    assert found(reports=line) == [(3, "host-stall", "medium", "barrier")]
+
+
+def test_the_few_outside_the_collective_that_the_others_stand_in_are_found_by_stacks_alone() -> None:
+    frame = stalls(None, standing(r0="collective", r1="collective", r2="lock"), None, None, None, None, None).collect()
+    assert frame.select("rank", "cause", "waiters", "seen_by").rows() == [(2, "host-stall", [0, 1], "stacks")]
+    assert (frame["source_id"][0], frame["line_no"][0]) == (7, 0)
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        standing(r0="collective", r1="collective"),
+        standing(r0="collective", r1="collective", r2="lock", r3="lock"),
+        standing(r0="collective", r1="lock"),
+        standing(r0="collective", r1="collective", r2="lock").with_columns(moved=pl.col("rank") == 2),
+    ],
+    ids=["all wait", "half are outside", "one waits", "it moves"],
+)
+def test_stacks_alone_stay_quiet(states: pl.LazyFrame) -> None:
+    assert found(states=states) == []
+
+
+def test_where_operations_part_stacks_alone_name_nobody() -> None:
+    parted = divergences(operations({0: ["barrier"], 1: ["barrier"], 2: ["all_reduce"]}))
+    assert found(states=standing(r0="collective", r1="collective", r2="lock"), parted=parted) == []
+
+
+def test_where_an_exception_was_raised_says_only_who_waited() -> None:
+    raised = standing("exception", r2="data-loader")
+    assert found(blocker(pending=True), raised) == [(2, "host-stall", "medium", "progress")]
+    assert found(blocker(), standing("exception", r0="p2p", r2="p2p")) == [(2, "p2p-deadlock", "high", "progress")]
+
+
+def test_a_member_without_progress_is_blamed_only_where_its_stack_stands_elsewhere() -> None:
+    unseen = blocker(kind="unseen", call_site="other (train.py:9)")
+    assert found(unseen, standing(r0="collective", r1="collective", r2="lock")) == [(2, "host-stall", "high", "stacks")]
+    assert found(unseen, standing(r0="collective", r1="collective", r2="collective")) == []
+
+
+@pytest.mark.parametrize(("frame", "cause"), [("step (train.py:9)", "collective-mismatch"), ("evaluate (eval.py:3)", "collective-skipped")])
+def test_a_rank_in_another_collective_than_its_peers_called_it_instead_or_went_past_theirs(frame: str, cause: str) -> None:
+    odd = pl.col("rank") == 2
+    states = standing(r0="collective", r1="collective", r2="collective", r3="collective").with_columns(
+        op=pl.when(odd).then(pl.lit("barrier")).otherwise("op"),
+        user_frame=pl.when(odd).then(pl.lit(frame)).otherwise("user_frame"),
+    )
+    assert found(states=states) == [(2, cause, "medium", "stacks")]
