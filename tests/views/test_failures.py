@@ -1,0 +1,62 @@
+"""Signs that the job failed at all, and lines that healthy jobs print too."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.views.deaths import DEATHS
+from nccl_forensics.views.failures import HARMLESS, failures
+from nccl_forensics.views.identity import COMMS_SCHEMA
+from nccl_forensics.views.waits import WAITS
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+ORDER = ("endings", "watchdog", "exceptions", "nccl_errors", "comms", "waits", "reports")
+
+
+def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
+    return failures(*(evidence.get(n) for n in ORDER)).select("sign", "count").collect().rows()
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sign"),
+    [
+        ({"endings": rows(DEATHS, {"rank": 2, "kind": "victim"})}, "processes ended badly"),
+        ({"watchdog": table("watchdog", {"kind": "timeout"})}, "watchdog timeouts"),
+        ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
+        ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
+        ({"nccl_errors": table("nccl_errors", {"level": "WARN", "kind": "cuda-failure"})}, "NCCL errors"),
+        ({"comms": rows(COMMS_SCHEMA, {"started": True, "completed": False, "rank": 1})}, "communicators that never came up"),
+        ({"waits": rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})}, "ranks that wait for others"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_sign_is_counted(evidence: dict[str, pl.LazyFrame], sign: str) -> None:
+    assert signs(**evidence) == [(sign, 1)]
+
+
+def test_a_job_that_ended_well_shows_no_sign() -> None:
+    assert (
+        signs(
+            endings=rows(DEATHS, {"rank": 2, "kind": "clean"}),
+            watchdog=table("watchdog", {"kind": "dump-signal"}),
+            exceptions=table("exceptions"),
+            nccl_errors=table("nccl_errors", {"level": "INFO", "kind": "cuda-failure"}),
+            comms=rows(COMMS_SCHEMA, {"started": True, "completed": True}),
+            waits=rows(WAITS),
+            reports=table("reports", {"kind": "ddp-init"}),
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_warnings_of_healthy_jobs_are_no_sign(kind: str) -> None:
+    assert signs(nccl_errors=table("nccl_errors", {"level": "WARN", "kind": kind})) == []
+
+
+def test_a_sign_knows_its_ranks_and_its_first_line() -> None:
+    bad = rows(DEATHS, *[{"rank": r, "kind": "killed", "source_id": 3, "line_no": 10 + r} for r in (1, 2)])
+    [row] = failures(bad, *[None] * 6).collect().to_dicts()
+    assert (row["count"], row["ranks"], row["source_id"], row["line_no"]) == (2, [1, 2], 3, 11)

@@ -1,0 +1,123 @@
+"""What NCCL's text says about settings, devices, networks and NVLinks."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
+from nccl_forensics.views.nccl_facts import gpu_links, host_nics, host_ranks, networks, settings
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+PEOPLE = rows(
+    PROCESSES_SCHEMA,
+    *[{"rank": r, "host": f"node{r // 2 + 1}", "pid": 100 + r, "bus_id": f"{r % 2}b000", "line_no": 1} for r in range(4)],
+)
+
+
+def by(rank: int, **more: object) -> dict[str, object]:
+    return {"host": f"node{rank // 2 + 1}", "pid": 100 + rank, "source_id": rank} | more
+
+
+# ---- settings ----
+
+
+def shown(*lines: dict[str, object]) -> list[tuple[object, ...]]:
+    frame = settings(table("nccl_env", *lines), PEOPLE, None).collect()
+    return frame.select("name", "value", "ranks", "processes", "of", "differs").rows()
+
+
+def test_a_setting_that_all_share_does_not_differ() -> None:
+    assert shown(*[by(r, name="NCCL_ALGO", value="Ring") for r in range(4)]) == [("NCCL_ALGO", "Ring", [0, 1, 2, 3], 4, 4, False)]
+
+
+def test_two_values_differ_and_each_knows_its_ranks() -> None:
+    found = shown(*[by(r, name="NCCL_SOCKET_IFNAME", value="ib0" if r == 3 else "eth0") for r in range(4)])
+    assert [(value, ranks, differs) for _, value, ranks, _, _, differs in found] == [("eth0", [0, 1, 2], True), ("ib0", [3], True)]
+
+
+def test_a_line_that_some_lack_differs_only_where_all_must_read_it() -> None:
+    assert shown(by(0, name="NCCL_ALGO", value="Ring"))[0][-1] is True
+    assert shown(by(0, name="NCCL_SOCKET_IFNAME", value="eth0"))[0][-1] is False
+
+
+def test_the_first_line_of_a_process_counts_without_its_full_stop() -> None:
+    found = shown(by(0, name="NCCL_NET", value="IB.", line_no=3), by(0, name="NCCL_NET", value="Socket", line_no=9))
+    assert [(value, ranks) for _, value, ranks, *_ in found] == [("IB", [0])]
+
+
+def test_a_value_that_nccl_refused_is_not_in_force() -> None:
+    assert shown(by(0, name="NCCL_ALGO", value="Rong", invalid=True)) == []
+
+
+# ---- devices and networks ----
+
+
+def test_devices_are_listed_once_per_host_with_their_speed() -> None:
+    lines = [
+        by(r, item="ib-device", name="mlx5_0", port=1, link="IB", speed_mbps=None if r == 0 else 400_000, line_no=5) for r in (0, 1, 2)
+    ]
+    found = host_nics(table("nccl_network", *lines)).collect()
+    assert found.select("host", "device", "speed_mbps", "source_id").rows() == [
+        ("node1", "mlx5_0", 400_000, 0),
+        ("node2", "mlx5_0", 400_000, 2),
+    ]
+
+
+def test_merged_devices_and_other_lines_are_no_devices() -> None:
+    lines = by(0, item="ib-virtual", name="mlx5_0+mlx5_1"), by(0, item="bootstrap", name="eth0")
+    assert host_nics(table("nccl_network", *lines)).collect().height == 0
+
+
+def test_ranks_are_counted_per_host() -> None:
+    assert host_ranks(PEOPLE).collect().rows() == [("node1", [0, 1], 2), ("node2", [2, 3], 2)]
+
+
+def test_the_network_that_each_host_chose_knows_its_ranks() -> None:
+    lines = [by(r, item="using", name="Socket" if r > 1 else "IB", line_no=7) for r in range(4)]
+    found = networks(table("nccl_network", *lines), PEOPLE).collect()
+    assert found.select("host", "network", "ranks").rows() == [("node1", "IB", [0, 1]), ("node2", "Socket", [2, 3])]
+
+
+# ---- NVLinks ----
+
+
+def gpu(rank: int, line: int, bus: str) -> dict[str, object]:
+    return by(rank, kind="gpu-link", a=f"GPU/0-{bus}", value=24.0, line_no=line)
+
+
+def nvlink(rank: int, line: int, value: float) -> dict[str, object]:
+    return by(rank, kind="nvlink", value=value, line_no=line)
+
+
+def test_the_nvlinks_below_a_gpu_are_summed() -> None:
+    tree = [gpu(0, 1, "0b000"), nvlink(0, 2, 100.0), nvlink(0, 3, 85.0), gpu(0, 4, "1B000"), nvlink(0, 5, 100.0)]
+    found = gpu_links(table("nccl_notes", *tree), PEOPLE).collect()
+    assert found.select("gpu", "rank", "nvlink_gb_s", "pcie_gb_s").rows() == [("0b000", 0, 185.0, 24.0), ("1b000", 1, 100.0, 24.0)]
+
+
+def test_a_tree_that_every_process_prints_counts_once_per_host() -> None:
+    tree = [line for r in (0, 1, 2) for line in (gpu(r, 1, "0b000"), nvlink(r, 2, 100.0))]
+    found = gpu_links(table("nccl_notes", *tree), PEOPLE).collect()
+    assert found.select("host", "rank", "nvlink_gb_s").rows() == [("node1", 0, 100.0), ("node2", 2, 100.0)]
+
+
+def test_a_tree_that_one_process_prints_twice_counts_once() -> None:
+    tree = [gpu(0, 1, "0b000"), nvlink(0, 2, 100.0), gpu(0, 3, "0b000"), nvlink(0, 4, 100.0)]
+    assert gpu_links(table("nccl_notes", *tree), PEOPLE).collect()["nvlink_gb_s"].to_list() == [100.0]
+
+
+def test_trees_of_two_processes_in_one_log_are_not_mixed() -> None:
+    tree = [gpu(0, 1, "0b000"), gpu(1, 2, "1b000"), nvlink(0, 3, 100.0), nvlink(1, 4, 50.0)]
+    found = gpu_links(table("nccl_notes", *[line | {"source_id": 0} for line in tree]), PEOPLE).collect()
+    assert found["nvlink_gb_s"].to_list() == [100.0, 50.0]
+
+
+def test_settings_without_processes_are_told_without_ranks() -> None:
+    frame = settings(table("nccl_env", by(0, name="NCCL_ALGO", value="Ring")), None, None).collect()
+    assert frame.select("ranks", "hosts", "processes").rows() == [([], ["node1"], 1)]
+
+
+def test_no_lines_give_no_rows() -> None:
+    assert isinstance(gpu_links(table("nccl_notes"), PEOPLE), pl.LazyFrame)
+    assert gpu_links(table("nccl_notes"), PEOPLE).collect().height == 0
