@@ -13,7 +13,7 @@ from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, Text
 from nccl_forensics.tables import TABLES
 
 _OPENS = (
-    r"^\s*(?:(?:\d+: )?[\w.-]+(?:@[\w.-]+)?: (?:flags=\d+)?<[A-Z_,-]*> *mtu |<[A-Z_,-]+> mtu |[\w.-]+ +Link encap:|Settings for [\w.-]+:|NIC statistics:|Ip:$"
+    r"^\s*(?:(?:\d+: )?[\w.-]+\s+inet6? [0-9a-f]|(?:\d+: )?[\w.-]+(?:@[\w.-]+)?: (?:flags=\d+)?<[A-Z_,-]*> *mtu |<[A-Z_,-]+> mtu |[\w.-]+ +Link encap:|Settings for [\w.-]+:|NIC statistics:|Ip:$"
     r"|#kernel|driver: [a-z0-9_]+$|127\.0\.[01]\.1\s|(?:default|[0-9.]+/\d+) (?:via [0-9.]+ )?dev |(?:unreachable|blackhole|prohibit) [0-9.]+"
     r"|PING |\d+ bytes from .*icmp_seq|ping: |From .*icmp_seq|--- .* ping statistics ---|Resume: pmtu|Connection to .* port \[|nc: connect to |Ncat: )"
 )
@@ -61,6 +61,10 @@ class _Reader:
         """Whether the line is understood where it stands."""
         if line.kind in _STANDALONE:
             return self._probe(line)
+        if line.kind == "inet_oneline" and " scope " in line.text:
+            self.mode, self.interface = "ip", {"name": line.get("name")}
+            self._address(line)
+            return True
         if line.kind and line.kind.startswith("ping_"):
             return self._ping(line)
         if self._opens(line):
@@ -361,6 +365,7 @@ FORMATS = (
             "127.0.0.1",
             "127.0.1.1",
             " dev ",
+            " scope global",
             "bytes of data.",
             "icmp_seq=",
             "packets transmitted, ",

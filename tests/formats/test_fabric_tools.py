@@ -264,3 +264,62 @@ def test_real_answers_of_slurmrestd_are_read_but_for_statistics_and_partitions()
     # They say nothing of an incident.
     assert read_source((folder / "slurmrestd.diag.json").read_bytes()).formats == ()
     assert read_source((folder / "slurmrestd.partitions.json").read_bytes()).formats == ()
+
+
+def test_one_line_output_of_ip_looks_like_launcher_tags_and_is_read_all_the_same():
+    addresses = b"1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever\n"
+    addresses += b"2: eth0    inet 10.0.0.11/24 brd 10.0.0.255 scope global eth0\\       valid_lft forever\n"
+    found = read_source(addresses).frames["net_addresses"]
+    assert found.select("interface", "address", "prefix", "scope").rows() == [
+        ("lo", "127.0.0.1", 8, "host"),
+        ("eth0", "10.0.0.11", 24, "global"),
+    ]
+    links = b"1: lo: <LOOPBACK,UP> mtu 65536 qdisc noqueue state UNKNOWN\n2: eth0: <BROADCAST,UP> mtu 9000 qdisc mq state UP\n"
+    assert read_source(links).frames["net_interfaces"].select("name", "mtu_bytes").rows() == [("lo", 65536), ("eth0", 9000)]
+
+
+JSON = {
+    "rdma-link-json": b'[{"ifindex":1,"ifname":"mlx5_0","port":1,"state":"ACTIVE","physical_state":"LINK_UP","netdev":"eth0"}]',
+    "rdma-statistic-json": b'[{"ifname":"mlx5_0","port":1,"rx_write_requests":3,"out_of_sequence":5}]',
+    "ip-json": b'[{"ifindex":1,"ifname":"eth0","mtu":1500,"operstate":"UP","addr_info":[{"family":"inet","local":"10.0.0.1","prefixlen":24}]}]',
+    "kubernetes-json": b'{"apiVersion":"v1","kind":"List","items":[{"kind":"Pod","metadata":{"name":"a"},"spec":{"nodeName":"n1"},"status":{"phase":"Failed",'
+    b'"containerStatuses":[{"name":"c","restartCount":2,"lastState":{"terminated":{"reason":"OOMKilled","exitCode":137,'
+    b'"finishedAt":"2024-05-06T07:08:09Z"}}}]}},{"kind":"Event","involvedObject":{"kind":"Node","name":"n1"},"reason":"NodeNotReady"}]}',
+    "nvbandwidth-json": b'{"nvbandwidth":{"Hostname":"a","testcases":[{"name":"x_ce","status":"Passed","bandwidth_matrix":[["N/A","276.1"],["276","N/A"]]}]}}',
+    "perftest-json": b'{"test_info":{"test":"RDMA_Write_BW_Test","Device":"mlx5_0"},"results":{"MsgSize":65536,"BW_average":1.0,"sl":{sl:1}}}',
+}
+
+
+@pytest.mark.parametrize("name", sorted(JSON))
+def test_the_json_form_of_a_tool_is_read(name: str):
+    reading = read_source(JSON[name])
+    assert reading.formats == (name,)
+    assert reading.records > 0
+    assert "gaps" not in reading.frames
+
+
+def test_pods_in_json_tell_how_a_container_ended_before_it_was_restarted():
+    frames = read_source(JSON["kubernetes-json"]).frames
+    ended = frames["pods"].filter("last").row(0, named=True)
+    assert (ended["reason"], ended["exit_code"], ended["node"], ended["time_raw_ns"]) == ("OOMKilled", 137, "n1", 1714979289000000000)
+    assert frames["pod_events"].select("object", "reason").rows() == [("node/n1", "NodeNotReady")]
+
+
+def samples() -> list[tuple[str, bytes]]:
+    files = [
+        p for folder in ("nccl_tests", "ib_sysfs", *{s.split("/")[0] for s in GRAMMARS.values()}) for p in (FIXTURES / folder).iterdir()
+    ]
+    return [(p.name, p.read_bytes()) for p in sorted(files) if p.suffix in (".txt", ".json")] + sorted(JSON.items())
+
+
+def test_samples_cut_anywhere_never_break_a_reader():
+    for name, data in samples():
+        for end in range(1, len(data), max(1, len(data) // 40)):
+            reading = read_source(data[:end])
+            reasons = reading.frames["gaps"]["reason"].to_list() if "gaps" in reading.frames else []
+            # "unreadable: <Error>: ..." is what the dispatcher writes where a reader raised.
+            assert not [r for r in reasons if r.split(": ")[1:2] and r.split(": ")[1].endswith("Error") and r.startswith("unreadable")], (
+                name
+            )
+            if reading.lines is not None:
+                assert reading.lines == reading.records + reading.gap_lines + reading.foreign, name
