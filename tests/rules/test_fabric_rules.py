@@ -17,6 +17,7 @@ from nccl_forensics.rules.job_stopped import job_stopped
 from nccl_forensics.rules.low_bus_bandwidth import low_bus_bandwidth
 from nccl_forensics.rules.mtu_mismatch import mtu_mismatch
 from nccl_forensics.rules.packet_loss import packet_loss
+from nccl_forensics.rules.unreachable_host import unreachable_host
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.ib_ports import PORTS
@@ -383,3 +384,21 @@ def test_the_port_that_flapped_in_a_real_tree_of_files_is_the_only_finding():
 def test_real_pairwise_runs_name_the_hosts_that_fail_with_several_others():
     found = [f for n, f in found_in("public/nccltests-pairwise-failures-h100/evidence") if n == "bandwidth-test-failed"]
     assert sorted(f.hosts for f in found) == [("cnode2-008",), ("cnode2-016",)]
+
+
+def reach(probes: pl.DataFrame | None = None, names: pl.DataFrame | None = None) -> list[Finding]:
+    return unreachable_host.check(probes, None, names, HOSTS)
+
+
+def test_a_port_that_times_out_is_told_from_one_that_refuses():
+    probe = {"host": "b", "target": "a", "port": 29500}
+    timed, refused = reach(table("port_probes", {**probe, "outcome": "timed-out"}, {**probe, "outcome": "refused"}))
+    assert timed.title == "a port 29500 cannot be reached from b: timed-out"
+    assert (timed.confidence, refused.confidence) == ("medium", "low")
+    assert reach(table("port_probes", {**probe, "outcome": "open"})) == []
+
+
+def test_a_host_that_takes_itself_for_loopback_is_named_and_localhost_is_not():
+    [finding] = reach(None, table("host_names", {"host": "a", "address": "127.0.1.1", "names": ["a.cluster", "a"]}))
+    assert finding.hosts == ("a",)
+    assert reach(None, table("host_names", {"host": "a", "address": "127.0.0.1", "names": ["localhost"]})) == []
