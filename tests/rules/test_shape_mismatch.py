@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_forensics.rules.shape_mismatch import shape_mismatch
-from tests.rules.frames import cited, divergences, told
+from nccl_forensics.rules.shape_mismatch import shape_mismatch, shape_mismatch_by_transport
+from tests.rules.frames import cited, divergences, endings, told
 
 DETAILS = {"found_detail": "[6]", "expected_detail": "[4]"}
 
@@ -23,3 +23,18 @@ def test_where_nobody_can_tell_who_is_right_the_finding_is_low() -> None:
 
 def test_a_differing_() -> None:
     assert shape_mismatch.check(divergences("dtype", [1], [0, 2], **DETAILS)) == []
+
+
+ABORTED = endings({"rank": 2, "kind": "victim", "own": False, "signature": "gloo-size-mismatch", "exc_source_id": 2, "exc_line_no": 60})
+
+
+def test_who_received_too_much_is_told_and_not_blamed() -> None:
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None)
+    assert told(finding) == ("critical", "medium", ())
+    assert cited(finding) == [(2, 60)]
+    assert "rank 2 received more bytes than expected" in finding.title
+
+
+def test_where_operations_tell_whose_size_is_wrong_the_transport_is_silent() -> None:
+    assert shape_mismatch_by_transport.check(ABORTED, divergences("shape", [1], [0, 2])) == []
+    assert shape_mismatch_by_transport.check(endings({"rank": 2, "signature": "gloo-closed"}), None) == []

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA, comms
 from nccl_forensics.views.matching import dumps, fr_pg_names, groups, operations, progress
+from nccl_forensics.words import UNIDENTIFIED
 from tests.rules.host_frames import SECOND, table
 from tests.views.frames import rows
 
@@ -81,6 +82,12 @@ def recorded(*entries: dict[str, object], ranks: tuple[int, ...] = (0, 1)) -> pl
 def test_operations_of_dumps_that_are_not_chosen_do_not_count() -> None:
     found = recorded(entry(0, 1), entry(1, 1), ranks=(3, 3)).collect()
     assert found.select("rank", "source_id").rows() == [(3, 0)]
+
+
+def test_a_dump_of_unknown_rank_takes_part_under_a_number_that_is_no_rank() -> None:
+    chosen = dumps(table("fr_dumps", dump(0), dump(1)), owners(0))
+    found = operations(table("fr_entries", entry(0, 1), entry(1, 1)), chosen, None, None, None, None).collect()
+    assert found["rank"].to_list() == [0, UNIDENTIFIED + 1]
 
 
 def test_every_spelling_of_an_operation_becomes_one_word() -> None:
@@ -200,6 +207,13 @@ def test_every_rank_with_a_dump_is_in_the_default_group_before_its_first_operati
     ops = operations(table("fr_entries", entry(0, 1, pg_desc="default_pg"), entry(1, 1)), chosen, None, None, None, None)
     [group] = groups(ops, None, None, None, chosen, None).collect().to_dicts()
     assert group["members"] == [0, 1, 2]
+
+
+def test_a_rank_number_that_nothing_shows_is_a_member_of_the_default_group() -> None:
+    chosen = dumps(table("fr_dumps", dump(0), dump(1)), owners(0, 3))
+    ops = operations(table("fr_entries", entry(0, 1), entry(1, 1)), chosen, None, None, None, None)
+    [group] = groups(ops, None, None, None, chosen, None).collect().to_dicts()
+    assert group["members"] == [0, 1, 2, 3]
 
 
 def test_what_a_dump_states_of_a_group_gives_its_members_and_size() -> None:

@@ -1,0 +1,36 @@
+"""What each rank was doing last: its stack, else the traceback that ended it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.last_calls import last_calls
+from nccl_forensics.views.stack_views import THREAD_STATES
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+STACK = rows(THREAD_STATES, {"rank": 1, "place": "lock", "user_frame": "step (train.py:3)", "moved": False, "source_id": 7, "line_no": 2})
+FRAMES = "all_reduce (torch/distributed/distributed_c10d.py:2810)\nstep (train.py:9)"
+
+
+def calls(states: pl.LazyFrame | None, *exceptions: dict[str, object], sources: pl.LazyFrame | None = None) -> list[tuple[object, ...]]:
+    frame = last_calls(states, table("exceptions", *exceptions), sources, None).collect()
+    return frame.select("rank", "place", "op", "user_frame", "witness").rows()
+
+
+def test_a_traceback_tells_where_a_rank_without_a_stack_was() -> None:
+    assert calls(STACK, {"rank": 2, "frames": FRAMES}) == [
+        (1, "lock", None, "step (train.py:3)", "stack"),
+        (2, "collective", "all_reduce", "step (train.py:9)", "exception"),
+    ]
+
+
+def test_the_stack_of_a_rank_beats_its_traceback() -> None:
+    assert [witness for *_, witness in calls(STACK, {"rank": 1, "frames": FRAMES})] == ["stack"]
+
+
+def test_a_traceback_belongs_to_the_rank_of_its_source_and_to_nobody_without_one() -> None:
+    sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 0, "rank": 3})
+    assert [rank for rank, *_ in calls(None, {"frames": FRAMES}, sources=sources)] == [3]
+    assert calls(None, {"frames": FRAMES}) == []
