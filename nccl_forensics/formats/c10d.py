@@ -12,7 +12,7 @@ import polars as pl
 
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar import load
-from nccl_forensics.masking import mask
+from nccl_forensics.masking import mask_expr
 from nccl_forensics.tables import TABLES
 
 #: Counters that were never set print as huge unsigned numbers.
@@ -123,7 +123,7 @@ def _watchdog(kind: str, rows: pl.DataFrame) -> pl.DataFrame:
             last_started=number("last_started"),
             last_completed=number("last_completed"),
             blamed_ranks=pl.when(blamed.is_not_null()).then(pl.concat_list(blamed)),
-            message=pl.col("message").map_elements(mask, return_dtype=pl.String()).str.head(400),
+            message=mask_expr(pl.col("message").str.head(1000)).str.head(400),
         )
     )
 

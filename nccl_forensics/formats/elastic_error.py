@@ -39,7 +39,7 @@ def _read(data: bytes) -> Reading:
         "line_no": 1,
         "kind": "error-file",
         "type": kind or None,
-        "message": mask(message)[:2000],
+        "message": mask(message[:8000])[:2000],
         "signature": classify(kind, message),
         "frame": user_frame(frames),
         "frames": joined(frames),

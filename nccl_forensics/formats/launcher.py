@@ -172,7 +172,7 @@ def _exception(trace: list[str]) -> Row | None:
     return {
         "kind": "python",
         "type": kind,
-        "message": mask(said)[:2000],
+        "message": mask(said[:8000])[:2000],
         "signature": classify(kind, said),
         "frame": user_frame(frames),
         "frames": joined(frames),
@@ -192,7 +192,7 @@ def _fill(row: Row, key: str, value: str) -> None:
         row["signal"] = exit_match.group(3) or _NUMBERS.get(-int(exit_match.group(1)))
     elif key == "traceback":
         row["has_traceback"] = value.startswith("Traceback")
-        row["message"] = mask(value)[:400]
+        row["message"] = mask(value[:1000])[:400]
 
 
 def _moment(text: str, form: str) -> int | None:
@@ -257,7 +257,7 @@ def _wrapped(row: Row, number: int, text: Text) -> list[int]:
 
 
 def _base(hit: Row) -> Row:
-    return {"line_no": hit["line_no"], **{h: hit[h] for h in HINTS}, "message": mask(str(hit["text"]).strip())[:400]}
+    return {"line_no": hit["line_no"], **{h: hit[h] for h in HINTS}, "message": mask(str(hit["text"]).strip()[:1000])[:400]}
 
 
 def _end(row: Row, *, signal: str | None = None, code: str | None = None) -> None:
