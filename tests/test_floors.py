@@ -21,7 +21,7 @@ FLOORS: list[set[str]] = [
     {"engine", "store"},
     {"reading", "prefixes"},
     {"formats"},
-    {"grammar", "bundle", "archives", "alignment", "safe_pickle", "safe_xml", "blocks", "stack_frames", "stack_places", "stack_tree"},
+    {"grammar", "bundle", "archives", "alignment", "safe_pickle", "safe_xml", "blocks", "writers", "callstack", "stack_frames", "stack_places", "stack_tree"},
     {"tables"},
     {"facts"},
     {"registry", "evidence", "extras", "words", "model"},
