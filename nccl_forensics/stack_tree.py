@@ -1,7 +1,7 @@
 """Stacks of many processes merged into a prefix tree, and the processes that stand apart from the others.
 
 Trees grow from the outermost frame. A node's members are the ranks (or whatever keys) whose stacks pass through it; its text says
-``has 5`` or, where shorter, ``lacks 5``: all but these.
+``has 5`` or, where most do, ``lacks 5``: all but these.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ class Node:
     keys: tuple[Key, ...]
     children: tuple[Node, ...]
 
-    def walk(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
-        """(depth, node) of all nodes with a frame, callers before callees."""
-        if self.frame is not None:
-            yield depth, self
-            depth += 1
-        for child in self.children:
-            yield from child.walk(depth)
+    def walk(self) -> Iterator[tuple[int, Node]]:
+        """(depth, node) of all nodes with a frame, callers before callees. A loop: stacks can be deeper than Python recurses."""
+        left: list[tuple[int, Node]] = [(0, self)]
+        while left:
+            depth, node = left.pop()
+            if node.frame is not None:
+                yield depth, node
+                depth += 1
+            left.extend((depth, child) for child in reversed(node.children))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,12 @@ class StackTree:
         return self.root.keys
 
     def text_of(self, node: Node) -> str:
-        """``has 0-3`` or ``lacks 5``, whichever is shorter; ``all``."""
+        """``has 0-3``, or ``lacks 5`` where fewer are outside than inside; ``all``."""
         inside = set(node.keys)
         outside = [k for k in self.keys if k not in inside]
         if not outside:
             return "all"
-        has, lacks = f"has {key_list(node.keys)}", f"lacks {key_list(outside)}"
-        return lacks if len(lacks) < len(has) else has
+        return f"lacks {key_list(outside)}" if len(outside) < len(inside) else f"has {key_list(inside)}"
 
     def lines(self) -> Iterator[str]:
         """The tree as indented text, one frame per line with its members."""

@@ -97,6 +97,9 @@ def _blocks(lines: Sequence[Line], used: set[int], gaps: list[Gap]) -> Iterator[
                 word, host = named.group(1).lower(), named.group(2)
                 host = f"{word} {host}" if host.isdigit() else host
             at += 1
+            # Thread lines that lead to no frames are passed as one: asking from each of them would take quadratic time.
+            while lines[at - 1].kind == "thread" and at < len(lines) and lines[at].kind == "thread":
+                at += 1
             continue
         heading = _heading(lines, start)
         at, threads = _threads(lines, at, pid is not None, used, gaps)
@@ -145,7 +148,7 @@ def _threads(lines: Sequence[Line], at: int, headed: bool, used: set[int], gaps:
             break
         elif margin and depth > margin:
             pass  # locals and arguments of the frame above
-        elif line.kind == "frame":
+        elif line.kind == "frame" and " (" in line.text:
             margin = margin or depth
             thread = threads[-1]
             name, path, number = split_frame(str(line.fields["frame"]))

@@ -257,7 +257,7 @@ def processes(
             who = _same_pid(people, row["hint_host"], row["pid"]) or person(row["hint_host"], row["pid"])
             claims = who["claims"]
             assert isinstance(claims, list)
-            if row["hint_rank"] is not None:
+            if row["hint_rank"] is not None and row["hint_scope"] == "global":
                 claims.append((PREFIX, row["hint_rank"], "heading of a stack"))
             claim = path_rank.get(row["source_id"])
             if claim and row["source_id"] in single and claim[1] == WORD:

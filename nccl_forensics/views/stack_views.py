@@ -44,10 +44,10 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
 
     ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here.
     """
-    by_pid: dict[int, tuple[int | None, str | None]] = {}
+    by_pid: dict[int, list[tuple[int | None, str | None]]] = {}
     if processes is not None:
         for pid, rank, host in processes.filter(pl.col("pid").is_not_null()).select("pid", "rank", "host").collect().iter_rows():
-            by_pid[pid] = (rank, host)
+            by_pid.setdefault(pid, []).append((rank, host))
     by_source: dict[int, int] = {}
     if source_ranks is not None:
         by_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
@@ -55,17 +55,29 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
     people: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for row in mains.iter_rows(named=True):
         role = role_of(row["frames"])
-        rank, host = by_pid.get(row["pid"], (None, None)) if row["pid"] is not None else (None, None)
+        rank, host = _process(by_pid.get(row["pid"], []), row["hint_host"])
         if rank is None and row["hint_scope"] == "global":
             rank = row["hint_rank"]
         if rank is None:
             rank = by_source.get(row["source_id"])
         rank = rank if role is None else None
-        key = ("rank", rank) if rank is not None else ("pid", row["pid"], row["source_id"] if row["pid"] is None else None, row["heading"])
+        if rank is not None:
+            key: tuple[object, ...] = ("rank", rank)
+        elif row["pid"] is not None:
+            key = ("pid", row["pid"], host or row["hint_host"])
+        else:
+            key = ("stack", row["source_id"], row["heading"])
         people.setdefault(key, []).append(row | {"rank": rank, "host": host or row["hint_host"], "role": role})
     out = [_state(rows) for rows in people.values()]
     out.sort(key=lambda r: (r["rank"] is None, int(str(r["rank"] or 0)), str(r["pid"]), str(r["source_id"]), str(r["line_no"])))
     return pl.DataFrame(out, schema=THREAD_STATES, infer_schema_length=None).lazy()
+
+
+def _process(same: list[tuple[int | None, str | None]], host: str | None) -> tuple[int | None, str | None]:
+    """(rank, host) of the process with this pid on this host. Containers count pids from 1: the same pid on several hosts proves nothing."""
+    there = [p for p in same if p[1] == host] if host is not None else []
+    chosen = there or same
+    return chosen[0] if len(chosen) == 1 else (None, host)
 
 
 def _state(rows: list[dict[str, object]]) -> dict[str, object]:

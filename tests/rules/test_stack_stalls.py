@@ -1,0 +1,65 @@
+"""Rules that speak by stacks alone."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.stack_stalls import collective_skipped_by_stacks, host_stall_by_stacks, input_stall_by_stacks
+from nccl_forensics.stack_tree import BUSY, PASSED
+from nccl_forensics.views.stack_stalls import STACK_STALLS
+from tests.views.frames import rows
+
+
+def stall(**values: object) -> dict[str, object]:
+    return {
+        "cause": "input-stall",
+        "confidence": "medium",
+        "pid": 99,
+        "place": "data-loader",
+        "user_frame": "train (train.py:55)",
+        "why_place": "frame 2: _try_get_data",
+        "parts_at": "train (train.py:55)",
+        "others_at": "train (train.py:59)",
+        "others_op": "all_reduce",
+        "others_count": 7,
+        "reason": BUSY,
+        "source_id": 3,
+        "line_no": 4,
+        "peer_source_id": 1,
+        "peer_line_no": 5,
+        **values,
+    }
+
+
+def table(*found: dict[str, object]) -> pl.LazyFrame:
+    return rows(STACK_STALLS, *found)
+
+
+def test_a_rank_that_loads_data_is_blamed_with_both_stacks_as_proof() -> None:
+    [finding] = input_stall_by_stacks.check(table(stall(rank=5, host="gpu-07")))
+    assert finding.ranks == (5,)
+    assert finding.cause == "input-stall"
+    assert [(e.source_id, e.line) for e in finding.evidence] == [(3, 4), (1, 5)]
+    assert "train (train.py:55)" in finding.title
+
+
+def test_a_process_of_unknown_rank_is_named_by_pid_and_host() -> None:
+    [finding] = input_stall_by_stacks.check(table(stall(host="node 48")))
+    assert finding.ranks == ()
+    assert [(c.pid, c.host) for c in finding.culprits] == [(99, "node 48")]
+    assert finding.title.startswith("process 99 on node 48 stands apart")
+
+
+def test_who_waits_in_a_collective_that_most_have_passed_is_not_blamed() -> None:
+    [finding] = collective_skipped_by_stacks.check(table(stall(cause="collective-skipped", rank=6, reason=PASSED)))
+    assert finding.ranks == ()
+    assert finding.culprits == ()
+
+
+def test_ranks_alike_give_one_finding_and_sure_ones_stand_first() -> None:
+    sure, doubtful = input_stall_by_stacks.check(table(stall(rank=1), stall(rank=2), stall(rank=7, confidence="high")))
+    assert (sure.ranks, sure.confidence, doubtful.ranks) == ((7,), "high", (1, 2))
+
+
+def test_other_causes_are_quiet() -> None:
+    assert host_stall_by_stacks.check(table(stall(rank=1))) == []

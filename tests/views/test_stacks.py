@@ -1,0 +1,436 @@
+"""What a stack says: where its thread stands, how stacks of many processes merge, and who stands apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nccl_forensics.bundle import open_bundle
+from nccl_forensics.engine import default_engine, read_bundle
+from nccl_forensics.stack_places import role_of, standing, user_frame
+from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED, Key, classes, merge, moved, odd_ones_out
+from nccl_forensics.tables import TABLES
+from nccl_forensics.views import Resolver
+from nccl_forensics.views.stack_stalls import stack_stalls
+from nccl_forensics.views.stack_views import odd_stacks, thread_states
+from tests.corpus import corpus
+
+WRAPPER = "_exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)"
+ALL_REDUCE = ["all_reduce (torch/distributed/distributed_c10d.py:3252)", WRAPPER, "train (train.py:59)", "<module> (train.py:68)"]
+BROADCAST = ["broadcast (torch/distributed/distributed_c10d.py:2000)", WRAPPER, "train (train.py:61)", "<module> (train.py:68)"]
+RECV = [
+    "recv (torch/distributed/distributed_c10d.py:2799)",
+    WRAPPER,
+    "exchange (pp.py:15)",
+    "train (train.py:45)",
+    "<module> (train.py:68)",
+]
+LOADER = [
+    "Condition.wait (threading.py:327)",
+    "Queue.get (queue.py:180)",
+    "_MultiProcessingDataLoaderIter._try_get_data (torch/utils/data/dataloader.py:1131)",
+    "_BaseDataLoaderIter.__next__ (torch/utils/data/dataloader.py:633)",
+    "train (train.py:55)",
+    "<module> (train.py:68)",
+]
+SYNC = ["synchronize (torch/cuda/__init__.py:792)", "train (train.py:60)", "<module> (train.py:68)"]
+COMPUTE = [
+    "Net.forward (model.py:21)",
+    "Module._call_impl (torch/nn/modules/module.py:1789)",
+    "train (train.py:39)",
+    "<module> (train.py:68)",
+]
+
+
+def stack(*frames: str) -> list[str]:
+    """These frames on top of a training loop."""
+    return [*frames, "train (train.py:55)", "<module> (train.py:68)"]
+
+
+# --- where a stack stands --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frames", "place", "op"),
+    [
+        (ALL_REDUCE, "collective", "all_reduce"),
+        (RECV, "p2p", "recv"),
+        (LOADER, "data-loader", None),
+        (SYNC, "cuda-sync", None),
+        (
+            stack("monitored_barrier (torch/distributed/distributed_c10d.py:5435)", "save_checkpoint (train.py:63)"),
+            "collective",
+            "monitored_barrier",
+        ),
+        (
+            stack(
+                "all_gather_object (torch/distributed/distributed_c10d.py:9)", "save (torch/distributed/checkpoint/state_dict_saver.py:9)"
+            ),
+            "collective",
+            "all_gather_object",
+        ),
+        (stack("0x7f (libc.so.6)", "c10d::Work::wait (libtorch_cpu.so)", *ALL_REDUCE[:2]), "collective", "all_reduce"),
+        (stack("ncclGroupEnd (libnccl.so.2)", "pncclAllGather (libnccl.so.2)"), "collective", "all_gather"),
+        (
+            stack("gloo::transport::tcp::UnboundBuffer::waitRecv (libtorch_cpu.so)", "gloo::broadcast (libtorch_cpu.so)"),
+            "collective",
+            "broadcast",
+        ),
+        (stack("_communicate (megatron/core/pipeline_parallel/p2p_communication.py:300)"), "p2p", "_communicate"),
+        (
+            stack(
+                "_store_based_barrier (torch/distributed/distributed_c10d.py:500)",
+                "init_process_group (torch/distributed/distributed_c10d.py:900)",
+            ),
+            "rendezvous",
+            None,
+        ),
+        (stack("save (torch/serialization.py:850)", "write (ckpt.py:3)"), "checkpoint", None),
+        (stack("Garbage-collecting ()", "step (train.py:3)"), "gc", None),
+        (stack("Event.wait (threading.py:655)", "run_once (work.py:3)"), "lock", None),
+        (stack("wait (torch/utils/file_baton.py:60)", "load (my/ops.py:3)"), "lock", None),
+        (stack("compile_fx (torch/_inductor/compile_fx.py:800)"), "compile", None),
+        (stack("_find_and_load (<frozen importlib._bootstrap>:1176)"), "import", None),
+        (stack("_engine_run_backward (torch/autograd/graph.py:979)", "Tensor.backward (torch/_tensor.py:623)"), "backward", None),
+        (stack("SSLSocket.read (ssl.py:1100)", "download (store.py:4)"), "file-io", None),
+        (stack("pysleep (timemodule.c:2159)", "nap (work.py:3)"), "sleep", None),
+    ],
+)
+def test_places(frames: list[str], place: str, op: str | None) -> None:
+    found = standing(frames)
+    assert (found.place, found.op, found.by_name) == (place, op, False)
+
+
+@pytest.mark.parametrize(
+    ("frame", "place"),
+    [
+        ("tokenize (train.py:34)", "data-loader"),
+        ("load_batch (train.py:18)", "data-loader"),
+        ("Loader.get_next_batch (input.py:18)", "data-loader"),
+        ("Corpus.open (my/dataset.py:18)", "data-loader"),
+        ("save_checkpoint (train.py:61)", "checkpoint"),
+        ("hold_lock (train.py:61)", "lock"),
+        ("lock_gil (train.py:61)", "gil"),
+        ("evaluate (train.py:61)", "evaluation"),
+    ],
+)
+def test_names_of_user_functions_are_hints_and_the_reason_says_so(frame: str, place: str) -> None:
+    found = standing(stack(frame), active=True)
+    assert (found.place, found.by_name) == (place, True)
+    assert "by the name of the user's" in found.reason
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "run_block (model.py:3)",
+        "fragile_step (model.py:3)",
+        "clock_tick (model.py:3)",
+        "_checkpointed_forward (model.py:3)",
+        "get_data_parallel_rank (state.py:3)",
+    ],
+)
+def test_names_that_only_look_alike_are_no_hints(frame: str) -> None:
+    assert standing(stack(frame), active=True).place == "compute"
+
+
+def test_a_wait_under_a_loading_function_is_data_loading() -> None:
+    assert standing(stack("Condition.wait (threading.py:327)", "next_batch (input.py:3)")).place == "data-loader"
+
+
+def test_a_rank_that_waits_for_the_gil_after_its_collective_is_not_in_the_collective() -> None:
+    assert standing(["take_gil (ceval_gil.h:224)", "c10d::Work::wait (libtorch_cpu.so)", *ALL_REDUCE]).place == "gil"
+
+
+def test_compiled_code_that_runs_does_not_compile() -> None:
+    frames = stack("all_reduce (torch/distributed/_functional_collectives.py:100)", "_fn (torch/_dynamo/eval_frame.py:574)")
+    assert standing(frames).place == "collective"
+    assert standing(stack("_fn (torch/_dynamo/eval_frame.py:574)"), active=True).place == "compute"
+
+
+def test_an_active_stack_computes_and_an_idle_one_is_only_in_user_code() -> None:
+    assert standing(COMPUTE, active=True).place == "compute"
+    assert standing(COMPUTE, active=False).place == "user-code"
+    assert standing([]).place == "unknown"
+
+
+def test_the_user_frame_is_the_innermost_outside_torch_and_python() -> None:
+    assert user_frame(LOADER) == "train (train.py:55)"
+    assert user_frame(["get (queue.py:3)", "_next_batch (deepspeed/runtime/pipe/engine.py:627)", "train (train.py:1)"]) == (
+        "_next_batch (deepspeed/runtime/pipe/engine.py:627)"
+    )
+    assert user_frame(["epoll_wait (epoll_wait.c:30)"]) is None
+
+
+def test_workers_and_launchers_are_told_from_ranks() -> None:
+    assert role_of(["read (dataset.py:1)", "_worker_loop (torch/utils/data/_utils/worker.py:351)"]) == "data-worker"
+    assert role_of(["sleep (time.py:1)", "_invoke_run (torch/distributed/elastic/agent/server/api.py:870)"]) == "launcher"
+    assert role_of(["wrapper (torch/distributed/elastic/multiprocessing/errors/__init__.py:367)", "<module> (train.py:1)"]) is None
+
+
+# --- trees and classes -----------------------------------------------------------------------------------------------------------
+
+
+def test_stacks_merge_from_the_outermost_frame() -> None:
+    tree = merge([(0, ALL_REDUCE), (1, ALL_REDUCE), (2, LOADER)])
+    assert list(tree.lines()) == [
+        "<module> (train.py:68)  [all]",
+        "  train (train.py:59)  [lacks 2]",
+        f"    {WRAPPER}  [lacks 2]",
+        "      all_reduce (torch/distributed/distributed_c10d.py:3252)  [lacks 2]",
+        "  train (train.py:55)  [has 2]",
+        "    _BaseDataLoaderIter.__next__ (torch/utils/data/dataloader.py:633)  [has 2]",
+        "      _MultiProcessingDataLoaderIter._try_get_data (torch/utils/data/dataloader.py:1131)  [has 2]",
+        "        Queue.get (queue.py:180)  [has 2]",
+        "          Condition.wait (threading.py:327)  [has 2]",
+    ]
+
+
+def test_a_stack_that_ends_inside_another_stays_in_the_tree() -> None:
+    tree = merge([(0, ["f (a.py:1)"]), (1, ["g (a.py:2)", "f (a.py:1)"]), (2, [])])
+    assert tree.keys == (0, 1, 2)
+    assert list(tree.lines()) == ["f (a.py:1)  [lacks 2]", "  g (a.py:2)  [has 1]"]
+
+
+def test_deep_stacks_merge_without_recursion() -> None:
+    deep = [f"f{n} (a.py:{n})" for n in range(5000)]
+    assert len(list(merge([(0, deep), (1, deep[1:])]).lines())) == 5000
+
+
+@given(st.permutations([(0, tuple(ALL_REDUCE)), (1, tuple(RECV)), (2, tuple(LOADER)), (3, tuple(ALL_REDUCE)), ("pid 9", tuple(SYNC))]))
+def test_trees_classes_and_odd_ones_do_not_depend_on_the_order(rows: list[tuple[Key, tuple[str, ...]]]) -> None:
+    ordered = [(0, tuple(ALL_REDUCE)), (1, tuple(RECV)), (2, tuple(LOADER)), (3, tuple(ALL_REDUCE)), ("pid 9", tuple(SYNC))]
+    assert list(merge(rows).lines()) == list(merge(ordered).lines())
+    assert classes(rows) == classes(ordered)
+    assert odd_ones_out(rows) == odd_ones_out(ordered)
+
+
+def test_classes_are_led_by_the_biggest() -> None:
+    found = classes([(3, LOADER), (0, ALL_REDUCE), (1, ALL_REDUCE)])
+    assert [c.keys for c in found] == [(0, 1), (3,)]
+    assert found[0].standing.op == "all_reduce"
+
+
+# --- who stands apart ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_one_that_loads_data_while_the_others_wait_is_named_with_the_line_where_it_parts() -> None:
+    [odd] = odd_ones_out([(r, ALL_REDUCE) for r in range(7)] + [(7, LOADER)])
+    assert (odd.keys, odd.reason, odd.sure, odd.standing.place) == ((7,), BUSY, True, "data-loader")
+    assert (odd.shared_frame, odd.parts_at, odd.others_at) == ("<module> (train.py:68)", "train (train.py:55)", "train (train.py:59)")
+    assert odd.others_ops == ("all_reduce",)
+
+
+def test_peers_that_wait_on_their_gpu_count_but_prove_less() -> None:
+    [odd] = odd_ones_out([(r, SYNC) for r in range(7)] + [(7, LOADER)])
+    assert (odd.keys, odd.sure) == ((7,), False)
+
+
+def test_a_pair_in_receives_is_named_before_those_in_the_collective_after() -> None:
+    [odd] = odd_ones_out([(0, RECV), (1, RECV), (2, ALL_REDUCE), (3, ALL_REDUCE)])
+    assert (odd.keys, odd.reason) == ((0, 1), PAIRED)
+
+
+def test_one_in_another_collective_is_named_without_certainty() -> None:
+    [odd] = odd_ones_out([(r, ALL_REDUCE) for r in (0, 1, 2)] + [(3, BROADCAST)])
+    assert (odd.keys, odd.reason, odd.sure) == ((3,), ELSEWHERE, False)
+
+
+def test_few_in_a_collective_that_most_have_passed_are_told() -> None:
+    past = ["train (train.py:90)", "<module> (train.py:68)"]
+    [odd] = odd_ones_out([(r, past) for r in range(6)] + [(6, BROADCAST), (7, BROADCAST)])
+    assert (odd.keys, odd.reason) == ((6, 7), PASSED)
+
+
+def test_equal_halves_and_single_processes_name_nobody() -> None:
+    assert odd_ones_out([(0, ALL_REDUCE), (1, ALL_REDUCE), (2, COMPUTE), (3, LOADER)]) == ()
+    assert odd_ones_out([(0, LOADER)]) == ()
+    assert odd_ones_out([(r, ALL_REDUCE) for r in range(8)]) == ()
+
+
+def test_a_job_that_computes_names_nobody() -> None:
+    assert odd_ones_out([(0, COMPUTE), (1, SYNC), (2, COMPUTE), (3, SYNC)]) == ()
+
+
+def test_a_process_that_moves_between_two_dumps_is_not_named() -> None:
+    first = [(r, ALL_REDUCE) for r in range(4)] + [(4, LOADER)]
+    assert odd_ones_out([*first, (4, COMPUTE)]) == ()
+    assert [o.keys for o in odd_ones_out([*first, (4, LOADER)])] == [(4,)]
+
+
+def test_a_process_that_spins_inside_one_call_does_not_move() -> None:
+    assert not moved([stack("tokenize (train.py:33)"), stack("tokenize (train.py:34)")])
+    assert moved([stack("tokenize (train.py:33)"), ["tokenize (train.py:33)", "train (train.py:70)", "<module> (train.py:68)"]])
+    assert not moved([ALL_REDUCE, ["0x7f (libc.so.6)", *ALL_REDUCE]])
+    assert moved([ALL_REDUCE, BROADCAST])
+
+
+# --- views -----------------------------------------------------------------------------------------------------------------------
+
+
+def stacks(*rows: dict[str, object]) -> pl.LazyFrame:
+    """Rows of ``stacks``, each the main thread of a process."""
+    full = [
+        {"source_id": n, "line_no": 4, "is_main": True, "sampler": "py-spy", "sample": 0, "depth": len(r["frames"]), **r}  # type: ignore[arg-type]
+        for n, r in enumerate(rows)
+    ]
+    frame = TABLES["stacks"].frame(full)
+    return frame.with_columns(pl.Series("source_id", [r["source_id"] for r in full], dtype=pl.UInt32())).lazy()
+
+
+def ranked(rank: int, frames: list[str], **more: object) -> dict[str, object]:
+    return {"hint_rank": rank, "hint_scope": "global", "pid": 100 + rank, "frames": frames, "state": "idle", **more}
+
+
+def states(frame: pl.LazyFrame) -> pl.LazyFrame:
+    return thread_states(frame, None, None)
+
+
+def test_the_plainest_sampler_speaks_and_its_last_sample_counts() -> None:
+    frame = stacks(ranked(0, ALL_REDUCE, sampler="gdb"), ranked(0, COMPUTE, sample=0), ranked(0, LOADER, sample=1))
+    [row] = states(frame).collect().to_dicts()
+    assert (row["place"], row["samples"], row["moved"], row["sampler"], row["rank"]) == ("data-loader", 2, True, "py-spy", 0)
+
+
+def test_a_profile_speaks_by_its_most_frequent_stack() -> None:
+    frame = stacks(ranked(0, LOADER, sampler="py-spy-raw", times=90), ranked(0, COMPUTE, sampler="py-spy-raw", times=3))
+    [row] = states(frame).collect().to_dicts()
+    assert row["place"] == "data-loader"
+
+
+def test_workers_of_a_loader_have_no_rank_and_are_never_odd() -> None:
+    worker = ["read (dataset.py:1)", "_worker_loop (torch/utils/data/_utils/worker.py:351)", "<module> (train.py:1)"]
+    frame = states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(1, worker, pid=900)))
+    assert frame.filter(pl.col("role") == "data-worker").select("rank", "pid").collect().rows() == [(None, 900)]
+    assert odd_stacks(frame).collect().height == 0
+
+
+def test_processes_of_unknown_rank_are_told_by_pid_and_host() -> None:
+    unknown = [{"pid": 7 + n, "hint_host": "node 48", "frames": ALL_REDUCE} for n in range(3)]
+    frame = odd_stacks(states(stacks(*unknown, {"pid": 99, "hint_host": "node 48", "frames": LOADER}))).collect()
+    [row] = frame.to_dicts()
+    assert (row["rank"], row["pid"], row["host"], row["others_text"], row["others_count"]) == (
+        None,
+        99,
+        "node 48",
+        "pid 7, pid 8, pid 9",
+        3,
+    )
+
+
+def test_a_note_that_stands_for_six_outweighs_two() -> None:
+    past = {"pid": 1, "frames": ["train (train.py:90)", "<module> (train.py:68)"], "stands_for": 6, "state": "active"}
+    frame = odd_stacks(states(stacks(past, {"pid": 2, "frames": BROADCAST, "stands_for": 2}))).collect()
+    assert frame.select("pid", "reason").rows() == [(2, PASSED)]
+
+
+def verdicts(*rows: dict[str, object], failed: bool = False) -> list[tuple[str, str, int | None]]:
+    """(cause, confidence, rank) of what these stacks alone say."""
+    signs = pl.LazyFrame({"sign": ["timeout"]}) if failed else None
+    frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs)
+    return frame.select("cause", "confidence", "rank").collect().rows()
+
+
+def test_a_loader_among_waiting_ranks_is_an_input_stall_surer_if_the_job_failed() -> None:
+    rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, LOADER)]
+    assert verdicts(*rows) == [("input-stall", "medium", 3)]
+    assert verdicts(*rows, failed=True) == [("input-stall", "high", 3)]
+
+
+def test_a_single_snapshot_of_a_rank_that_computes_proves_nothing() -> None:
+    rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, COMPUTE)]
+    assert verdicts(*rows) == []
+    assert verdicts(*rows, failed=True) == [("host-stall", "medium", 3)]
+
+
+def test_past_the_call_of_the_others_is_a_skip_and_before_it_a_mismatch() -> None:
+    later, earlier = list(BROADCAST), [*BROADCAST[:2], "train (train.py:58)", BROADCAST[3]]
+    peers = [ranked(r, ALL_REDUCE) for r in range(3)]
+    assert verdicts(*peers, ranked(3, later)) == [("collective-skipped", "medium", 3)]
+    assert verdicts(*peers, ranked(3, earlier)) == [("collective-mismatch", "low", 3)]
+
+
+def test_better_evidence_silences_the_stacks() -> None:
+    odd = odd_stacks(states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, LOADER))))
+    told = pl.LazyFrame({"rank": [1]})
+    assert stack_stalls(odd, told, None, None, None).collect().height == 0
+    assert stack_stalls(odd, None, told, None, None).collect().height == 0
+    assert stack_stalls(odd, None, None, pl.LazyFrame({"own": [True]}), None).collect().height == 0
+
+
+# --- real ones -------------------------------------------------------------------------------------------------------------------
+
+
+def _odd(folder: str) -> Iterator[dict[str, object]]:
+    with open_bundle([corpus(folder)]) as bundle:
+        frame = Resolver(read_bundle(bundle, default_engine(bundle), None)).get("odd_stacks")
+        assert frame is not None
+        yield from frame.collect().iter_rows(named=True)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("case", "ranks", "place", "frame"),
+    [
+        ("healthy", [], "", ""),
+        ("tp_dp_subgroup_hang_rank5", [5], "data-loader", "tokenize"),
+        ("straggler_rank2", [2], "data-loader", "load_batch"),
+        ("skip_allreduce_rank3", [3], "collective", "sync_control"),
+        ("wrong_op_rank1", [1], "collective", "sync_gradients"),
+        ("monitored_barrier_rank2", [2], "checkpoint", "save_checkpoint"),
+        ("monitored_barrier_all_ranks", [2, 4], "checkpoint", "save_checkpoint"),
+        ("p2p_deadlock_pair01", [0, 1], "p2p", "exchange"),
+    ],
+)
+def test_the_odd_ranks_of_the_lab_are_those_of_the_truth(case: str, ranks: list[int], place: str, frame: str) -> None:
+    found = list(_odd(f"lab/{case}/evidence/stacks"))
+    assert sorted(int(str(r["rank"])) for r in found) == ranks
+    assert {r["place"] for r in found} <= {place}
+    assert all(str(r["user_frame"]).startswith(frame) for r in found)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("case", ["tp_dp_subgroup_hang_rank5", "skip_allreduce_rank3", "p2p_deadlock_pair01"])
+def test_faulthandler_alone_names_the_same_ranks(case: str) -> None:
+    by_py_spy = {r["rank"] for r in _odd(f"lab/{case}/evidence/stacks")}
+    assert {r["rank"] for r in _odd(f"lab/{case}/evidence/faulthandler")} == by_py_spy
+
+
+@pytest.mark.corpus
+def test_the_odd_process_of_a_real_hang_is_the_one_in_the_loader() -> None:
+    [row] = _odd("public/pyspy-bloom-eval-hang-20220430/evidence")
+    assert (row["pid"], row["host"], row["place"], row["sure"]) == (688514, "node 48", "data-loader", True)
+    assert str(row["parts_at"]).startswith("_next_batch")
+
+
+def test_equal_pids_in_files_named_by_rank_are_ranks_of_their_own(tmp_path: Path) -> None:
+    for rank in range(4):
+        body = "".join(f"    {frame}\n" for frame in (LOADER if rank == 2 else ALL_REDUCE))
+        (tmp_path / f"rank{rank}.txt").write_text(
+            f'Process 7: python train.py\nPython v3.11.7 (x)\n\nThread 7 (idle): "MainThread"\n{body}'
+        )
+    with open_bundle([tmp_path]) as bundle:
+        frame = Resolver(read_bundle(bundle, default_engine(bundle), None)).get("odd_stacks")
+        assert frame is not None
+        assert frame.select("rank", "place", "others").collect().rows() == [(2, "data-loader", [0, 1, 3])]
+
+
+def test_equal_pids_on_several_hosts_are_processes_of_their_own() -> None:
+    frame = states(stacks(*({"pid": 1, "hint_host": f"pod-{n}", "frames": ALL_REDUCE} for n in range(3))))
+    assert frame.select("pid", "host").collect().rows() == [(1, "pod-0"), (1, "pod-1"), (1, "pod-2")]
+
+
+@pytest.mark.corpus
+def test_all_ranks_in_one_file_under_headings_give_the_same_answer(tmp_path: Path) -> None:
+    files = sorted(corpus("lab/tp_dp_subgroup_hang_rank5/evidence/stacks").glob("*.pyspy.txt"))
+    parts = [f"=== rank {file.name[4]} ===\n{file.read_text()}" for file in files]
+    (tmp_path / "dump.txt").write_text("\n".join(parts))
+    with open_bundle([tmp_path]) as bundle:
+        frame = Resolver(read_bundle(bundle, default_engine(bundle), None)).get("odd_stacks")
+        assert frame is not None
+        assert frame.select("rank", "place").collect().rows() == [(5, "data-loader")]
