@@ -75,16 +75,16 @@ def analyze(
 
 def _analyze(bundle: Bundle, store: Store, overrides: Mapping[str, Mapping[str, Value]] | None, title: str | None) -> Incident:
     runs = find_runs(store)
-    results = [_run(store, run, overrides, prefix=f"R{run.number}-" if len(runs) > 1 else "") for run in runs]
+    results = [_run(store, run, bundle.scratch, overrides, prefix=f"R{run.number}-" if len(runs) > 1 else "") for run in runs]
     chosen = _choose(results)
     name = title or ", ".join(Path(i).name or i for i in bundle.inputs)
     report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
     return Incident(report, gather(report, chosen, store, bundle.quote), store)
 
 
-def _run(store: Store, run: Run, overrides: Mapping[str, Mapping[str, Value]] | None, prefix: str) -> RunResult:
+def _run(store: Store, run: Run, scratch: Path, overrides: Mapping[str, Mapping[str, Value]] | None, prefix: str) -> RunResult:
     own = store.without(run.foreign) if run.foreign else store
-    resolver = Resolver(own)
+    resolver = Resolver(own, scratch)
     outcomes = tuple(run_rules(resolver, overrides, prefix))
     signs: list[str] = []
     frame = resolver.get("failures")

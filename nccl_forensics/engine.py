@@ -283,16 +283,23 @@ def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], N
 
 
 def _twins(members: Iterable[Member]) -> dict[int, int]:
-    """Members whose bytes another member before them has too. Only files of one size and one beginning are read for it."""
+    """Members whose bytes another member before them has too, under the same file name but for its compression.
+
+    Some evidence says only in its name whose it is (a Flight Recorder dump holds no rank), so equal bytes under other names are other
+    facts. Only files of one size and one beginning are read for it.
+    """
     alike: dict[tuple[int, str], list[Member]] = defaultdict(list)
-    sizes: dict[int, list[Member]] = defaultdict(list)
+    sizes: dict[tuple[int, str], list[Member]] = defaultdict(list)
     for member in members:
         if member.file is not None and member.bytes:
-            sizes[member.bytes].append(member)
-    for size, same in sizes.items():
+            name = member.path.rsplit("/", 1)[-1]
+            for suffix in (".gz", ".zst", ".xz", ".bz2"):
+                name = name.removesuffix(suffix)
+            sizes[member.bytes, name].append(member)
+    for (size, name), same in sizes.items():
         for member in same if len(same) > 1 else ():
             with contextlib.suppress(OSError):
-                alike[size, _digest(member, _HEAD)].append(member)
+                alike[size, name + _digest(member, _HEAD)].append(member)
     twin: dict[int, int] = {}
     for (size, start), same in alike.items():
         seen: dict[str, int] = {}

@@ -146,21 +146,30 @@ def test_big_tables_come_as_files_with_the_same_rows(folder, monkeypatch):
 
 
 def test_the_same_bytes_are_read_once_and_the_second_source_says_so(tmp_path):
+    (tmp_path / "copy").mkdir()
     (tmp_path / "a.log").write_bytes(log(1))
-    (tmp_path / "b.log").write_bytes(log(1))
-    (tmp_path / "c.log").write_bytes(log(2))
+    (tmp_path / "copy" / "a.log").write_bytes(log(1))
+    (tmp_path / "z.log").write_bytes(log(2))
     with open_bundle([tmp_path]) as bundle:
         store = read_bundle(bundle, InlineEngine())
     rows = {r["path"]: r for r in store.sources.iter_rows(named=True)}
     assert [r["duplicate_of"] for r in rows.values()] == [None, 0, None]
-    assert rows["a.log"]["sha256"] == rows["b.log"]["sha256"] != rows["c.log"]["sha256"]
+    assert rows["a.log"]["sha256"] == rows["copy/a.log"]["sha256"] != rows["z.log"]["sha256"]
     ids = {i for t in store.present - {"sources"} for i in store.scan(t).select("source_id").collect()["source_id"]}
     assert ids == {0, 2}
 
 
+def test_the_same_bytes_under_another_name_may_be_another_rank_and_are_kept(tmp_path):
+    (tmp_path / "rank_1").write_bytes(log(1))
+    (tmp_path / "rank_2").write_bytes(log(1))
+    with open_bundle([tmp_path]) as bundle:
+        assert read_bundle(bundle, InlineEngine()).sources["duplicate_of"].to_list() == [None, None]
+
+
 def test_big_files_that_begin_alike_are_no_twins(tmp_path):
-    for name, last in (("a.log", b"one\n"), ("b.log", b"two\n"), ("c.log", b"one\n")):
-        (tmp_path / name).write_bytes(b"x" * (70 << 10) + b"\n" + last)
+    for place, last in (("a", b"one\n"), ("b", b"two\n"), ("c", b"one\n")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "x.log").write_bytes(b"x" * (70 << 10) + b"\n" + last)
     with open_bundle([tmp_path]) as bundle:
         assert read_bundle(bundle, InlineEngine()).sources["duplicate_of"].to_list() == [None, None, 0]
 

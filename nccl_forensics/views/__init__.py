@@ -1,16 +1,19 @@
 """Views: tables derived from tables, each computed once per run, found by walking this folder.
 
-A view is a function whose parameters name tables or other views (see ``registry``). ``rows`` states its bound; only a view whose
-bound does not count operations is collected, the others stay lazy.
+A view is a function whose parameters name tables or other views (see ``registry``). ``rows`` states its bound; a view whose rows count
+operations is written once and scanned by column.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import polars as pl
@@ -72,10 +75,14 @@ def all_views() -> dict[str, View]:
 
 
 class Resolver:
-    """Names to frames for one run: tables are scanned, views computed at most once."""
+    """Names to frames for one run: tables are scanned, views computed at most once.
 
-    def __init__(self, source: Source) -> None:
+    A view whose rows count operations is kept in memory, or where ``scratch`` is given in a file there that readers scan by column.
+    """
+
+    def __init__(self, source: Source, scratch: Path | None = None) -> None:
         self._source = source
+        self._scratch = scratch
         self._known: dict[str, pl.LazyFrame | None] = {}
 
     def get(self, name: str) -> pl.LazyFrame | None:
@@ -96,7 +103,12 @@ class Resolver:
         if evidence and all(frames[n] is None for n in evidence):
             return None
         result = declared(*(frames[n] for n in order))
-        return result if declared.rows == "operations" else result.collect().lazy()
+        if declared.rows == "operations" and self._scratch is not None:
+            handle, file = tempfile.mkstemp(prefix=f"{name}.", suffix=".arrow", dir=self._scratch)
+            os.close(handle)
+            result.collect().write_ipc(file)
+            return pl.scan_ipc(file)
+        return result.collect().lazy()
 
     def missing(self, inputs: Inputs) -> tuple[str, ...]:
         """Required inputs that are absent; all inputs if every one of them is."""
