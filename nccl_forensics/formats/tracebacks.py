@@ -33,11 +33,18 @@ _RAISED_FROM = re.compile(
     r"^\s*(?:C\+\+ CapturedTraceback:|Exception raised from .{1,400} \(most recent call first\):|frame #[0-9]{1,4}: |#[0-9]{1,4} .{1,300} from )"
 )
 _FATAL = re.compile(
-    r"^(?:Fatal Python error: |\*\*\* (?:Process received signal|SIG))|^\*\*\* (?:Aborted at|Segmentation fault|Bus error|Floating point exception)"
+    r"^(?:\[[\w.-]{1,64}:[0-9]{1,10}\] )?\*\*\* (?:Process received signal|SIG|Aborted at|Segmentation fault|Bus error|Floating point exception)|^Fatal Python error: "
 )
 _CAUGHT = re.compile(
     r"[Cc]aught signal ([0-9]{1,2})\b|Signal: (Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction) \([0-9]{1,2}\)"
     r"|\*\*\* (SIG[A-Z]{3,5})|Fatal Python error: (.{1,60})$|^(Segmentation fault|Bus error|Aborted)(?: +\(core dumped\))?"
+)
+#: A frame as UCX (`` 2  /x/libuct.so.0(uct_rkey_release+0xe) [0x2a]``) and Open MPI (``[n1:12] [ 2] /x/lib.so(f+0x1)[0x7f]``) print it.
+_NATIVE = re.compile(
+    r"^(?:\[[\w.-]{1,64}:[0-9]{1,10}\] \[ ?[0-9]{1,3}\]|\s{0,8}[0-9]{1,3}) +(/[^ ()]{1,400})(?:\(([^()]{0,400})\))? ?\[0x[0-9a-f]+\]\s*$"
+)
+_NATIVE_AROUND = re.compile(
+    r"^=+ ?backtrace|^={5,}$|^\[[\w.-]{1,64}:[0-9]{1,10}\] (?:Signal|Failing at address|\*\*\* End of error message)|^\*\*\* End of error message"
 )
 _SIGNALS = {
     "4": "SIGILL",
@@ -127,17 +134,34 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.reports += [{"line_no": number, "end_line": members[-1], **lines.hints, **r} for r in said]
             aborted = members[-1]
         elif _FATAL.match(text) or _CAUGHT.search(text):
-            told = _CAUGHT.search(text)
+            told = _CAUGHT.search(text) or next(filter(None, map(_CAUGHT.search, lines.texts[at + 1 : at + 3])), None)
             word = next((g for g in told.groups() if g), "") if told else ""
             signal = _SIGNALS.get(word, word)
             found.used.add(number)
             repeats = bool(found.rows) and found.rows[-1]["kind"] == "fatal-signal" and number - int(str(found.rows[-1]["line_no"])) < 12
             if (signal in ("SIGABRT", "") and number - aborted <= _SAME_END) or repeats:
                 continue
-            row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal"}
-            found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
+            frames, members = _native(lines, at)
+            found.used.update(members)
+            row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal", "frames": frames}
+            found.rows.append({"line_no": number, "end_line": max([number, *members]), **lines.hints, **row})
         elif _RAISED_FROM.match(text) or _LAUNCHER_END in text:
             found.used.add(number)
+
+
+def _native(lines: WriterLines, at: int) -> tuple[str | None, list[int]]:
+    """The native stack that UCX or Open MPI print below a signal: frames innermost first, and the numbers of its lines."""
+    frames: list[str] = []
+    members: list[int] = []
+    for i in range(at + 1, min(at + 200, len(lines.texts))):
+        line = lines.texts[i]
+        if match := _NATIVE.match(line):
+            library = match.group(1).rsplit("/", 1)[-1]
+            frames.append(f"{match.group(2).split('+', 1)[0] or '??'} ({library})")
+        elif not _NATIVE_AROUND.match(line):
+            break
+        members.append(lines.numbers[i])
+    return "\n".join(frames) or None, members
 
 
 @dataclass(frozen=True, slots=True)

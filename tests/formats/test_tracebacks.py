@@ -196,6 +196,32 @@ def test_open_mpis_block_of_one_crash_is_one_row():
     assert len(rows("[n1:12] *** Process received signal ***\n[n1:12] Signal: Segmentation fault (11)\n[n1:12] Signal code: (1)")) == 1
 
 
+UCX = """[n:56309:2:56362] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x20)
+==== backtrace ====
+    0  /usr/ucx/lib/libucs.so.0(+0x2293c) [0x2aab23b7a93c]
+    1  /usr/ucx/lib/libuct.so.0(uct_rkey_release+0xe) [0x2aab2393f51e]
+===================
+next"""
+OPEN_MPI = """[n1:12] *** Process received signal ***
+[n1:12] Signal: Segmentation fault (11)
+[n1:12] Signal code: Address not mapped (1)
+[n1:12] Failing at address: 0x20
+[n1:12] [ 0] /lib64/libpthread.so.0(+0x12ce0)[0x7f1]
+[n1:12] [ 1] /opt/libnccl.so.2(ncclAllReduce+0x1f)[0x7f2]
+[n1:12] *** End of error message ***
+next"""
+
+
+@pytest.mark.parametrize(
+    ("text", "frames"),
+    [(UCX, "?? (libucs.so.0)\nuct_rkey_release (libuct.so.0)"), (OPEN_MPI, "?? (libpthread.so.0)\nncclAllReduce (libnccl.so.2)")],
+)
+def test_the_native_stack_below_a_signal_belongs_to_it(text: str, frames: str):
+    [found] = rows(text)
+    assert (found["type"], found["frames"], found["end_line"]) == ("SIGSEGV", frames, text.count("\n"))
+    assert read(text).foreign == 1
+
+
 FINGERPRINT = "CollectiveFingerPrint(SequenceNumber=17, OpType={}, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu))"
 MISMATCH = (
     f"RuntimeError: Detected mismatch between collectives on ranks. Rank 3 is running collective: {FINGERPRINT.format('BROADCAST', 2)}, "
