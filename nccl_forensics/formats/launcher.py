@@ -123,10 +123,9 @@ def _items(lines: WriterLines, at: int, used: set[int]) -> Iterator[tuple[Row, R
             kind = "root-cause" if heading else kind
             current, body = None if heading else {"line_no": number, "end_line": number, "kind": kind}, []
             continue
-        if current is None:
-            if stripped and stripped != "<NO_OTHER_FAILURES>" and not _is_border(stripped):
-                return  # not torchrun's block
-        else:
+        if stripped and (current is None or not line[0].isspace()) and stripped != "<NO_OTHER_FAILURES>" and not _is_border(stripped):
+            break  # not torchrun's block, or one that was cut off: all that stands in an item is indented
+        if current is not None:
             if stripped and not _is_border(stripped):
                 current["end_line"] = number
             body.append(line)

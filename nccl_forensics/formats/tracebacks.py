@@ -112,9 +112,10 @@ def _read(text: Text) -> Reading:
 
 def _scan(lines: WriterLines, found: _Found) -> None:
     aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
+    torn = 0  # last line of a torn traceback: what starts inside it is not looked at again
     for at in lines.starts:
         number, text = lines.numbers[at], lines.texts[at].strip()
-        if number in found.used:
+        if number in found.used or number <= torn:
             continue
         if text.endswith(_START):
             block = _traceback(lines, at)
@@ -122,6 +123,7 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             if block.row is None:
                 found.gaps.append(Gap("truncated or torn traceback", number, block.members[-1], text=lines.texts[at][:200]))
                 found.used.difference_update(block.members)
+                torn = block.members[-1]
                 continue
             if block.row["signature"] != "launcher":
                 found.rows.append({"line_no": number, "end_line": block.members[-1], **lines.hints, **block.row})

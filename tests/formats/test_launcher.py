@@ -190,6 +190,13 @@ def test_blocks_of_two_agents_that_interleave_are_kept_apart():
     ]
 
 
+def test_a_block_that_is_cut_off_does_not_swallow_what_follows():
+    cut = "\n".join(BLOCK.split("\n")[:9]) + "\n2026-11-21 00:12:00 next run\n  indented\n" * 3
+    reading = read(cut)
+    assert [(r["rank"], r["exit_code"]) for r in rows(cut)] == [(8, -15)]
+    assert reading.foreign == 9
+
+
 def test_the_word_failures_alone_makes_no_row():
     reading = read("Failures:\nnone so far\n[1]:\n  rank      : 1 (local_rank: 1)")
     assert "worker_exits" not in reading.frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -139,6 +140,13 @@ def test_a_truncated_traceback_is_a_gap(cut: int):
     assert "exceptions" not in reading.frames
     assert reading.frames["gaps"].select("line_no", "end_line", "reason").rows() == [(1, cut, "truncated or torn traceback")]
     assert (reading.records, reading.gap_lines, reading.foreign) == (0, cut, 0)
+
+
+def test_headings_inside_a_torn_traceback_are_not_tried_again():
+    started = time.process_time()
+    reading = read("Traceback (most recent call last):\n" + "  Traceback (most recent call last):\n" * 20_000)
+    assert reading.gap_lines + reading.foreign == reading.lines == 20_002
+    assert time.process_time() - started < 20
 
 
 def test_the_launchers_own_traceback_is_no_exception_of_a_rank():
