@@ -111,7 +111,7 @@ _MARK, _TUPLE, _OTHER = "mark", "tuple", "other"
 
 
 def _check_each(data: bytes) -> None:
-    """Refuse what is not plain, opcode by opcode: the slow way, exact for every protocol. What is merely broken is left to the unpickler."""
+    """Refuse what is not plain, opcode by opcode: the slow way, exact for every protocol."""
     stack: list[str] = []
     memo: dict[int, str] = {}
     try:
@@ -145,5 +145,6 @@ def _check_each(data: bytes) -> None:
                 raise RefusedPickle(f"refused: the pickle uses {name} at byte {position}, which plain data does not need")
     except RefusedPickle:
         raise
-    except (ValueError, IndexError, EOFError):
-        return
+    except (ValueError, IndexError, EOFError) as problem:
+        # It must not reach the unpickler, which allocates what a length claims before it looks whether so much is there.
+        raise pickle.UnpicklingError(f"truncated, or no pickle: {problem}"[:200]) from problem

@@ -115,6 +115,12 @@ def test_a_string_longer_than_the_file_is_broken_not_allocated(length: int):
         load_plain(HEAD + b"X" + struct.pack("<I", length) + b"abc")
 
 
+@pytest.mark.parametrize("opcode", [b"\x8e", b"\x96", b"\x8d"])
+def test_a_length_of_exabytes_is_not_allocated(opcode: bytes):
+    with pytest.raises((RefusedPickle, pickle.UnpicklingError)):
+        load_plain(b"\x80\x05" + opcode + struct.pack("<Q", 1 << 56) + b".")
+
+
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5) | st.tuples(st.text(), st.text()),
