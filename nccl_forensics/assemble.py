@@ -60,7 +60,7 @@ def assemble(
         "case": case,
         "verdict": _verdict(writer, chosen, gaps),
         "findings": findings,
-        "measures": {"traces": [], **_bandwidth(chosen, store), "lag": []},
+        "measures": {"traces": [], **_bandwidth(chosen, store), **_lag(chosen)},
         "rules": [_rule(o) for o in chosen.outcomes],
         "sources": sources,
         "sources_total": total,
@@ -304,6 +304,21 @@ def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
     if ranks | seen:
         world = max(world, max(ranks | seen) + 1)
     return world or None, seen, n_groups, n_comms
+
+
+def _lag(chosen: RunResult) -> dict[str, object]:
+    """Arrival lag per rank, worst first."""
+    frame = chosen.resolver.get("lag")
+    if frame is None:
+        return {"lag": []}
+    rows = (
+        frame.group_by("rank")
+        .agg(pl.col("collectives").sum(), pl.col("median_ms").max(), pl.col("p99_ms").max(), pl.col("lost_ms").sum())
+        .sort("lost_ms", "rank", descending=[True, False])
+        .collect()
+    )
+    listed = [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows.head(ROWS).iter_rows(named=True)]
+    return {"lag": listed, "lag_total": rows.height}
 
 
 def _span(resolver: Resolver) -> tuple[int | None, int | None]:

@@ -283,16 +283,16 @@ def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], N
 
 
 def _twins(members: Iterable[Member]) -> dict[int, int]:
-    """Members whose bytes another member before them has too, under the same file name but for its compression.
+    """Members whose bytes another member before them has too, in the same folder and under the same name but for its compression.
 
-    Some evidence says only in its name whose it is (a Flight Recorder dump holds no rank), so equal bytes under other names are other
-    facts. Only files of one size and one beginning are read for it.
+    Some evidence says only in its path whose it is or when it was taken (a Flight Recorder dump holds no rank, two samples of a stuck
+    process are alike), so equal bytes elsewhere are other facts. Only files of one size and one beginning are read for it.
     """
     alike: dict[tuple[int, str], list[Member]] = defaultdict(list)
     sizes: dict[tuple[int, str], list[Member]] = defaultdict(list)
     for member in members:
         if member.file is not None and member.bytes:
-            name = member.path.rsplit("/", 1)[-1]
+            name = member.path
             for suffix in (".gz", ".zst", ".xz", ".bz2"):
                 name = name.removesuffix(suffix)
             sizes[member.bytes, name].append(member)

@@ -56,7 +56,10 @@ def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.
     # Lines about the failure itself do not count as progress.
     noise = refused.group_by("host", "pid").agg(pl.len().alias("noise"))
     tails = (
-        nccl_tails.join(people, on=["host", "pid"])
+        nccl_tails.sort("source_id", "line_no")
+        .group_by("host", "pid")
+        .agg(pl.col("lines").sum(), pl.col("source_id", "line_no", "message").last())
+        .join(people, on=["host", "pid"])
         .join(noise.lazy(), on=["host", "pid"], how="left")
         .with_columns(progress=pl.col("lines") - pl.col("noise").fill_null(0))
         .sort("progress", "rank")

@@ -1,0 +1,64 @@
+"""One rank keeps arriving late to the collectives of its process group.
+
+## What it finds
+Ranks that come last in a good share of their group's collectives and by a margin that costs real time, measured by the enqueue times of the
+Flight Recorder after taking off each host's clock offset.
+
+## Why it matters
+A collective runs at the pace of its last rank: one straggler slows the whole group.
+
+## What would refute it
+Every rank of that host trails alike: then look at the host's clock first. Its enqueue is late because it waited for another group.
+
+## What to do next
+Compare the rank's input pipeline, GPU clocks and throttling with its neighbours; take its stack twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import group_words
+
+
+@rule(name="straggler", code="ST01", cause="straggler", severity="error", at_most=4, explains=("communication-bound", "low-overlap"))
+def straggler(
+    lag: pl.LazyFrame,
+    *,
+    last_share: Annotated[float, "share of the collectives that a rank must come last to"] = 0.3,
+    lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
+    lost_ms: Annotated[float, "milliseconds that must be lost per late collective"] = 50.0,
+    at_least: Annotated[int, "collectives of the group that must be comparable"] = 8,
+) -> Iterator[Finding]:
+    """At most one rank per group: nobody is late where lateness is shared."""
+    rows = lag.filter((pl.col("collectives") >= at_least) & (pl.col("members") > 2)).collect()
+    for _, part in rows.group_by("group_key", maintain_order=True):
+        total = float(part["lost_ms"].sum() or 0.0)
+        if total <= 0:
+            continue
+        worst = part.sort("lost_ms", "rank", descending=[True, False]).row(0, named=True)
+        late = worst["last_count"]
+        if late < last_share * worst["collectives"] or worst["lost_ms"] < lost_share * total or worst["lost_ms"] < lost_ms * late:
+            continue
+        place = f" (worst before {worst['call_site']})" if worst["call_site"] else ""
+        yield Finding(
+            title=f"rank {worst['rank']} was last in {late} of {worst['collectives']} collectives of {group_words(worst)}; the others lost {worst['lost_ms'] / 1000:.1f} s waiting for it",
+            summary=f"{worst['lost_ms'] / total:.0%} of all time lost to late arrivals in this group is its own{place}.",
+            confidence="high" if worst["lost_ms"] >= 0.8 * total else "medium",
+            ranks=(worst["rank"],),
+            culprits=(Culprit(rank=worst["rank"]),),
+            subject=("straggler", str(worst["group_desc"] or worst["group_name"])),
+            evidence=cite([worst], "the collective to which it came latest"),
+            evidence_total=late,
+            remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
+            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            would_refute=("all ranks of its host are late alike",),
+            actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
+            metrics={"lost_ms": round(worst["lost_ms"], 1), "median_ms": round(worst["median_ms"], 2), "late": late},
+        )

@@ -1,0 +1,142 @@
+"""Traffic inside a host that goes through host memory or the network although its GPUs could talk directly.
+
+## What it finds
+Connections between ranks of one host over SHM or NET where NVLink or other pairs show that direct copies are possible, NCCL's own lines that
+P2P is disabled, and communicators with few channels on GPUs whose links could feed many.
+
+## Why it matters
+Copies through host memory run at a fraction of NVLink's bandwidth, and every collective pays for it.
+
+## What would refute it
+The GPUs have no direct path (consumer cards, no NVLink, different containers on purpose).
+
+## What to do next
+Look at ACS and IOMMU (lspci, dmesg), at the container's IPC and /dev/shm settings, and at NCCL_P2P_* settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+
+
+def _local(nccl_connections: pl.LazyFrame, comms: pl.LazyFrame) -> pl.DataFrame:
+    """Connections between communicator ranks that live on one host, per host and transport."""
+    world = comms.filter(pl.col("nranks") == pl.col("nranks").max()).select("rank", "host").unique(["rank"], keep="any")
+    source = world.rename({"rank": "src", "host": "src_host"})
+    target = world.rename({"rank": "dst", "host": "dst_host"})
+    # Ranks of smaller communicators count from 0 again: only the lines of processes with one communicator size are looked at.
+    single = comms.group_by("host", "pid").agg(pl.col("nranks").n_unique().alias("n")).filter(pl.col("n") == 1).select("host", "pid")
+    return (
+        nccl_connections.join(single, on=["host", "pid"])
+        .join(source, on="src")
+        .join(target, on="dst")
+        .filter((pl.col("src_host") == pl.col("dst_host")) & (pl.col("src") != pl.col("dst")))
+        .group_by("host", "transport")
+        .agg(pl.len().alias("n"), pl.col("src").unique().sort().alias("ranks"), pl.col("source_id").first(), pl.col("line_no").first())
+        .sort("host", "transport")
+        .collect()
+    )
+
+
+@rule(
+    name="p2p-disabled",
+    code="TR01",
+    cause="p2p-disabled",
+    severity="error",
+    at_most=8,
+    explains=("few-channels", "low-bus-bandwidth", "socket-fallback"),
+)
+def p2p_disabled(
+    nccl_connections: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: pl.LazyFrame | None, nccl_network: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """Hosts whose local pairs avoid direct copies; an error where NVLink or another host shows that they could, else a warning."""
+    local = _local(nccl_connections, comms)
+    nvlink: set[object] = set()
+    if gpu_links is not None:
+        nvlink = set(gpu_links.filter(pl.col("nvlink_gb_s") > 0).select("host").collect()["host"].to_list())
+    said = pl.DataFrame()
+    if nccl_network is not None:
+        said = nccl_network.filter(pl.col("item").is_in(["p2p-disabled", "p2p-not-enabled"])).sort("source_id", "line_no").collect()
+    direct = set(local.filter(pl.col("transport") == "P2P")["host"].to_list())
+    for (host,), part in local.filter(pl.col("transport").is_in(["SHM", "NET"])).group_by("host", maintain_order=True):
+        if host in direct and host not in nvlink:
+            continue  # pairs across sockets go through memory by design where NVLink is absent
+        lines = said.filter(pl.col("host") == host) if said.height else said
+        proof = host in nvlink or bool(direct - {host})
+        if host in direct and not lines.height:
+            continue
+        ranks = tuple(sorted({r for rs in part["ranks"].to_list() for r in rs}))
+        how = " and ".join("shared memory" if t == "SHM" else "the network" for t in part["transport"].to_list())
+        yield Finding(
+            title=f"GPUs of {host} talk through {how}"
+            + (", although they have NVLink" if host in nvlink else ", while other hosts use direct copies" if proof else ""),
+            summary="NCCL chose no direct path between GPUs of this host."
+            + (" It says so itself: P2P is disabled between connected GPUs." if lines.height else ""),
+            severity="error" if proof else "warning" if lines.height else "info",
+            confidence="high" if proof else "medium" if lines.height else "low",
+            ranks=ranks,
+            hosts=(str(host),),
+            culprits=tuple(Culprit(rank=r, host=str(host)) for r in ranks),
+            subject=("p2p", str(host)),
+            evidence=(
+                *cite(part, "a connection inside the host"),
+                *(cite(lines, "NCCL says that direct copies are off", at_most=4) if lines.height else ()),
+            ),
+            remedy="Check NCCL_P2P_* settings, ACS and IOMMU on this host, and that its containers share IPC and /dev/shm.",
+            prevention="Compare the transport of local pairs with a healthy host after each image or BIOS change.",
+            would_refute=("the GPUs of this host have no direct path",),
+            actions=(Action("change-setting", hosts=(str(host),), command="lspci -vvv | grep -i acsctl; dmesg | grep -i iommu"),),
+        )
+
+
+@rule(name="few-channels", code="TR02", cause="few-channels", severity="error", at_most=4, explains=("low-bus-bandwidth",))
+def few_channels(
+    nccl_channels: pl.LazyFrame,
+    comms: pl.LazyFrame,
+    gpu_links: pl.LazyFrame,
+    *,
+    enough: Annotated[int, "channels from which a communicator over NVLink is not called short of them"] = 8,
+    nvlink_gb_s: Annotated[float, "NVLink bandwidth per GPU from which many channels are expected"] = 200.0,
+) -> Iterator[Finding]:
+    """Communicators of one host, over fast NVLink, with fewer channels than such links feed."""
+    fast = gpu_links.filter(pl.col("nvlink_gb_s") >= nvlink_gb_s).select("host").unique()
+    single = (
+        comms.filter(pl.col("nranks") > 1)
+        .group_by("comm_key")
+        .agg(pl.col("host").n_unique().alias("hosts"), pl.col("host").first(), pl.len().alias("members"), pl.col("nranks").first())
+        .filter((pl.col("hosts") == 1) & (pl.col("members") == pl.col("nranks")))
+        .select("host")
+        .unique()
+    )
+    short = (
+        nccl_channels.filter(pl.col("coll").is_not_null() & (pl.col("coll") < enough) & (pl.col("coll") > 0))
+        .join(fast, on="host")
+        .join(single, on="host")
+        .sort("source_id", "line_no")
+        .collect()
+    )
+    if not short.height:
+        return
+    lowest = int(str(short["coll"].min()))
+    hosts = tuple(sorted(set(short["host"].to_list())))
+    yield Finding(
+        title=f"{lowest} channel{'s' if lowest != 1 else ''} on {', '.join(hosts[:4])}, where NVLink could feed {enough} and more",
+        summary="NCCL's search found few rings: a topology file, a degraded link or a limit stands behind it.",
+        confidence="medium",
+        hosts=hosts,
+        culprits=tuple(Culprit(host=h) for h in hosts),
+        subject=("channels", *hosts),
+        evidence=cite(short, "channel count of a communicator"),
+        evidence_total=short.height,
+        remedy="Compare with a healthy run of the same node type: NCCL_TOPO_FILE, NCCL_MAX_NCHANNELS, NVLink state.",
+        prevention="Record the channel count of each run and compare.",
+        would_refute=("a healthy run of the same node type has as few",),
+        actions=(Action("collect-more", hosts=hosts, command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH; nvidia-smi nvlink -s"),),
+    )

@@ -1,0 +1,69 @@
+"""Arrival: how late each rank enters collectives compared with its peers of the same group."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+from nccl_forensics.words import UNIDENTIFIED
+
+LAG = {
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "rank": pl.Int32(),
+    "collectives": pl.UInt32(),
+    "last_count": pl.UInt32(),
+    "median_ms": pl.Float64(),
+    "p99_ms": pl.Float64(),
+    "lost_ms": pl.Float64(),
+    "members": pl.UInt32(),
+    "source_id": pl.UInt32(),
+    "record": pl.String(),
+    "call_site": pl.String(),
+}
+
+
+@view(rows="ranks x groups")
+def lag(operations: pl.LazyFrame) -> pl.LazyFrame:
+    """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
+    ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last).
+
+    Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival, so
+    that only what varies counts as late. Cites the collective in which the rank was latest.
+    """
+    ops = operations.filter(
+        (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
+    )
+    key = ["group_key", "seq"]
+    full = ops.with_columns(present=pl.len().over(key), everyone=pl.col("rank").n_unique().over("group_key")).filter(
+        (pl.col("present") == pl.col("everyone")) & (pl.col("everyone") > 1)
+    )
+    # Only what a rank is late by beyond its own usual distance: a clock offset is the same in every collective.
+    middle = full.with_columns(distance=pl.col("created_ns") - pl.col("created_ns").median().over(key))
+    offset = middle.with_columns(arrival=pl.col("distance") - pl.col("distance").quantile(0.1).over("group_key", "rank"))
+    ranked = offset.with_columns(
+        first=pl.col("arrival").min().over(key),
+        latest=pl.col("arrival").max().over(key),
+        second=pl.col("arrival").sort(descending=True).get(1).over(key),
+    ).with_columns(behind_ms=(pl.col("arrival") - pl.col("first")) / 1e6, is_last=pl.col("arrival") == pl.col("latest"))
+    return (
+        ranked.group_by("group_key", "rank")
+        .agg(
+            pl.col("group_name").first(),
+            pl.col("group_desc").first(),
+            pl.col("comm_id").first(),
+            pl.len().alias("collectives"),
+            pl.col("is_last").sum().alias("last_count"),
+            pl.col("behind_ms").median().alias("median_ms"),
+            pl.col("behind_ms").quantile(0.99).alias("p99_ms"),
+            ((pl.col("latest") - pl.col("second")).filter(pl.col("is_last")).sum() / 1e6).alias("lost_ms"),
+            pl.col("everyone").first().alias("members"),
+            pl.col("source_id").sort_by("behind_ms").last(),
+            pl.col("record").sort_by("behind_ms").last(),
+            pl.col("call_site").sort_by("behind_ms").last(),
+        )
+        .select([pl.col(c).cast(t) for c, t in LAG.items()])
+        .sort("group_key", "rank")
+    )
