@@ -61,6 +61,12 @@ def test_what_a_launcher_does_to_a_worker_is_no_ending_of_its_own(kind: str) -> 
     assert ended(left(-9, kind=kind)) == []
 
 
+def test_the_launchers_report_at_the_end_is_cited_before_its_first_word() -> None:
+    lines = [{"kind": k, "rank": 2, "exit_code": -9, "line_no": n} for k, n in (("failed", 5), ("root-cause", 40))]
+    [one] = ended(table("worker_exits", *lines))
+    assert (one["kind"], one["line_no"]) == ("killed", 40)
+
+
 # ---- exceptions ----
 
 

@@ -192,6 +192,20 @@ def test_a_bare_number_names_a_dump_and_no_log() -> None:
     assert [(s, r["rank"], r["strength"]) for s, r in found.items()] == [(0, 4, NUMBER)]
 
 
+def test_an_attempts_folder_names_the_rank_where_one_process_has_that_local_rank() -> None:
+    where = sources("job/attempt_0/3/stderr.log")
+    assert [(r["rank"], r["strength"]) for r in writers(where).values()] == [(3, NUMBER)]
+    launched = known(worker_exits=table("worker_exits", {"rank": 7, "local_rank": 3, "pid": 107}))
+    found = writers(where, processes=pl.LazyFrame(launched, infer_schema_length=None))
+    assert [(r["rank"], r["strength"]) for r in found.values()] == [(7, PREFIX)]
+
+
+def test_a_local_rank_of_several_hosts_names_no_source() -> None:
+    exits = table("worker_exits", *[{"rank": r, "local_rank": 3, "pid": 100 + r, "host": f"node{r}"} for r in (3, 7)])
+    launched = pl.LazyFrame(known(worker_exits=exits), infer_schema_length=None)
+    assert writers(sources("job/attempt_0/3/stderr.log"), processes=launched) == {}
+
+
 def test_prefixes_name_a_source_of_one_rank_only() -> None:
     lines = [{"hint_rank": r, "hint_scope": "global", "source_id": s} for s, r in ((0, 3), (0, 3), (1, 3), (1, 4))]
     found = writers(sources("a.log", "b.log"), exceptions=table("exceptions", *lines))

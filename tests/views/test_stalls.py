@@ -191,6 +191,11 @@ def test_where_operations_part_stacks_alone_name_nobody() -> None:
     assert found(states=standing(r0="collective", r1="collective", r2="lock"), parted=parted) == []
 
 
+def test_where_operations_agree_stacks_may_speak() -> None:
+    agreed = divergences(operations({0: ["barrier"], 1: ["barrier"], 2: ["barrier"]}))
+    assert len(found(states=standing(r0="collective", r1="collective", r2="lock"), parted=agreed)) == 1
+
+
 def test_where_an_exception_was_raised_says_only_who_waited() -> None:
     raised = standing("exception", r2="data-loader")
     assert found(blocker(pending=True), raised) == [(2, "host-stall", "medium", "progress")]
