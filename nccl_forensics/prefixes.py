@@ -72,9 +72,9 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("syslog", r"[A-Z\d]", rf"^(?:{_BSD}|(?P<iso>{_ISO})) (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[(?P<pid>\d+)\]: ", "job"),
     Prefix("compose", r"\w", r"^(?P<host>[\w.-]+-\d+) +\| ?", "column"),
     Prefix("torchrun-role", r"\[", r"^\[[A-Za-z_][A-Za-z_-]*(?P<rank>\d+)\]:", "column", "local"),
-    Prefix("srun", r"[ \d]", r"^ *(?P<rank>\d{1,6}): ?", "column", "task"),
+    Prefix("srun", r"[ \d]", r"^ *(?P<rank>\d{1,6}):(?: |$)", "column", "task"),
     Prefix("mpich", r"\[", r"^\[(?P<rank>\d{1,6})\] ", "column", "global"),
-    Prefix("pdsh", "[A-Za-z]", r"^(?P<host>[A-Za-z][\w.-]{1,62}): ?", "column"),
+    Prefix("pdsh", "[A-Za-z]", r"^(?P<host>[A-Za-z][\w.-]{1,62}):(?: |$)", "column"),
     Prefix("stern", "[a-z]", r"^(?P<host>[a-z][a-z0-9.-]*-[a-z0-9]+) [a-z][a-z0-9-]* ", "job"),
 )
 

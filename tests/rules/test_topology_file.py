@@ -1,40 +1,50 @@
-"""Topology files that describe other links than their neighbours have."""
+"""Topology files that cannot be right."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from nccl_forensics.rules.topology_file import topology_file
-from tests.rules.frames import cited, settings
-from tests.rules.host_frames import table
-
-USED = settings("NCCL_TOPO_FILE", ("/etc/topo.xml", [0, 1, 2, 3]))
+from nccl_forensics.store import Store
+from nccl_forensics.views.nccl_facts import SETTINGS
 
 
-def topo(**links: dict[str, int]) -> pl.LazyFrame:
-    """NVLinks by GPU and the GPU at their other end; the file is source 9."""
-    ends = [(gpu, to, n) for gpu, others in links.items() for to, n in others.items()]
-    return table(
-        "nccl_topo",
-        *[
-            {"element": "nvlink", "bus_id": gpu, "target": to, "count": n, "source_id": 9, "line_no": line, "record": f"nvlink[{line}]"}
-            for line, (gpu, to, n) in enumerate(ends, 1)
-        ],
-    )
+def settings(name: str = "NCCL_TOPO_FILE") -> pl.LazyFrame:
+    row = {
+        "name": name,
+        "value": "/x.xml",
+        "ranks": [0],
+        "hosts": ["a"],
+        "processes": 1,
+        "of": 1,
+        "differs": False,
+        "source_id": 0,
+        "line_no": 4,
+    }
+    return pl.DataFrame([row], schema=SETTINGS).lazy()
 
 
-def test_a_file_whose_two_ends_of_one_link_disagree_is_wrong() -> None:
-    [finding] = topology_file.check(USED, topo(a={"b": 4, "c": 4}, b={"a": 4, "c": 4}, c={"a": 1, "b": 1}))
-    assert (finding.cause, finding.severity, finding.confidence, finding.ranks) == ("bad-setting", "error", "high", ())
-    assert cited(finding) == [(0, 2), (9, 5)]
-    assert "the topology gives c 2 NVLinks where other GPUs have 8" in finding.title
+def links(counts: list[tuple[str, str, int]]) -> pl.LazyFrame:
+    rows = [
+        {"source_id": 1, "record": f"l{i}", "line_no": i, "element": "nvlink", "bus_id": a, "target": b, "count": n}
+        for i, (a, b, n) in enumerate(counts)
+    ]
+    return Store.from_frames({"nccl_topo": pl.DataFrame(rows)}).scan("nccl_topo")
 
 
-def test_where_both_ends_agree_the_hardware_may_really_have_fewer_links() -> None:
-    [finding] = topology_file.check(USED, topo(a={"b": 4, "c": 1}, b={"a": 4, "c": 1}, c={"a": 1, "b": 1}))
+def test_two_ends_of_a_link_that_disagree_prove_the_file_wrong() -> None:
+    [finding] = topology_file.check(settings(), links([("g0", "g1", 1), ("g1", "g0", 12)]))
+    assert (finding.cause, finding.confidence) == ("bad-setting", "high")
+
+
+def test_unequal_gpus_behind_a_switch_are_less_sure() -> None:
+    [finding] = topology_file.check(settings(), links([("g0", "sw", 8), ("g1", "sw", 18)]))
     assert finding.confidence == "medium"
 
 
-def test_an_even_topology_or_one_that_nobody_forced_stays_quiet() -> None:
-    assert topology_file.check(USED, topo(a={"b": 4}, b={"a": 4})) == []
-    assert topology_file.check(settings("NCCL_ALGO", ("Ring", [0])), topo(a={"b": 4, "c": 4}, b={"a": 4}, c={"a": 4})) == []
+def test_equal_gpus_are_quiet() -> None:
+    assert topology_file.check(settings(), links([("g0", "g1", 12), ("g1", "g0", 12)])) == []
+
+
+def test_a_file_that_nobody_forces_is_no_setting() -> None:
+    assert topology_file.check(settings("NCCL_DEBUG"), links([("g0", "g1", 1), ("g1", "g0", 12)])) == []

@@ -1,0 +1,45 @@
+"""One rank that keeps arriving late."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.straggler import straggler
+from nccl_forensics.views.lag import lag
+from tests.views.frames import operations
+
+MS = 10**6
+
+
+def arrivals(late_ms: list[int], *, rank: int = 2, offset_ms: int = 0, ranks: int = 4) -> pl.LazyFrame:
+    """Collectives 100 ms apart; ``rank`` comes ``late_ms[i]`` after the others to the i-th, and its clock is off by ``offset_ms``."""
+    frame = operations({r: ["all_reduce"] * len(late_ms) for r in range(ranks)}).collect()
+    late = pl.Series([late_ms[s - 1] + offset_ms if r == rank else 0 for r, s in frame.select("rank", "seq").iter_rows()])
+    return frame.with_columns(created_ns=(pl.col("seq") * 100 + late) * MS).lazy()
+
+
+def found(frame: pl.LazyFrame) -> list[tuple[int, ...]]:
+    return [f.ranks for f in straggler.check(lag(frame))]
+
+
+def test_a_rank_late_to_half_the_collectives_by_much_is_named() -> None:
+    [finding] = straggler.check(lag(arrivals([200, 0] * 6)))
+    assert finding.ranks == (2,)
+    assert finding.severity == "error"
+    assert finding.evidence[0].record is not None
+
+
+def test_one_late_arrival_in_twelve_is_quiet() -> None:
+    assert found(arrivals([200] + [0] * 11)) == []
+
+
+def test_lateness_of_a_few_milliseconds_is_quiet() -> None:
+    assert found(arrivals([5, 0] * 6)) == []
+
+
+def test_a_clock_that_is_off_is_no_lateness() -> None:
+    assert found(arrivals([0] * 12, offset_ms=3_600_000)) == []
+
+
+def test_a_late_rank_is_named_although_its_clock_is_off() -> None:
+    assert found(arrivals([200, 0] * 6, offset_ms=3_600_000)) == [(2,)]

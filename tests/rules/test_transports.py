@@ -1,0 +1,72 @@
+"""Traffic inside a host that avoids the direct path."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.transports import few_channels, p2p_disabled
+from nccl_forensics.store import Store
+from nccl_forensics.views.identity import COMMS_SCHEMA
+from nccl_forensics.views.nccl_facts import GPU_LINKS
+
+
+def comms(hosts: list[str]) -> pl.LazyFrame:
+    """One communicator over these hosts, two ranks each."""
+    size = 2 * len(hosts)
+    rows = [
+        {"source_id": r, "line_no": 1, "host": hosts[r // 2], "pid": r, "comm": "c", "comm_key": "k", "rank": r, "nranks": size}
+        for r in range(size)
+    ]
+    return pl.DataFrame(rows, schema=COMMS_SCHEMA).lazy()
+
+
+def connections(pairs: dict[tuple[int, int], str], hosts: list[str]) -> pl.LazyFrame:
+    rows = [
+        {"source_id": a, "line_no": 9, "host": hosts[a // 2], "pid": a, "channel": 0, "src": a, "dst": b, "transport": t}
+        for (a, b), t in pairs.items()
+    ]
+    return Store.from_frames({"nccl_connections": pl.DataFrame(rows)}).scan("nccl_connections")
+
+
+def links(host: str, gb_s: float) -> pl.LazyFrame:
+    return pl.DataFrame([{"host": host, "gpu": "1b000", "nvlink_gb_s": gb_s, "source_id": 0, "line_no": 3}], schema=GPU_LINKS).lazy()
+
+
+def test_shared_memory_on_a_host_with_nvlink_is_an_error() -> None:
+    [finding] = p2p_disabled.check(connections({(0, 1): "SHM", (1, 0): "SHM"}, ["a"]), comms(["a"]), links("a", 370.8), None)
+    assert (finding.severity, finding.ranks, finding.hosts) == ("error", (0, 1), ("a",))
+
+
+def test_shared_memory_where_another_host_goes_direct_is_an_error() -> None:
+    pairs = {(0, 1): "P2P", (2, 3): "SHM"}
+    [finding] = p2p_disabled.check(connections(pairs, ["a", "b"]), comms(["a", "b"]), None, None)
+    assert (finding.severity, finding.hosts) == ("error", ("b",))
+
+
+def test_shared_memory_without_any_sign_of_a_direct_path_is_told_only_as_information() -> None:
+    [finding] = p2p_disabled.check(connections({(0, 1): "SHM"}, ["a"]), comms(["a"]), None, None)
+    assert finding.severity == "info"
+
+
+def test_network_between_hosts_is_no_matter_of_direct_copies() -> None:
+    pairs = {(0, 1): "P2P", (1, 2): "NET", (2, 3): "P2P"}
+    assert p2p_disabled.check(connections(pairs, ["a", "b"]), comms(["a", "b"]), None, None) == []
+
+
+def channels(coll: int) -> pl.LazyFrame:
+    return Store.from_frames({"nccl_channels": pl.DataFrame([{"source_id": 0, "line_no": 5, "host": "a", "pid": 0, "coll": coll}])}).scan(
+        "nccl_channels"
+    )
+
+
+def test_two_channels_over_fast_nvlink_are_few() -> None:
+    [finding] = few_channels.check(channels(2), comms(["a"]), links("a", 370.8))
+    assert (finding.cause, finding.hosts) == ("few-channels", ("a",))
+
+
+def test_two_channels_without_nvlink_are_as_they_should_be() -> None:
+    assert few_channels.check(channels(2), comms(["a"]), links("a", 0.0)) == []
+
+
+def test_sixteen_channels_are_enough() -> None:
+    assert few_channels.check(channels(16), comms(["a"]), links("a", 370.8)) == []
