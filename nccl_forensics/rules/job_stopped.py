@@ -118,6 +118,7 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Find
         ("TIME LIMIT", "TIMEOUT"),
         ("PREEMPTION", "PREEMPTED"),
         ("NODE FAILURE", "NODE_FAIL"),
+        (" FAILURE, SEE SLURMCTLD LOG", "NODE_FAIL"),
         ("JOB REQUEUE", "REQUEUED"),
         ("CANCELLED", "CANCELLED"),
     )
