@@ -72,14 +72,14 @@ def _own(row: dict[str, object]) -> dict[str, object]:
 
 
 @rule(
-    name="collective-mismatch-by-stack",
+    name="collective-mismatch-by-traceback",
     code="CO09",
     cause="collective-mismatch",
     severity="critical",
     at_most=4,
     explains=("timeout", "closed", "host-stall", "collective-stuck", "rank-died", "connection-failed", "group-deadlock"),
 )
-def collective_mismatch_by_stack(stalls: pl.LazyFrame) -> Iterator[Finding]:
+def collective_mismatch_by_traceback(stalls: pl.LazyFrame) -> Iterator[Finding]:
     """Ranks whose stack or traceback stands in another collective than that of all others, where no recorder tells the order."""
     yield from stall_findings(
         stalls,

@@ -43,7 +43,9 @@ def nic_underused(
     if len(per_host) > 1:
         usual = Counter(frozenset(d) for d in per_host.values()).most_common(1)[0][0]
         everything = frozenset(set().union(*per_host.values()))
-        reference = usual if len(usual) == len(everything) else everything
+        alike = sum(frozenset(d) == usual for d in per_host.values())
+        # The most common set is the reference where most hosts have it; else all that any host shows.
+        reference = usual if alike * 2 > len(per_host) or len(usual) == len(everything) else everything
         for host, devices in per_host.items():
             gone = sorted(reference - devices)
             elsewhere = set().union(*(d for h, d in per_host.items() if h != host))
@@ -148,6 +150,7 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
     )
     per_host = (
         rdma.join(people, on=["host", "pid"], how="left")
+        .sort("source_id", "line_no")
         .group_by("host")
         .agg(
             pl.col("gdr").fill_null(False).mean().alias("share"),

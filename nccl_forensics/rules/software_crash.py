@@ -24,6 +24,10 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 
+#: Libraries that carry the traffic; a crash whose innermost frames lie there is theirs (or of what they were handed).
+_LIBRARIES = r"(lib(?:uc[tpsm]|ucp|mpi|open-pal|fabric|ibverbs|mlx5|nccl|rccl|gloo|psm2|cxi)[\w.-]*\.so[\w.]*)"
+_TOP = 6
+
 
 @rule(
     name="software-crash",
@@ -35,12 +39,47 @@ from nccl_forensics.rules import rule
 )
 def software_crash(
     endings: pl.LazyFrame,
+    exceptions: pl.LazyFrame | None,
     *,
     share: Annotated[float, "share of the ranks that must end alike"] = 0.8,
     at_least: Annotated[int, "ranks that must end alike"] = 2,
 ) -> Iterator[Finding]:
-    """At most one finding."""
+    """All ranks alike; else crashes whose innermost native frames are in a communication library."""
     everyone = endings.collect()
+    yield from _alike(everyone, share, at_least)
+    if exceptions is not None:
+        yield from _in_library(everyone, exceptions)
+
+
+def _in_library(everyone: pl.DataFrame, exceptions: pl.LazyFrame) -> Iterator[Finding]:
+    crashed = everyone.filter(pl.col("own") & pl.col("kind").is_in(["segfault", "abort", "bus-error", "exception"]))
+    native = exceptions.filter(pl.col("frames").is_not_null() & pl.col("kind").is_in(["fatal-signal", "cpp-terminate"]))
+    top = pl.col("frames").str.split("\n").list.head(_TOP).list.join("\n")
+    rows = (
+        native.with_columns(library=top.str.extract(_LIBRARIES))
+        .filter(pl.col("library").is_not_null())
+        .sort("source_id", "line_no")
+        .collect()
+    )
+    if not crashed.height or not rows.height or crashed.height >= everyone.height > 1:
+        return
+    first = rows.row(0, named=True)
+    function = str(first["frames"]).split("\n", 1)[0][:120]
+    yield Finding(
+        title=f"crash inside {first['library']}: {function}",
+        summary="The innermost frames of the crash are in a communication library, not in the program or the machine.",
+        confidence="medium",
+        subject=("library", str(first["library"])),
+        evidence=(*cite(rows, "native frames of the crash", at_most=8), *cite(crashed, "how the process ended", at_most=4)),
+        evidence_total=rows.height + crashed.height,
+        remedy="Compare the versions of this library with the last run that worked; report it with the native stack.",
+        prevention="Pin the versions of communication libraries in the image.",
+        would_refute=("an earlier error of this process that corrupted its memory",),
+        actions=(Action("fix-code"),),
+    )
+
+
+def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Finding]:
     own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished"]))
     if own.height < max(at_least, min(3, everyone.height)) or own.height < share * everyone.height:
         return

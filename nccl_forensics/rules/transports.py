@@ -38,6 +38,7 @@ def _local(nccl_connections: pl.LazyFrame, comms: pl.LazyFrame) -> pl.DataFrame:
         .join(source, on="src")
         .join(target, on="dst")
         .filter((pl.col("src_host") == pl.col("dst_host")) & (pl.col("src") != pl.col("dst")))
+        .sort("source_id", "line_no")
         .group_by("host", "transport")
         .agg(pl.len().alias("n"), pl.col("src").unique().sort().alias("ranks"), pl.col("source_id").first(), pl.col("line_no").first())
         .sort("host", "transport")

@@ -49,6 +49,7 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> It
         .sort("source_id", "line_no")
         .unique(["host", "pid"], keep="first", maintain_order=True)
         .join(people, on=["host", "pid"], how="left")
+        .sort("source_id", "line_no")
         .collect()
     )
     counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()

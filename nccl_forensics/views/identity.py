@@ -421,9 +421,21 @@ def source_ranks(
             continue
         if strength == WORD or source in dumps:
             claims[source].append((strength, rank, "file name"))
+    if fr_dumps is not None and fr_groups is not None:
+        _last_dump(claims, dumps, fr_groups)
     rows = []
     for source in sorted(claims):
         chosen, strength, conflict = settle(claims[source])
         how = next((h for s, r, h in sorted(claims[source], key=lambda c: -c[0]) if r == chosen), None)
         rows.append({"source_id": source, "rank": chosen, "strength": strength, "how": how, "conflict": conflict})
     return pl.DataFrame(rows, schema=SOURCE_RANKS_SCHEMA, infer_schema_length=None).lazy()
+
+
+def _last_dump(claims: dict[int, list[tuple[int, int, str]]], dumps: list[int], fr_groups: pl.LazyFrame) -> None:
+    """One dump without a rank and one rank of the stated groups without a dump: they belong together."""
+    stated = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").explode().max()).collect().item()
+    without = [d for d in dumps if settle(claims.get(d, []))[0] is None]
+    taken = {settle(claims[d])[0] for d in dumps if d in claims}
+    free = set(range(int(stated) + 1)) - taken if stated is not None and stated < 1_000_000 else set()
+    if len(without) == 1 and len(free) == 1:
+        claims[without[0]].append((NUMBER, free.pop(), "the one rank that no other dump has"))

@@ -120,6 +120,7 @@ def networks(nccl_network: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFram
     chosen = nccl_network.filter((pl.col("item") == "using") & pl.col("host").is_not_null()).sort("source_id", "line_no")
     return (
         chosen.join(people, on=["host", "pid"], how="left")
+        .sort("source_id", "line_no")
         .group_by("host", pl.col("name").alias("network"))
         .agg(pl.col("rank").drop_nulls().unique().sort().alias("ranks"), pl.col("source_id").first(), pl.col("line_no").first())
         .select(list(NETWORKS))

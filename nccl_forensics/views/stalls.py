@@ -88,7 +88,9 @@ def stalls(
             found.setdefault(rank, row)
     parted = divergences is not None and divergences.collect().height > 0
     if not found and not parted and stacks:
-        found = _odd_stacks({r: s for r, s in stacks.items() if s["witness"] == "stack"}) or _odd_calls(stacks)
+        seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
+        # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
+        found = _odd_stacks(seen) if seen else _odd_calls(stacks)
     tail = _tails(operations, found) if operations is not None else {}
     rows = []
     for rank in sorted(found):
@@ -334,6 +336,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {"cause": "collective-skipped", "confidence": "high", "why": why}
     if row.get("kind") == "cycle":
         cycle = row.get("cycle")
+        if row.get("op") in ("send", "recv"):
+            why = f"ranks {cycle} wait for each other's send or receive in a circle"
+            return base | {"cause": "p2p-deadlock", "confidence": "high", "partners": cycle, "why": why}
         why = f"ranks {cycle} wait for each other in different groups"
         return base | {"cause": "group-deadlock", "confidence": "medium", "partners": cycle, "why": why}
     if stack is not None and place in _INPUT:

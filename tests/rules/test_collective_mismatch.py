@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nccl_forensics.rules.collective_mismatch import collective_mismatch, collective_mismatch_by_stack
+from nccl_forensics.rules.collective_mismatch import collective_mismatch, collective_mismatch_by_traceback
 from tests.rules.frames import cited, divergences, stalls, told
 
 
@@ -28,10 +28,10 @@ def test_other_divergences_are_left_to_their_own_rules(kind: str) -> None:
 
 
 def test_a_rank_whose_stack_stands_in_another_collective_is_named() -> None:
-    [finding] = collective_mismatch_by_stack.check(stalls({"rank": 2, "cause": "collective-mismatch", "confidence": "medium"}))
+    [finding] = collective_mismatch_by_traceback.check(stalls({"rank": 2, "cause": "collective-mismatch", "confidence": "medium"}))
     assert told(finding) == ("critical", "medium", (2,))
     assert cited(finding) == [(7, 3), (0, "entries[6]"), (2, "entries[5]")]
 
 
 def test_a_stall_outside_any_collective_is_no_mismatch() -> None:
-    assert collective_mismatch_by_stack.check(stalls({"rank": 2, "cause": "host-stall"})) == []
+    assert collective_mismatch_by_traceback.check(stalls({"rank": 2, "cause": "host-stall"})) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from nccl_forensics.rules.software_crash import software_crash
+from nccl_forensics.store import Store
 from tests.rules.frames import cited, endings
 
 
@@ -11,26 +14,42 @@ def crashed(*ranks: int) -> list[dict[str, object]]:
 
 
 def test_ranks_that_all_crash_alike_blame_no_rank() -> None:
-    [finding] = software_crash.check(endings(*crashed(0, 1, 2, 3)))
+    [finding] = software_crash.check(endings(*crashed(0, 1, 2, 3)), None)
     assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "high", (), ())
     assert cited(finding) == [(0, 10), (0, 11), (0, 12), (0, 13)]
     assert finding.title == "all 4 ranks fell over alike: SIGSEGV"
 
 
 def test_one_victim_among_many_lowers_the_confidence() -> None:
-    [finding] = software_crash.check(endings(*crashed(0, 1, 2, 3), {"rank": 4, "kind": "victim", "own": False}))
+    [finding] = software_crash.check(endings(*crashed(0, 1, 2, 3), {"rank": 4, "kind": "victim", "own": False}), None)
     assert finding.confidence == "medium"
 
 
 def test_the_share_that_must_end_alike_can_be_set() -> None:
     some = endings(*crashed(0, 1, 2), *[{"rank": r, "kind": "victim", "own": False} for r in (3, 4, 5)])
-    assert software_crash.check(some) == []
-    assert len(software_crash.check(some, share=0.5)) == 1
+    assert software_crash.check(some, None) == []
+    assert len(software_crash.check(some, None, share=0.5)) == 1
 
 
 def test_one_dead_rank_of_four_is_no_crash_of_the_software() -> None:
-    assert software_crash.check(endings(*crashed(2), *[{"rank": r, "kind": "victim", "own": False} for r in (0, 1, 3)])) == []
+    assert software_crash.check(endings(*crashed(2), *[{"rank": r, "kind": "victim", "own": False} for r in (0, 1, 3)]), None) == []
 
 
 def test_ranks_that_ended_in_different_ways_are_not_alike() -> None:
-    assert software_crash.check(endings(*crashed(0, 1), *[{"rank": r, "kind": "killed", "signal": "SIGKILL"} for r in (2, 3)])) == []
+    assert software_crash.check(endings(*crashed(0, 1), *[{"rank": r, "kind": "killed", "signal": "SIGKILL"} for r in (2, 3)]), None) == []
+
+
+def native(rank: int, frames: str) -> pl.LazyFrame:
+    row = {"source_id": 0, "line_no": 7, "rank": rank, "kind": "fatal-signal", "frames": frames}
+    return Store.from_frames({"exceptions": pl.DataFrame([row])}).scan("exceptions")
+
+
+def test_a_crash_whose_innermost_frames_are_in_a_communication_library_is_the_librarys() -> None:
+    frames = "uct_rkey_release (libuct.so.0)\nucp_rkey_destroy (libucp.so.0)\nmain (job)"
+    [finding] = software_crash.check(endings({"rank": 0, "own": True, "kind": "segfault", "signal": "SIGSEGV"}), native(0, frames))
+    assert (finding.cause, finding.ranks, finding.confidence) == ("software-crash", (), "medium")
+
+
+def test_a_crash_in_the_program_is_not_blamed_on_a_library_far_out() -> None:
+    frames = "\n".join([*(f"own_{i} (job)" for i in range(8)), "ncclAllReduce (libnccl.so.2)"])
+    assert software_crash.check(endings({"rank": 0, "own": True, "kind": "segfault"}), native(0, frames)) == []

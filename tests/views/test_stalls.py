@@ -211,8 +211,12 @@ def test_a_member_without_progress_is_blamed_only_where_its_stack_stands_elsewhe
 @pytest.mark.parametrize(("frame", "cause"), [("step (train.py:9)", "collective-mismatch"), ("evaluate (eval.py:3)", "collective-skipped")])
 def test_a_rank_in_another_collective_than_its_peers_called_it_instead_or_went_past_theirs(frame: str, cause: str) -> None:
     odd = pl.col("rank") == 2
-    states = standing(r0="collective", r1="collective", r2="collective", r3="collective").with_columns(
+    states = standing("exception", r0="collective", r1="collective", r2="collective", r3="collective").with_columns(
         op=pl.when(odd).then(pl.lit("barrier")).otherwise("op"),
         user_frame=pl.when(odd).then(pl.lit(frame)).otherwise("user_frame"),
     )
     assert found(states=states) == [(2, cause, "medium", "stacks")]
+
+
+def test_sends_and_receives_that_wait_in_a_circle_are_a_p2p_deadlock() -> None:
+    assert found(blocker(kind="cycle", op="send", cycle=[1, 2])) == [(2, "p2p-deadlock", "high", "progress")]
