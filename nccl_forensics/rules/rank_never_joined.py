@@ -1,7 +1,8 @@
 """A communicator never got all its ranks.
 
 ## What it finds
-Communicators whose size is known from the ranks that started, of which some ranks never show up in any log.
+Communicators whose size is known from the ranks that started, of which some ranks never show up in any log, and that never got past the
+bootstrap: a line that is only printed once every rank has checked in (bootstrap timings, topology, rings) shows that they all joined.
 
 ## Why it matters
 Those that came wait in init until someone kills them; their logs look healthy and just end.
@@ -33,19 +34,21 @@ from nccl_forensics.words import ranks_words, verb
     at_most=8,
     explains=("host-stall", "timeout", "connection-failed"),
 )
-def rank_never_joined(comms: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
-    """One finding per communicator that nobody completed and that lacks ranks."""
+def rank_never_joined(comms: pl.LazyFrame, bootstrapped: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per communicator that lacks ranks and that nothing shows past its bootstrap."""
+    all_joined = set(bootstrapped.collect()["comm_key"].to_list())
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
-    for (_,), part in rows.group_by("comm_key", maintain_order=True):
+    for (key,), part in rows.group_by("comm_key", maintain_order=True):
         size = int(str(part["nranks"].max() or 0))
         present = set(part["rank"].to_list())
         missing = tuple(sorted(set(range(size)) - present))
-        if not missing or bool(part["completed"].any()) or size > 1_000_000:
+        if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
         yield Finding(
             title=f"{ranks_words(missing)} of {size} never joined; {len(present)} {verb(present, 'rank waits', 'ranks wait')} in init",
-            summary="The others started the communicator and never completed it. Nothing in the evidence comes from the missing ranks.",
-            confidence="high" if len(missing) * 2 <= size else "medium",
+            summary="The others started the communicator and never got past its bootstrap. Nothing in the evidence comes from the missing ranks."
+            + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected."),
+            confidence="high" if len(missing) == 1 else "medium",
             ranks=missing,
             culprits=tuple(Culprit(rank=r) for r in missing),
             subject=("never-joined", str(size)),

@@ -128,6 +128,42 @@ def networks(nccl_network: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFram
     )
 
 
+BOOTSTRAPPED = {"comm_key": pl.String(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
+
+#: Notes that a process prints only after the bootstrap ring of the communicator is closed: all ranks checked in before
+#: (NCCL 2.27 src/init.cc initTransportsRank: bootstrapAllGather of the peer information comes first).
+_AFTER_BOOTSTRAP = ("bootstrap-timings", "affinity", "pattern", "system")
+
+
+@view(rows="communicators")
+def bootstrapped(
+    comms: pl.LazyFrame,
+    nccl_notes: pl.LazyFrame | None,
+    nccl_placement: pl.LazyFrame | None,
+    nccl_rings: pl.LazyFrame | None,
+    nccl_trees: pl.LazyFrame | None,
+    nccl_connections: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """Communicators of which a line says that every rank checked in, with the first such line: ``comm_key``, ``source_id``, ``line_no``."""
+    where = ["source_id", "host", "pid", "line_no"]
+    notes = None if nccl_notes is None else nccl_notes.filter(pl.col("kind").is_in(_AFTER_BOOTSTRAP))
+    marks = [t.select(where) for t in (notes, nccl_placement, nccl_rings, nccl_trees, nccl_connections) if t is not None]
+    if not marks:
+        return pl.LazyFrame(schema=BOOTSTRAPPED)
+    inits = comms.filter(pl.col("comm_key").is_not_null()).select(*where, "comm_key")
+    return (
+        pl.concat(marks)
+        .sort("line_no")
+        .join_asof(inits.sort("line_no"), on="line_no", by=["source_id", "host", "pid"], strategy="backward", check_sortedness=False)
+        .filter(pl.col("comm_key").is_not_null())
+        .sort("source_id", "line_no")
+        .group_by("comm_key")
+        .agg(pl.col("source_id", "line_no").first())
+        .select(list(BOOTSTRAPPED))
+        .sort("comm_key")
+    )
+
+
 GPU_LINKS = {
     "host": pl.String(),
     "gpu": pl.String(),

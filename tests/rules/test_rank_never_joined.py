@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from nccl_forensics.rules.rank_never_joined import rank_never_joined
+from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
 from tests.rules.frames import cited, comm, comms, told
+from tests.views.frames import rows
+
+
+def past(*keys: str) -> pl.LazyFrame:
+    """Communicators of which a line shows that all ranks checked in."""
+    return rows(BOOTSTRAPPED, *({"comm_key": key, "source_id": 0, "line_no": 6} for key in keys))
 
 
 def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
-    [finding] = rank_never_joined.check(comms(*[comm(r, 4) for r in (0, 1, 3)]), None)
+    [finding] = rank_never_joined.check(comms(*[comm(r, 4) for r in (0, 1, 3)]), past())
     assert told(finding) == ("critical", "high", (2,))
     assert cited(finding) == [(0, 5), (1, 5), (3, 5), (None, None)]
     assert finding.evidence[-1].kind == "absence"
     assert finding.title == "rank 2 of 4 never joined; 3 ranks wait in init"
 
 
-def test_where_most_logs_are_missing_they_were_perhaps_not_collected() -> None:
-    [finding] = rank_never_joined.check(comms(comm(0, 4)), None)
+def test_where_several_logs_are_missing_some_were_perhaps_not_collected() -> None:
+    [finding] = rank_never_joined.check(comms(comm(0, 4)), past())
     assert told(finding) == ("critical", "medium", (1, 2, 3))
+    assert "may not have been collected" in finding.summary
+
+
+def test_a_rank_without_a_log_did_join_where_another_got_past_the_bootstrap() -> None:
+    members = [comm(r, 4) for r in (0, 1, 3)]
+    assert rank_never_joined.check(comms(*members), past(str(members[0]["comm_key"]))) == []
+    assert len(rank_never_joined.check(comms(*members), past("another communicator"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -27,4 +42,4 @@ def test_where_most_logs_are_missing_they_were_perhaps_not_collected() -> None:
     ids=["all ranks came", "one completed it", "of unknown size"],
 )
 def test_other_communicators_stay_quiet(members: list[dict[str, object]]) -> None:
-    assert rank_never_joined.check(comms(*members), None) == []
+    assert rank_never_joined.check(comms(*members), past()) == []

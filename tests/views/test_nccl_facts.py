@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.identity import PROCESSES_SCHEMA
-from nccl_forensics.views.nccl_facts import gpu_links, host_nics, host_ranks, networks, settings
+from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
+from nccl_forensics.views.nccl_facts import bootstrapped, gpu_links, host_nics, host_ranks, networks, settings
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -121,3 +121,24 @@ def test_settings_without_processes_are_told_without_ranks() -> None:
 def test_no_lines_give_no_rows() -> None:
     assert isinstance(gpu_links(table("nccl_notes"), PEOPLE), pl.LazyFrame)
     assert gpu_links(table("nccl_notes"), PEOPLE).collect().height == 0
+
+
+# ---- past the bootstrap ----
+
+
+def test_a_communicator_is_past_its_bootstrap_with_the_first_line_that_only_then_appears() -> None:
+    members = rows(
+        COMMS_SCHEMA,
+        *[by(r, comm_key="0xc0", nranks=4, line_no=10) for r in (0, 1)],
+        by(1, comm_key="0xc1", nranks=2, line_no=30),
+    )
+    notes = table("nccl_notes", by(0, kind="affinity", line_no=20), by(1, kind="affinity", line_no=12), by(0, kind="driver", line_no=11))
+    found = bootstrapped(members, notes, None, None, None, None).collect()
+    assert found.rows() == [("0xc0", 0, 20)]
+
+
+def test_a_line_before_the_init_or_of_another_process_says_nothing_about_it() -> None:
+    members = rows(COMMS_SCHEMA, by(0, comm_key="0xc0", nranks=4, line_no=10))
+    rings = table("nccl_rings", by(0, line_no=9), by(2, line_no=40))
+    assert bootstrapped(members, None, None, rings, None, None).collect().is_empty()
+    assert bootstrapped(members, None, None, None, None, None).collect().is_empty()
