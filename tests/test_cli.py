@@ -59,6 +59,12 @@ def test_an_unknown_option_is_exit_code_2() -> None:
     assert run("analyze", "x", "--no-such-option").returncode == 2
 
 
+def test_a_mistyped_command_names_the_nearest() -> None:
+    done = run("anlyze", "x")
+    assert done.returncode == 2
+    assert "Did you mean 'analyze'?" in done.stderr
+
+
 def test_an_unknown_threshold_is_exit_code_2_with_the_nearest_name(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("[rules.nic-underused]\ngpus_per_nick = 2.0\n")
     done = run("analyze", INCIDENTS / "healthy-gloo-4r", "--config", tmp_path / "c.toml")

@@ -11,6 +11,7 @@ PACKAGE = ROOT / "nccl_forensics"
 #: From the top down. A module belongs to the first floor that names it or its folder.
 FLOORS: list[set[str]] = [
     {"cli"},
+    {"commands"},
     {"api"},
     {"pictures", "assemble", "runs", "config"},
     {"reporters"},
@@ -43,7 +44,7 @@ FLOORS: list[set[str]] = [
 ]
 HOMES = {
     "lark": {"grammar"},
-    "click": {"cli"},
+    "click": {"cli", "commands"},
     "jinja2": {"render"},
     "plotly": {"figures"},
     "pebble": {"engine"},

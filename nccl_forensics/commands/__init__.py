@@ -1,0 +1,17 @@
+"""The commands, one module each: the module holds a click command of the command's name (dashes as underscores).
+
+They are imported when they are called, so that `--help` of one does not pay for all.
+"""
+
+from __future__ import annotations
+
+#: Command -> its one line in `--help`, in the order printed.
+COMMANDS: dict[str, str] = {
+    "analyze": "Analyse folders, archives and files: the verdict, and with -o the postmortem.",
+    "formats": "What can be read.",
+    "rules": "What is checked.",
+    "rule": "One rule's page, with its inputs and thresholds.",
+    "tables": "What tables there are and their columns.",
+}
+#: Commands whose module has another name.
+MODULES: dict[str, str] = {"formats": "catalog", "rules": "catalog", "rule": "catalog", "tables": "catalog"}

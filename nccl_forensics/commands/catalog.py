@@ -1,0 +1,53 @@
+"""`formats`, `rules`, `rule`, `tables`: what the program knows."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+def formats() -> None:
+    """What can be read."""
+    from nccl_forensics.formats import all_formats
+
+    for f in all_formats():
+        click.echo(f"{f.name:24} {f.title}")
+
+
+@click.command()
+def rules() -> None:
+    """What is checked."""
+    from nccl_forensics.rules import all_rules
+
+    for r in all_rules():
+        click.echo(f"{r.code}  {r.name:24} {r.severity:9} {r.title}")
+
+
+@click.command()
+@click.argument("name")
+def rule(name: str) -> None:
+    """One rule's page, with its inputs and thresholds."""
+    import difflib
+
+    from nccl_forensics.rules import all_rules
+
+    known = {key: r for r in all_rules() for key in (r.name, r.code)}
+    found = known.get(name) or known.get(name.replace("_", "-"))
+    if found is None:
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+        raise click.UsageError(f"no rule {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    click.echo(f"{found.code} {found.name} (cause: {found.cause}, severity: {found.severity})\n\n{found.page}\n")
+    click.echo(f"Reads: {', '.join(found.inputs.names)}")
+    for t in found.inputs.thresholds:
+        click.echo(f"Threshold {t.name} = {t.default}: {t.meaning}")
+
+
+@click.command()
+def tables() -> None:
+    """What tables there are and their columns."""
+    from nccl_forensics.tables import TABLES
+
+    for table in TABLES.values():
+        click.echo(f"{table.name}: {table.doc}")
+        for column, (dtype, meaning) in table.columns.items():
+            click.echo(f"    {column:24} {dtype!s:16} {meaning}")

@@ -1,0 +1,55 @@
+"""Where results go: files written whole or not at all, standard output, and progress on a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from nccl_forensics.errors import OutputError
+
+
+def make_folder(folder: Path) -> None:
+    """Make an output folder. Raises ``OutputError``."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise OutputError(f"{folder}: cannot be written: {problem.strerror}") from problem
+
+
+def write(target: str | Path | None, content: bytes) -> None:
+    """Write a whole file or nothing; ``-`` is standard output, ``None`` nowhere. Raises ``OutputError``."""
+    if target is None:
+        return
+    if str(target) == "-":
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(target)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as problem:
+        partial.unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written: {problem.strerror}") from problem
+
+
+def width() -> int:
+    """Columns of the terminal, between 60 and 120."""
+    return max(60, min(120, shutil.get_terminal_size((100, 40)).columns))
+
+
+def progress_bar(quiet: bool) -> Callable[[str, int, int], None] | None:
+    """A progress callback for `api.analyze` that writes to standard error; ``None`` where that is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        return None
+
+    def show(stage: str, done: int, total: int) -> None:
+        end = "\n" if done == total else ""
+        click.echo(f"\r{stage}: {done}/{total}{end}", nl=False, err=True)
+
+    return show
