@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence
 from nccl_forensics.extras import Extras
 from nccl_forensics.pictures import gather
+from nccl_forensics.query import saved_store, select, table
 from nccl_forensics.rules import Value, run_rules
 from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
@@ -26,13 +28,29 @@ _SILENT = frozenset({"sources", "gaps", "unmodelled"})
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Incident:
-    """The result of an analysis: the report of the contract, what its pictures need, and the tables."""
+    """The result of an analysis: the report of the contract, what its pictures need, and the tables.
+
+    Tables that are too big for memory lie in files that are removed with the incident.
+    """
 
     report: dict[str, object]
     extras: Extras
     store: Store
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that something in the evidence could fill."""
+        return tuple(sorted(self.store.present | {"sources"}))
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """A table or view. Raises ``UsageError`` for an unknown name, ``UnusableEvidence`` for a view that nothing can fill."""
+        return table(self.store, name)
+
+    def sql(self, query: str) -> pl.DataFrame:
+        """Rows of a query in Polars' SQL over tables and views. Raises as ``query.select``."""
+        return select(self.store, query)
 
     def write_tables(self, folder: Path) -> list[Path]:
         """Every table as a parquet file; returns the files."""
@@ -62,15 +80,45 @@ def analyze(
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
-    with open_bundle(inputs, limits=limits) as bundle:
-        step = (lambda done, total: progress("reading", done, total)) if progress is not None else None
-        store = read_bundle(bundle, engine or default_engine(bundle), step)
-        if not any(store.sources["formats"].list.len().fill_null(0).to_list()):
-            raise UnusableEvidence(f"nothing recognised in {', '.join(bundle.inputs)}: {_why_nothing(store)}")
+    bundle = open_bundle(inputs, limits=limits)
+    try:
+        store = _read(bundle, engine, progress)
         incident = _analyze(bundle, store, overrides, title)
         if tables is not None:
             incident.write_tables(tables)
-        return incident
+    except BaseException:
+        bundle.close()
+        raise
+    if store.on_disk:
+        bundle.drop_sources()
+        weakref.finalize(incident, bundle.close)
+    else:
+        bundle.close()
+    return incident
+
+
+def sql(
+    inputs: Sequence[str | Path],
+    query: str,
+    *,
+    engine: Engine | None = None,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+) -> pl.DataFrame:
+    """Rows of a query over the tables of evidence, or of a folder of tables that an analysis saved. Raises as ``analyze`` does."""
+    saved = saved_store(Path(inputs[0])) if len(inputs) == 1 and Path(inputs[0]).is_dir() else None
+    if saved is not None:
+        return select(saved, query)
+    with open_bundle(inputs, limits=limits) as bundle:
+        return select(_read(bundle, engine, progress), query)
+
+
+def _read(bundle: Bundle, engine: Engine | None, progress: Progress | None) -> Store:
+    step = (lambda done, total: progress("reading", done, total)) if progress is not None else None
+    store = read_bundle(bundle, engine or default_engine(bundle), step)
+    if not any(store.sources["formats"].list.len().fill_null(0).to_list()):
+        raise UnusableEvidence(f"nothing recognised in {', '.join(bundle.inputs)}: {_why_nothing(store)}")
+    return store
 
 
 def _analyze(bundle: Bundle, store: Store, overrides: Mapping[str, Mapping[str, Value]] | None, title: str | None) -> Incident:
@@ -139,4 +187,4 @@ def _why_nothing(store: Store) -> str:
     return listed or "no file is of a kind that can be read (see `nccl-forensics formats`)"
 
 
-__all__ = ["Incident", "analyze"]
+__all__ = ["Incident", "analyze", "sql"]

@@ -58,6 +58,12 @@ class Bundle:
         """Remove the scratch folder."""
         shutil.rmtree(self.scratch, ignore_errors=True)
 
+    def drop_sources(self) -> None:
+        """Remove what was unpacked, keeping the tables that reading wrote into scratch."""
+        for file in self.scratch.rglob("*"):
+            if file.suffix != ".arrow" and (file.is_file() or file.is_symlink()):
+                file.unlink(missing_ok=True)
+
     def quote(self, source_id: int, line: int, before: int = 0, after: int = 0) -> list[tuple[int, str]]:
         """Raw lines around a 1-based line, each cut at 4,096 bytes; lines are LF-separated as ``sed -n Np`` counts."""
         member = self.members[source_id]

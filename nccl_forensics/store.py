@@ -39,13 +39,18 @@ class Store:
     """Rows by table, with ``source_id``, in the order of source and line.
 
     ``present``: tables that a source of the bundle was read for (empty is not absent). A table is a frame, or files where it is big;
-    files live as long as the bundle's scratch folder.
+    files live as long as the bundle's scratch folder, or are tables saved earlier.
     """
 
     sources: pl.DataFrame
     present: frozenset[str]
-    _tables: Mapping[str, pl.DataFrame | tuple[Path, ...]] = field(default_factory=dict)
+    _tables: Mapping[str, pl.DataFrame | pl.LazyFrame | tuple[Path, ...]] = field(default_factory=dict)
     _exclude: frozenset[int] = frozenset()
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether some table is held in files rather than in memory."""
+        return any(isinstance(held, tuple) for held in self._tables.values())
 
     def has(self, table: str) -> bool:
         """Whether something in the bundle could have filled the table."""
@@ -59,7 +64,7 @@ class Store:
             held = self._tables.get(table)
             if held is None:
                 return pl.LazyFrame(schema=schema_of(table))
-            frame = held.lazy() if isinstance(held, pl.DataFrame) else pl.scan_ipc(list(held))
+            frame = pl.scan_ipc(list(held)) if isinstance(held, tuple) else held.lazy()
         return frame.filter(~pl.col("source_id").is_in(list(self._exclude))) if self._exclude else frame
 
     def without(self, sources: frozenset[int]) -> Store:

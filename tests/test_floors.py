@@ -13,7 +13,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"commands"},
     {"api"},
-    {"pictures", "assemble", "runs", "config"},
+    {"pictures", "assemble", "runs", "config", "query"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation"},
     {"verdict"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 #: Command -> its one line in `--help`, in the order printed.
 COMMANDS: dict[str, str] = {
     "analyze": "Analyse folders, archives and files: the verdict, and with -o the postmortem.",
+    "sql": "A query over the tables of evidence, or over a folder of saved tables.",
     "formats": "What can be read.",
     "rules": "What is checked.",
     "rule": "One rule's page, with its inputs and thresholds.",
