@@ -314,7 +314,11 @@ def _settings(chosen: RunResult) -> tuple[Setting, ...]:
     out = []
     for (name,), part in frame.sort("name", "value").collect().group_by("name", maintain_order=True):
         values = tuple(
-            (str(r["value"]), rank_list(r["ranks"]) if r["ranks"] else f"{r['processes']} processes") for r in part.iter_rows(named=True)
+            (
+                str(r["value"]) if r["value"] is not None else "not set",
+                rank_list(r["ranks"]) if r["ranks"] else f"{r['processes']} processes",
+            )
+            for r in part.iter_rows(named=True)
         )
         out.append(Setting(str(name), values, bool(part["differs"].any())))
     return tuple(out)

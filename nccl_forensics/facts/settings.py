@@ -58,6 +58,9 @@ EFFECTS: tuple[Effect, ...] = (
     _effect("NCCL_P2P_LEVEL", "LOC 0", "p2p-disabled", "allows direct copies within one GPU only"),
     _effect("NCCL_IB_DISABLE", "1", "socket-fallback", "switches InfiniBand and RoCE off"),
     _effect("NCCL_NET", "Socket socket", "socket-fallback", "forces TCP sockets"),
+    _effect("FI_PROVIDER", "tcp tcp;ofi_rxm sockets udp udp;ofi_rxd", "socket-fallback", "makes libfabric use TCP"),
     _effect("NCCL_NET_GDR_LEVEL", "LOC 0", "gdr-disabled", "switches GPUDirect RDMA off"),
+    _effect("NCCL_IB_CUDA_SUPPORT", "0", "gdr-disabled", "switches GPUDirect RDMA off (before NCCL 2.4)"),
+    _effect("FI_EFA_USE_DEVICE_RDMA", "0", "gdr-disabled", "switches RDMA of EFA off, and with it GPUDirect"),
     _effect("NCCL_NVLS_ENABLE", "0", "nvls-disabled", "switches NVLink SHARP off"),
 )

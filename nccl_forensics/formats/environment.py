@@ -53,8 +53,11 @@ def _row(line: str) -> Row:
 
 
 def _who(block: list[Row]) -> Row:
+    """Rank and host of a dump. A Slurm task is a rank only where a node runs several: with one per node it is a launcher."""
     known = {str(r["name"]): str(r["value"]) for r in block}
-    rank = known.get("RANK") or known.get("OMPI_COMM_WORLD_RANK") or known.get("SLURM_PROCID") or known.get("PMI_RANK") or ""
+    per_node = known.get("SLURM_STEP_TASKS_PER_NODE") or known.get("SLURM_TASKS_PER_NODE") or known.get("SLURM_NTASKS_PER_NODE") or "1"
+    task = known.get("SLURM_PROCID") if re.match(r"(?:[2-9]|\d{2,})(?:\D|$)", per_node) else None
+    rank = known.get("RANK") or known.get("OMPI_COMM_WORLD_RANK") or known.get("PMI_RANK") or task or ""
     return {"rank": int(rank) if rank.isdigit() else None, "host": known.get("HOSTNAME") or known.get("SLURMD_NODENAME")}
 
 

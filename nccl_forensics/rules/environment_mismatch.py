@@ -2,7 +2,7 @@
 
 ## What it finds
 Settings that all ranks must share (algorithm, protocol, channels, transports, buffer sizes) and that some ranks have with another value
-or not at all.
+or not at all, from NCCL's own lines and from dumps of the processes' environments.
 
 ## Why it matters
 NCCL does not negotiate these: the ranks plan different rings, algorithms or transports, and wait for each other or fail in odd places.
@@ -46,21 +46,16 @@ from nccl_forensics.words import ranks_words
         "collective-skipped",
     ),
 )
-def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame, nccl_tails: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding per setting that differs. A line that is missing counts only where the process has a log of its own: in a shared one
-    lines get torn and lost."""
-    shared = nccl_tails.group_by("source_id").agg(pl.col("pid").n_unique().alias("n")).filter(pl.col("n") > 1).select("source_id")
-    crowded = nccl_tails.join(shared, on="source_id").select("host", "pid").unique()
-    unsure = set(
-        processes.join(crowded, on=["host", "pid"]).filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list()
-    )
-    known = processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null()).select("rank", "host").collect()
-    host_of = dict(known.iter_rows())
-    everyone = set(host_of)
+def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> Iterator[Finding]:
+    """One finding per setting that differs. A line that is missing from a log counts only where the process has a log of its own: in a
+    shared one lines get torn and lost. What an environment lacks is not set."""
+    host_of, logged = _logged(processes, nccl_tails)
     differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
     for (name,), part in differing.group_by("name", maintain_order=True):
-        shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True)}
-        unset = everyone - unsure - set().union(*shown.values())
+        shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True) if r["value"] is not None}
+        bare = set().union(*(r["ranks"] for r in part.iter_rows(named=True) if r["value"] is None))
+        silent = logged - bare - set().union(*shown.values())
+        unset = silent | bare
         classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}
         if len(classes) < 2:
             continue
@@ -71,7 +66,8 @@ def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame, nccl_t
         # Of two halves the one that sets something is the odd one.
         if tie and "not set" in odd_words:
             odd_words, odd, usual_words, usual = usual_words, usual, odd_words, odd
-        hosts = tuple(sorted({host_of[r] for r in odd if host_of.get(r)}))
+        told = {r: h[0] for h, rs in part.select("hosts", "ranks").iter_rows() if len(h) == 1 for r in rs}
+        hosts = tuple(sorted({h for r in odd if (h := host_of.get(r) or told.get(r))}))
         yield Finding(
             title=f"{ranks_words(odd)} {'has' if len(odd) == 1 else 'have'} {odd_words}, {ranks_words(usual)} {'has' if len(usual) == 1 else 'have'} {usual_words}",
             summary="All ranks of a communicator must share this setting; NCCL does not negotiate it.",
@@ -81,11 +77,24 @@ def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame, nccl_t
             culprits=tuple(Culprit(rank=r) for r in sorted(odd)),
             subject=(str(name),),
             evidence=(
-                *cite(part, f"{name} as this process has it"),
-                *(cite_absence(f"no line sets {name}", (f"NCCL logs of {ranks_words(unset)}",)) if unset else ()),
+                *cite(part.filter(pl.col("value").is_not_null()), f"{name} as this process has it"),
+                *cite(part.filter(pl.col("value").is_null()), f"an environment without {name}"),
+                *(cite_absence(f"no line sets {name}", (f"NCCL logs of {ranks_words(silent)}",)) if silent else ()),
             ),
             remedy=f"Give every rank the same {name}.",
             prevention="Export the environment from the launcher to all ranks and compare it at start.",
             would_refute=("the other ranks never read the setting (their logs end before it)",),
             actions=(Action("change-setting", ranks=tuple(sorted(odd)), hosts=hosts, confidence="high"),),
         )
+
+
+def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> tuple[dict[int, str], set[int]]:
+    """Hosts by rank, and the ranks whose NCCL lines stand in a log of their own, so that a missing line means something."""
+    if processes is None or nccl_tails is None:
+        return {}, set()
+    shared = nccl_tails.group_by("source_id").agg(pl.col("pid").n_unique().alias("n")).filter(pl.col("n") > 1).select("source_id")
+    crowded = nccl_tails.join(shared, on="source_id").select("host", "pid").unique()
+    ranked = processes.filter(pl.col("rank").is_not_null())
+    unsure = set(ranked.join(crowded, on=["host", "pid"]).select("rank").collect()["rank"].to_list())
+    known = dict(ranked.filter(pl.col("pid").is_not_null()).select("rank", "host").collect().iter_rows())
+    return known, set(known) - unsure

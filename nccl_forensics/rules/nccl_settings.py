@@ -1,7 +1,8 @@
 """A setting switches a fast path off, on all ranks or on some.
 
 ## What it finds
-NCCL settings printed in the logs that alone take a fast path away: direct GPU copies, InfiniBand, GPUDirect RDMA, NVLink SHARP, channels.
+Settings of NCCL and libfabric, in NCCL's log or in a dump of an environment, that alone take a fast path away: direct GPU copies,
+InfiniBand, GPUDirect RDMA, NVLink SHARP, channels.
 
 ## Why it matters
 Left-overs of an earlier debugging session slow every collective down, often several times, without any error.
@@ -36,16 +37,14 @@ def _found(settings: pl.LazyFrame, cause: str) -> Iterator[Finding]:
             if effect.values is not None and row["value"] not in effect.values:
                 continue
             ranks = tuple(row["ranks"])
-            everywhere = row["processes"] >= row["of"]
-            where = (
-                "on every rank"
-                if everywhere
-                else (f"on {ranks_words(ranks)} only" if ranks else f"in {row['processes']} of {row['of']} processes")
-            )
+            everywhere = row["processes"] >= row["of"] and bool(ranks or row["origin"] == "nccl")
+            where = "on every rank" if everywhere else (f"on {ranks_words(ranks)} only" if ranks else _somewhere(row))
             yield Finding(
                 title=f"{effect.name}={row['value']} {effect.words} {where}",
-                summary="The setting stands in the log of the ranks that read it.",
-                confidence="high",
+                summary="The setting stands in the log of the ranks that read it."
+                if row["origin"] == "nccl"
+                else "The setting stands in an environment that was saved with the evidence.",
+                confidence="high" if row["origin"] == "nccl" or ranks else "medium",
                 ranks=ranks,
                 hosts=tuple(row["hosts"]),
                 culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -59,6 +58,11 @@ def _found(settings: pl.LazyFrame, cause: str) -> Iterator[Finding]:
                     Action("change-setting", hosts=tuple(row["hosts"]), ranks=ranks, command=f"unset {effect.name}", confidence="high"),
                 ),
             )
+
+
+def _somewhere(row: dict[str, object]) -> str:
+    """Where a setting of unknown ranks stands."""
+    return f"in {row['processes']} of {row['of']} processes" if row["origin"] == "nccl" else "in a saved environment"
 
 
 @rule(
@@ -83,14 +87,14 @@ def p2p_disabled_by_setting(settings: pl.LazyFrame) -> Iterator[Finding]:
     explains=("gdr-disabled", "few-channels", "environment-mismatch", "low-bus-bandwidth", "nic-underused"),
 )
 def socket_fallback_by_setting(settings: pl.LazyFrame, host_ranks: pl.LazyFrame) -> Iterator[Finding]:
-    """NCCL_IB_DISABLE and NCCL_NET, where the job spans hosts."""
+    """NCCL_IB_DISABLE, NCCL_NET and FI_PROVIDER, where the job spans hosts."""
     if host_ranks.collect().height > 1:
         yield from _found(settings, "socket-fallback")
 
 
 @rule(name="gdr-disabled-by-setting", code="SE03", cause="gdr-disabled", severity="error", at_most=4, explains=("low-bus-bandwidth",))
 def gdr_disabled_by_setting(settings: pl.LazyFrame) -> Iterator[Finding]:
-    """NCCL_NET_GDR_LEVEL."""
+    """NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT, FI_EFA_USE_DEVICE_RDMA."""
     yield from _found(settings, "gdr-disabled")
 
 
@@ -105,7 +109,7 @@ def few_channels_by_setting(
     settings: pl.LazyFrame, *, enough: Annotated[int, "channels from which a limit is taken to be harmless"] = 8
 ) -> Iterator[Finding]:
     """NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS below what fast links need, on all ranks (on some of them it is an environment mismatch)."""
-    rows = settings.filter(pl.col("name").is_in(["NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS"])).collect()
+    rows = settings.filter(pl.col("name").is_in(["NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS"])).collect()
     for row in rows.iter_rows(named=True):
         if not str(row["value"]).isdigit() or int(row["value"]) >= enough or row["processes"] < row["of"]:
             continue

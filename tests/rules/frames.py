@@ -8,7 +8,8 @@ from nccl_forensics.model import Finding
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import DIVERGENCES
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
-from nccl_forensics.views.nccl_facts import HOST_NICS, NETWORKS, SETTINGS
+from nccl_forensics.views.nccl_facts import HOST_NICS, NETWORKS
+from nccl_forensics.views.settings import SETTINGS
 from nccl_forensics.views.stalls import STALLS
 from tests.rules.host_frames import table
 from tests.views.frames import rows

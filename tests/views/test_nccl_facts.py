@@ -1,11 +1,11 @@
-"""What NCCL's text says about settings, devices, networks and NVLinks."""
+"""What NCCL's text says about devices, networks and NVLinks."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
-from nccl_forensics.views.nccl_facts import bootstrapped, gpu_links, host_nics, host_ranks, networks, settings
+from nccl_forensics.views.nccl_facts import bootstrapped, gpu_links, host_nics, host_ranks, networks
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -17,37 +17,6 @@ PEOPLE = rows(
 
 def by(rank: int, **more: object) -> dict[str, object]:
     return {"host": f"node{rank // 2 + 1}", "pid": 100 + rank, "source_id": rank} | more
-
-
-# ---- settings ----
-
-
-def shown(*lines: dict[str, object]) -> list[tuple[object, ...]]:
-    frame = settings(table("nccl_env", *lines), PEOPLE, None).collect()
-    return frame.select("name", "value", "ranks", "processes", "of", "differs").rows()
-
-
-def test_a_setting_that_all_share_does_not_differ() -> None:
-    assert shown(*[by(r, name="NCCL_ALGO", value="Ring") for r in range(4)]) == [("NCCL_ALGO", "Ring", [0, 1, 2, 3], 4, 4, False)]
-
-
-def test_two_values_differ_and_each_knows_its_ranks() -> None:
-    found = shown(*[by(r, name="NCCL_SOCKET_IFNAME", value="ib0" if r == 3 else "eth0") for r in range(4)])
-    assert [(value, ranks, differs) for _, value, ranks, _, _, differs in found] == [("eth0", [0, 1, 2], True), ("ib0", [3], True)]
-
-
-def test_a_line_that_some_lack_differs_only_where_all_must_read_it() -> None:
-    assert shown(by(0, name="NCCL_ALGO", value="Ring"))[0][-1] is True
-    assert shown(by(0, name="NCCL_SOCKET_IFNAME", value="eth0"))[0][-1] is False
-
-
-def test_the_first_line_of_a_process_counts_without_its_full_stop() -> None:
-    found = shown(by(0, name="NCCL_NET", value="IB.", line_no=3), by(0, name="NCCL_NET", value="Socket", line_no=9))
-    assert [(value, ranks) for _, value, ranks, *_ in found] == [("IB", [0])]
-
-
-def test_a_value_that_nccl_refused_is_not_in_force() -> None:
-    assert shown(by(0, name="NCCL_ALGO", value="Rong", invalid=True)) == []
 
 
 # ---- devices and networks ----
@@ -111,11 +80,6 @@ def test_trees_of_two_processes_in_one_log_are_not_mixed() -> None:
     tree = [gpu(0, 1, "0b000"), gpu(1, 2, "1b000"), nvlink(0, 3, 100.0), nvlink(1, 4, 50.0)]
     found = gpu_links(table("nccl_notes", *[line | {"source_id": 0} for line in tree]), PEOPLE).collect()
     assert found["nvlink_gb_s"].to_list() == [100.0, 50.0]
-
-
-def test_settings_without_processes_are_told_without_ranks() -> None:
-    frame = settings(table("nccl_env", by(0, name="NCCL_ALGO", value="Ring")), None, None).collect()
-    assert frame.select("ranks", "hosts", "processes").rows() == [([], ["node1"], 1)]
 
 
 def test_no_lines_give_no_rows() -> None:
