@@ -15,13 +15,15 @@ RankState = Literal["culprit", "waiting", "dead", "missing", "ok", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one class of ranks did at one position of a group. ``text`` is the operation, empty where none is known."""
+    """What one class of ranks did at one position of a group. ``text`` is the operation, empty where none is known; ``site`` is the line
+    of code that called it."""
 
     text: str
     state: CellState
     path: str | None = None
     line: int | None = None
     record: str | None = None
+    site: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,57 @@ class TransportRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkMatrix:
+    """How the GPUs of a host reach each other, row to column; hosts that are alike share one matrix. ``cells`` are short words such as
+    ``P2P/CUMEM``, ``SHM`` or ``NV18``, empty where nothing tells. ``path`` and ``line`` point at one of the lines."""
+
+    title: str
+    hosts: tuple[str, ...]
+    names: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    path: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One ring order with the channels that have it. ``ranks`` are those of the communicator; ``hosts`` the hosts in the order in which
+    the ring enters them, empty where not known."""
+
+    channels: tuple[int, ...]
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...] = ()
+    path: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """Channels whose trees have the same shape: root, depth and the most children of one rank."""
+
+    channels: tuple[int, ...]
+    root: int | None
+    depth: int | None
+    widest: int
+    ranks: int
+    path: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostNics:
+    """Network devices that NCCL listed on hosts that are alike, and those of them that connections use."""
+
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+    used: tuple[str, ...]
+    speed_gbit_s: float | None = None
+    link: str | None = None
+    path: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelCount:
     """Channels of one communicator."""
 
@@ -123,7 +176,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. ``time`` is ISO 8601 UTC or null; the order of events is the order of the tuple."""
+    """One thing that happened, once or ``count`` times alike. ``time`` is ISO 8601 UTC or null; the order of events is the order of the
+    tuple. ``lane`` is the row of the time axis that it stands in; ``ranks`` are all ranks of a folded event."""
 
     text: str
     time: str | None = None
@@ -132,6 +186,11 @@ class Event:
     path: str | None = None
     line: int | None = None
     kind: str = ""
+    lane: str = ""
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    count: int = 1
+    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +222,10 @@ class Extras:
     stacks: tuple[StackClass, ...] = ()
     transports: tuple[TransportRow, ...] = ()
     channels: tuple[ChannelCount, ...] = ()
+    matrices: tuple[LinkMatrix, ...] = ()
+    rings: tuple[Ring, ...] = ()
+    trees: tuple[TreeShape, ...] = ()
+    nics: tuple[HostNics, ...] = ()
     settings: tuple[Setting, ...] = ()
     events: tuple[Event, ...] = ()
     processes: tuple[Process, ...] = ()

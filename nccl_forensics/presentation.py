@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from nccl_forensics.extras import Extras
 from nccl_forensics.model import CAUSES, SEVERITIES
 from nccl_forensics.plain import plain
+from nccl_forensics.supply import supply
 from nccl_forensics.words import rank_list, ranks_words
 
 Json = Mapping[str, object]
@@ -249,6 +250,7 @@ class Presentation:
     rules_crashed: tuple[RuleText, ...]
     checks: str
     skipped_by_missing: tuple[tuple[str, str], ...]
+    clean_by_cause: tuple[tuple[str, str, str], ...]
     thresholds: tuple[tuple[str, str, str], ...]
     sources: tuple[SourceText, ...]
     more_sources: int
@@ -259,7 +261,9 @@ class Presentation:
     gaps: tuple[GapText, ...]
     more_gaps: int
     checklist: tuple[CheckText, ...]
+    checklist_counts: str
     ranks_missing: str
+    ranks_missing_words: str
     versions: tuple[tuple[str, str], ...]
 
 
@@ -282,6 +286,7 @@ def present(report: Json, extras: Extras) -> Presentation:
     opinion = _opinion(verdict, findings)
     others = tuple(_opinion(o, findings) for o in rows(verdict, "others")[:20])
     run = _run(case, verdict)
+    checklist = _checklist(rows(report, "checklist"), findings)
     outcome = OUTCOME_WORDS.get(text(run, "outcome"), "")
     headline, lead = _headline(status, opinion, verdict, outcome, skipped)
     generator = part(report, "generator")
@@ -316,6 +321,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         rules_crashed=tuple(r for r in rules if r.status == "crashed"),
         checks=_checks(rules),
         skipped_by_missing=_by_missing(skipped),
+        clean_by_cause=_by_cause(rules, rows(report, "checklist")),
         thresholds=tuple((r.rule, name, value) for r in rules for name, value in r.thresholds),
         sources=tuple(texts[:ROWS]),
         more_sources=max(0, total_sources - ROWS),
@@ -325,8 +331,10 @@ def present(report: Json, extras: Extras) -> Presentation:
         sources_with_gaps=tuple(t for t, s in zip(texts, sources, strict=True) if number(s, "gaps") and not t.error)[:ROWS],
         gaps=tuple(_gap(g) for g in gaps[:50]),
         more_gaps=max(0, (number(report, "gaps_total") or len(gaps)) - 50),
-        checklist=tuple(_check(c, findings) for c in sorted(rows(report, "checklist"), key=_answer_order)[:ROWS]),
+        checklist=checklist[:ROWS],
+        checklist_counts=_checklist_counts(checklist),
         ranks_missing=rank_list(ranks(case, "ranks_missing")),
+        ranks_missing_words=rank_list(ranks(case, "ranks_missing"), 4),
         versions=_versions(case, generator),
     )
 
@@ -613,11 +621,27 @@ def _checks(rules: Sequence[RuleText]) -> str:
 
 
 def _by_missing(skipped: Sequence[RuleText]) -> tuple[tuple[str, str], ...]:
-    """Skipped rules by what they lacked, in the order of the rules."""
+    """Skipped rules by the evidence that they lacked, in the order of the rules."""
     groups: dict[str, list[str]] = {}
     for rule in skipped:
-        groups.setdefault(rule.missing or "not told", []).append(rule.rule)
+        lacked = list(dict.fromkeys(supply(name) for name in rule.missing.split(", ") if name))
+        groups.setdefault(" and ".join(lacked) or "not told", []).append(rule.rule)
     return tuple((missing, ", ".join(names)) for missing, names in groups.items())
+
+
+def _by_cause(rules: Sequence[RuleText], checklist: Sequence[Json]) -> tuple[tuple[str, str, str], ...]:
+    """Causes of which every check that was made was clean: the cause, what it means, the checks. A rule without a cause of its name
+    (``ib-error``) stands under its own."""
+    found = {r.rule for r in rules if r.status == "found"}
+    groups: dict[str, list[str]] = {}
+    for rule in rules:
+        cause = max((c for c in CAUSES if rule.rule == c or rule.rule.startswith(f"{c}-")), key=len, default=rule.rule)
+        if rule.status == "clean" and cause not in found:
+            groups.setdefault(cause, []).append(rule.rule)
+    titles = {text(c, "where", 100): text(c, "item", 300) for c in checklist}
+    return tuple(
+        (cause, CAUSES.get(cause, titles.get(f"rule {cause}", "")).rstrip("."), ", ".join(names)) for cause, names in groups.items()
+    )
 
 
 def _source(source: Json) -> SourceText:
@@ -646,8 +670,29 @@ def _gap(gap: Json) -> GapText:
     return GapText(sentence(text(gap, "what", 300)), sentence(text(gap, "why")), who, command(gap))
 
 
-def _answer_order(check: Json) -> int:
-    return {"bad": 0, "ok": 1}.get(text(check, "answer", 20), 2)
+_ANSWERS = ("bad", "ok", "unknown")
+
+
+def _checklist(items: Sequence[Json], findings: Mapping[str, FindingText]) -> tuple[CheckText, ...]:
+    """Questions that several rules answer are asked once: at fault where one found something, clean where one was."""
+    asked: dict[str, list[Json]] = {}
+    for item in items:
+        asked.setdefault(text(item, "item", 300), []).append(item)
+    checks = []
+    for same in asked.values():
+        best = min((_ANSWERS.index(answer) for i in same if (answer := text(i, "answer", 20)) in _ANSWERS), default=2)
+        first = next((i for i in same if text(i, "answer", 20) == _ANSWERS[best]), same[0])
+        where = ", ".join(
+            dict.fromkeys(w for i in same if text(i, "answer", 20) == text(first, "answer", 20) and (w := text(i, "where", 300)))
+        )
+        checks.append((best, _check({**first, "where": where.replace(", rule ", ", ")}, findings)))
+    return tuple(check for _, check in sorted(checks, key=lambda c: c[0]))
+
+
+def _checklist_counts(checks: Sequence[CheckText]) -> str:
+    """``2 at fault, 30 clean, 12 not known for want of evidence.``"""
+    counts = {answer: sum(c.answer == answer for c in checks) for answer in _ANSWERS}
+    return f"{counts['bad']} at fault, {counts['ok']} clean, {counts['unknown']} not known for want of evidence."
 
 
 def _check(check: Json, findings: Mapping[str, FindingText]) -> CheckText:

@@ -39,7 +39,7 @@ FLOORS: list[set[str]] = [
     },
     {"tables"},
     {"facts"},
-    {"registry", "evidence", "extras", "words", "model"},
+    {"registry", "evidence", "extras", "words", "model", "supply"},
     {"errors", "units", "resources", "masking", "plain", "pci", "hostlist", "__init__"},
 ]
 HOMES = {

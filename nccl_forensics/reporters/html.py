@@ -7,28 +7,46 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nccl_forensics import drawings
-from nccl_forensics.exhibits import CELL_WORDS, STATE_WORDS, Exhibits, exhibit
+from nccl_forensics.drawings import cluster, timeline
+from nccl_forensics.exhibits import Exhibits, Shown, exhibit
+from nccl_forensics.exhibits.cluster import statement as cluster_statement
+from nccl_forensics.exhibits.timeline import main_timeline
+from nccl_forensics.exhibits.timeline import statement as timeline_statement
 from nccl_forensics.extras import Extras
-from nccl_forensics.figures import bundle, figures
+from nccl_forensics.figures import bundle, themes
 from nccl_forensics.presentation import Presentation, present
 from nccl_forensics.render import asset, render_html
+
+#: Width of a picture on the first screen, and up to how many ranks it has a square for each.
+_GLANCE, _GLANCE_RANKS = 344, 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of the page, for its heading and the contents; ``template`` is empty where it stands in another's."""
+    """One section of the page, for its heading and the contents; ``template`` is empty where it stands in another's, ``exhibit`` is set
+    where it is an exhibit."""
 
     number: str
     anchor: str
     title: str
     template: str
+    exhibit: Shown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A picture of the first screen with the sentence that it shows and the section that has the whole."""
+
+    title: str
+    statement: str
+    svg: str
+    anchor: str
 
 
 def render(report: Mapping[str, object], extras: Extras) -> str:
     """The whole page. Style and scripts are allowed by their hashes only; nothing else can run or load."""
     page, shown = present(report, extras), exhibit(report, extras)
-    plots = figures(report)
+    plots = any(block.figures for e in shown.shown for block in e.blocks)
     style, script = asset("postmortem.css"), asset("postmortem.js")
     libraries = [asset("plots.js"), bundle()] if plots else []
     scripts = [_hash(s) for s in (script, *libraries)]
@@ -45,17 +63,11 @@ def render(report: Mapping[str, object], extras: Extras) -> str:
             "style": style,
             "script": script,
             "libraries": libraries,
+            "themes": themes() if plots else "",
             "page": page,
-            "shown": shown,
-            "plots": plots,
-            "absent": _absent(shown),
+            "absent": shown.absent,
+            "glances": _glances(extras),
             "sections": {s.anchor: s for s in _sections(page, shown)},
-            "timelines": [drawings.timeline(t) for t in shown.timelines],
-            "timeline_legend": drawings.legend([c.state for t in shown.timelines for r in t.drawn.rows for c in r.cells], CELL_WORDS),
-            "cluster": drawings.cluster(shown.cluster) if shown.cluster else "",
-            "cluster_legend": drawings.legend([s.state for h in shown.cluster.drawn for s in h.seats], STATE_WORDS)
-            if shown.cluster
-            else (),
         },
     )
 
@@ -64,34 +76,20 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-#: Parts of the report that evidence may leave empty: title, and what would fill it.
-_EXHIBITS = {
-    "timeline": ("Divergence timeline", "Flight Recorder dumps of all ranks, or NCCL logs with NCCL_DEBUG_SUBSYS=COLL"),
-    "waits": ("Who waits for whom", "Flight Recorder dumps or logs that tell which collectives each rank entered"),
-    "stacks": ("Where the ranks stand", "py-spy, gdb or faulthandler stacks of the processes"),
-    "cluster": ("Cluster map", "any source that tells which rank ran on which host"),
-    "transports": ("Transports and channels", "NCCL logs with NCCL_DEBUG=INFO"),
-    "settings": ("Settings", "NCCL logs with NCCL_DEBUG=INFO, or the environment of each process"),
-    "events": ("Sequence of events", "logs with times"),
-    "measures": ("Measures", "profiler traces, nccl-tests output, or Flight Recorder dumps with times"),
-}
-
-
-def _present(shown: Exhibits) -> dict[str, bool]:
-    return {
-        "timeline": bool(shown.timelines),
-        "waits": bool(shown.waits),
-        "stacks": bool(shown.stacks),
-        "cluster": bool(shown.cluster or shown.processes),
-        "transports": shown.transports is not None,
-        "settings": shown.settings is not None,
-        "events": bool(shown.events),
-        "measures": bool(shown.measures),
-    }
-
-
-def _absent(shown: Exhibits) -> list[tuple[str, str]]:
-    return [_EXHIBITS[kind] for kind, there in _present(shown).items() if not there]
+def _glances(extras: Extras) -> tuple[Glance, ...]:
+    """What the first screen draws: where the ranks parted, and on which machines."""
+    out = []
+    group = main_timeline(extras)
+    if group is not None:
+        said = timeline_statement(group)
+        out.append(Glance("Where they parted", said, timeline.glance(group, said), "timeline"))
+    ranks = sum(len(h.seats) for h in extras.cluster)
+    if 0 < ranks <= _GLANCE_RANKS and (group is None or len(extras.cluster) > 1):
+        said = cluster_statement(extras.cluster)
+        out.append(
+            Glance(f"{ranks:,} ranks by host", said, cluster.dense(extras.cluster, said, _GLANCE, titles=False, names=False), "cluster")
+        )
+    return tuple(out)
 
 
 def _sections(page: Presentation, shown: Exhibits) -> list[Section]:
@@ -99,23 +97,27 @@ def _sections(page: Presentation, shown: Exhibits) -> list[Section]:
     explained = page.status == "explained"
     story = [
         ("why", "Why we believe it", explained),
-        ("doubt", "What else it could be", bool(explained or page.alternatives or page.would_refute)),
         ("now", "What to do now", explained),
+        ("doubt", "What would refute it", bool(explained or page.alternatives or page.would_refute)),
         ("further", "Further causes", bool(page.others)),
     ]
-    exhibits = [(kind, _EXHIBITS[kind][0], there) for kind, there in _present(shown).items()]
+    exhibits = [(e.anchor, e.title, True) for e in shown.shown]
     findings = [("findings", "Findings", True)]
     checks = [
         ("checked", "What was checked", True),
         ("unread", "What could not be read", True),
-        ("absent", "What there was no evidence of", bool(_absent(shown))),
+        ("absent", "What there was no evidence of", bool(shown.absent)),
         ("collect", "What to collect next time", True),
         ("checklist", "Checklist", True),
     ]
-    order = [*story, *exhibits, *findings, *checks] if explained else [*findings, *checks, *story, *exhibits]
+    order = [*story, *exhibits, *findings, *checks] if explained else [*findings, *checks[:1], *story, *exhibits, *checks[1:]]
     kept = [(anchor, title) for anchor, title, wanted in [*order, ("notes", "Author's notes", True)] if wanted]
+    by_anchor = {e.anchor: e for e in shown.shown}
     return [
-        *(Section(str(n), anchor, title, anchor) for n, (anchor, title) in enumerate(kept, 1)),
+        *(
+            Section(str(n), anchor, title, "exhibit" if anchor in by_anchor else anchor, by_anchor.get(anchor))
+            for n, (anchor, title) in enumerate(kept, 1)
+        ),
         Section("A", "sources", "Sources", "appendix"),
         Section("B", "thresholds", "Thresholds", ""),
         Section("C", "versions", "Versions", ""),

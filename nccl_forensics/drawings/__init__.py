@@ -1,0 +1,1 @@
+"""Drawings of the exhibits as inline SVG, which need no script."""

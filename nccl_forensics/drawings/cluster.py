@@ -1,0 +1,106 @@
+"""The cluster map, hosts x GPUs: cards of hosts with a square per rank, and a dense map where there are too many for cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nccl_forensics.drawings.svg import SANS, STATE_WORDS, box, group, svg, text
+from nccl_forensics.extras import Host, Seat
+from nccl_forensics.plain import cut, plain
+from nccl_forensics.words import rank_list
+
+_SEAT, _SEATS, _CARD, _CARDS, _MOST = 32, 8, 288, 3, 32
+#: The dense map: squares of one rank, ranks in a line of a host, width of the label of a line.
+_DOT, _PITCH, _LINE, _NAME = 5, 6, 8, 108
+_RINGED = ("culprit", "dead", "missing")
+
+
+def cards(hosts: Sequence[Host], statement: str) -> str:
+    """One card per host, one square per rank."""
+    body: list[str] = []
+    top = 0.0
+    for start in range(0, len(hosts), _CARDS):
+        line = hosts[start : start + _CARDS]
+        height = max(_card_height(h) for h in line)
+        body += [_card(n * (_CARD + 12), top, height, host) for n, host in enumerate(line)]
+        top += height + 12
+    columns = min(_CARDS, len(hosts)) or 1
+    return svg(columns * (_CARD + 12) - 12, max(1.0, top - 12), statement, body)
+
+
+def _card_height(host: Host) -> float:
+    lines = max(1, -(-min(len(host.seats), _MOST) // _SEATS))
+    return 44 + lines * (_SEAT + 3) + (18 if host.note or len(host.seats) > _MOST else 0) + 6
+
+
+def _card(x: float, y: float, height: float, host: Host) -> str:
+    known = host.state != "unknown"
+    parts = [
+        box(x + 0.5, y + 0.5, _CARD - 1, height - 1, f"card c-{host.state}" if known else "card", 6),
+        text(x + 12, y + 24, cut(plain(host.name, 60), 28), "row strong"),
+    ]
+    if known:
+        css = "label strong-bad" if host.state in ("culprit", "dead") else "label"
+        parts.append(text(x + _CARD - 12, y + 24, STATE_WORDS[host.state], css, "end"))
+    for n, seat in enumerate(host.seats[:_MOST]):
+        parts.append(_seat(x + 12 + (n % _SEATS) * (_SEAT + 1.6), y + 38 + (n // _SEATS) * (_SEAT + 3), seat))
+    rest = f"{len(host.seats) - _MOST} more ranks. " if len(host.seats) > _MOST else ""
+    if host.note or rest:
+        parts.append(text(x + 12, y + height - 10, cut(rest + plain(host.note, 80), 44), "small"))
+    return f"<g>{''.join(parts)}</g>"
+
+
+def _seat(x: float, y: float, seat: Seat) -> str:
+    gpu = plain(seat.gpu, 40)
+    size = _SEAT - 2
+    digits = "mono smaller" if seat.rank < 1000 else "mono small-digits" if seat.rank < 10_000 else "mono tiny"
+    parts = [
+        box(x, y, size, size, f"cell s-{seat.state}"),
+        text(x + size / 2, y + size / 2 + 4, str(seat.rank), f"{digits} on-{seat.state}", "middle"),
+    ]
+    if seat.state == "dead":
+        arm = size - 6
+        parts.append(f'<path d="M{x + 3:g} {y + 3:g}l{arm} {arm}M{x + size - 3:g} {y + 3:g}l-{arm} {arm}" class="cross"/>')
+    if seat.state == "culprit":
+        parts.append(f'<path d="M{x + size - 9:g} {y:g}h5a4 4 0 0 1 4 4v5z" class="corner"/>')
+    return group(f"rank {seat.rank}{f', GPU {gpu}' if gpu else ''}: {STATE_WORDS[seat.state]}", parts)
+
+
+def dense(hosts: Sequence[Host], statement: str, width: float, *, titles: bool = True, names: bool = True) -> str:
+    """Every host as a block of small squares, in lines of as many as fit; a block with a rank that stands out is ringed.
+
+    Squares of one state are one path, so that 16,384 ranks take some 300 kB; ``titles`` adds one title per host.
+    """
+    lines = max((-(-len(h.seats) // _LINE) for h in hosts), default=1) or 1
+    block = _PITCH * _LINE + 6
+    left = _NAME if names else 4
+    per_line = max(1, int((width - left) // block))
+    pitch = lines * _PITCH + 9
+    paths: dict[str, list[str]] = {}
+    marks: list[str] = []
+    body: list[str] = []
+    for n, host in enumerate(hosts):
+        x, y = left + (n % per_line) * block, 6 + (n // per_line) * pitch
+        if names and n % per_line == 0:
+            body.append(text(0, y + _DOT + 1, cut(plain(host.name, 60), int(_NAME / SANS) + 1), "label"))
+        for k, seat in enumerate(host.seats):
+            at = f"M{x + (k % _LINE) * _PITCH} {y + (k // _LINE) * _PITCH}h{_DOT}v{_DOT}h-{_DOT}z"
+            paths.setdefault(seat.state, []).append(at)
+        odd = sorted({s.state for s in host.seats} & set(_RINGED))
+        if odd:
+            high = -(-len(host.seats) // _LINE) * _PITCH
+            marks.append(box(x - 3.5, y - 3.5, _LINE * _PITCH + 6, high + 6, "ring", 4))
+        if titles:
+            high = max(1, -(-len(host.seats) // _LINE)) * _PITCH
+            marks.append(group(_said(host), [box(x, y, _LINE * _PITCH, high, "hit", 0)]))
+    body += [f'<path class="dot d-{state}" d="{"".join(paths[state])}"/>' for state in sorted(paths)]
+    height = 6 + -(-len(hosts) // per_line) * pitch
+    return svg(left + min(per_line, len(hosts)) * block, height, statement, [*body, *marks], "drawing" if names else "drawing fluid")
+
+
+def _said(host: Host) -> str:
+    """``node-01: ranks 0-6 waiting, rank 7 at fault``."""
+    by_state: dict[str, list[int]] = {}
+    for seat in host.seats:
+        by_state.setdefault(seat.state, []).append(seat.rank)
+    return plain(host.name, 60) + ": " + ", ".join(f"{rank_list(r, 3)} {STATE_WORDS[s]}" for s, r in sorted(by_state.items()))
