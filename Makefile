@@ -1,10 +1,11 @@
 # make demo: set up and analyse a bundled incident.   make test: set up and run all checks and tests.
+# make hang: a real hang of a PyTorch job on this machine, diagnosed. FAULT=… chooses another fault, LAB='--list' shows them.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test lint types pytest docs docs-check score lock bench clean
+.PHONY: demo test lint types pytest docs docs-check score lock bench hang clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,6 +39,12 @@ docs-check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.bench_grammar
+
+# Installs PyTorch into .venv-lab if no interpreter here has it, and says its size first.
+FAULT ?= skipped-collective
+LAB ?=
+hang: $(STAMP)
+	$(BIN)/python -m nccl_forensics.lab $(FAULT) --install --output out/hang/$(shell date +%H%M%S) $(LAB)
 
 # What is tested today is what a fresh install gets tomorrow.
 lock: $(STAMP)

@@ -38,7 +38,7 @@ FLOORS: list[set[str]] = [
         "gpu_values",
     },
     {"tables"},
-    {"facts"},
+    {"facts", "lab"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
     {"errors", "units", "resources", "masking", "plain", "pci", "hostlist", "__init__"},
 ]
@@ -49,6 +49,7 @@ HOMES = {
     "plotly": {"figures"},
     "pebble": {"engine"},
     "zstandard": {"archives"},
+    "torch": {"lab"},
 }
 
 

@@ -1,0 +1,80 @@
+"""Gather the evidence of a running job as an operator would: its processes, their stacks, their dumps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank's process."""
+
+    rank: int
+    pid: int
+
+
+def workers_of(launcher: int) -> list[Worker]:
+    """The ranks that this launcher started, by ``RANK`` in their environment; helpers that a rank started itself are left out."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            if parent != launcher:
+                continue
+            raw = (stat.parent / "environ").read_bytes().split(b"\0")
+            environment = dict(item.split(b"=", 1) for item in raw if b"=" in item)
+            if b"LOCAL_RANK" in environment:
+                found.append(Worker(int(environment[b"RANK"]), int(stat.parent.name)))
+    return sorted(found, key=lambda w: w.rank)
+
+
+def py_spy(python: Path) -> str | None:
+    """py-spy beside the interpreter that runs the jobs, or on the path."""
+    beside = python.parent / "py-spy"
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def take_stacks(tool: str, workers: list[Worker], folder: Path, *, as_json: bool) -> int:
+    """``py-spy dump`` of every rank as text (and as JSON); how many could be taken."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def one(worker: Worker) -> bool:
+        taken = False
+        for suffix, extra in (("txt", []), ("json", ["--json"])):
+            if suffix == "json" and not as_json:
+                continue
+            command = [tool, "dump", *extra, "--pid", str(worker.pid)]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+                if done.returncode == 0 and done.stdout:
+                    (folder / f"rank{worker.rank}.pyspy.{suffix}").write_bytes(done.stdout)
+                    taken = True
+        return taken
+
+    with ThreadPoolExecutor(4) as pool:
+        return sum(pool.map(one, workers))
+
+
+def ask_for_dumps(trigger: Path, folder: Path, expected: int, patience_s: float = 4.0) -> None:
+    """Have the ranks write their Flight Recorders; a rank whose interpreter is blocked cannot, and its dump stays missing."""
+    trigger.touch()
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end and len(list(folder.glob("fr_trace_rank_*"))) < expected:
+        time.sleep(0.2)
+    time.sleep(0.3)
+
+
+def ask_for_faulthandler(workers: list[Worker]) -> None:
+    """Every rank prints its Python stacks on SIGUSR1."""
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, signal.SIGUSR1)
+    time.sleep(0.5)
