@@ -11,7 +11,7 @@ PACKAGE = ROOT / "nccl_forensics"
 #: From the top down. A module belongs to the first floor that names it or its folder.
 FLOORS: list[set[str]] = [
     {"cli"},
-    {"commands"},
+    {"commands", "serve"},
     {"api"},
     {"pictures", "assemble", "runs", "config", "query"},
     {"reporters"},
@@ -50,6 +50,11 @@ HOMES = {
     "pebble": {"engine"},
     "zstandard": {"archives"},
     "torch": {"lab"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
+    "anyio": {"serve"},
+    "python_multipart": {"serve"},
+    "sqlite3": {"serve"},
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "analyze": "Analyse folders, archives and files: the verdict, and with -o the postmortem.",
     "sql": "A query over the tables of evidence, or over a folder of saved tables.",
+    "serve": "The upload page: drop a tarball in the browser, read and keep the postmortems.",
     "formats": "What can be read.",
     "rules": "What is checked.",
     "rule": "One rule's page, with its inputs and thresholds.",
