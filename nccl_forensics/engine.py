@@ -72,7 +72,7 @@ def read_ref(ref: Ref) -> Result:
     from nccl_forensics.reading import read_source
 
     with ref.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        digest = hashlib.sha256(data).hexdigest()
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()  # through the mapping, all of its pages would count as memory in use
         reading = read_source(data)
     frames: dict[str, bytes | Path] = {}
     for name, frame in reading.frames.items():

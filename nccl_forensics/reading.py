@@ -56,9 +56,9 @@ def read_source(data: Content) -> SourceReading:
     for document in document_formats():
         if not _sniffs(document, head):
             continue
-        data = data if isinstance(data, bytes) else data[:]
+        data = data if document.mapped or isinstance(data, bytes) else data[:]
         result = _read_document(document, data)
-        if result.records:
+        if result.records or (document.mapped and result.gap_lines and not _refused(result)):
             return result
         if result.gap_lines and not _refused(result):
             broken.append(result)
@@ -129,9 +129,9 @@ def _binary(head: bytes) -> str:
     return f"not read: {kind}" if kind else "binary content of no known kind"
 
 
-def _read_document(document: DocumentFormat, data: bytes) -> SourceReading:
+def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
     try:
-        reading = document.read(data)
+        reading = document.read(data)  # type: ignore[arg-type]  # bytes, but for a format that takes the mapped file
         frames = _conformed(reading)
     except (Exception, PanicException) as problem:
         reading, frames = Reading(gaps=(_unreadable(problem),)), {}

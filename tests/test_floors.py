@@ -36,6 +36,8 @@ FLOORS: list[set[str]] = [
         "stack_places",
         "stack_tree",
         "gpu_values",
+        "chrome_json",
+        "intervals",
     },
     {"tables"},
     {"facts", "lab"},
@@ -55,6 +57,7 @@ HOMES = {
     "anyio": {"serve"},
     "python_multipart": {"serve"},
     "sqlite3": {"serve"},
+    "msgspec": {"chrome_json"},
 }
 
 

@@ -5,6 +5,7 @@ Reading is pure: a reader sees the bytes of one source and nothing else (no path
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -73,14 +74,19 @@ class TextFormat:
 
 @dataclass(frozen=True, slots=True)
 class DocumentFormat:
-    """A format that claims the whole file: pickle, JSON, XML, SQLite. ``sniff`` sees at most the first 64 KiB."""
+    """A format that claims the whole file: pickle, JSON, XML, SQLite. ``sniff`` sees at most the first 64 KiB.
+
+    ``mapped``: ``read`` takes the mapped file as it is and reads it in pieces; others get its content as bytes. What such a format claims
+    is no text.
+    """
 
     name: str
     title: str
     tables: tuple[str, ...]
     sniff: Callable[[bytes], bool]
-    read: Callable[[bytes], Reading]
+    read: Callable[[bytes], Reading] | Callable[[bytes | mmap.mmap], Reading]
     priority: int = 50
+    mapped: bool = False
 
 
 Format = TextFormat | DocumentFormat

@@ -1,0 +1,157 @@
+"""Profiler traces (Kineto / Chrome JSON), reduced by their reader to what is measured: one trace is one rank's activity.
+
+All times of a trace are nanoseconds since its first event; the row in ``traces`` says when that was.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.tables.base import F64, I32, I64, RECORD, SL, TIME, U32, B, S, Table
+
+_WHEN = {"start_ns": (I64, "since the trace's first event"), "duration_ns": (I64, "")}
+
+TABLES: tuple[Table, ...] = (
+    Table(
+        "traces",
+        "One profiler trace.",
+        {
+            **RECORD,
+            **TIME,
+            "rank": (I32, "distributedInfo.rank"),
+            "world_size": (I32, "distributedInfo.world_size"),
+            "backend": (S, "distributedInfo.backend"),
+            "host": (S, "host_name, where the exporter writes it"),
+            "pid": (I64, "process of the main thread"),
+            "device": (
+                S,
+                "gpu (kernels are in it), cpu (collectives of gloo on host threads), host (a GPU job without its GPU's activity)",
+            ),
+            "devices": (U32, "devices with activity; the measures are of the busiest one"),
+            "gpus": (SL, "distinct names in deviceProperties"),
+            "nccl_version": (S, "distributedInfo.nccl_version"),
+            "events": (U32, "events in the file"),
+            "malformed": (U32, "complete events without a usable time, left out"),
+            "clamped": (U32, "durations below zero or of more than a day, taken as zero"),
+            "repaired": (U32, "pieces of the file that were no JSON and could be read all the same"),
+            "complete": (B, "the list of events has its end"),
+            "activities": (U32, "kernels, copies and fills of the device"),
+            "collectives": (U32, "rows in trace_collectives"),
+            "steps": (U32, "ProfilerStep ranges"),
+            "first_step": (I64, "number of the first ProfilerStep"),
+            "span_ns": (I64, "first event to last"),
+            "groups": (U32, "process groups in distributedInfo.pg_config"),
+        },
+    ),
+    Table(
+        "trace_windows",
+        "Where the time went in a trace as a whole and in each ProfilerStep: lengths of unions of intervals, clipped to the window.",
+        {
+            **RECORD,
+            "window": (
+                S,
+                "whole (first to last activity), step (a ProfilerStep: on a device from the first activity that it launched to that of the next step)",
+            ),
+            "step": (I64, "number of the ProfilerStep"),
+            **_WHEN,
+            "compute_ns": (I64, "kernels that compute; of CPU traces: operators that call no collective"),
+            "communication_ns": (I64, "kernels that communicate; of CPU traces: gloo's ranges, waiting included"),
+            "exposed_ns": (I64, "communication while nothing computes"),
+            "overlap_ns": (I64, "communication while something computes"),
+            "memcpy_ns": (I64, "copies and fills of the device"),
+            "exposed_memcpy_ns": (I64, "copies and fills while neither computation nor communication runs"),
+            "idle_ns": (I64, "nothing of these runs"),
+            "host_wait_ns": (I64, "idle before a kernel whose launch began after the device had run dry"),
+            "hta_compute_ns": (I64, "computation by HolisticTraceAnalysis' classes of kernels"),
+            "hta_communication_ns": (I64, ""),
+            "hta_overlap_ns": (I64, ""),
+            "tracelens_compute_ns": (I64, "computation by TraceLens' classes of kernels (fills count)"),
+            "tracelens_communication_ns": (I64, ""),
+            "tracelens_exposed_ns": (I64, ""),
+            "loader_ns": (I64, "ranges of a data loader on the host"),
+            "gc_ns": (I64, "garbage collection in Python stacks"),
+            "lead_ns": (I64, "from the step's begin to its first operator: where a loop takes its next batch"),
+            "collectives": (U32, "that began in the window"),
+            "launches": (U32, "device activities whose launch is known"),
+            "launch_median_us": (F64, "from the launch call to the kernel's start"),
+            "launch_p99_us": (F64, ""),
+            "launch_max_us": (F64, ""),
+        },
+    ),
+    Table(
+        "trace_collectives",
+        "One collective of one rank: a communication kernel, or a range of gloo's worker threads.",
+        {
+            **RECORD,
+            "ordinal": (U32, "counts the collectives of the trace in the order of their starts"),
+            "step": (I64, "ProfilerStep in which it was launched"),
+            "op": (S, "all_reduce, all_gather ...; send_recv for a kernel that only says so"),
+            "op_raw": (S, "name as the caller wrote it, or the kernel's function"),
+            "backend": (S, "nccl, gloo, custom"),
+            "pg_name": (S, ""),
+            "pg_desc": (S, ""),
+            "pg_ranks": (pl.List(pl.Int32()), "global ranks; null where the trace cuts the list"),
+            "group_size": (I32, ""),
+            "seq": (I64, "sequence number in the group, on newer versions"),
+            "in_elements": (I64, ""),
+            "out_elements": (I64, ""),
+            "dtype": (S, ""),
+            "bytes": (I64, "message size as nccl-tests counts it"),
+            "src": (I32, ""),
+            "dst": (I32, ""),
+            "stream": (S, ""),
+            **_WHEN,
+            "launch_ns": (I64, "begin of the launch call, since the trace's first event"),
+            "channels": (I32, "blocks of NCCL's kernel: one per channel"),
+            "kernel": (S, "name, at most 120 characters"),
+            "named_algorithm": (S, "as the kernel's name says; not what ran"),
+            "named_protocol": (S, "as the kernel's name says; not what ran"),
+            "exposed_ns": (I64, "of its time, while nothing computes"),
+            "since_ns": (I64, "since the end of the collective before it in this trace; for the first, since the trace began"),
+            "since_compute_ns": (I64, "of that, the device (CPU traces: operators) computes"),
+            "since_memcpy_ns": (I64, "of that, the device only copies"),
+            "since_loader_ns": (I64, "of that, the host is in a data loader's range"),
+            "since_gc_ns": (I64, "of that, the host collects garbage"),
+            "since_lead_ns": (I64, "of that, the host is between a step's begin and its first operator"),
+        },
+    ),
+    Table(
+        "trace_kernels",
+        "Device activities of one trace by name, longest first, at most 500 names.",
+        {
+            **RECORD,
+            "kind": (S, "compute, communication, memcpy, memset"),
+            "name": (S, "at most 120 characters"),
+            "count": (U32, ""),
+            "total_ns": (I64, ""),
+            "min_ns": (I64, ""),
+            "max_ns": (I64, ""),
+        },
+    ),
+    Table(
+        "trace_spans",
+        "Ranges of the host that tell why a device waits, longest first, at most 2,000 of a trace.",
+        {
+            **RECORD,
+            "kind": (
+                S,
+                "data-loader, gc, checkpoint, lead (a step's begin to its first operator), host-gap (the main thread between operators)",
+            ),
+            "name": (S, "at most 120 characters"),
+            "step": (I64, ""),
+            **_WHEN,
+        },
+    ),
+    Table(
+        "trace_segments",
+        "What ran when in the middle step of a trace, to be drawn: unions per lane, with gaps of less than 1/1000 of the step closed.",
+        {
+            **RECORD,
+            "step": (I64, ""),
+            "lane": (S, "compute, communication, memcpy, loader"),
+            "start_ns": (I64, "since the step's begin"),
+            "duration_ns": (I64, ""),
+            "step_ns": (I64, "length of the step"),
+        },
+    ),
+)
