@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.rules.topology_file import topology_file
 from nccl_forensics.store import Store
-from nccl_forensics.views.nccl_facts import SETTINGS
+from nccl_forensics.views.settings import SETTINGS
 
 
 def settings(name: str = "NCCL_TOPO_FILE") -> pl.LazyFrame:

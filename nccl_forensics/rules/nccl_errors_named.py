@@ -1,0 +1,320 @@
+"""NCCL itself names what went wrong: NVLink SHARP, IMEX, NVML, limits, devices that do not fit together, a plugin's completions.
+
+## What it finds
+WARN lines of NCCL, its network plugins and RCCL whose text names a device, a service or a limit, each with the cause that it stands for.
+
+## Why it matters
+One of these lines among thousands says why the job ended or why a fast path is off; the other ranks only see a peer that went away.
+
+## What would refute it
+The line was printed while the job was being torn down, after another rank had already failed.
+
+## What to do next
+Follow the remedy of the finding: each kind of line has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.words import ranks_words
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What lines of one kind mean. ``pattern`` (of Rust's regex, case ignored) narrows the kind down; the first entry that fits counts."""
+
+    kinds: tuple[str, ...]
+    pattern: str
+    cause: str
+    severity: Severity
+    confidence: Confidence
+    words: str
+    remedy: str
+    action: str
+    #: The process that prints the line is the one whose device or host is meant.
+    own: bool = True
+
+
+_MEANINGS: tuple[_Named, ...] = (
+    _Named(
+        ("nvls-bind",),
+        "",
+        "nvls-disabled",
+        "critical",
+        "medium",
+        "NVLink SHARP memory could not be bound",
+        "Check the fabric manager and the NVSwitches of this host; NCCL_NVLS_ENABLE=0 goes around it at a loss of bandwidth.",
+        "restart_job",
+    ),
+    _Named(
+        ("mnnvl",),
+        "not (?:working|supported)",
+        "nvlink-fault",
+        "critical",
+        "medium",
+        "NVLink between hosts is there and does not work: IMEX is not set up",
+        "Check nvidia-imex-ctl -N and /dev/nvidia-caps-imex-channels on every host of the domain.",
+        "fix_config",
+    ),
+    _Named(
+        ("nvlink-p2p",),
+        "",
+        "nvlink-fault",
+        "critical",
+        "high",
+        "GPUs that NVLink connects cannot copy to each other",
+        "Read nvidia-smi nvlink -s and -e and the fabric manager's log of this host; drain it.",
+        "drain_and_reset",
+    ),
+    _Named(
+        ("nvml",),
+        "version mismatch",
+        "version-mismatch",
+        "critical",
+        "high",
+        "the driver's library and its kernel module differ",
+        "Reboot the host or reload the driver after the update; in a container mount the host's libraries.",
+        "update_sw_fw",
+    ),
+    _Named(
+        ("nvml",),
+        "GPU is lost|Unknown Error|fallen off|requires reset",
+        "gpu-fault",
+        "critical",
+        "medium",
+        "the driver no longer reaches a GPU",
+        "Read dmesg for Xid on this host, then reset the GPU or reboot the node.",
+        "reset_gpu",
+    ),
+    _Named(
+        ("system-call", "accept-failed"),
+        "Too many open files",
+        "bad-setting",
+        "critical",
+        "high",
+        "the limit of open files was met",
+        "Raise ulimit -n (65536 and more) for the job and the daemon that starts it.",
+        "fix_config",
+    ),
+    _Named(
+        ("ib-incompatible",),
+        "different link_layer|incompatible",
+        "bad-setting",
+        "critical",
+        "medium",
+        "an InfiniBand device was paired with a RoCE device, or with one of another kind",
+        "Let NCCL_IB_HCA name devices of one kind that exist on every host.",
+        "fix_config",
+        own=False,
+    ),
+    _Named(
+        ("ib-incompatible",),
+        "mismatched physical devices|different number of devices",
+        "nic-underused",
+        "warning",
+        "medium",
+        "the two ends of a connection have different numbers of ports",
+        "Compare the devices of both hosts (ibstat); a port is down or named otherwise on one of them.",
+        "check_cable_or_optic",
+        own=False,
+    ),
+    _Named(
+        ("mixed-devices",),
+        "device counts across ranks",
+        "nic-underused",
+        "error",
+        "high",
+        "the ranks see different numbers of NICs",
+        "Find the host with fewer devices (NET/IB : Using …, ibstat) and bring its port up.",
+        "check_cable_or_optic",
+        own=False,
+    ),
+    _Named(
+        ("mixed-devices",),
+        "Cannot initialize CollNet|CollNet currently only supports",
+        "low-bus-bandwidth",
+        "info",
+        "medium",
+        "reduction in the network (SHARP) is not available; NCCL uses rings and trees",
+        "Nothing, unless SHARP is meant to be used: then check the SHARP daemon and the plugin.",
+        "none",
+        own=False,
+    ),
+    _Named(
+        ("topology",),
+        "Could not find any local path from gpu",
+        "nic-underused",
+        "warning",
+        "medium",
+        "a GPU has no path to a NIC of its host",
+        "Compare nvidia-smi topo -m with another host; in a VM give NCCL a topology file.",
+        "fix_config",
+    ),
+    _Named(
+        ("plugin",),
+        "completed with error|unresponsive|unreachable",
+        "ib-link",
+        "critical",
+        "medium",
+        "the network plugin got completions with errors",
+        "Read the device's hw_counters (retrans_timeout_events, unresponsive_remote_events) on both hosts; the peer may have died first.",
+        "check_cable_or_optic",
+        own=False,
+    ),
+    _Named(
+        ("ib-fatal", "ib-async-fatal"),
+        "",
+        "ib-link",
+        "critical",
+        "high",
+        "an RDMA device reported a fatal event",
+        "Read dmesg for mlx5 health messages and ibstat of this host; drain it.",
+        "drain_and_reset",
+    ),
+    _Named(
+        ("ib-recovery",),
+        "marked as failed|Fatal error|Port recovery failed",
+        "ib-link",
+        "error",
+        "high",
+        "NCCL gave up an RDMA port and moved its traffic",
+        "Check state and error counters of the port; the job runs on with fewer links.",
+        "check_cable_or_optic",
+    ),
+    _Named(
+        ("ipc",),
+        "IPC handle|Failed to import",
+        "p2p-disabled",
+        "warning",
+        "medium",
+        "processes of one host could not open each other's GPU memory",
+        "Share IPC and pid namespaces between the containers of a host, or turn expandable segments off.",
+        "fix_config",
+    ),
+    _Named(
+        ("rccl-platform",),
+        "",
+        "bad-setting",
+        "warning",
+        "high",
+        "RCCL misses a setting of the host that it needs",
+        "Set what the line names (kernel command line or environment) on every host.",
+        "fix_config",
+    ),
+    _Named(
+        ("handshake-mismatch",),
+        "wrong type",
+        "environment-mismatch",
+        "warning",
+        "medium",
+        "a peer answered for another transport: one side uses RDMA and the other sockets",
+        "Compare NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and the RDMA devices of both hosts.",
+        "fix_config",
+        own=False,
+    ),
+)
+
+
+@rule(
+    name="nccl-named-fault",
+    code="NE14",
+    cause="ib-link",
+    severity="critical",
+    at_most=24,
+    explains=(
+        "connection-failed",
+        "rank-died",
+        "rank-never-joined",
+        "host-stall",
+        "collective-stuck",
+        "collective-skipped",
+        "software-crash",
+        "timeout",
+        "gpu-stall",
+    ),
+)
+def nccl_named_fault(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame | None) -> Iterator[Finding]:
+    """One finding per meaning and host; the cause is that of the meaning."""
+    wanted = sorted({k for m in _MEANINGS for k in m.kinds})
+    rows = nccl_errors.filter(pl.col("kind").is_in(wanted) & (pl.col("level") == "WARN"))
+    people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
+    told = where_reported(rows, people)
+    taken = pl.Series([False] * told.height, dtype=pl.Boolean)
+    for meaning in _MEANINGS:
+        fits = told.select(
+            pl.col("kind").is_in(list(meaning.kinds)) & pl.col("message").fill_null("").str.contains(f"(?i){meaning.pattern}")
+        ).to_series()
+        part = told.filter(fits & ~taken)
+        taken = taken | fits
+        for _, own in part.group_by("host", maintain_order=True):
+            yield _finding(own, meaning)
+
+
+def _finding(rows: pl.DataFrame, meaning: _Named) -> Finding:
+    ranks, hosts = ranks_of(rows), hosts_of(rows)
+    who = ", ".join(hosts) or "a host whose name is not in the evidence"
+    message = str(rows["message"][0])
+    return Finding(
+        title=f"{meaning.words} ({who}{', ' + ranks_words(ranks) if ranks and meaning.own else ''}): {message[:140]}",
+        summary="NCCL says so itself; the other ranks only see a peer that failed."
+        if meaning.severity == "critical"
+        else "NCCL says so itself.",
+        cause=meaning.cause,
+        severity=meaning.severity,
+        confidence=meaning.confidence,
+        ranks=ranks if meaning.own else (),
+        hosts=hosts,
+        culprits=(tuple(Culprit(rank=r) for r in ranks) if meaning.own else ()) or tuple(Culprit(host=h) for h in hosts),
+        subject=(meaning.words, *hosts),
+        evidence=cite(rows, "said by NCCL"),
+        evidence_total=rows.height,
+        remedy=meaning.remedy,
+        would_refute=("another rank had failed before this line was printed",),
+        actions=(Action(meaning.action, hosts=hosts, ranks=ranks if meaning.own else (), confidence=meaning.confidence),),
+    )
+
+
+@rule(
+    name="shape-mismatch-by-nccl",
+    code="CO10",
+    cause="shape-mismatch",
+    severity="critical",
+    at_most=1,
+    explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
+)
+def shape_mismatch_by_nccl(nccl_errors: pl.LazyFrame, divergences: pl.LazyFrame | None, settings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """NCCL's network received another number of bytes than it expected, where neither operations nor settings tell what differed."""
+    if divergences is not None and divergences.collect().height:
+        return
+    if settings is not None and settings.filter(pl.col("differs")).collect().height:
+        return
+    rows = nccl_errors.filter((pl.col("kind") == "size-mismatch") & (pl.col("level") == "WARN")).sort("source_id", "line_no").collect()
+    if not rows.height:
+        return
+    hosts = hosts_of(rows)
+    peers = sorted({str(p).split("<")[0] for p in rows["peer"].to_list() if p})
+    yield Finding(
+        title=f"{', '.join(hosts[:4]) or 'a host'} received another number of bytes than expected"
+        + (f" from {', '.join(peers[:4])}" if peers else "")
+        + ": the ranks called a collective with different sizes",
+        summary="NCCL compares what a peer sends with what was posted. Either the sizes of one collective differ, or the ranks run with different "
+        "NCCL settings. The lines do not say which side is wrong.",
+        confidence="medium",
+        hosts=hosts,
+        subject=("size-mismatch", *hosts),
+        evidence=cite(rows, "received size differs"),
+        evidence_total=rows.height,
+        remedy="Log COLL lines (NCCL_DEBUG_SUBSYS=COLL) or dump the Flight Recorder to see which rank's size differs.",
+        prevention="Assert equal shapes before the collective, and equal NCCL_* settings at start.",
+        would_refute=("the ranks run with different NCCL_* settings or versions",),
+        alternatives=(("environment-mismatch", (), "no setting is seen to differ"),),
+        actions=(Action("collect-more", hosts=hosts, command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,COLL"),),
+    )

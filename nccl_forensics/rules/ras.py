@@ -1,0 +1,247 @@
+"""NCCL's RAS service names ranks that are behind, dead, or in error.
+
+## What it finds
+In reports of ncclras (text, JSON, monitor): ranks whose count of launched operations trails that of their communicator, processes that RAS
+declared dead, and communicators with errors.
+
+## Why it matters
+RAS asks the living job: it sees a rank that never launched an operation, and a process that is gone, hours before any timeout.
+
+## What would refute it
+A second report a minute later with other counts: then the job moves, and the first caught the ranks between two operations.
+
+## What to do next
+Take a stack of the rank that is behind (py-spy dump); for a dead process look at the kernel log and the launcher of its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import People, people
+from nccl_forensics.words import ranks_words, verb
+
+_OPS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
+#: What an error of a communicator stands for; a remote error only says that somebody else failed.
+_ERRORS = {
+    "Unhandled CUDA error": "gpu-fault",
+    "System error": "connection-failed",
+    "Invalid argument": "invalid-usage",
+    "Invalid usage": "invalid-usage",
+    "Internal error": "software-crash",
+}
+_COUNTS = {
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "report": pl.String(),
+    "comm_id": pl.String(),
+    "op": pl.String(),
+    "ranks": pl.Int64(),
+    "rank": pl.Int32(),
+    "launched": pl.Int64(),
+    "pid": pl.Int64(),
+    "host": pl.String(),
+}
+
+
+@rule(
+    name="ras-behind",
+    code="RA01",
+    cause="host-stall",
+    severity="critical",
+    at_most=16,
+    explains=("timeout", "collective-stuck", "connection-failed"),
+)
+def ras_behind(
+    nccl_ras_items: pl.LazyFrame | None,
+    nccl_ras_ranks: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    failures: pl.LazyFrame | None,
+    *,
+    most: Annotated[float, "share of a communicator's ranks that may be behind; more is no outlier"] = 0.5,
+) -> Iterator[Finding]:
+    """One finding per communicator and operation. A single report of a job without any sign of failure is a warning only: ranks may differ by
+    an operation at any moment."""
+    known = people(processes)
+    counts = _counts(nccl_ras_items, nccl_ras_ranks)
+    world = _world(nccl_ras_ranks)
+    failed = failures is not None and failures.collect().height > 0
+    for (comm, op), part in counts.group_by("comm_id", "op", maintain_order=True):
+        reports = part["report"].unique(maintain_order=True).to_list()
+        last = part.filter(pl.col("report") == reports[-1])
+        usual = (
+            last.group_by("launched").agg(pl.col("ranks").sum()).sort("ranks", "launched", descending=True)["launched"][0]
+            if last.height
+            else None
+        )
+        behind = last.filter(pl.col("launched") < usual)
+        size = int(last["ranks"].sum())
+        if not behind.height or int(behind["ranks"].sum()) > most * size:
+            continue
+        stuck = len(reports) > 1 and _same(part, reports[-2:], behind)
+        severity: Severity = "critical" if stuck or failed else "warning"
+        confidence: Confidence = "high" if stuck else "medium"
+        culprits = tuple(_who(row, known, world.get(str(comm), False)) for row in behind.iter_rows(named=True))
+        ranks = tuple(sorted({c.rank for c in culprits if c.rank is not None}))
+        listed = behind["rank"].drop_nulls().to_list()
+        who = ranks_words(ranks) if ranks else f"rank {', '.join(map(str, listed))} of communicator {comm}"
+        yield Finding(
+            title=f"{who} {verb(ranks or listed, 'has', 'have')} launched up to {op or 'operation'} {behind['launched'][0]}, the others up to {usual}",
+            summary="RAS counts operations as they are launched: this rank has not come to the operation that the others wait in."
+            + (" A second report shows the same counts: it does not move." if stuck else ""),
+            severity=severity,
+            confidence=confidence,
+            ranks=ranks,
+            hosts=tuple(sorted({str(h) for h in behind["host"].to_list() if h})),
+            culprits=culprits,
+            subject=("ras", str(comm), str(op)),
+            evidence=(*cite(behind, "behind"), *cite(last.filter(pl.col("launched") == usual).head(1), "the others")),
+            remedy="Look at what this rank does instead: a stack tells a data loader, a lock or a branch that skips the call.",
+            prevention="Take two RAS reports a minute apart before restarting a hung job.",
+            would_refute=("a later report with other counts",),
+            alternatives=(("collective-skipped", ranks, "RAS does not say whether the rank waits in another operation"),),
+            actions=(Action("collect-more", ranks=ranks, command="py-spy dump --pid <pid of the rank>", confidence=confidence),),
+        )
+
+
+@rule(
+    name="ras-dead",
+    code="RA02",
+    cause="rank-died",
+    severity="critical",
+    at_most=16,
+    explains=("timeout", "closed", "collective-stuck", "connection-failed", "host-stall", "rank-never-joined"),
+)
+def ras_dead(
+    nccl_ras_items: pl.LazyFrame | None,
+    nccl_ras_ranks: pl.LazyFrame | None,
+    nccl_ras_events: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+) -> Iterator[Finding]:
+    """Processes that RAS declared dead, and communicators that it says are in error."""
+    known = people(processes)
+    if nccl_ras_items is not None:
+        rows = nccl_ras_items.filter((pl.col("kind") == "DEAD") & pl.col("pid").is_not_null()).sort("source_id", "line_no").collect()
+        yield from _dead(rows, known, {})
+        yield from _errors(nccl_ras_items.filter((pl.col("kind") == "ERROR") & pl.col("error").is_not_null()), known)
+    if nccl_ras_ranks is not None:
+        gone = nccl_ras_ranks.filter(pl.col("considered_dead").fill_null(False)).sort("source_id", "record").collect()
+        yield from _dead(gone.unique(["host", "pid"], keep="first", maintain_order=True), known, _world(nccl_ras_ranks))
+    if nccl_ras_events is not None:
+        events = nccl_ras_events.filter(pl.col("event").is_in(["PEER_DEAD", "PEER_TIMEOUT_DEAD"])).sort("source_id", "line_no").collect()
+        if events.height:
+            yield Finding(
+                title=f"the RAS monitor lost {events.height} peer{'s' if events.height > 1 else ''}: {events['detail'][0]}",
+                summary="The monitor reports a peer as dead when its process ends, also at the regular end of a job.",
+                severity="warning",
+                confidence="low",
+                subject=("ras-events",),
+                evidence=cite(events, "peer declared dead"),
+                evidence_total=events.height,
+                remedy="Compare the time with the end of the job; before it, look at that process's host.",
+                would_refute=("the job had ended by then",),
+                actions=(Action("collect-more"),),
+            )
+
+
+def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool]) -> Iterator[Finding]:
+    if not rows.height:
+        return
+    culprits = tuple(_who(row, known, world.get(str(row.get("comm_id")), False)) for row in rows.iter_rows(named=True))
+    ranks = tuple(sorted({c.rank for c in culprits if c.rank is not None}))
+    named = ", ".join(f"process {p} on {h}" for p, h in rows.select("pid", "host").head(4).iter_rows())
+    yield Finding(
+        title=f"RAS considers {ranks_words(ranks) + ' (' + named + ')' if ranks else named} dead",
+        summary="The process no longer answers on the RAS network: it is gone, or its host cannot be reached.",
+        confidence="medium",
+        ranks=ranks,
+        hosts=tuple(sorted({str(h) for h in rows["host"].to_list() if h})),
+        culprits=culprits,
+        subject=("ras-dead", *sorted(str(h) for h in rows["host"].to_list() if h)),
+        evidence=cite(rows, "considered dead"),
+        evidence_total=rows.height,
+        remedy="Look at the kernel log and the launcher of that host for what ended the process.",
+        would_refute=("the process still runs: then its network is cut off",),
+        alternatives=(("connection-failed", ranks, "RAS cannot tell a dead process from one that cannot be reached"),),
+        actions=(Action("collect-more", hosts=tuple(sorted({str(h) for h in rows["host"].to_list() if h})), command="dmesg -T"),),
+    )
+
+
+def _errors(items: pl.LazyFrame, known: People) -> Iterator[Finding]:
+    rows = items.sort("source_id", "line_no").collect()
+    for error, cause in _ERRORS.items():
+        part = rows.filter(pl.col("error").str.starts_with(error))
+        if not part.height:
+            continue
+        culprits = tuple(c for row in part.iter_rows(named=True) if (c := _who(row, known, False)).rank is not None or c.pid is not None)
+        ranks = tuple(sorted({c.rank for c in culprits if c.rank is not None}))
+        yield Finding(
+            title=f"RAS: {int(part['ranks'].fill_null(1).sum())} ranks report '{error}'",
+            summary="The communicator is in error on these ranks; ranks with 'Remote process error' only follow.",
+            cause=cause,
+            confidence="medium",
+            ranks=ranks,
+            culprits=culprits,
+            subject=("ras-error", error),
+            evidence=cite(part, "communicator in error"),
+            evidence_total=part.height,
+            remedy="Read NCCL's WARN lines of these ranks.",
+            would_refute=("the error came while the job was being stopped",),
+            actions=(Action("collect-more", ranks=ranks, command="NCCL_DEBUG=INFO"),),
+        )
+
+
+def _counts(items: pl.LazyFrame | None, ranks: pl.LazyFrame | None) -> pl.DataFrame:
+    """Launched operations by rank or number of ranks: one row per statement, in the order of the reports."""
+    parts: list[pl.DataFrame] = []
+    if items is not None:
+        found = items.filter((pl.col("kind") == "MISMATCH") & pl.col("launched").is_not_null() & pl.col("op").is_not_null()).collect()
+        # A report is told from the next one in the same file by a count of the same communicator, operation and place that comes again.
+        again = found.with_columns(
+            nth=pl.int_range(pl.len()).over("source_id", "comm_id", "op", "rank", pl.col("rank").is_null() & (pl.col("ranks") > 0))
+        )
+        parts.append(again.with_columns(report=pl.format("{}/{}", "source_id", "nth"), record=pl.lit(None, dtype=pl.String())))
+    if ranks is not None:
+        own = ranks.filter(~pl.col("missing").fill_null(False)).collect()
+        long = own.unpivot(
+            list(_OPS), index=["source_id", "record", "comm_id", "rank", "pid", "host"], variable_name="op", value_name="launched"
+        )
+        whole = long.filter(pl.col("launched").is_not_null()).with_columns(
+            ranks=pl.lit(1, dtype=pl.Int64), report=pl.format("{}", "source_id"), line_no=pl.lit(None, dtype=pl.UInt32)
+        )
+        parts.append(whole)
+    if not parts:
+        return pl.DataFrame(schema=_COUNTS)
+    return pl.concat([p.select([pl.col(c).cast(t) for c, t in _COUNTS.items()]) for p in parts])
+
+
+def _same(part: pl.DataFrame, reports: list[str], behind: pl.DataFrame) -> bool:
+    """Whether the ranks behind had the same counts in the report before."""
+    before = part.filter(pl.col("report") == reports[0]).select("rank", "launched")
+    now = behind.select("rank", "launched")
+    return now.height > 0 and now.join(before, on=["rank", "launched"], how="anti", nulls_equal=True).height == 0
+
+
+def _world(ranks: pl.LazyFrame | None) -> dict[str, bool]:
+    """Whether a communicator of the JSON is the largest one: then its ranks are those of the job."""
+    if ranks is None:
+        return {}
+    sizes = ranks.group_by("comm_id").agg(pl.col("nranks").max()).collect()
+    largest = sizes["nranks"].max()
+    return {str(c): n is not None and n == largest for c, n in sizes.iter_rows()}
+
+
+def _who(row: dict[str, object], known: People, is_world: bool) -> Culprit:
+    pid, host = row.get("pid"), row.get("host")
+    rank = known.of_pid(host, pid)
+    rank = known.of_pid(None, pid) if rank is None else rank
+    if rank is None and is_world and row.get("rank") is not None:
+        rank = int(str(row["rank"]))
+    return Culprit(rank=rank, host=str(host) if host else None, pid=int(str(pid)) if pid is not None else None)

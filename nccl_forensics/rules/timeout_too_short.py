@@ -1,0 +1,109 @@
+"""The timeout of a process group ended a job that was still advancing.
+
+## What it finds
+Collectives that every rank of the group entered, the last of them later after the first than the group's timeout allows, in a job that then
+failed; and, as a warning, groups whose ranks came near to their timeout without failing.
+
+## Why it matters
+Nothing was wrong but the wait: a checkpoint, an evaluation or a compilation on one rank took longer than the others may wait.
+
+## What would refute it
+The late rank was stuck and came only because the others gave up; or the clocks of the hosts are apart by minutes.
+
+## What to do next
+Raise the timeout of init_process_group or of the group used around the slow part, or let all ranks wait in a barrier with its own timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import UNIDENTIFIED, group_words, operation_words, ranks_words
+
+_KEY = ["group_key", "seq"]
+
+
+@rule(
+    name="timeout-too-short",
+    code="TO02",
+    cause="timeout-too-short",
+    severity="critical",
+    at_most=8,
+    explains=("collective-stuck", "connection-failed", "rank-died", "host-stall", "straggler", "timeout", "closed"),
+)
+def timeout_too_short(
+    operations: pl.LazyFrame,
+    failures: pl.LazyFrame | None,
+    *,
+    near: Annotated[float, "share of the timeout from which a wait is worth a warning"] = 0.5,
+) -> Iterator[Finding]:
+    """At most one finding per group: its longest wait. A clock offset of a rank is the median of its distance to the others."""
+    timed = operations.filter(
+        (pl.col("domain") == "fr")
+        & ~pl.col("is_p2p")
+        & pl.col("created_ns").is_not_null()
+        & (pl.col("timeout_ms") > 0)
+        & (pl.col("rank") < UNIDENTIFIED)
+    )
+    full = timed.with_columns(
+        present=pl.col("rank").n_unique().over(_KEY),
+        everyone=pl.col("rank").n_unique().over("group_key"),
+        ops=pl.col("op").n_unique().over(_KEY),
+    ).filter((pl.col("present") == pl.col("everyone")) & (pl.col("everyone") > 1) & (pl.col("ops") == 1))
+    apart = full.with_columns(distance=pl.col("created_ns") - pl.col("created_ns").median().over(_KEY))
+    shifted = apart.with_columns(arrival=pl.col("created_ns") - pl.col("distance").median().over("group_key", "rank"))
+    waits = (
+        shifted.group_by(_KEY)
+        .agg(
+            (pl.col("arrival").max() - pl.col("arrival").min()).alias("wait_ns"),
+            pl.col("timeout_ms").min(),
+            pl.col("rank").sort_by("arrival").last().alias("late"),
+            pl.col("rank").n_unique().alias("members"),
+            pl.col("op").first(),
+            pl.col("group_name").first(),
+            pl.col("group_desc").first(),
+            pl.col("comm_id").first(),
+            pl.col("source_id").sort_by("arrival").last().alias("source_id"),
+            pl.col("record").sort_by("arrival").last().alias("record"),
+            pl.col("source_id").sort_by("arrival").first().alias("first_source_id"),
+            pl.col("record").sort_by("arrival").first().alias("first_record"),
+            pl.col("call_site").sort_by("arrival").last(),
+        )
+        .with_columns(wait_ms=pl.col("wait_ns") / 1e6)
+        .filter(pl.col("wait_ms") >= near * pl.col("timeout_ms"))
+        .sort("wait_ms", "group_key", "seq", descending=[True, False, False])
+        .unique("group_key", keep="first", maintain_order=True)
+        .collect()
+    )
+    failed = failures is not None and failures.collect().height > 0
+    for row in waits.iter_rows(named=True):
+        over = row["wait_ms"] >= row["timeout_ms"] and failed
+        seconds, limit = row["wait_ms"] / 1e3, row["timeout_ms"] / 1e3
+        where = f" at {row['call_site']}" if row["call_site"] else ""
+        yield Finding(
+            title=f"{ranks_words((row['late'],))} entered {operation_words(row['op'], row['seq'])} of {group_words(row)} {seconds:.0f} s after the first rank; "
+            + (f"the timeout is {limit:.0f} s" if over else f"the timeout of {limit:.0f} s is near"),
+            summary="Every rank of the group came to this collective: nobody skipped it or died before it. The wait alone was too long."
+            + (f" The late rank called it{where}." if where else ""),
+            severity="critical" if over else "warning",
+            confidence="high" if over else "medium",
+            ranks=(row["late"],),
+            culprits=(Culprit(rank=row["late"]),),
+            subject=("timeout", str(row["group_desc"] or row["group_name"]), str(row["op"])),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
+            evidence=(
+                *cite([{"source_id": row["source_id"], "record": row["record"]}], "the last rank enters"),
+                *cite([{"source_id": row["first_source_id"], "record": row["first_record"]}], "the first rank enters"),
+            ),
+            remedy=f"Give the group a timeout above {2 * seconds:.0f} s (timeout= of init_process_group or new_group), or shorten what this rank does before.",
+            prevention="Wrap checkpoints, evaluation and compilation of single ranks in a barrier of a group with a timeout of its own.",
+            would_refute=("the late rank was stuck until the others gave up", "the hosts' clocks are that far apart"),
+            actions=(Action("change-setting", ranks=(row["late"],), confidence="medium"),),
+            metrics={"wait_s": round(seconds, 1), "timeout_s": round(limit, 1), "members": row["members"]},
+        )

@@ -1,0 +1,80 @@
+"""WARN lines whose text names the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_forensics.reading import read_source
+from nccl_forensics.rules.nccl_errors_named import nccl_named_fault, shape_mismatch_by_nccl
+from tests.rules.frames import cited, divergences, errors, people, settings
+
+PEOPLE = people((0, "node1", 100), (1, "node1", 101), (8, "node2", 100))
+HEAD = "node1:101:201 [1] transport/x.cc:12 NCCL WARN "
+#: (message, cause, severity); each as NCCL 2.19 to 2.30, its plugins or RCCL print it (nccl.md 5.3 to 5.8, 8).
+FIRES = [
+    ("Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 1 'invalid argument'.", "nvls-disabled", "critical"),
+    ("MNNVL (cliqueSize 72) is available but not working on this system. Check the IMEX channel configuration", "nvlink-fault", "critical"),
+    ("P2P is disabled between NVLINK connected GPUs 1 and 2. This should not be the case", "nvlink-fault", "critical"),
+    ("nvmlInit_v2() failed: Driver/library version mismatch", "version-mismatch", "critical"),
+    ("nvmlDeviceGetHandleByPciBusId() failed: GPU is lost", "gpu-fault", "critical"),
+    ("Call to socket failed: Too many open files", "bad-setting", "critical"),
+    ("NET/IB : Can't merge net devices with different link_layer", "bad-setting", "critical"),
+    ("There are mismatched physical devices between local (mlx5_0) and remote (mlx5_0+mlx5_1).", "nic-underused", "warning"),
+    ("Detected mixed local Net device counts across ranks (min 7, max 8).", "nic-underused", "error"),
+    ("Cannot initialize CollNet, using point-to-point network instead", "low-bus-bandwidth", "info"),
+    ("Could not find any local path from gpu 3 to net.", "nic-underused", "warning"),
+    ("NET/OFI Request 0x7f completed with error. RC: 21. Error: 4103: Unresponsive remote", "ib-link", "critical"),
+    ("NET/IB : mlx5_0:1 async fatal event: local catastrophic error", "ib-link", "critical"),
+    ("NET/IB: ncclIbTest: Device 1 marked as failed. Initiating recovery? yes", "ib-link", "error"),
+    ("failed to open CUDA IPC handle : 400 invalid resource handle", "p2p-disabled", "warning"),
+    ('Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "bad-setting", "warning"),
+    ("socketFinalizeAccept: wrong type 3 != 4", "environment-mismatch", "warning"),
+]  # fmt: skip
+#: Near misses: the same words where they say nothing.
+QUIET = [
+    "Call to socket failed: Interrupted system call",
+    "socketFinalizeAccept: wrong magic 1 != 2",
+    "NET/OFI Only EFA provider is supported",
+    "NET/IB: ncclIbTest: Port recovery succeeded",
+    "nvmlInit_v2() failed: Not Supported",
+]
+
+
+@pytest.mark.parametrize(("message", "cause", "severity"), FIRES, ids=[m[:28] for m, _, _ in FIRES])
+def test_a_line_that_names_its_cause_is_a_finding(message: str, cause: str, severity: str) -> None:
+    frame = read_source(f"\n{HEAD}{message}\n".encode()).frames["nccl_errors"].lazy()
+    [finding] = nccl_named_fault.check(frame.with_columns(source_id=0), PEOPLE)
+    assert (finding.cause, finding.severity) == (cause, severity)
+    assert finding.hosts == ("node1",)
+    assert cited(finding) == [(0, 2)]
+
+
+@pytest.mark.parametrize("message", QUIET)
+def test_a_line_with_like_words_is_none(message: str) -> None:
+    frame = read_source(f"\n{HEAD}{message}\n".encode()).frames["nccl_errors"].lazy()
+    assert nccl_named_fault.check(frame.with_columns(source_id=0), PEOPLE) == []
+
+
+def test_each_host_has_its_finding_with_the_ranks_that_said_so() -> None:
+    lost = {"kind": "nvml", "message": "nvmlX() failed: GPU is lost"}
+    found = nccl_named_fault.check(errors({**lost, "pid": 101}, {**lost, "host": "node2", "pid": 100}), PEOPLE)
+    assert [(f.hosts, f.ranks) for f in found] == [(("node1",), (1,)), (("node2",), (8,))]
+
+
+def test_a_line_at_info_level_is_no_fault() -> None:
+    assert nccl_named_fault.check(errors({"kind": "nvlink-p2p", "level": "INFO", "message": "x"}), PEOPLE) == []
+
+
+WRONG_SIZE = {"kind": "size-mismatch", "message": "NET/Socket : peer 10.0.0.2<5> message truncated", "peer": "10.0.0.2<5>"}
+
+
+def test_sizes_that_differ_are_told_where_nothing_else_tells_them() -> None:
+    [finding] = shape_mismatch_by_nccl.check(errors(WRONG_SIZE), None, None)
+    assert (finding.cause, finding.confidence, finding.ranks) == ("shape-mismatch", "medium", ())
+    assert "node1 received another number of bytes than expected from 10.0.0.2" in finding.title
+
+
+def test_sizes_are_left_to_the_operations_and_to_the_settings_where_these_differ() -> None:
+    assert shape_mismatch_by_nccl.check(errors(WRONG_SIZE), divergences("shape", [3], [0, 1]), None) == []
+    assert shape_mismatch_by_nccl.check(errors(WRONG_SIZE), None, settings("NCCL_ALGO", ("Ring", [0]), ("Tree", [1]))) == []
+    assert shape_mismatch_by_nccl.check(errors({"kind": "other", "message": "x"}), None, None) == []

@@ -1,0 +1,94 @@
+"""What NCCL's RAS service says of ranks."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.ras import ras_behind, ras_dead
+from tests.rules.frames import cited, people
+from tests.rules.host_frames import table
+
+PEOPLE = people((4, "node1", 22112), (5, "node1", 22113))
+FAILED = pl.LazyFrame({"sign": ["watchdog timeouts"]})
+
+
+def report(rank: int, behind: int, others: int, *, line: int = 20, comm: str = "0x1d") -> list[dict[str, object]]:
+    """A MISMATCH item of a text report: most ranks at ``others``, one at ``behind``."""
+    own = {"kind": "MISMATCH", "comm_id": comm, "op": "AllReduce"}
+    return [
+        {**own, "ranks": 31, "launched": others, "line_no": line},
+        {**own, "ranks": 1, "rank": rank, "launched": behind, "pid": 22108 + rank, "host": "10.0.0.7", "line_no": line + 1},
+    ]
+
+
+def test_a_rank_behind_in_a_job_that_failed_is_named_by_its_process() -> None:
+    [finding] = ras_behind.check(table("nccl_ras_items", *report(5, 6649, 6650)), None, PEOPLE, FAILED)
+    assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "medium", (5,))
+    assert "rank 5 has launched up to AllReduce 6649, the others up to 6650" in finding.title
+    assert cited(finding) == [(0, 21), (0, 20)]
+
+
+def test_one_report_of_a_job_that_shows_no_failure_is_a_warning() -> None:
+    [finding] = ras_behind.check(table("nccl_ras_items", *report(5, 6649, 6650)), None, PEOPLE, None)
+    assert finding.severity == "warning"
+
+
+def test_two_reports_with_the_same_counts_prove_that_it_does_not_move() -> None:
+    twice = [*report(5, 6649, 6650), *report(5, 6649, 6650, line=60)]
+    [finding] = ras_behind.check(table("nccl_ras_items", *twice), None, PEOPLE, None)
+    assert (finding.severity, finding.confidence) == ("critical", "high")
+    moved = [*report(5, 6600, 6650), *report(5, 6649, 6651, line=60)]
+    [finding] = ras_behind.check(table("nccl_ras_items", *moved), None, PEOPLE, None)
+    assert finding.severity == "warning"
+
+
+def test_half_of_the_ranks_and_more_are_no_outliers() -> None:
+    items = report(5, 6649, 6650)
+    items[1]["ranks"] = 40
+    items[1]["rank"] = None
+    assert ras_behind.check(table("nccl_ras_items", {**items[0], "ranks": 40}, {**items[1], "ranks": 41}), None, PEOPLE, FAILED) == []
+
+
+def counts(*launched: int, missing: int | None = None) -> pl.LazyFrame:
+    rows = [
+        {"record": f"communicators[0].ranks[{r}]", "comm_id": "0xc0", "nranks": 8, "rank": r, "host": "node1", "pid": 22108 + r}
+        | ({"missing": True, "considered_dead": True} if r == missing else {"missing": False, "all_reduce": n})
+        for r, n in enumerate(launched)
+    ]
+    return table("nccl_ras_ranks", *[{**r, "line_no": None} for r in rows]).drop("line_no", strict=False)
+
+
+def test_json_counts_of_the_largest_communicator_are_those_of_the_job() -> None:
+    [finding] = ras_behind.check(None, counts(7, 7, 7, 6, 7, 7, 7, 7), None, FAILED)
+    assert finding.ranks == (3,)
+    assert cited(finding) == [(0, "communicators[0].ranks[3]"), (0, "communicators[0].ranks[0]")]
+
+
+def test_equal_counts_are_quiet() -> None:
+    assert ras_behind.check(None, counts(*[7] * 8), None, FAILED) == []
+
+
+def test_a_process_declared_dead_is_named() -> None:
+    dead = {"kind": "DEAD", "subject": "1 job process considered dead", "pid": 22113, "host": "10.0.0.7", "line_no": 30}
+    [finding] = ras_dead.check(table("nccl_ras_items", dead), None, None, PEOPLE)
+    assert (finding.cause or "rank-died", finding.confidence, finding.ranks) == ("rank-died", "medium", (5,))
+    [finding] = ras_dead.check(None, counts(*[7] * 8, missing=6), None, None)
+    assert finding.ranks == (6,)
+
+
+def test_a_process_that_only_answers_late_is_not_dead() -> None:
+    slow = {"kind": "INCOMPLETE", "subject": "Missing communicator data from 1 job process", "pid": 22113, "host": "10.0.0.7"}
+    assert ras_dead.check(table("nccl_ras_items", slow), None, None, PEOPLE) == []
+
+
+def test_an_error_of_a_communicator_bears_its_own_cause_and_a_remote_one_none() -> None:
+    own = {"kind": "ERROR", "comm_id": "0x1d", "error": "Unhandled CUDA error", "ranks": 1, "rank": 5, "pid": 22113, "host": "10.0.0.7"}
+    [finding] = ras_dead.check(table("nccl_ras_items", own, {**own, "error": "Remote process error", "ranks": 31}), None, None, PEOPLE)
+    assert (finding.cause, finding.ranks) == ("gpu-fault", (5,))
+
+
+def test_peers_that_the_monitor_lost_are_a_warning() -> None:
+    lost = {"event": "PEER_DEAD", "detail": "node1:22113", "line_no": 4}
+    [finding] = ras_dead.check(None, None, table("nccl_ras_events", lost), None)
+    assert (finding.severity, cited(finding)) == ("warning", [(0, 4)])
+    assert ras_dead.check(None, None, table("nccl_ras_events", {**lost, "event": "PEER_NEW"}), None) == []
