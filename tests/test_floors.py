@@ -40,6 +40,7 @@ FLOORS: list[set[str]] = [
         "intervals",
     },
     {"tables"},
+    {"simulate"},
     {"facts", "lab"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
     {"errors", "units", "resources", "masking", "plain", "pci", "hostlist", "__init__"},

@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "analyze": "Analyse folders, archives and files: the verdict, and with -o the postmortem.",
     "sql": "A query over the tables of evidence, or over a folder of saved tables.",
     "serve": "The upload page: drop a tarball in the browser, read and keep the postmortems.",
+    "simulate": "Write the evidence of a made-up incident, with its truth.",
     "formats": "What can be read.",
     "rules": "What is checked.",
     "rule": "One rule's page, with its inputs and thresholds.",

@@ -1,0 +1,102 @@
+"""Writing an incident: files one after another, each rank's on its own, so that memory does not grow with the world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from nccl_forensics.simulate.case import Case
+from nccl_forensics.simulate.noise import mix, share
+from nccl_forensics.simulate.world import World
+from nccl_forensics.simulate.writers import launcher, nccl, recorder, stacks, torch_log
+
+
+class Folder:
+    """Where files go. ``lost``: share of files that are missing; ``torn``: share that is cut off somewhere."""
+
+    def __init__(self, root: Path, seed: int, lost: float = 0.0, torn: float = 0.0) -> None:
+        self.root, self.seed, self.lost, self.torn = root, seed, lost, torn
+        self.written = 0
+
+    def put(self, path: str, content: bytes | str | Iterable[str]) -> None:
+        """Write a file; text may come in pieces."""
+        if self.lost and share(self.seed, "lost", path) < self.lost:
+            return
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        torn = self.torn and share(self.seed, "torn", path) < self.torn
+        with target.open("wb") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            elif isinstance(content, str):
+                file.write(content.encode())
+            else:
+                for piece in content:
+                    file.write(piece.encode())
+            size = file.tell()
+            if torn and size > 64:
+                file.truncate(64 + mix(self.seed, "cut", path) % (size - 64))
+        self.written += 1
+
+
+def detailed(world: World, rank: int, full: bool) -> bool:
+    """Whether a rank's text logs are kept: all, or those of one host in sixteen and of every rank that has something to tell."""
+    process = world.processes[rank]
+    if full:
+        return True
+    told = any((m.kind.startswith("nccl.") and m.kind != "nccl.gone") or m.kind in ("torch.exception", "torch.cuda") for m in process.met)
+    return process.host.index % 16 == 0 or told
+
+
+def write_evidence(case: Case, world: World, folder: Folder, full: bool) -> None:
+    """All files of an incident."""
+    kept = case.gathered
+    for rank in range(world.layout.world):
+        process = world.processes[rank]
+        if not process.started:
+            continue
+        host = process.host.name
+        close = detailed(world, rank, full)
+        if kept.nccl and close:
+            options = nccl.Options(operations=kept.nccl == "operations")
+            folder.put(f"logs/nccl.{host}.{process.pid}.log", nccl.log(world, rank, options))
+        if kept.torch and close:
+            folder.put(f"logs/{host}/attempt_0/{process.local_rank}/stderr.log", torch_log.text(world, rank))
+        running = process.ending.how == "running"
+        dumped = process.dumped_at if not running else world.now
+        if kept.recorder == "pickle" and dumped is not None:
+            folder.put(f"recorder/nccl_trace_rank_{rank}", recorder.as_pickle(world, rank, dumped))
+        elif kept.recorder == "json" and dumped is not None:
+            folder.put(f"recorder/nccl_trace_rank_{rank}.json", recorder.as_json(world, rank, dumped))
+        if kept.stacks and running:
+            for sample in (1, 2):
+                folder.put(f"stacks_{sample}/rank{rank}.pyspy.txt", stacks.text(world, rank))
+    for machine in world.hosts:
+        ranks = world.host_ranks(machine.index)
+        if kept.launcher and any(world.processes[r].started for r in ranks) and (full or any(detailed(world, r, full) for r in ranks)):
+            folder.put(f"logs/{machine.name}/torchrun.log", launcher.text(world, machine.index))
+    if kept.scheduler:
+        folder.put(f"slurm-{world.job}.out", launcher.slurm(world))
+
+
+def write_truth(case: Case, world: World, scenario: str, path: Path) -> None:
+    """truth.json, laid out as in the corpus of real incidents."""
+    truth = case.truth
+    data = {
+        "backend": f"nccl {case.release}, simulated",
+        "cause_accepted": list(truth.causes),
+        "culprit_ranks_accepted": None if truth.culprits is None else [list(x) for x in truth.culprits],
+        "culprit_hosts": list(truth.hosts),
+        "first_divergence": truth.divergence,
+        "how_made": "nccl-forensics simulate: a model of the job, its machines and its watchdogs; no real process ran",
+        "scenario": scenario,
+        "seed": case.seed,
+        "variant": case.variant,
+        "platform": case.platform.name,
+        "layout": {"dp": case.layout.dp, "tp": case.layout.tp, "pp": case.layout.pp, "cp": case.layout.cp, "ep": case.layout.ep},
+        "torch_version": world.torch.version,
+        "what_was_done": truth.what,
+        "world_size": case.world_size,
+    }
+    path.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,569 @@
+"""NCCL's debug log of one process, for releases 2.18 to 2.30, at NCCL_DEBUG=INFO with the default subsystems or with COLL added.
+
+The order of lines and their wording are those of real logs of the same release; numbers come from the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nccl_forensics.simulate import fabric
+from nccl_forensics.simulate.fabric import Comm
+from nccl_forensics.simulate.noise import mix, share
+from nccl_forensics.simulate.world import SECOND, Met, Process, World
+
+DTYPES = {"Byte": 1, "Int": 2, "Long": 4, "Half": 6, "Float": 7, "Double": 8, "BFloat16": 9}
+RED_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+_CALLS = {
+    "all_reduce": "AllReduce",
+    "all_reduce_barrier": "AllReduce",
+    "_all_gather_base": "AllGather",
+    "_reduce_scatter_base": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+}
+#: Settings whose line ends in a full stop, because NCCL reads them as numbers.
+_NUMBERS = frozenset(
+    {
+        "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_NVLS_ENABLE", "NCCL_BUFFSIZE",
+        "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX", "NCCL_CUMEM_ENABLE", "NCCL_NTHREADS", "NCCL_CROSS_NIC",
+    }
+)  # fmt: skip
+#: Source lines by release, where they are known; those of 2.27.7 are from logs of that release.
+_LINES: dict[str, tuple[tuple[tuple[int, ...], str], ...]] = {
+    "closed": (((2, 30), "misc/socket.cc:58"), ((2, 27), "misc/socket.cc:71"), ((2, 26), "misc/socket.cc:71"), ((2, 0), "misc/socket.cc:50")),
+    "completion": (
+        ((2, 30), "transport/net_ib/p2p.cc:688"), ((2, 27), "transport/net_ib.cc:2458"), ((2, 26), "transport/net_ib.cc:2358"),
+        ((2, 0), "transport/net_ib.cc:1921"),
+    ),
+    "connect": (((2, 30), "misc/socket.cc:561"), ((2, 27), "misc/socket.cc:578"), ((2, 24), "misc/socket.cc:574"), ((2, 0), "misc/socket.cc:483")),
+    "event": (((2, 30), "transport/net_ib/common.cc:214"), ((2, 0), "transport/net_ib.cc:199")),
+    "verbs": (((2, 30), "misc/ibvwrap.cc:181"), ((2, 0), "misc/ibvwrap.cc:172")),
+}  # fmt: skip
+_FUNCTIONS = {"closed": "socketProgress", "completion": "ncclIbTest", "connect": "socketConnectCheck", "event": "ncclIbAsyncThreadMain"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What NCCL was told to print: ``operations`` adds COLL."""
+
+    operations: bool = False
+
+
+class Log:
+    """Lines of one process."""
+
+    def __init__(self, world: World, process: Process, options: Options) -> None:
+        self.world, self.process, self.options = world, process, options
+        self.version = tuple(int(x) for x in process.release.split("."))
+        self.name = process.host.name
+        self.device = process.local_rank
+        self.cuda = "12.4" if self.version < (2, 26) else "12.8" if self.version < (2, 29) else "13.0"
+
+    def info(self, message: str, thread: int = 0) -> str:
+        """An INFO line."""
+        return f"{self.name}:{self.process.pid}:{self.process.pid + thread} [{self.device}] NCCL INFO {message}\n"
+
+    def warn(self, at: int, what: str, message: str, thread: int = 0, place: str | None = None) -> str:
+        """A WARN line, with the empty line before it."""
+        stamp = time.strftime("[%Y-%m-%d %H:%M:%S] ", time.gmtime(at // SECOND)) if self.version >= (2, 26) else ""
+        place = place or next(line for since, line in _LINES[what] if self.version >= since)
+        function = f" ({_FUNCTIONS.get(what, 'ncclCommInitRankFunc')})" if self.version >= (2, 30, 7) else ""
+        return (
+            f"\n{stamp}{self.name}:{self.process.pid}:{self.process.pid + thread} [{self.device}] {place}{function} NCCL WARN {message}\n"
+        )
+
+    def trace(self, places: str, code: int, thread: int = 0, tail: str = "") -> Iterator[str]:
+        """Lines of an error on its way up: ``file:line(function) …``."""
+        for place in places.split():
+            where, _, function = place.partition("@")
+            shown = f"{where} ({function or 'ncclGroupEndInternal'})" if self.version >= (2, 30, 7) else where
+            yield self.info(f"{shown} -> {code}{tail}", thread)
+
+
+def log(world: World, rank: int, options: Options) -> Iterator[str]:
+    """All lines of a rank's log."""
+    process = world.processes[rank]
+    writer = Log(world, process, options)
+    yield from _setting_out(writer)
+    comms = fabric.comms_of(world, rank)
+    if not options.operations:
+        for number, comm in enumerate(comms):
+            if comm.key not in process.opened:
+                break
+            yield from _communicator(writer, comm, rank, number)
+    else:
+        yield from _operations(writer, rank)
+    for met in sorted(process.met, key=lambda m: m.at):
+        if met.kind.startswith("nccl."):
+            yield from _met(writer, met, rank)
+
+
+def _setting_out(w: Log) -> Iterator[str]:
+    v, host = w.version, w.process.host
+    address = f"{host.interface}:{w.process.host.address}<0>"
+    if v >= (2, 28, 7):
+        yield w.info("ENV/Plugin: Could not find: libnccl-env.so")
+    for name in ("NCCL_SOCKET_IFNAME",):
+        if name in w.process.settings:
+            yield w.info(f"{name} set by environment to {w.process.settings[name]}")
+    driver = w.info(f"cudaDriverVersion {host.platform.cuda_driver}")
+    if v < (2, 23):
+        yield driver
+        yield w.info(f"Bootstrap : Using {address}")
+    else:
+        yield w.info(f"Bootstrap: Using {address}")
+        yield driver
+    if v >= (2, 22, 3) or w.process.rank == 0:
+        yield w.info(f"NCCL version {w.process.release}+cuda{w.cuda}")
+    if v >= (2, 29, 2):
+        yield w.info("NCCL git version master 3619159")
+    yield from _network(w)
+
+
+def _network(w: Log) -> Iterator[str]:
+    v, host, settings = w.version, w.process.host, w.process.settings
+    address = f"{host.interface}:{host.address}<0>"
+    name = fabric.transport_name(host)
+    if name == "AWS Libfabric":
+        yield w.info(f"NET/Plugin: Loaded net plugin {name} (v8)" if v < (2, 27) else f"Successfully loaded external network plugin {name}")
+        yield w.info("NET/OFI Initializing aws-ofi-nccl 1.13.0-aws")
+        yield w.info("NET/OFI Using Libfabric version 1.22")
+        yield w.info(f"NET/OFI Selected provider is efa, fabric is efa-direct (found {host.platform.nics} nics)")
+    elif v < (2, 19):
+        missing = "libnccl-net.so: cannot open shared object file: No such file or directory"
+        yield w.info(f"NET/Plugin : Plugin load (libnccl-net.so) returned 2 : {missing}")
+        yield w.info("NET/Plugin : No plugin found, using internal implementation")
+    elif v < (2, 22):
+        missing = "libnccl-net.so: cannot open shared object file: No such file or directory : when loading libnccl-net.so"
+        yield w.info("NET/Plugin: No plugin found (libnccl-net.so)")
+        yield w.info(f"NET/Plugin: Plugin load returned 2 : {missing}")
+        yield w.info("NET/Plugin: Using internal network plugin.")
+    elif v < (2, 27):
+        yield w.info("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.")
+    else:
+        yield w.info("NET/Plugin: Could not find: libnccl-net.so. " if v < (2, 28) else "NET/Plugin: Could not find: libnccl-net.so")
+    for key in ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TIMEOUT"):
+        if key in settings:
+            yield w.info(f"{key} set by environment to {settings[key]}{'.' if key in _NUMBERS else ''}")
+    if name == "Socket":
+        if settings.get("NCCL_IB_DISABLE") != "1" and settings.get("NCCL_NET") != "Socket":
+            yield w.info("NET/IB : No device found.")
+            if v >= (2, 27):
+                yield w.info(f"NET/IB : Using [RO]; OOB {address}")
+        yield w.info(f"NET/Socket : Using [0]{address}")
+    elif name == "IB":
+        link = "RoCE" if host.platform.network == "roce" else "IB"
+        used = " ".join(f"[{i}]{host.nics[n].device}:1/{link}" for i, n in enumerate(fabric.usable_nics(host)))
+        yield w.info(f"NET/IB : Using {used} [RO]; OOB {address}")
+    if v < (2, 22) and v >= (2, 19):
+        yield w.info("Using non-device net plugin version 0")
+    if (2, 26) <= v < (2, 27):
+        yield w.info("PROFILER/Plugin: Could not find: libnccl-profiler.so. ")
+
+
+def _named(w: Log, comm: Comm, rank: int) -> str:
+    pointer = w.world.pointer(rank, comm.key)
+    place, gpu = comm.members.index(rank), w.process.gpu
+    bus = gpu.bus_id.replace(":", "").replace(".", "").lstrip("0")
+    return (
+        f"comm {pointer:#x} rank {place} nranks {len(comm.members)} cudaDev {w.device} nvmlDev {gpu.index} "
+        f"busId {bus} commId {fabric.unique_id(w.world, comm):#x}"
+    )
+
+
+def _call(v: tuple[int, ...]) -> str:
+    return "" if v < (2, 21) else "ncclCommInitRank " if v < (2, 23) else "ncclCommInitRankConfig "
+
+
+def _communicator(w: Log, comm: Comm, rank: int, number: int) -> Iterator[str]:
+    """From the choice of the network to the last connection of one communicator."""
+    v, world, process = w.version, w.world, w.process
+    host, settings = process.host, process.settings
+    name = fabric.transport_name(host)
+    if v >= (2, 27):
+        if number == 0:
+            yield w.info(f"Initialized NET plugin {name}")
+        yield w.info(f"Assigned NET plugin {name} to comm")
+    yield w.info(f"Using network {name}")
+    said = _named(w, comm, rank)
+    lead = f"[Rank {comm.members.index(rank)}] " if v >= (2, 29, 2) else ""
+    yield w.info(f"{lead}{_call(v)}{said} - Init START")
+    if v >= (2, 24, 3) and number == 0:
+        yield w.info("RAS client listening socket at 127.0.0.1<28028>")
+    if comm.key not in process.ready:
+        return
+    dice = share(world.seed, "boot", rank, comm.key)
+    boot = 0.04 + 0.3 * dice + len(comm.members) * 2e-5
+    if v >= (2, 23):
+        yield w.info(
+            f"Bootstrap timings total {boot:.6f} (create {0.00003 + dice / 1e5:.6f}, send {0.0001 + dice / 1e4:.6f}, "
+            f"recv {boot * 0.4:.6f}, ring {boot * 0.5:.6f}, delay 0.000000)"
+        )
+    for key in ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_NET_GDR_LEVEL", "NCCL_TOPO_FILE"):
+        if key in settings and number == 0:
+            old = key == "NCCL_P2P_DISABLE" and v < (2, 23, 4)
+            yield w.info("NCCL_P2P_LEVEL set by environment to LOC" if old else f"{key} set by environment to {settings[key]}")
+    if not host.direct_peers and number == 0:
+        for peer in range(1, host.platform.gpus):
+            yield w.info(
+                f"P2P is disabled between connected GPUs {process.gpu.index} and {(process.gpu.index + peer) % host.platform.gpus}. "
+                "You can repress this message with NCCL_IGNORE_DISABLED_P2P=1."
+            )
+    mask = "0-55,112-167" if process.gpu.index < host.platform.gpus // 2 else "56-111,168-223"
+    if v >= (2, 28, 3):
+        yield w.info(
+            f"ncclTopoGetCpuAffinity: Affinity for GPU {process.gpu.index} is {mask}. (GPU affinity = {mask} ; CPU affinity = 0-223)."
+        )
+    else:
+        words = mask if v >= (2, 27) else "ffff,ffffffff,ff000000,00ffffff,ffffffff"
+        yield w.info(f"Setting affinity for GPU {process.gpu.index} to {words}")
+    for key in ("NCCL_NVLS_ENABLE",):
+        if key in settings and number == 0:
+            yield w.info(f"{key} set by environment to {settings[key]}.")
+    multicast = host.platform.multicast and settings.get("NCCL_NVLS_ENABLE") != "0"
+    if settings.get("NCCL_NVLS_ENABLE") != "0":
+        suffix = " (NVLS_NCHANNELS 16)" if (2, 27, 3) <= v < (2, 30) and multicast else ""
+        yield w.info(f"NVLS multicast support is {'' if multicast else 'not '}available on dev {w.device}{suffix}")
+    yield from _shape(w, comm, rank, number, multicast)
+    yield from _after_shape(w, comm, rank, number, said, boot)
+
+
+def _shape(w: Log, comm: Comm, rank: int, number: int, multicast: bool) -> Iterator[str]:
+    """Rings, trees and counts of channels."""
+    v, world, process = w.version, w.world, w.process
+    place = comm.members.index(rank)
+    where, total = fabric.part_of(world, comm, rank), fabric.parts(world, comm)
+    count = fabric.channels(world, comm)
+    if v >= (2, 20, 3):
+        yield w.info(
+            f"comm {world.pointer(rank, comm.key):#x} rank {place} nRanks {len(comm.members)} nNodes {total} "
+            f"localRanks {len(where.places)} localRank {where.places.index(place)} MNNVL 0"
+        )
+    if v >= (2, 30, 3) and multicast:
+        yield w.info(f"NVLS tuning: nChannels {count} chunkSize 131072 treeMaxChunkSize 131072")
+    if v >= (2, 19) and multicast and 1 < total <= 20 and comm.members.step == 1:
+        heads = len(where.places)
+        for head in range(heads):
+            shown = "".join(f"{fabric.part(world, comm, n).places[head]:3d}" for n in range(total))
+            yield w.info(f"NVLS Head {head:2d}:{shown}")
+    for key in ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE"):
+        if key in process.settings and number == 0:
+            yield w.info(f"{key} set by environment to {process.settings[key]}.")
+    if place == 0:
+        for channel in range(count):
+            yield w.info(f"Channel {channel:02d}/{count:02d} :{_ring_text(w, comm, channel)}")
+    trees = []
+    for channel in range(count):
+        down, up = fabric.tree(world, comm, rank, channel)
+        trees.append(f"[{channel}] {down[0]}/{down[1]}/{down[2]}->{place}->{up}")
+    yield w.info(("Trees " + " ".join(trees))[:1023])
+    yield w.info(f"P2P Chunksize set to {524288 if total == 1 and world.platform.nvswitch else 131072}")
+
+
+def _ring_text(w: Log, comm: Comm, channel: int) -> str:
+    if w.version < (2, 23, 4):
+        shown = []
+        for place in fabric.ring(w.world, comm, channel):
+            shown.append(f"{place:4d}")
+            if len(shown) == 20:
+                break
+        return " " + "".join(shown)
+    width = len(str(len(comm.members) - 1))
+    text = ""
+    for place in fabric.ring(w.world, comm, channel):
+        more = f" {place:{width}d}"
+        if len(text) + len(more) > 123:
+            return text + " ..."
+        text += more
+    return text
+
+
+def _after_shape(w: Log, comm: Comm, rank: int, number: int, said: str, boot: float) -> Iterator[str]:
+    v, world, process = w.version, w.world, w.process
+    total, count = fabric.parts(world, comm), fabric.channels(world, comm)
+    place = comm.members.index(rank)
+    all_direct = fabric.direct(process.host)
+    if v >= (2, 30):
+        yield w.info(f"Tuning P2P operations with maxP2pPeers = {len(comm.members)}")
+    if v >= (2, 27):
+        yield w.info("PROFILER/Plugin: Could not find: libnccl-profiler.so" + (". " if v < (2, 28) else ""))
+    if place == 0 and v >= (2, 24, 3):
+        if v < (2, 27):
+            yield w.info(f"Check P2P Type intraNodeP2pSupport {int(all_direct)} directMode 0")
+        else:
+            tail = f" isAllCudaP2p {int(all_direct)}" if v >= (2, 28, 7) else ""
+            yield w.info(f"Check P2P Type isAllDirectP2p {int(all_direct)} directMode 0{tail}")
+    if v >= (2, 23, 4):
+        yield w.info(f"[Proxy Service] Device {w.device} CPU core {number * 3 + w.device}", 40 + 2 * number)
+        yield w.info(f"[Proxy Service UDS] Device {w.device} CPU core {number * 5 + w.device}", 41 + 2 * number)
+    lazy = v >= (2, 22, 3)
+    if not lazy:
+        yield from _connections(w, comm, rank, 0, number)
+    nvls = 16 if world.platform.multicast and process.settings.get("NCCL_NVLS_ENABLE") != "0" and len(comm.members) > 2 else 0
+    collnet = count if v >= (2, 27) else 0
+    p2p = count if total > 1 else max(count, 16)
+    per_peer = 2 if total > 1 else p2p
+    yield w.info(f"threadThresholds 8/8/64 | {8 * len(comm.members)}/8/64 | 512 | 512")
+    middle = f"{collnet} collnet channels, " if v >= (2, 20, 3) else ""
+    yield w.info(f"{count} coll channels, {middle}{nvls} nvls channels, {p2p} p2p channels, {per_peer} p2p channels per peer")
+    if place == 0 and v >= (2, 24, 3):
+        yield w.info("CC Off, workFifoBytes 1048576")
+    if v >= (2, 26):
+        yield w.info("TUNER/Plugin: Could not find: libnccl-tuner.so" + (". Using internal tuner plugin." if v < (2, 28) else ""))
+    elif v >= (2, 21):
+        missing = "libnccl-net.so: cannot open shared object file: No such file or directory : when loading libnccl-tuner.so"
+        yield w.info(f"TUNER/Plugin: Plugin load returned 2 : {missing}")
+        yield w.info("TUNER/Plugin: Using internal tuner plugin.")
+    yield w.info(f"{_call(v)}{said} - Init COMPLETE")
+    if v >= (2, 23, 4):
+        kernels, graphs = 0.12 + boot / 3, 0.05 + boot / 7
+        rest = 0.03
+        spent = boot + kernels + graphs + 0.31 + rest
+        yield w.info(
+            f"Init timings - ncclCommInitRankConfig: rank {place} nranks {len(comm.members)} total {spent:.2f} (kernels {kernels:.2f}, "
+            f"alloc 0.01, bootstrap {boot:.2f}, allgathers 0.02, topo 0.25, graphs {graphs:.2f}, connections 0.03, rest {rest:.2f})"
+        )
+    if lazy:
+        yield from _connections(w, comm, rank, 50 + number, number)
+
+
+def _connections(w: Log, comm: Comm, rank: int, thread: int, number: int) -> Iterator[str]:
+    world, v = w.world, w.version
+    place, count = comm.members.index(rank), fabric.channels(world, comm)
+    near: list[str] = []
+    received: list[str] = []
+    sent: list[str] = []
+
+    def label(at: int) -> str:
+        return f"{at}[{world.processes[comm.members[at]].gpu.index}]"
+
+    pxn = 0
+    for channel in range(count):
+        before, after = fabric.neighbours(world, comm, rank, channel)
+        away, text = fabric.via(world, comm, place, after, v, True)
+        if away:
+            sent.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(after)} [send] via {text}")
+        elif text.startswith("SHM"):
+            near.append(f"Channel {channel:02d} : {label(place)} -> {label(after)} via {text}")
+        else:
+            near.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(after)} via {text}")
+        away, text = fabric.via(world, comm, place, before, v, False)
+        if away:
+            received.append(f"Channel {channel:02d}/0 : {label(before)} -> {label(place)} [receive] via {text}")
+    for text in (*near, *received, *sent):
+        yield w.info(text, thread)
+    if v >= (2, 24, 3):
+        host = w.process.host
+        gdr = int(fabric.parts(world, comm) == 1 or (fabric.transport_name(host) != "Socket" and host.peer_memory))
+        yield w.info(f"Connected all rings, use ring PXN {pxn} GDR {gdr}", thread)
+    else:
+        yield w.info("Connected all rings", thread)
+        yield w.info("Connected all trees", thread)
+    multicast = w.process.host.platform.multicast and w.process.settings.get("NCCL_NVLS_ENABLE") != "0"
+    if multicast and len(comm.members) > 2 and comm.members.step == 1:
+        where = fabric.part_of(world, comm, rank)
+        heads = len(where.places)
+        extra = f"nvlsRanks {heads} " if v >= (2, 27) else ""
+        size = 33554432 if v >= (2, 26) else 100663296
+        memory = "" if v >= (2, 26) else "memSize 2097152 "
+        yield w.info(
+            f"NVLS comm {world.pointer(rank, comm.key):#x} headRank {where.places.index(place)} nHeads {heads} {extra}buffSize 1048576 "
+            f"{memory}nvlsPerRankSize {size} nvlsTotalSize {size * heads}",
+            thread + 2 if thread else 0,
+        )
+        if fabric.parts(world, comm) > 1 or v < (2, 22):
+            yield w.info("Connected NVLS tree", thread + 2 if thread else 0)
+
+
+def _operations(w: Log, rank: int) -> Iterator[str]:
+    """Operations as they are enqueued, each communicator's birth before its first one."""
+    world, process = w.world, w.process
+    born: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    entries = world.entries(rank)
+    if not entries:
+        for number, comm in enumerate(fabric.comms_of(world, rank)):
+            if comm.key in process.opened:
+                yield from _communicator(w, comm, rank, number)
+        return
+    stream = {c.key: world.pointer(rank, "stream" + c.key, 0x5500_0000_0000) for c in fabric.comms_of(world, rank)}
+    for entry in entries:
+        item = entry.item
+        comm = fabric.comm_of(entry.group, item, rank)
+        if process.ending.how != "running" and entry.created > process.ending.at:
+            return
+        if comm.key not in process.opened:
+            return
+        first = comm.key not in born
+        if first:
+            born[comm.key] = len(born)
+            lines = list(_communicator(w, comm, rank, born[comm.key]))
+            if comm.key not in process.ready:
+                yield from lines
+                return
+            late = next((i for i, x in enumerate(lines) if "Init timings" in x), len(lines) - 1) + 1
+            yield from lines[:late]
+            rest = lines[late:]
+        count = counts.get(comm.key, 0)
+        pointer = world.pointer(rank, comm.key)
+        buffer = 0x7F80_0000_0000 + (mix(world.seed, rank, entry.record_id) & 0xF_FFE0_0000)
+        tail = f"op {RED_OPS[item.red_op]} root {item.root} comm {pointer:#x} [nranks={len(comm.members)}] stream {stream[comm.key]:#x}"
+        kind = DTYPES[item.dtype]
+        if item.op in ("send", "recv"):
+            peer = 0 if comm.members.index(rank) else 1
+            call = "Send" if item.op == "send" else "Recv"
+            yield w.info(
+                f"{call}: opCount {count:x} sendbuff (nil) recvbuff {buffer:#x} count {item.numel} datatype {kind} op 0 root {peer} "
+                f"comm {pointer:#x} [nranks={len(comm.members)}] stream {stream[comm.key]:#x}"
+            )
+        elif item.op == "all_to_all":
+            share_of = item.numel // len(comm.members)
+            for peer in range(len(comm.members)):
+                for call in ("Send", "Recv"):
+                    yield w.info(
+                        f"{call}: opCount {count:x} sendbuff (nil) recvbuff {buffer + 4096 * peer:#x} count {share_of} datatype {kind} "
+                        f"op 0 root {peer} comm {pointer:#x} [nranks={len(comm.members)}] stream {stream[comm.key]:#x}"
+                    )
+        else:
+            elements = item.out_numel if item.op == "_reduce_scatter_base" else item.numel
+            yield w.info(
+                f"{_CALLS[item.op]}: opCount {count:x} sendbuff {buffer:#x} recvbuff {buffer + (1 << 24):#x} count {elements} "
+                f"datatype {kind} {tail}"
+            )
+        if first:
+            yield from rest
+        if w.version < (2, 27) or fabric.has_proxy(world, comm, rank):
+            counts[comm.key] = count + 1
+
+
+def _met(w: Log, met: Met, rank: int) -> Iterator[str]:
+    """What went wrong, as NCCL tells it."""
+    v, f, at = w.version, met.facts, met.at
+    kind = met.kind.removeprefix("nccl.")
+    if kind == "completion":
+        names = {12: "IBV_WC_RETRY_EXC_ERR", 5: "IBV_WC_WR_FLUSH_ERR", 4: "IBV_WC_LOC_PROT_ERR", 10: "IBV_WC_REM_ACCESS_ERR"}
+        status = int(str(f["status"]))
+        hca = f" hca {f['hca']}" if v >= (2, 22) else ""
+        for _ in range(int(str(f.get("times", 2)))):
+            if v >= (2, 29):
+                text = f"with status={names[status]}({status}) opcode=IBV_WC_RDMA_WRITE(1) vendor_err={f['vendor']} {hca}"
+            else:
+                text = f"with status={status} opcode=1 len=0 vendor err {f['vendor']} ({f['request']}){hca}"
+            yield w.warn(at, "completion", f"NET/IB: Got completion from peer {f['peer']} {text}", 60)
+            yield from w.trace("transport/net.cc:1393@recvProxyProgress", 6, 60)
+            if v < (2, 30):
+                yield from w.trace("proxy.cc:725 proxy.cc:907", 6, 60, " [Progress Thread]")
+    elif kind == "closed":
+        yield w.warn(at, "closed", f"socketProgress: Connection closed by remote peer {f.get('peer', '')}", 44)
+        yield from w.trace(
+            "misc/socket.cc:841@ncclSocketProgress transport/net_socket.cc:553@ncclNetSocketTest transport/net.cc:1393@recvProxyProgress",
+            6,
+            44,
+        )
+    elif kind == "closed-in-init":
+        yield w.warn(at, "closed", f"socketProgress: Connection closed by remote peer {f.get('peer', '')}")
+        yield from w.trace(
+            "misc/socket.cc:895@ncclSocketRecv bootstrap.cc:228@socketRecv bootstrap.cc:1029@bootstrapAllGather init.cc:1449@ncclCommInitRankFunc init.cc:1832@ncclCommInitRankDev",
+            6,
+        )
+    elif kind == "connect":
+        function = "socketPollConnect" if "refused" in str(f["error"]) else "socketStartConnect"
+        tries = int(str(f.get("tries", 34)))
+        for n in (1, 2, tries - 1, tries):
+            if v >= (2, 27, 3):
+                yield w.info(
+                    f"{function}: connect to {f['peer']} returned {f['error']}, retrying ({n}/{tries}) after sleep for {100 * n} msec"
+                )
+            elif v >= (2, 24, 3):
+                yield w.info(f"{function}: connect returned {f['error']}, retrying ({n}/{tries}) after sleep for {100 * n} msec")
+            else:
+                yield w.info(f"Call to connect returned {f['error']}, retrying")
+        if v >= (2, 24, 3):
+            peer = f"connect to {f['peer']} returned" if v >= (2, 27, 3) else "connect returned"
+            yield w.warn(at, "connect", f"{function}: {peer} {f['error']}, exceeded error retry count after {tries + 1} attempts")
+        else:
+            yield w.warn(at, "connect", f"{function}: Connect to {f['peer']} failed : {f['error']}")
+        yield from w.trace(
+            "misc/socket.cc:670@ncclSocketReady bootstrap.cc:608@bootstrapInit init.cc:1444@ncclCommInitRankFunc init.cc:1832@ncclCommInitRankDev",
+            6,
+        )
+    elif kind == "event":
+        words = (
+            "Got non-fatal async event: port error(10)"
+            if v >= (2, 28, 7)
+            else "Got async error event: port error"
+            if v >= (2, 23)
+            else "Got async event : port error"
+        )
+        yield w.warn(at, "event", f"NET/IB : {f['hca']}:1 {words}", 30)
+    elif kind == "register":
+        tail = " with error Cannot allocate memory" + (" errno 12" if v < (2, 24) else "")
+        for place in ("transport/net_ib.cc:1386@ncclIbConnect", "transport/net_ib.cc:1749@ncclIbAccept"):
+            yield w.warn(at, "verbs", f"Call to ibv_reg_mr failed{tail}", 44)
+            yield from w.trace(f"{place} transport/net.cc:753@sendProxyConnect", 2, 44)
+        yield from w.trace(
+            "transport.cc:198@ncclTransportP2pSetup transport/generic.cc:19@ncclTransportRingConnect group.cc:146@ncclP2PPreconnectFunc",
+            2,
+            50,
+        )
+        yield from w.trace("group.cc:73@ncclAsyncJobMain", 2, 50, " [Async thread]")
+    elif kind == "shm":
+        path, size = f["path"], int(str(f["size"]))
+        yield w.warn(
+            at, "", f"Error: failed to extend {path} to {size + 4} bytes, error: No space left on device (28)", 44, "misc/shmutils.cc:87"
+        )
+        yield w.warn(
+            at,
+            "",
+            f"Error while creating shared memory segment {path} (size {size}), error: No space left on device (28)",
+            44,
+            "misc/shmutils.cc:128",
+        )
+        yield from w.trace("transport/shm.cc:549@shmSendProxySetup transport/shm.cc:491@shmProxySetup", 2, 44)
+        yield from w.trace(
+            "transport/shm.cc:153@shmSendSetup transport.cc:35@selectTransport transport.cc:148@ncclTransportP2pSetup transport/generic.cc:19@ncclTransportRingConnect group.cc:146@ncclP2PPreconnectFunc",
+            2,
+            50,
+        )
+        yield from w.trace("group.cc:73@ncclAsyncJobMain", 2, 50, " [Async thread]")
+    elif kind == "cuda":
+        yield w.warn(at, "", f"Cuda failure {f['code']} '{f['text']}'", 0, str(f.get("place", "enqueue.cc:1623")))
+        yield from w.trace(
+            str(
+                f.get(
+                    "trace",
+                    "group.cc:299@doLaunches group.cc:563@groupLaunch group.cc:694@ncclGroupEndInternal enqueue.cc:2429@ncclEnqueueCheck",
+                )
+            ),
+            1,
+        )
+    elif kind == "no-memory":
+        yield w.warn(at, "", "Cuda failure 2 'out of memory'", 0, "include/alloc.h:228")
+        yield from w.trace("include/alloc.h:338@ncclCudaCallocAsyncDebug", 1)
+        yield w.warn(at, "", f"Failed to CUDA calloc async {f['bytes']} bytes", 0, "include/alloc.h:346")
+        yield from w.trace(
+            "channel.cc:56@initChannel graph/paths.cc:870@ncclTopoComputePaths init.cc:1059@initTransportsRank init.cc:1449@ncclCommInitRankFunc init.cc:1832@ncclCommInitRankDev",
+            1,
+        )
+    elif kind == "no-interface":
+        yield w.warn(at, "", "Bootstrap : no socket interface found", 0, "bootstrap.cc:115")
+        yield from w.trace("init.cc:80@ncclInit init.cc:1858@ncclCommInitRankConfig", 5)
+    elif kind == "duplicate":
+        yield w.warn(at, "", f"Duplicate GPU detected : rank {f['a']} and rank {f['b']} both on CUDA device {f['bus']}", 0, "init.cc:737")
+        yield from w.trace("init.cc:1449@ncclCommInitRankFunc init.cc:1832@ncclCommInitRankDev", 5)
+    elif kind == "truncated":
+        yield w.warn(at, "", f"Message truncated : received {f['got']} bytes instead of {f['want']}", 0, "bootstrap.cc:212")
+        yield from w.trace("bootstrap.cc:974@bootstrapRecv init.cc:1449@ncclCommInitRankFunc init.cc:1832@ncclCommInitRankDev", 3)
+    elif kind == "gone":
+        bus = w.process.gpu.bus_id.replace(":", "").replace(".", "").lstrip("0")
+        if v < (2, 30, 3):
+            for comm in fabric.comms_of(w.world, rank):
+                if comm.key in w.process.ready:
+                    yield w.info(
+                        f"comm {w.world.pointer(rank, comm.key):#x} rank {comm.members.index(rank)} nranks {len(comm.members)} "
+                        f"cudaDev {w.device} busId {bus} - {f['word']} COMPLETE",
+                        70,
+                    )

@@ -1,0 +1,44 @@
+"""Stacks of the ranks that still run, as ``py-spy dump`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nccl_forensics.simulate.program import HERE, Frame
+from nccl_forensics.simulate.world import World
+from nccl_forensics.simulate.writers.recorder import library_frames
+
+_SITE = "/opt/venv/lib/python3.11/site-packages/"
+_STDLIB = "/usr/lib/python3.11/"
+
+
+def _short(file: str) -> str:
+    for prefix in (HERE, _SITE, _STDLIB):
+        file = file.removeprefix(prefix)
+    return file
+
+
+def _thread(tid: int, state: str, name: str, frames: tuple[Frame, ...]) -> Iterator[str]:
+    yield f'Thread {tid} ({state}): "{name}"\n'
+    for function, file, line in frames:
+        yield f"    {function} ({_short(file)}:{line})\n"
+
+
+def text(world: World, rank: int) -> Iterator[str]:
+    """The dump of one rank."""
+    process, state = world.processes[rank], world.state(rank)
+    yield f"Process {process.pid}: {'/opt/venv/bin/python3'} -u /opt/job/pretrain.py --config conf/pretrain.yaml\n"
+    yield "Python v3.11.9 (/usr/bin/python3.11)\n\n"
+    at = state.at if state is not None else None
+    if at is not None:
+        frames = at.frames if at.kind != "op" else (*library_frames(at.op), *at.frames)
+        busy = at.kind == "host" and at.note.endswith("busy")
+        yield from _thread(process.pid, "active+gil" if busy else "active" if at.kind == "sync" else "idle", "MainThread", frames)
+    loop: tuple[Frame, ...] = (
+        ("wait", f"{_STDLIB}threading.py", 331),
+        ("wait", f"{_STDLIB}threading.py", 629),
+        ("run", f"{_SITE}tqdm/_monitor.py", 60),
+        ("_bootstrap_inner", f"{_STDLIB}threading.py", 1045),
+        ("_bootstrap", f"{_STDLIB}threading.py", 1002),
+    )
+    yield from _thread(process.pid + 301, "idle", "Thread-1", loop)
