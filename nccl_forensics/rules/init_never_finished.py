@@ -1,0 +1,87 @@
+"""No process got past the bootstrap of its first communicator, and none says how many ranks it waits for.
+
+## What it finds
+Jobs on NCCL before 2.22 in which the log of every process ends right after the network was chosen ("Using network …"), and no process ever
+wrote an init line. The next thing NCCL does there is the bootstrap, in which each rank waits for all the others. These releases print the
+size of the communicator only after it (NCCL 2.21 src/init.cc ncclCommInitRankFunc), so the logs cannot say who is missing.
+
+## Why it matters
+A job with a node that never started looks like this: healthy logs that just end.
+
+## What would refute it
+The logs were copied before init went on, or were cut; or the ranks cannot reach rank 0's bootstrap address.
+
+## What to do next
+Compare the processes that run with the world size of the launcher; start those that are missing, or let them reach the bootstrap address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.model import Action, Finding
+from nccl_forensics.rules import rule
+
+#: The first release that prints "Init START", with the number of ranks, before the bootstrap.
+_STARTS_FIRST = (2, 22)
+
+
+@rule(
+    name="init-never-finished",
+    code="IN03",
+    cause="rank-never-joined",
+    severity="critical",
+    at_most=1,
+    explains=("host-stall", "timeout"),
+)
+def init_never_finished(
+    nccl_tails: pl.LazyFrame, nccl_network: pl.LazyFrame, nccl_versions: pl.LazyFrame, comms: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """One finding where several processes end at the same place before the bootstrap and no communicator was ever seen."""
+    if comms is not None and comms.head(1).collect().height:
+        return
+    known = [_release(v) for v in nccl_versions.select("version").unique().collect()["version"].to_list() if v]
+    if not known or any(v is None or v >= _STARTS_FIRST for v in known):
+        return
+    tails = (
+        nccl_tails.filter(pl.col("pid").is_not_null() & pl.col("dev").is_not_null())
+        .sort("lines", "source_id", descending=[True, False])
+        .unique(["host", "pid"], keep="first", maintain_order=True)
+        .sort("source_id", "line_no")
+        .collect()
+    )
+    # The bootstrap's own line is printed under INIT: with it, the absence of later init lines says something.
+    asked = nccl_network.filter(pl.col("item") == "bootstrap").select("host", "pid").unique().collect()
+    waiting = tails.filter(pl.col("message").str.starts_with("Using network ")).join(asked, on=["host", "pid"], how="semi")
+    if waiting.height < 2 or waiting.height < tails.height:
+        return
+    hosts = tuple(sorted({str(h) for h in waiting["host"].to_list() if h}))
+    yield Finding(
+        title=f"No communicator was ever made: all {waiting.height} processes stop where they wait for all ranks to check in",
+        summary=f"The NCCL log of each process ({', '.join(hosts)}) ends after the network was chosen; the bootstrap comes next and none got "
+        "through it. This release prints neither rank nor number of ranks before that, so the logs cannot say which rank is missing.",
+        confidence="medium",
+        hosts=hosts,
+        subject=("init-never-finished",),
+        evidence=(
+            *cite(waiting, "the last NCCL line of this process", at_most=12),
+            *cite_absence("a line of an initialised communicator (Init START, Init COMPLETE)", ("all NCCL logs of the bundle",)),
+        ),
+        evidence_total=waiting.height + 1,
+        remedy="Compare the running processes with the launcher's world size: a rank was not started, or cannot reach rank 0's address.",
+        prevention="Let the launcher check that all ranks are up before init; set a short timeout for init_process_group.",
+        would_refute=("an NCCL line of one of these processes that was written after the bootstrap",),
+        actions=(Action("collect-more", hosts=hosts, command="ps -ef | grep python; squeue -s; kubectl get pods -o wide"),),
+        metrics={"processes": waiting.height},
+    )
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    parts = version.split(".")
+    try:
+        return int(parts[0]), int(parts[1])
+    except (IndexError, ValueError):
+        return None
