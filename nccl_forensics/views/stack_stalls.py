@@ -45,12 +45,15 @@ def stack_stalls(
     divergences: pl.LazyFrame | None,
     endings: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
+    blockers: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, p2p-deadlock,
     collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
     a rank that died.
     """
     told = any(frame is not None and frame.collect().height > 0 for frame in (stalls, divergences))
+    # Where operations show who is behind in which group, standing in another group's collective is no fault.
+    told = told or (blockers is not None and blockers.filter(pl.col("kind") != "unseen").collect().height > 0)
     died = endings is not None and endings.filter(pl.col("own")).collect().height > 0
     failed = failures is not None and failures.collect().height > 0
     rows: list[dict[str, object]] = []

@@ -70,7 +70,7 @@ def stalls(
     if blockers is not None:
         for row in blockers.collect().iter_rows(named=True):
             stack = stacks.get(row["rank"])
-            if row["kind"] != "unseen":
+            if row["kind"] != "unseen" or row["walked"]:
                 found[row["rank"]] = dict(row) | {"seen_by": "progress"}
             elif stack is not None and (stack["place"] not in _WAITING or (stack["place"] == "collective" and stack["op"] != row["op"])):
                 # Nothing of its progress is known, but it stands elsewhere than those who wait for it.
@@ -92,12 +92,28 @@ def stalls(
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
     tail = _tails(operations, found) if operations is not None else {}
+    alone = _alone(progress) if progress is not None else set()
     rows = []
     for rank in sorted(found):
         if rank in dead:
             continue
+        if rank in alone and rank in stacks and stacks[rank]["place"] == "collective":
+            # It waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
+            continue
         rows.append(_classify(rank, found[rank], stacks, tail.get(rank)))
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _alone(progress: pl.LazyFrame) -> set[int]:
+    """Ranks whose latest operation is in a group of which no other rank has evidence."""
+    present = progress.group_by("domain", "group_key").agg(pl.col("rank").n_unique().alias("present"))
+    latest = (
+        progress.filter(pl.col("last_created_ns").is_not_null())
+        .sort("last_created_ns")
+        .unique(["domain", "rank"], keep="last", maintain_order=True)
+        .join(present, on=["domain", "group_key"])
+    )
+    return set(latest.filter(pl.col("present") == 1).select("rank").collect()["rank"].to_list())
 
 
 def _jumped_groups(progress: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
@@ -371,6 +387,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         }
     if row.get("kind") == "barrier":
         return base | {"cause": "host-stall", "confidence": "medium", "why": "a monitored barrier names it as missing"}
+    if row.get("kind") == "unseen" and stack is None:
+        why = "the waits of all others end at it, and nothing in the evidence comes from it"
+        return base | {"cause": "host-stall", "confidence": "low", "why": why}
     if row.get("kind") == "behind":
         if tail == "boundary":
             return base | {

@@ -30,7 +30,13 @@ WAITS = {
 
 
 @view(rows="ranks x groups")
-def waits(operations: pl.LazyFrame | None, progress: pl.LazyFrame, groups: pl.LazyFrame, divergences: pl.LazyFrame | None) -> pl.LazyFrame:
+def waits(
+    operations: pl.LazyFrame | None,
+    progress: pl.LazyFrame,
+    groups: pl.LazyFrame,
+    divergences: pl.LazyFrame | None,
+    last_calls: pl.LazyFrame | None,
+) -> pl.LazyFrame:
     """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
 
     ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
@@ -87,8 +93,10 @@ def waits(operations: pl.LazyFrame | None, progress: pl.LazyFrame, groups: pl.La
                     and int(str(fact["first_pending"])) > entered
                 ):
                     rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": fact["first_pending"], "behind": None})
+    if last_calls is not None:
+        rows += _alone(state, info, last_calls, rows)
     if operations is not None:
-        rows += _p2p(operations, info)
+        rows += _p2p(operations, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()})
         rows = _name_operations(rows, operations)
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
 
@@ -111,8 +119,34 @@ def _edge(group: dict[str, object], fact: dict[str, object], waiter: int) -> dic
     }
 
 
-def _p2p(operations: pl.LazyFrame, info: dict[tuple[object, object], dict[str, object]]) -> list[dict[str, object]]:
-    """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer."""
+def _alone(
+    state: pl.DataFrame, info: dict[tuple[object, object], dict[str, object]], last_calls: pl.LazyFrame, known: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Ranks whose stack stands in the last operation they enqueued, in a group of which no other member has evidence."""
+    calls = last_calls.filter((pl.col("witness") == "stack") & (pl.col("place") == "collective") & pl.col("user_frame").is_not_null())
+    standing = dict(calls.select("rank", "user_frame").collect().iter_rows())
+    latest = state.filter(pl.col("last_created_ns").is_not_null()).sort("last_created_ns").unique(["domain", "rank"], keep="last")
+    present = {(d, g): set(r) for d, g, r in state.group_by("domain", "group_key").agg("rank").iter_rows()}
+    have = {(e["domain"], e["group_key"], e["waiter"]) for e in known}
+    rows = []
+    for fact in latest.sort("domain", "rank").iter_rows(named=True):
+        key = (fact["domain"], fact["group_key"])
+        group = info.get(key)
+        if group is None or standing.get(fact["rank"]) != fact["last_call_site"] or (*key, fact["rank"]) in have:
+            continue
+        members = group["members"]
+        assert isinstance(members, list)
+        if present[key] == {fact["rank"]}:
+            base = _edge(group, fact, fact["rank"])
+            rows += [base | {"kind": "unseen", "awaited": r, "seq": fact["last_seq"], "behind": None} for r in members if r != fact["rank"]]
+    return rows
+
+
+def _p2p(
+    operations: pl.LazyFrame, info: dict[tuple[object, object], dict[str, object]], seen: set[tuple[object, object]]
+) -> list[dict[str, object]]:
+    """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``seen`` holds the
+    (domain, rank) of which there is evidence at all: of others it is not known what they posted."""
     pending = (
         operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & ~pl.col("done").fill_null(False) & pl.col("peer").is_not_null())
         .filter(pl.col("op").is_in(["send", "recv"]))
@@ -148,14 +182,14 @@ def _p2p(operations: pl.LazyFrame, info: dict[tuple[object, object], dict[str, o
                 row | {"last_op": row["op"], "last_call_site": row["call_site"], "last_created_ns": row["created_ns"]},
                 int(str(row["rank"])),
             )
-            | {"kind": "p2p", "awaited": peer, "seq": row["seq"], "behind": None}
+            | {"kind": "p2p" if (row["domain"], peer) in seen else "unseen", "awaited": peer, "seq": row["seq"], "behind": None}
         )
     return rows
 
 
 def _name_operations(rows: list[dict[str, object]], operations: pl.LazyFrame) -> list[dict[str, object]]:
     """The operation that each waiter waits in (its own record of ``seq``), instead of its last one."""
-    wanted = {(r["domain"], r["group_key"], r["waiter"], r["seq"]) for r in rows if r["kind"] != "p2p" and r["seq"] is not None}
+    wanted = {(r["domain"], r["group_key"], r["waiter"], r["seq"]) for r in rows if not _is_p2p(r) and r["seq"] is not None}
     if not wanted:
         return rows
     keys = pl.DataFrame(
@@ -174,8 +208,12 @@ def _name_operations(rows: list[dict[str, object]], operations: pl.LazyFrame) ->
     out = []
     for row in rows:
         match = by_key.get((row["domain"], row["group_key"], row["waiter"], row["seq"]))
-        out.append(row | {c: match[c] for c in columns} if match and row["kind"] != "p2p" else row)
+        out.append(row | {c: match[c] for c in columns} if match and not _is_p2p(row) else row)
     return out
+
+
+def _is_p2p(row: dict[str, object]) -> bool:
+    return row["op"] in ("send", "recv")
 
 
 BLOCKERS = {
@@ -192,6 +230,7 @@ BLOCKERS = {
     "op": pl.String(),
     "behind": pl.Int64(),
     "cycle": pl.List(pl.Int32()),
+    "walked": pl.Boolean(),
     "pending": pl.Boolean(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
@@ -211,6 +250,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
 
     ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle).
+    ``walked``: the walk led to an ``unseen`` rank through others that themselves wait for it, or from several groups.
     ``pending``: the rank has enqueued work that is not known to be completed. Cites a waiter's operation (``source_id`` …) and the
     blocker's own last one (``own_…``).
     """
@@ -225,27 +265,32 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
         out[waiter].add(awaited)
         into[awaited].add(waiter)
     gpu = set(strong.filter(pl.col("kind") == "gpu")["awaited"].to_list())
-    unseen = set(edges.filter(pl.col("kind") == "unseen")["awaited"].to_list()) - set(out) - set(into)
+    weak = edges.filter(pl.col("kind") == "unseen").select("waiter", "awaited").unique(maintain_order=True).rows()
+    unseen = {awaited for _, awaited in weak} - set(out) - set(into)
     sinks = sorted(r for r in into if not out[r])
+    # A rank that others wait for and that itself waits for somebody of whom nothing is known is not the end of the walk.
+    passed = {s for s in sinks if s not in gpu and any(w == s and a in unseen for w, a in weak)}
+    walked = sorted({a for w, a in weak if w in passed and a in unseen} | (_awaited_in_many(edges, unseen) if not strong.height else set()))
+    sinks = [s for s in sinks if s not in passed]
     cycles: list[list[int]] = []
-    if not sinks:
+    if not sinks and not walked:
         sinks, cycles = _circle(out, into, gpu)
     chosen: list[tuple[int, str]] = [(r, "gpu" if r in gpu else "behind") for r in sinks]
     covered = set(sinks)
     for cycle in cycles:
         chosen += [(r, "cycle") for r in cycle if r not in covered]
-    if not chosen:
-        for waiter, awaited in edges.filter(pl.col("kind") == "unseen").select("waiter", "awaited").iter_rows():
+    if walked or not chosen:
+        for waiter, awaited in weak:
             if awaited in unseen:
                 into[awaited].add(waiter)
-        chosen = [(r, "unseen") for r in sorted(unseen)]
+        chosen += [(r, "unseen") for r in (walked if walked else sorted(unseen))]
     own = progress.sort("last_created_ns", "last_order", nulls_last=False).collect()
     latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
     pending = set(own.filter((pl.col("last_done") < pl.col("last_seq")) | pl.col("first_pending").is_not_null())["rank"].to_list())
     # Whether work is completed is known only where completion is ever marked (not for gloo, nor in NCCL's log lines).
     marked = set(own.filter(pl.col("last_done").is_not_null())["rank"].to_list())
     for rank, kind in chosen:
-        direct = edges.filter(pl.col("awaited") == rank).sort("seq", "waiter", nulls_last=True)
+        direct = edges.filter(pl.col("awaited") == rank).sort("created_ns", "seq", "waiter", nulls_last=True)
         preferred = direct.filter(pl.col("kind") != "unseen")
         edge = (preferred if preferred.height else direct).row(0, named=True)
         mine = latest.get(rank, {})
@@ -259,6 +304,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
                 "waiters": sorted(_reach(into, rank) - {rank}),
                 "direct_waiters": sorted(set(direct["waiter"].to_list())),
                 "cycle": next((c for c in cycles if rank in c), None),
+                "walked": rank in walked,
                 "pending": rank in pending if rank in marked else None,
                 "own_source_id": place.get("source_id"),
                 "own_line_no": place.get("line_no"),
@@ -269,6 +315,14 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
             }
         )
     return pl.DataFrame(rows, schema=BLOCKERS, infer_schema_length=None).lazy()
+
+
+def _awaited_in_many(edges: pl.DataFrame, unseen: set[int]) -> set[int]:
+    """Ranks without evidence for which different ranks wait in different groups, by the first operation that each of them waits in."""
+    first = edges.filter(pl.col("awaited").is_in(sorted(unseen)) & pl.col("created_ns").is_not_null())
+    first = first.filter(pl.col("created_ns") == pl.col("created_ns").min().over("domain", "waiter"))
+    many = first.group_by("awaited").agg(pl.col("group_key").n_unique().alias("groups"), pl.col("waiter").n_unique().alias("waiters"))
+    return set(many.filter((pl.col("groups") > 1) & (pl.col("waiters") > 1))["awaited"].to_list())
 
 
 def _reach(into: dict[int, set[int]], rank: int) -> set[int]:

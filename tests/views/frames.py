@@ -79,6 +79,8 @@ def progress(last: dict[str, dict[int, tuple[int, int | None]]], domain: str = "
             "count": entered,
             "last_op": "all_reduce",
             "last_order": entered,
+            "last_created_ns": 1_000 * entered,
+            "last_call_site": f"step of {key} (train.py:1)",
             "source_id": rank,
             "record": f"entries[{entered}]",
         }

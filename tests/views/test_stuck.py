@@ -15,7 +15,7 @@ def found(
 ) -> list[tuple[object, ...]]:
     state = progress({"pg:0": reached})
     known = groups({"pg:0": members}).with_columns(size=pl.lit(size, pl.Int32), group_desc=pl.lit("default_pg"))
-    edges = waits(None, state, known, None)
+    edges = waits(None, state, known, None, None)
     return stuck(state, known, edges, comms).select("seq", "op", "ranks", "complete").collect().rows()
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import polars as pl
+
+from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.waits import blockers, waits
-from tests.views.frames import groups, operations, progress
+from tests.views.frames import groups, operations, progress, rows
 
 
 def ends(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, list[int]]]:
     state = progress(last)
-    edges = waits(operations({}), state, groups(members), None)
-    rows = blockers(edges.collect().lazy(), state).collect()
-    return [(r["rank"], r["kind"], r["waiters"]) for r in rows.iter_rows(named=True)]
+    edges = waits(operations({}), state, groups(members), None, None)
+    found = blockers(edges.collect().lazy(), state).collect()
+    return [(r["rank"], r["kind"], r["waiters"]) for r in found.iter_rows(named=True)]
 
 
 def test_ranks_that_are_level_wait_for_nobody() -> None:
@@ -39,6 +42,47 @@ def test_a_circle_is_named_where_nobody_is_free() -> None:
 
 def test_a_member_without_evidence_is_unseen_and_not_behind() -> None:
     state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}})
-    edges = waits(operations({}), state, groups({"pg:0": [0, 1, 2]}), None).collect()
+    edges = waits(operations({}), state, groups({"pg:0": [0, 1, 2]}), None, None).collect()
     assert set(edges["kind"]) == {"unseen"}
     assert set(edges["awaited"]) == {2}
+
+
+def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, bool]]:
+    state = progress(last)
+    edges = waits(operations({}), state, groups(members), None, None)
+    return [(r["rank"], r["kind"], r["walked"]) for r in blockers(edges.collect().lazy(), state).collect().iter_rows(named=True)]
+
+
+def test_the_walk_goes_on_to_a_rank_without_evidence() -> None:
+    # 0 waits for 1 in a; 1 and 2 wait in b, of which rank 3 has no evidence.
+    last = {"pg:a": {0: (3, 2), 1: (2, 2)}, "pg:b": {1: (7, 6), 2: (7, 6)}}
+    assert walked(last, {"pg:a": [0, 1], "pg:b": [1, 2, 3]}) == [(3, "unseen", True)]
+
+
+def test_a_rank_without_evidence_is_not_walked_to_where_all_the_others_are_level() -> None:
+    assert walked({"pg:0": {0: (6, 5), 1: (6, 5)}}, {"pg:0": [0, 1, 2]}) == [(2, "unseen", False)]
+
+
+def test_waits_from_several_groups_meet_in_a_rank_without_evidence() -> None:
+    last = {"pg:a": {0: (6, 5), 1: (6, 5)}, "pg:b": {3: (6, 5), 4: (6, 5)}}
+    assert walked(last, {"pg:a": [0, 1, 2], "pg:b": [2, 3, 4]}) == [(2, "unseen", True)]
+
+
+def test_a_stack_in_the_last_operation_of_a_group_seen_by_nobody_else_leads_to_its_members() -> None:
+    # Rank 1 is behind in a, and stands in b's operation; gloo marks nothing as completed.
+    state = progress({"pg:a": {0: (3, None), 1: (2, None)}, "pg:b": {1: (7, None)}})
+    calls = rows(
+        LAST_CALLS, {"rank": 1, "place": "collective", "op": "all_reduce", "user_frame": "step of pg:b (train.py:1)", "witness": "stack"}
+    )
+    known = groups({"pg:a": [0, 1], "pg:b": [1, 2]})
+    found = blockers(waits(operations({}), state, known, None, calls).collect().lazy(), state).collect()
+    assert found.select("rank", "kind", "walked").rows() == [(2, "unseen", True)]
+    without = blockers(waits(operations({}), state, known, None, None).collect().lazy(), state).collect()
+    assert without.select("rank", "kind").rows() == [(1, "behind")]
+
+
+def test_nothing_is_known_of_what_a_peer_without_evidence_posted() -> None:
+    state = progress({"pg:0": {0: (2, 1)}})
+    sends = operations({0: ["recv"]}).with_columns(is_p2p=pl.lit(True), peer=pl.lit(1, pl.Int32()), done=pl.lit(False))
+    edges = waits(sends, state, groups({"pg:0": [0, 1]}), None, None).collect()
+    assert edges.select("waiter", "awaited", "kind").rows() == [(0, 1, "unseen")]
