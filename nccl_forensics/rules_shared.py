@@ -8,7 +8,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
-from nccl_forensics.words import group_words, operation_words, ranks_words
+from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
 def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> Iterator[Finding]:
@@ -45,8 +45,10 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> 
         )
 
 
-def stall_findings(stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str, prevention: str, action: str) -> Iterator[Finding]:
-    """One finding for all ranks whose stall has this cause and these reasons alike, the surest first."""
+def stall_findings(
+    stalls: pl.LazyFrame, cause: str, words: tuple[str, str], *, remedy: str, prevention: str, action: str
+) -> Iterator[Finding]:
+    """One finding for all ranks whose stall has this cause and these reasons alike, the surest first; ``words``: for one and for several."""
     rows = stalls.filter(pl.col("cause") == cause).sort("rank").collect()
     order: list[Confidence] = ["high", "medium", "low"]
     for confidence in order:
@@ -56,6 +58,9 @@ def stall_findings(stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str,
         ranks = tuple(part["rank"].to_list())
         first = part.row(0, named=True)
         waiters = sorted({w for ws in part["waiters"].to_list() for w in (ws or [])} - set(ranks))
+        said = verb(ranks, *words)
+        if part["own_source_id"].null_count() == part.height == part["stack_source_id"].null_count() and first["seen_by"] == "progress":
+            said = "never came, and nothing in the evidence is " + verb(ranks, "its own", "their own")
         where = f" at {first['user_frame']}" if first["user_frame"] else ""
         waited = operation_words(first["op"], first["seq"]) if first["op"] else "them"
         group = f" of {group_words(first)}" if first["group_key"] else ""
@@ -82,7 +87,7 @@ def stall_findings(stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str,
             ),
         ]
         yield Finding(
-            title=f"{ranks_words(ranks)} {words}{where}{peers}",
+            title=f"{ranks_words(ranks)} {said}{where}{peers}",
             summary=f"{first['why']}." + (f" The others wait at {first['call_site']}." if first["call_site"] else ""),
             confidence=confidence,
             ranks=ranks,

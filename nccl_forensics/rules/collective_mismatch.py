@@ -84,7 +84,7 @@ def collective_mismatch_by_traceback(stalls: pl.LazyFrame) -> Iterator[Finding]:
     yield from stall_findings(
         stalls,
         "collective-mismatch",
-        "stands in another collective than its peers",
+        ("stands in another collective than its peers", "stand in another collective than their peers"),
         remedy="Make all ranks call the same operation in the same order at the two lines quoted.",
         prevention="Keep the Flight Recorder on and dump it on a timeout: it tells a skipped call from another one.",
         action="fix-code",

@@ -95,7 +95,7 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
     yield from stall_findings(
         stalls,
         "collective-skipped",
-        "left out a collective that the peers entered",
+        ("left out a collective that the peers entered",) * 2,
         remedy="Find the call or step that this rank left out: a branch, a shorter data set, an early break or a skipped batch.",
         prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
         action="fix-code",

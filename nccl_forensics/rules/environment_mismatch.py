@@ -26,6 +26,9 @@ from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words
 
+#: A log without the line must be this much longer than where the others print it. Logs of ranks differ by some lines.
+_BEYOND = 1.2
+
 
 @rule(
     name="environment-mismatch",
@@ -46,15 +49,20 @@ from nccl_forensics.words import ranks_words
         "collective-skipped",
     ),
 )
-def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> Iterator[Finding]:
-    """One finding per setting that differs. A line that is missing from a log counts only where the process has a log of its own: in a
-    shared one lines get torn and lost. What an environment lacks is not set."""
-    host_of, logged = _logged(processes, nccl_tails)
+def environment_mismatch(
+    settings: pl.LazyFrame, processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None, comms: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """One finding per setting that differs. A line that is missing from a log counts only where the process has a log of its own (in a
+    shared one lines get torn and lost) that goes on beyond the place where the others print it. What an environment lacks is not set."""
+    host_of, lines_of = _logged(processes, nccl_tails)
+    world = int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)) if comms is not None else 0
+    unknown = max(0, world - len(host_of))
     differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
     for (name,), part in differing.group_by("name", maintain_order=True):
         shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True) if r["value"] is not None}
         bare = set().union(*(r["ranks"] for r in part.iter_rows(named=True) if r["value"] is None))
-        silent = logged - bare - set().union(*shown.values())
+        place = int(str(part["line_no"].min() or 0))
+        silent = {r for r, lines in lines_of.items() if lines > _BEYOND * place} - bare - set().union(*shown.values())
         unset = silent | bare
         classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}
         if len(classes) < 2:
@@ -62,7 +70,8 @@ def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame | None,
         ordered = sorted(classes.items(), key=lambda c: (len(c[1]), "not set" in c[0]))
         odd_words, odd = ordered[0]
         usual_words, usual = ordered[-1]
-        tie = len(odd) == len(usual)
+        # Ranks of which nothing is known may belong to either side.
+        tie = len(usual) - len(odd) <= unknown
         # Of two halves the one that sets something is the odd one.
         if tie and "not set" in odd_words:
             odd_words, odd, usual_words, usual = usual_words, usual, odd_words, odd
@@ -88,13 +97,14 @@ def environment_mismatch(settings: pl.LazyFrame, processes: pl.LazyFrame | None,
         )
 
 
-def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> tuple[dict[int, str], set[int]]:
-    """Hosts by rank, and the ranks whose NCCL lines stand in a log of their own, so that a missing line means something."""
+def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> tuple[dict[int, str], dict[int, int]]:
+    """Hosts by rank, and how many NCCL lines each rank has whose lines stand in a log of their own, so that a missing line means something."""
     if processes is None or nccl_tails is None:
-        return {}, set()
+        return {}, {}
     shared = nccl_tails.group_by("source_id").agg(pl.col("pid").n_unique().alias("n")).filter(pl.col("n") > 1).select("source_id")
     crowded = nccl_tails.join(shared, on="source_id").select("host", "pid").unique()
     ranked = processes.filter(pl.col("rank").is_not_null())
     unsure = set(ranked.join(crowded, on=["host", "pid"]).select("rank").collect()["rank"].to_list())
     known = dict(ranked.filter(pl.col("pid").is_not_null()).select("rank", "host").collect().iter_rows())
-    return known, set(known) - unsure
+    lines = nccl_tails.join(ranked.select("host", "pid", "rank"), on=["host", "pid"]).group_by("rank").agg(pl.col("lines").max())
+    return known, {r: n or 0 for r, n in lines.collect().iter_rows() if r not in unsure}

@@ -37,7 +37,7 @@ def group_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
     yield from stall_findings(
         stalls,
         "group-deadlock",
-        "wait for each other across groups",
+        ("waits across groups in a circle", "wait for each other across groups"),
         remedy="Call the collectives of these groups in the same order on all ranks.",
         prevention="Keep one order of groups in code; avoid collectives under conditions that differ between ranks.",
         action="fix-code",

@@ -37,7 +37,7 @@ def host_stall(stalls: pl.LazyFrame) -> Iterator[Finding]:
     yield from stall_findings(
         stalls,
         "host-stall",
-        "never came: it is busy or blocked on its host",
+        ("never came: it is busy or blocked on its host", "never came: they are busy or blocked on their hosts"),
         remedy="Find out what this rank did at the quoted line that the others did not.",
         prevention="Take stacks of all ranks automatically when a timeout nears; keep rank-dependent work short or behind a barrier with a timeout of its own.",
         action="fix-code",

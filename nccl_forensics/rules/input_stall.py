@@ -37,7 +37,7 @@ def input_stall(stalls: pl.LazyFrame) -> Iterator[Finding]:
     yield from stall_findings(
         stalls,
         "input-stall",
-        "sits in its data loading",
+        ("sits in its data loading", "sit in their data loading"),
         remedy="Look at the storage, the worker processes and the sample that this rank reads.",
         prevention="Give the data loader a timeout (DataLoader(timeout=…)) and log the time of each batch per rank.",
         action="fix-code",

@@ -37,7 +37,7 @@ def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
     yield from stall_findings(
         stalls,
         "p2p-deadlock",
-        "wait for each other in send or receive",
+        ("waits in a send or receive that does not pair up", "wait for each other in send or receive"),
         remedy="Reverse the order on one side, or post both directions together with batch_isend_irecv.",
         prevention="Test each pipeline schedule with blocking semantics in a two-rank run.",
         action="fix-code",

@@ -86,9 +86,10 @@ def endings(
     comms: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu,
-    out-of-memory, victim, terminated, vanished), ``own`` (the ending has a cause in this process), exit code, signal, exception.
+    out-of-memory, victim, terminated, vanished, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
 
     ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
+    ``unheard``: it left with an exit code, as the victims of a timeout do too, and its own output is not in the evidence though others' is.
     """
     people: dict[tuple[str, object], dict[str, object]] = {}
     by_pid: dict[int, int] = {}
@@ -172,10 +173,13 @@ def endings(
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
+    heard = set(ranks_of_source.values())
     rows_out = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
+        if who["kind"] == "exit" and len(heard) > 1 and who["rank"] not in heard:
+            who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
         rows_out.append(who)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()

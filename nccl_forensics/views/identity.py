@@ -271,6 +271,7 @@ def processes(
         for tail in tails.iter_rows(named=True):
             if _same_pid(people, tail["host"], tail["pid"]) is None:
                 person(tail["host"], tail["pid"]).update(source_id=tail["source_id"], line_no=tail["line_no"])
+        _by_placement(people, world, {(h, p): d for h, p, d in tails.select("host", "pid", "dev").iter_rows() if d is not None})
     _last_one(people, world)
     rows: list[dict[str, object]] = []
     for index, key in enumerate(sorted(people, key=lambda k: tuple(str(x) for x in k))):
@@ -280,6 +281,36 @@ def processes(
         who["nccl_version"] = versions.get((who["host"], who["pid"]))
         rows.append(who)
     return pl.DataFrame(rows, schema=PROCESSES_SCHEMA, infer_schema_length=None).lazy()
+
+
+def _by_placement(people: dict[tuple[object, ...], dict[str, object]], world: int, device: dict[tuple[object, object], int]) -> None:
+    """A process without a rank on a host whose other processes (at least three) all have a rank that is their CUDA device plus one constant."""
+    offsets: dict[object, list[int]] = defaultdict(list)
+    taken: set[int] = set()
+    without: list[dict[str, object]] = []
+    for who in people.values():
+        claims = who["claims"]
+        assert isinstance(claims, list)
+        rank, dev = settle(claims)[0], device.get((who["host"], who["pid"]))
+        if rank is None:
+            without.append(who)
+            continue
+        taken.add(rank)
+        if dev is not None:
+            offsets[who["host"]].append(rank - dev)
+    chosen: dict[int, list[dict[str, object]]] = defaultdict(list)
+    for who in without:
+        dev, known = device.get((who["host"], who["pid"])), offsets[who["host"]]
+        if dev is not None and len(known) >= _PLACED and len(set(known)) == 1 and dev + known[0] not in taken and dev + known[0] < world:
+            chosen[dev + known[0]].append(who)
+    for rank, candidates in chosen.items():
+        if len(candidates) == 1:
+            claims = candidates[0]["claims"]
+            assert isinstance(claims, list)
+            claims.append((NUMBER, rank, "its CUDA device, as on the other ranks of its host"))
+
+
+_PLACED = 3
 
 
 def _last_one(people: dict[tuple[object, ...], dict[str, object]], world: int) -> None:

@@ -5,43 +5,59 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.environment_mismatch import environment_mismatch
-from tests.rules.frames import cited, people, settings, told
+from tests.rules.frames import cited, comm, comms, people, settings, told
 from tests.rules.host_frames import table
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node1", 102), (3, "node2", 103))
 
 
-def logs(*sources: int) -> pl.LazyFrame:
-    """The source that each rank's NCCL lines are in."""
-    return table("nccl_tails", *[{"host": "node2" if r == 3 else "node1", "pid": 100 + r, "source_id": s} for r, s in enumerate(sources)])
+def logs(*sources: int, short: int | None = None) -> pl.LazyFrame:
+    """The source that each rank's NCCL lines are in: 40 of them, but only 2 of rank ``short``."""
+    return table(
+        "nccl_tails",
+        *[
+            {"host": "node2" if r == 3 else "node1", "pid": 100 + r, "source_id": s, "lines": 2 if r == short else 40}
+            for r, s in enumerate(sources)
+        ],
+    )
 
 
 OWN = logs(0, 1, 2, 3)
 
 
 def test_the_rank_with_another_value_is_named() -> None:
-    [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 3]), ("Tree", [2])), PEOPLE, OWN)
+    [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 3]), ("Tree", [2])), PEOPLE, OWN, None)
     assert told(finding) == ("error", "high", (2,))
     assert cited(finding) == [(2, 2), (0, 2)]
     assert finding.title == "rank 2 has NCCL_ALGO=Tree, ranks 0-1, 3 have NCCL_ALGO=Ring"
 
 
 def test_the_rank_that_lacks_it_is_named_with_its_own_host_and_where_the_line_is_missing() -> None:
-    [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, OWN)
+    [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, OWN, None)
     assert told(finding) == ("error", "high", (3,))
     assert finding.hosts == ("node2",)
     assert cited(finding) == [(0, 2), (None, None)]
 
 
 def test_of_two_halves_the_one_that_sets_something_is_the_odd_one_with_less_confidence() -> None:
-    [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [1, 2])), PEOPLE, OWN)
+    [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [1, 2])), PEOPLE, OWN, None)
     assert told(finding) == ("error", "medium", (1, 2))
 
 
 def test_a_line_that_is_missing_from_a_shared_log_may_have_been_torn() -> None:
-    assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, logs(0, 1, 2, 2)) == []
+    assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, logs(0, 1, 2, 2), None) == []
 
 
 def test_a_setting_that_may_differ_and_one_that_agrees_stay_quiet() -> None:
-    assert environment_mismatch.check(settings("NCCL_SOCKET_IFNAME", ("eth0", [0, 1, 2]), ("eth1", [3])), PEOPLE, OWN) == []
-    assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2, 3])), PEOPLE, OWN) == []
+    assert environment_mismatch.check(settings("NCCL_SOCKET_IFNAME", ("eth0", [0, 1, 2]), ("eth1", [3])), PEOPLE, OWN, None) == []
+    assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2, 3])), PEOPLE, OWN, None) == []
+
+
+def test_a_log_that_ends_before_the_others_print_it_does_not_lack_it() -> None:
+    assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, logs(0, 1, 2, 3, short=3), None) == []
+
+
+def test_ranks_of_which_nothing_is_known_may_belong_to_either_side() -> None:
+    # 3 have it, 1 has it not, and of 2 more ranks there is no log: the one that sets something is the odd one, less surely.
+    [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, OWN, comms(comm(0, 6)))
+    assert told(finding) == ("error", "medium", (0, 1, 2))

@@ -56,6 +56,18 @@ def test_an_exit_code_alone_tells_faults_from_terminations(code: int, kind: str,
     assert (one["source_id"], one["line_no"]) == (0, 30)
 
 
+def test_an_exit_code_of_a_rank_whose_output_is_missing_while_others_is_there_blames_nobody() -> None:
+    def heard(*ranks: int) -> pl.LazyFrame:
+        return rows(SOURCE_RANKS_SCHEMA, *({"source_id": 50 + r, "rank": r} for r in ranks))
+
+    [who] = ended(left(1), sources=heard(0, 1))
+    assert (who["kind"], who["own"]) == ("unheard", False)
+    [who] = ended(left(1), sources=heard(0, 1, 2))
+    assert (who["kind"], who["own"]) == ("exit", True)
+    [who] = ended(left(-9), sources=heard(0, 1))
+    assert (who["kind"], who["own"]) == ("killed", True)
+
+
 @pytest.mark.parametrize("kind", ["closing-signal", "launcher-signal", "scheduler"])
 def test_what_a_launcher_does_to_a_worker_is_no_ending_of_its_own(kind: str) -> None:
     assert ended(left(-9, kind=kind)) == []

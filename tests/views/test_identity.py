@@ -134,6 +134,19 @@ def test_of_two_processes_without_a_rank_neither_is_guessed() -> None:
     assert [p["rank"] for p in found] == [0, None, None]
 
 
+def test_a_process_without_a_rank_is_placed_by_its_device_as_its_neighbours_are() -> None:
+    def found(*devices: int) -> list[object]:
+        tails = [{"host": "node1", "pid": 100 + r, "dev": d} for r, d in enumerate(devices)]
+        strangers = [{"host": "node1", "pid": 777, "dev": 4}, {"host": "node1", "pid": 778, "dev": 7}]
+        members = world(*[event(r, pid=100 + r, nranks=8) for r in range(len(devices))])
+        people = known(comms=members, nccl_tails=table("nccl_tails", *tails, *strangers))
+        return [p["rank"] for p in people if p["pid"] in (777, 778)]
+
+    assert found(0, 1, 2) == [4, 7]
+    assert found(0, 1) == [None, None]  # too few neighbours to see a pattern
+    assert found(0, 0, 0) == [None, None]  # each sees its own device 0
+
+
 def test_the_name_of_a_stack_file_counts_only_if_one_process_is_in_it() -> None:
     where = sources("rank_3.txt", "rank_4.txt")
     stacks = table("stacks", {"pid": 10, "source_id": 0}, {"pid": 20, "source_id": 1}, {"pid": 21, "source_id": 1})
