@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from nccl_forensics.archives import Limits
-from nccl_forensics.assemble import RunResult, assemble, ranks_missing
+from nccl_forensics.assemble import RunResult, all_seen, assemble, ended_orderly
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence
@@ -138,7 +138,7 @@ def _run(store: Store, run: Run, scratch: Path, overrides: Mapping[str, Mapping[
     frame = resolver.get("failures")
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(outcomes, signs, bool(store.present - _SILENT), complete=not ranks_missing(resolver))
+    verdict = judge(outcomes, signs, bool(store.present - _SILENT), all_seen(resolver) or ended_orderly(resolver))
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

@@ -279,6 +279,24 @@ def ranks_missing(resolver: Resolver) -> list[int]:
     return sorted(set(range(world)) - seen) if world is not None and world <= 1_000_000 else []
 
 
+def all_seen(resolver: Resolver) -> bool:
+    """Whether there is something of every rank; processes whose rank is not known stand for ranks that are not seen."""
+    processes = resolver.get("processes")
+    strangers = 0
+    if processes is not None:
+        strangers = int(processes.filter(pl.col("rank").is_null() & pl.col("pid").is_not_null()).select(pl.len()).collect().item())
+    return len(ranks_missing(resolver)) <= strangers
+
+
+def ended_orderly(resolver: Resolver) -> bool:
+    """Whether all communicators that were seen, at least one, were taken down."""
+    comms = resolver.get("comms")
+    if comms is None:
+        return False
+    frame = comms.filter(pl.col("rank").is_not_null()).collect()
+    return bool(frame.height) and frame["ended"].null_count() == 0
+
+
 def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
     """(world size, ranks with evidence, process groups, communicators)."""
     people = people_of(resolver)
@@ -300,7 +318,13 @@ def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
     for name in ("dumps", "source_ranks", "endings"):
         known = resolver.get(name)
         if known is not None:
-            seen |= set(known.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+            known = known.filter(pl.col("rank").is_not_null())
+            if name == "source_ranks":
+                # A file whose name holds a rank and whose text is of no kind says nothing about it.
+                sources = resolver.get("sources")
+                assert sources is not None
+                known = known.join(sources.filter(pl.col("formats").list.len() > 0), on="source_id", how="semi")
+            seen |= set(known.select("rank").collect()["rank"].to_list())
     if ranks | seen:
         world = max(world, max(ranks | seen) + 1)
     return world or None, seen, n_groups, n_comms
