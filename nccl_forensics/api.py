@@ -20,6 +20,7 @@ from nccl_forensics.query import saved_store, select, table
 from nccl_forensics.rules import Value, run_rules
 from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
+from nccl_forensics.traits import traits
 from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
 
@@ -127,6 +128,7 @@ def _analyze(bundle: Bundle, store: Store, overrides: Mapping[str, Mapping[str, 
     chosen = _choose(results)
     name = title or ", ".join(Path(i).name or i for i in bundle.inputs)
     report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
+    report["traits"] = traits(chosen, store)
     return Incident(report, gather(report, chosen, store, bundle.quote), store)
 
 

@@ -13,7 +13,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"commands", "serve"},
     {"api"},
-    {"pictures", "assemble", "runs", "config", "query"},
+    {"pictures", "assemble", "runs", "config", "query", "traits"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation"},
     {"verdict"},
