@@ -5,21 +5,25 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
+import orjson
 import polars as pl
 
 from nccl_forensics.archives import Limits
-from nccl_forensics.assemble import RunResult, all_seen, assemble, ended_orderly
+from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.engine import Engine, default_engine, read_bundle
-from nccl_forensics.errors import OutputError, UnusableEvidence
+from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extras import Extras
+from nccl_forensics.gate import Demands, Gate, judge_run
 from nccl_forensics.pictures import gather
-from nccl_forensics.query import saved_store, select, table
+from nccl_forensics.query import newest_day, saved_store, select, table
 from nccl_forensics.rules import Value, run_rules
 from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
+from nccl_forensics.suppressions import Suppression, suppress
 from nccl_forensics.traits import traits
 from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
@@ -73,11 +77,16 @@ def analyze(
     engine: Engine | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
+    suppressions: Sequence[Suppression] = (),
+    today: date | None = None,
     title: str | None = None,
     tables: Path | None = None,
     progress: Progress | None = None,
 ) -> Incident:
     """Analyse folders, archives and files; see the contract for what the report holds.
+
+    ``overrides`` are thresholds by rule and name. ``suppressions`` are judged by ``today``, or without one by the newest day in the
+    evidence; the findings that they fit stay in the report and are marked.
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
@@ -85,6 +94,8 @@ def analyze(
     try:
         store = _read(bundle, engine, progress)
         incident = _analyze(bundle, store, overrides, title)
+        if suppressions:
+            suppress(_findings(incident), suppressions, today or newest_day(store))
         if tables is not None:
             incident.write_tables(tables)
     except BaseException:
@@ -112,6 +123,51 @@ def sql(
         return select(saved, query)
     with open_bundle(inputs, limits=limits) as bundle:
         return select(_read(bundle, engine, progress), query)
+
+
+def check(
+    inputs: Sequence[str | Path],
+    demands: Demands | None = None,
+    *,
+    baseline: str | Path | Mapping[str, object] | None = None,
+    engine: Engine | None = None,
+    limits: Limits | None = None,
+    overrides: Mapping[str, Mapping[str, Value]] | None = None,
+    today: date | None = None,
+    progress: Progress | None = None,
+) -> tuple[Gate, Incident]:
+    """Analyse, and hold the run against demands and the report of a good run; ``exit_code`` of the gate is that of the contract.
+
+    Raises as ``analyze``, and ``UsageError`` for a baseline that is no report.
+    """
+    wanted = demands or Demands()
+    good = read_report(baseline) if isinstance(baseline, str | Path) else baseline
+    incident = analyze(
+        inputs, engine=engine, limits=limits, overrides=overrides, suppressions=wanted.suppressions, today=today, progress=progress
+    )
+    return judge_run(incident.report, wanted, good, today or newest_day(incident.store)), incident
+
+
+def read_report(file: str | Path) -> dict[str, object]:
+    """A ``report.json`` written earlier. Raises ``UsageError``."""
+    try:
+        report = orjson.loads(Path(file).read_bytes())
+    except OSError as problem:
+        raise UsageError(f"{file}: cannot be read: {problem.strerror}") from problem
+    except orjson.JSONDecodeError as problem:
+        raise UsageError(f"{file}: not valid JSON: {problem}") from problem
+    schema = report.get("schema") if isinstance(report, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("nccl-forensics/report/"):
+        raise UsageError(f"{file}: no report of nccl-forensics (it has no schema 'nccl-forensics/report/…')")
+    if schema != SCHEMA:
+        raise UsageError(f"{file}: its schema {schema!r} is not {SCHEMA!r}")
+    return dict(report)
+
+
+def _findings(incident: Incident) -> list[dict[str, object]]:
+    findings = incident.report["findings"]
+    assert isinstance(findings, list)
+    return findings
 
 
 def _read(bundle: Bundle, engine: Engine | None, progress: Progress | None) -> Store:
@@ -189,4 +245,4 @@ def _why_nothing(store: Store) -> str:
     return listed or "no file is of a kind that can be read (see `nccl-forensics formats`)"
 
 
-__all__ = ["Incident", "analyze", "sql"]
+__all__ = ["Incident", "analyze", "check", "read_report", "sql"]

@@ -77,8 +77,11 @@ def _bandwidth(chosen: RunResult, store: Store) -> dict[str, object]:
         return {"bandwidth": []}
     paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
     names = ("collective", "dtype", "bytes", "ranks", "alg_bw_gb_s", "bus_bw_gb_s", "expected_gb_s")
-    rows = frame.select("source_id", *names).collect()
-    listed = [{"source": paths[r["source_id"]], **{n: r[n] for n in names}} for r in rows.head(ROWS).iter_rows(named=True)]
+    rows = frame.select("source_id", *names, "line_no", "record").collect()
+    listed = [
+        {"source": paths[r["source_id"]], **{n: r[n] for n in names}, "line": r["line_no"], "record": r["record"]}
+        for r in rows.head(ROWS).iter_rows(named=True)
+    ]
     return {"bandwidth": listed, "bandwidth_total": rows.height}
 
 

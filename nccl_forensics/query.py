@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from datetime import date, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -81,6 +82,25 @@ def _explained(problem: str, absent: dict[str, UnusableEvidence]) -> UsageError 
 def _near(word: str, known: list[str]) -> str:
     near = difflib.get_close_matches(word.lower(), known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def newest_day(store: Store) -> date | None:
+    """The day of the newest wall-clock time in any table; None where the evidence has none. Local times count as if they were UTC."""
+    newest: int | None = None
+    for name in sorted(store.present & TABLES.keys()):
+        if not {"time_raw_ns", "time_kind"} <= TABLES[name].schema.keys():
+            continue
+        wall = store.scan(name).filter(pl.col("time_kind").is_in(["epoch", "local-unzoned"]))
+        value = wall.select(pl.col("time_raw_ns").max()).collect().item()
+        if value is not None:
+            newest = max(newest or value, value)
+    if store.has("fr_dumps"):
+        value = store.scan("fr_dumps").select(pl.col("last_created_ns").max()).collect().item()
+        newest = max(newest or value, value) if value is not None else newest
+    try:
+        return date(1970, 1, 1) + timedelta(days=newest // 86_400_000_000_000) if newest is not None else None
+    except OverflowError:
+        return None
 
 
 def saved_store(folder: Path) -> Store | None:

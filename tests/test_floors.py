@@ -15,7 +15,7 @@ FLOORS: list[set[str]] = [
     {"api"},
     {"pictures", "assemble", "runs", "config", "query", "traits"},
     {"reporters"},
-    {"figures", "render", "drawings", "exhibits", "presentation"},
+    {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
     {"verdict"},
     {"rules", "rules_shared", "rules_hosts"},
     {"views"},

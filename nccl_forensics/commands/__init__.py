@@ -8,6 +8,7 @@ from __future__ import annotations
 #: Command -> its one line in `--help`, in the order printed.
 COMMANDS: dict[str, str] = {
     "analyze": "Analyse folders, archives and files: the verdict, and with -o the postmortem.",
+    "check": "The gate for archived runs: exit code 1 for faults and regressions.",
     "sql": "A query over the tables of evidence, or over a folder of saved tables.",
     "serve": "The upload page: drop a tarball in the browser, read and keep the postmortems.",
     "simulate": "Write the evidence of a made-up incident, with its truth.",

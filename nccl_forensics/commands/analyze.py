@@ -23,7 +23,7 @@ from nccl_forensics.commands.output import make_folder, progress_bar, width, wri
 @click.option("--markdown", "markdown_file", metavar="F", help="Write the Markdown postmortem to F ('-' for standard output).")
 @click.option("--json", "json_file", metavar="F", help="Write report.json to F ('-' for standard output).")
 @click.option("--tables", type=click.Path(file_okay=False, path_type=Path), help="Write every table as parquet into this folder.")
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds.")
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds and suppressions.")
 @click.option("--quiet", is_flag=True, help="No progress and no verdict on the terminal.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
 def analyze(
@@ -39,14 +39,18 @@ def analyze(
 ) -> None:
     """Analyse folders, archives (nested too), single files, or '-' for an archive on standard input."""
     from nccl_forensics import api
-    from nccl_forensics.config import thresholds
+    from nccl_forensics.config import Config, load
     from nccl_forensics.reporters import html, json_report, markdown, terminal
 
-    overrides = thresholds(config) if config is not None else None
+    configured = load(config) if config is not None else Config()
     if output is not None:
         make_folder(output)
     incident = api.analyze(
-        evidence, overrides=overrides, tables=tables or (output / "tables" if output is not None else None), progress=progress_bar(quiet)
+        evidence,
+        overrides=configured.thresholds,
+        suppressions=configured.suppressions,
+        tables=tables or (output / "tables" if output is not None else None),
+        progress=progress_bar(quiet),
     )
     to_stdout = "-" in (html_file, markdown_file, json_file)
     if json_file or output is not None:

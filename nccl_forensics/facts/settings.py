@@ -64,3 +64,29 @@ EFFECTS: tuple[Effect, ...] = (
     _effect("FI_EFA_USE_DEVICE_RDMA", "0", "gdr-disabled", "switches RDMA of EFA off, and with it GPUDirect"),
     _effect("NCCL_NVLS_ENABLE", "0", "nvls-disabled", "switches NVLink SHARP off"),
 )
+
+#: Settings that only say what is printed where, or name a machine: two runs that differ in them communicate alike.
+HARMLESS = frozenset(
+    {
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_DEBUG_SUBSYS",
+        "NCCL_DEBUG_TIMESTAMP_FORMAT",
+        "NCCL_DEBUG_TIMESTAMP_LEVELS",
+        "NCCL_WARN_ENABLE_DEBUG_INFO",
+        "NCCL_TOPO_DUMP_FILE",
+        "NCCL_GRAPH_DUMP_FILE",
+        "NCCL_HOSTID",
+        "NCCL_COMM_ID",
+        "NCCL_CONF_FILE",
+        "NCCL_RAS_ADDR",
+        "NCCL_INSPECTOR_DUMP_DIR",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        "TORCH_DISTRIBUTED_DEBUG",
+    }
+)
+
+#: Settings that decide which hardware NCCL uses and how: the first ones to look at where two runs differ.
+DECISIVE = (
+    MUST_AGREE | {e.name for e in EFFECTS} | {"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_SHM_DISABLE"}
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -115,10 +116,15 @@ class Outcome:
     error: str | None = None
 
 
+#: A place in code: its folder and line move from run to run, the file and the function stay.
+_CODE_PLACE = re.compile(r"(?:[^\s()\x1f:]*/)?([^\s()\x1f/:]+\.(?:py|pyx|cc|cpp|cu|cuh|c|h|hpp)):[0-9]+")
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
 def fingerprint(made_by: Rule, finding: Finding) -> str:
-    """Hash of rule, cause and stable subject; without times, pids, paths and line numbers."""
+    """Hash of rule, cause and stable subject; without times, pids, paths of code, line numbers and addresses."""
     subject = finding.subject or tuple(sorted(finding.hosts)) or tuple(str(r) for r in finding.ranks)
-    text = "\x1f".join((made_by.name, finding.cause or "", *subject))
+    text = _ADDRESS.sub("0x", _CODE_PLACE.sub(r"\1", "\x1f".join((made_by.name, finding.cause or "", *subject))))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
