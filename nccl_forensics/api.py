@@ -14,6 +14,7 @@ import polars as pl
 from nccl_forensics.archives import Limits
 from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly
 from nccl_forensics.bundle import Bundle, open_bundle
+from nccl_forensics.changes import Differences, differences
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extras import Extras
@@ -30,6 +31,8 @@ from nccl_forensics.views import Resolver
 
 #: Tables that by themselves do not tell how a job or its machines fared.
 _SILENT = frozenset({"sources", "gaps", "unmodelled"})
+#: No report is bigger: its lists are bounded.
+_REPORT_BYTES = 256 << 20
 Progress = Callable[[str, int, int], None]
 
 
@@ -148,6 +151,46 @@ def check(
     return judge_run(incident.report, wanted, good, today or newest_day(incident.store)), incident
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Two runs side by side: their reports, and what differs, ordered by what explains most."""
+
+    before: Mapping[str, object]
+    after: Mapping[str, object]
+    differences: Differences
+
+
+def compare(
+    before: str | Path,
+    after: str | Path,
+    *,
+    engine: Engine | None = None,
+    limits: Limits | None = None,
+    overrides: Mapping[str, Mapping[str, Value]] | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Analyse two runs, or take their ``report.json``, and lay them side by side. Raises as ``analyze`` does."""
+
+    def side(given: str | Path) -> Mapping[str, object]:
+        if _is_report(Path(given)):
+            return read_report(given)
+        return analyze([given], engine=engine, limits=limits, overrides=overrides, progress=progress).report
+
+    one, other = side(before), side(after)
+    return Comparison(one, other, differences(one, other))
+
+
+def _is_report(file: Path) -> bool:
+    """A ``report.json``, told by its content; its keys are sorted, so its schema stands late."""
+    try:
+        if not file.is_file() or file.stat().st_size > _REPORT_BYTES:
+            return False
+        with file.open("rb") as stream:
+            return stream.read(1) == b"{" and b'"nccl-forensics/report/' in stream.read()
+    except OSError:
+        return False
+
+
 def read_report(file: str | Path) -> dict[str, object]:
     """A ``report.json`` written earlier. Raises ``UsageError``."""
     try:
@@ -245,4 +288,4 @@ def _why_nothing(store: Store) -> str:
     return listed or "no file is of a kind that can be read (see `nccl-forensics formats`)"
 
 
-__all__ = ["Incident", "analyze", "check", "read_report", "sql"]
+__all__ = ["Comparison", "Incident", "analyze", "check", "compare", "read_report", "sql"]

@@ -105,6 +105,13 @@ class Differences:
     unknown: tuple[str, ...] = ()
 
     @property
+    def headline(self) -> str:
+        """What came out, and the difference that explains most, in one sentence."""
+        told = [f"{c.subject}: {c.before} before, {c.after} after{percent(c)}" for c in self.results[:2]]
+        told += [f"{AREA_WORDS.get(c.area, c.area).lower()}: {_arrow(c)}" for c in self.explains[:1]]
+        return "; ".join(told) if told else "nothing differs in what both sides show"
+
+    @property
     def every(self) -> tuple[Change, ...]:
         """All differences, in the order shown."""
         return self.results + self.explains + self.others + self.one_sided
@@ -114,6 +121,21 @@ class Differences:
 class _Found:
     changes: list[Change] = field(default_factory=list)
     equal: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def percent(change: Change) -> str:
+    """`` (-87 %)`` for a measure that changed; empty otherwise."""
+    return f" ({change.ratio - 1:+.0%})".replace("%", " %") if change.ratio is not None and change.area in RESULTS else ""
+
+
+def _arrow(change: Change) -> str:
+    if change.kind == "only-after":
+        return f"{change.subject} {change.after}, not shown before"
+    if change.kind == "only-before":
+        return f"{change.subject} {change.before}, not shown after"
+    if change.area == "finding":
+        return change.after or "" if change.before == "not found" else f"gone: {change.before}"
+    return f"{change.subject}, {change.before} before, {change.after} after"
 
 
 #: Weight from which a difference is told as an explanation; the others are listed after.
@@ -242,12 +264,12 @@ def _weight(area: str, subject: str) -> int:
     if area == "setting":
         return 5 if subject in HARMLESS else 88 if subject in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE") else 72 if subject in DECISIVE else 42
     if area == "topology":
-        return 99 if subject in ("ranks", "hosts", "ranks per host") else 92
+        return 99 if subject in ("ranks", "hosts", "ranks per host") else 93 if subject.startswith("NVLinks") else 92
     if area == "network":
-        return {"network that NCCL chose": 94, "bootstrap interface": 38}.get(subject, 78)
+        return {"network that NCCL chose": 95, "bootstrap interface": 38}.get(subject, 78)
     if area == "version":
         return {"NCCL": 66, "GPU driver": 52, "library": 66}.get(subject, 45)
-    return {"outcome": 100, "transport": 95, "gdr": 93, "hardware": 90, "channels": 70}.get(area, 40)
+    return {"outcome": 100, "transport": 96, "gdr": 94, "hardware": 90, "channels": 70}.get(area, 40)
 
 
 def transport_rank(value: str) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 COMMANDS: dict[str, str] = {
     "analyze": "Analyse folders, archives and files: the verdict, and with -o the postmortem.",
     "check": "The gate for archived runs: exit code 1 for faults and regressions.",
+    "compare": "Two runs side by side: what changed, ordered by what explains it.",
     "sql": "A query over the tables of evidence, or over a folder of saved tables.",
     "serve": "The upload page: drop a tarball in the browser, read and keep the postmortems.",
     "simulate": "Write the evidence of a made-up incident, with its truth.",

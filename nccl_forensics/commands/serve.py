@@ -67,7 +67,7 @@ def serve(
         raise click.ClickException(
             f"serve needs more packages ({problem.name} is missing): pip install 'nccl-forensics[serve]'"
         ) from problem
-    from nccl_forensics.config import thresholds
+    from nccl_forensics.config import load
     from nccl_forensics.serve.access import local_hosts
     from nccl_forensics.serve.settings import GIB, Settings, default_data, is_loopback, physical_memory, read_token
 
@@ -82,7 +82,7 @@ def serve(
         analysis_bytes=analysis_memory_mb << 20 if analysis_memory_mb else physical_memory() * 3 // 4,
         analysis_seconds=analysis_minutes * 60.0,
         idle_seconds=float(stall_seconds),
-        thresholds=thresholds(config) if config is not None else {},
+        thresholds=load(config).thresholds if config is not None else {},
     )
 
     def announce(url: str) -> None:

@@ -91,7 +91,9 @@ def accepted(service: Service, identifier: str) -> Response:
     """202 with where to look."""
     service.analyses.wake()
     service.events.changed(identifier)
-    return JSONResponse({"id": identifier, "url": f"/incidents/{identifier}"}, status_code=202, headers={"location": f"/api/incidents/{identifier}"})
+    return JSONResponse(
+        {"id": identifier, "url": f"/incidents/{identifier}"}, status_code=202, headers={"location": f"/api/incidents/{identifier}"}
+    )
 
 
 async def listing(request: Request) -> Response:
