@@ -177,7 +177,8 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened, once or ``count`` times alike. ``time`` is ISO 8601 UTC or null; the order of events is the order of the
-    tuple. ``lane`` is the row of the time axis that it stands in; ``ranks`` are all ranks of a folded event."""
+    tuple. ``lane`` is the row of the time axis that it stands in; ``ranks`` and ``hosts`` are all those of a folded event. ``local`` says
+    that the source does not tell the zone of its time, which is then shown as written."""
 
     text: str
     time: str | None = None
@@ -191,6 +192,7 @@ class Event:
     hosts: tuple[str, ...] = ()
     count: int = 1
     until: str | None = None
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)

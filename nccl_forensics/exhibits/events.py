@@ -56,6 +56,8 @@ def statement(events: Sequence[Event]) -> str:
     else:
         span = ""
     said = f"{total:,} {'event' if total == 1 else 'events'}{span}"
+    if any(e.local for e in events):
+        said += "; times whose source tells no zone stand as written"
     return said + (f"; {untimed:,} of them have no time and stand where their source puts them." if untimed else ".")
 
 

@@ -1,0 +1,131 @@
+"""Groups around their first divergence, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from nccl_forensics.extras import Cell, CellState, GroupTimeline, TimelineRow, Wait
+from nccl_forensics.views import Resolver
+from nccl_forensics.words import UNIDENTIFIED, group_words
+
+_AROUND, _ROWS, _GROUPS, _WAITS = 4, 48, 4, 200
+_NO_EVIDENCE: CellState = "unknown"
+
+
+def timelines(resolver: Resolver, paths: Mapping[int, str]) -> tuple[GroupTimeline, ...]:
+    """The groups that part; else those in which somebody is waited for."""
+    operations = resolver.get("operations")
+    if operations is None:
+        return ()
+    focus: list[dict[str, object]] = []
+    divergences = resolver.get("divergences")
+    if divergences is not None:
+        focus += list(divergences.collect().head(_GROUPS).iter_rows(named=True))
+    blockers = resolver.get("blockers")
+    if blockers is not None and not focus:
+        rows = blockers.filter(pl.col("seq").is_not_null() & ~pl.col("op").is_in(["send", "recv"])).collect()
+        focus += list(rows.unique("group_key", keep="first", maintain_order=True).head(_GROUPS).iter_rows(named=True))
+    members_of = _members(resolver)
+    return tuple(t for row in focus if (t := _timeline(row, operations, members_of, paths)) is not None)
+
+
+def _members(resolver: Resolver) -> dict[tuple[str, str], list[int]]:
+    groups = resolver.get("groups")
+    if groups is None:
+        return {}
+    rows = groups.select("domain", "group_key", "members").collect()
+    return {(d, k): list(m or []) for d, k, m in rows.iter_rows()}
+
+
+def _timeline(
+    row: Mapping[str, object], operations: pl.LazyFrame, members_of: Mapping[tuple[str, str], list[int]], paths: Mapping[int, str]
+) -> GroupTimeline | None:
+    at = int(str(row["seq"]))
+    key = (str(row["domain"]), str(row["group_key"]))
+    near = (
+        operations.filter((pl.col("domain") == key[0]) & (pl.col("group_key") == key[1]) & ~pl.col("is_p2p") & pl.col("rank").is_not_null())
+        .filter(pl.col("seq").is_between(at - _AROUND, at + _AROUND))
+        .select("rank", "seq", "op", "shape", "dtype", "call_site", "done", "source_id", "line_no", "record")
+        .sort("rank", "seq")
+        .collect()
+    )
+    columns = tuple(sorted(set(near["seq"].to_list())))
+    if not columns:
+        return None
+    cells: dict[int, dict[int, dict[str, object]]] = {}
+    for r in near.iter_rows(named=True):
+        cells.setdefault(r["rank"], {})[r["seq"]] = r | {"text": " ".join(str(r[c]) for c in ("op", "shape", "dtype") if r[c])}
+    usual: dict[int, str] = {}
+    for column in columns:
+        texts = [str(own[column]["text"]) for own in cells.values() if column in own]
+        usual[column] = (
+            max(texts, key=lambda t: (texts.count(t), t)) if len(texts) < 512 else max(set(texts), key=lambda t: (texts.count(t), t))
+        )
+    folded: dict[tuple[tuple[str, str | None, CellState], ...], list[int]] = {}
+    for rank in sorted(r for r in set(cells) | set(members_of.get(key, [])) if r < UNIDENTIFIED):
+        own = cells.get(rank, {})
+        signature = tuple(_state(own.get(c), usual[c], c, at) if own else ("", None, _NO_EVIDENCE) for c in columns)
+        folded.setdefault(signature, []).append(rank)
+    rows = []
+    for signature, ranks in sorted(folded.items(), key=lambda item: item[1][0]):
+        own = cells.get(ranks[0], {})
+        line = []
+        for column, (text, site, state) in zip(columns, signature, strict=True):
+            cite = own.get(column, {})
+            source, number, record = cite.get("source_id"), cite.get("line_no"), cite.get("record")
+            path = paths.get(int(str(source))) if source is not None else None
+            line.append(
+                Cell(text, state, path, int(str(number)) if number is not None else None, str(record) if record is not None else None, site)
+            )
+        rows.append(TimelineRow(tuple(ranks), tuple(line)))
+    return GroupTimeline(
+        group=group_words(row),
+        columns=columns,
+        rows=tuple(rows[:_ROWS]),
+        desc=str(row["group_desc"]) if row.get("group_desc") else None,
+        comm_id=str(row["comm_id"]) if row.get("comm_id") else None,
+        size=len(members_of.get(key, [])) or None,
+        first_divergence=at,
+    )
+
+
+def _state(own: Mapping[str, object] | None, usual: str, column: int, at: int) -> tuple[str, str | None, CellState]:
+    """(operation, line of code, state); the line of code at the divergence alone, where it tells most and cannot split classes apart."""
+    if own is None:
+        return "", None, "missing"
+    text = str(own["text"])
+    site = str(own["call_site"]) if own["call_site"] and column == at else None
+    if text != usual:
+        return text, site, "diverged"
+    if own["done"] is True or column < at:
+        return text, site, "completed"
+    return text, site, "waiting"
+
+
+_WHY = {
+    "behind": "its own evidence ends before this operation",
+    "unseen": "no evidence of it in this group",
+    "p2p": "no matching send or receive was posted",
+    "gpu": "its GPU has not finished what the peers finished",
+}
+
+
+def waits(resolver: Resolver) -> tuple[Wait, ...]:
+    """Edges between ranks, those alike folded."""
+    frame = resolver.get("waits")
+    if frame is None:
+        return ()
+    folded = (
+        frame.group_by("group_key", "group_name", "group_desc", "comm_id", "kind", "awaited", "seq", "op")
+        .agg(pl.col("waiter").unique().sort())
+        .group_by("group_key", "group_name", "group_desc", "comm_id", "kind", "seq", "op", "waiter")
+        .agg(pl.col("awaited").unique().sort())
+        .sort("group_key", "seq", pl.col("awaited").list.first(), nulls_last=True)
+        .collect()
+    )
+    return tuple(
+        Wait(tuple(r["waiter"]), tuple(r["awaited"]), group_words(r), r["op"], r["seq"], _WHY.get(r["kind"], str(r["kind"])))
+        for r in folded.head(_WAITS).iter_rows(named=True)
+    )
