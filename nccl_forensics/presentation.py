@@ -6,6 +6,7 @@ they neither count, choose nor word anything themselves.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -235,6 +236,7 @@ class Presentation:
     run: str
     when: str
     outcome: str
+    outcome_words: str
     headline: str
     lead: str
     verdict: Opinion
@@ -303,6 +305,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         run=_run_words(case, verdict),
         when=_span(text(run, "started_at") or text(case, "started_at"), text(run, "ended_at") or text(case, "ended_at")),
         outcome=outcome,
+        outcome_words=f"the job {outcome}" if outcome else "",
         headline=headline,
         lead=lead,
         verdict=opinion,
@@ -547,11 +550,12 @@ def _action(position: int, action: Json) -> ActionText:
 def _quote(item: Json, context: Sequence[tuple[int, str, bool]]) -> Quote:
     path, line, record = text(item, "path", 400), number(item, "line"), text(item, "record", 120)
     where = f"{path}:{line}" if path and line is not None else f"{path} {record}" if path and record else path
+    quoted = text(item, "text", QUOTE) or next((plain(t, QUOTE) for _, t, marked in context if marked), "")
     return Quote(
         kind=text(item, "kind", 20),
         where=where,
         path=path,
-        text=text(item, "text", QUOTE),
+        text=quoted,
         why=text(item, "why", WHY),
         looked_in=tuple(words(item, "looked_in", 200)[:8]),
         truncated=item.get("truncated") is True,
@@ -715,8 +719,9 @@ def _run(case: Json, verdict: Json) -> Json:
 
 
 def _run_words(case: Json, verdict: Json) -> str:
+    """Which run and attempt, where there is more than one to tell apart."""
     run, attempt, total = number(verdict, "run"), number(verdict, "attempt"), len(rows(case, "runs"))
-    said = [f"run {run}" if run is not None else "", f"attempt {attempt}" if attempt is not None else ""]
+    said = [f"run {run}" if run is not None and total > 1 else "", f"attempt {attempt}" if attempt else ""]
     return ", ".join(s for s in said if s) + (f" (the last failing of {total})" if total > 1 and any(said) else "")
 
 
@@ -734,6 +739,10 @@ def _span(start: str, end: str) -> str:
     return ""
 
 
+#: A bus address in place of a GPU's name.
+_ADDRESS = re.compile(r"[0-9a-fA-F:.]+")
+
+
 def _particulars(case: Json) -> tuple[tuple[str, str], ...]:
     seen, world = number(case, "ranks_seen"), number(case, "world_size")
     hosts = words(case, "hosts", 80)
@@ -741,7 +750,7 @@ def _particulars(case: Json) -> tuple[tuple[str, str], ...]:
     pairs = (
         ("Ranks", of_ranks if seen or world else ""),
         ("Host" if len(hosts) == 1 else "Hosts", hosts[0] if len(hosts) == 1 else amount(len(hosts)) if hosts else ""),
-        ("GPUs", _joined(words(case, "gpus", 80), 3)),
+        ("GPUs", _joined([g for g in words(case, "gpus", 80) if not _ADDRESS.fullmatch(g)], 3)),
         ("NCCL", _joined(words(case, "nccl_versions", 40), 3)),
         ("PyTorch", _joined(words(case, "torch_versions", 40), 3)),
         ("Backend", _joined(words(case, "backends", 40), 3)),

@@ -66,6 +66,26 @@ def _seat(x: float, y: float, seat: Seat) -> str:
     return group(f"rank {seat.rank}{f', GPU {gpu}' if gpu else ''}: {STATE_WORDS[seat.state]}", parts)
 
 
+def strips(hosts: Sequence[Host], statement: str, width: float) -> str:
+    """Few hosts, one line each: its name and a square per rank. For the first screen."""
+    name = 96
+    most = max((len(h.seats) for h in hosts), default=1) or 1
+    per_line = min(most, 16)
+    pitch = min(28.0, (width - name) / per_line)
+    body: list[str] = []
+    y = 0.0
+    for host in hosts:
+        body.append(text(0, y + pitch / 2 + 4, cut(plain(host.name, 60), 14), "label"))
+        for n, seat in enumerate(host.seats):
+            x, top = name + (n % per_line) * pitch, y + (n // per_line) * pitch
+            inner = [box(x, top + 1, pitch - 3, pitch - 3, f"cell s-{seat.state}", 3)]
+            if pitch >= 24 and seat.rank < 10_000:
+                inner.append(text(x + (pitch - 3) / 2, top + pitch / 2 + 3, str(seat.rank), f"mono tiny on-{seat.state}", "middle"))
+            body.append(group(f"rank {seat.rank}: {STATE_WORDS[seat.state]}", inner))
+        y += -(-len(host.seats) // per_line) * pitch + 6
+    return svg(width, max(1.0, y), statement, body, "drawing fluid")
+
+
 def dense(hosts: Sequence[Host], statement: str, width: float, *, titles: bool = True, names: bool = True) -> str:
     """Every host as a block of small squares, in lines of as many as fit; a block with a rank that stands out is ringed.
 

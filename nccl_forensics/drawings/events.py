@@ -100,9 +100,11 @@ def _ticks(times: Sequence[int], place: dict[int, float], height: float) -> list
         x = place[time]
         if x - last < room + 14:
             continue
-        last = x
         seconds = time // 1_000_000_000 % 86_400
         words = f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
+        if out and f">{words}<" in out[-1]:
+            continue
+        last = x
         anchor = "end" if x > _WIDTH - 30 else "middle"
         out.append(f'<path d="M{x:g} {height - 28:g}v6" class="rule"/>')
         out.append(text(x, height - 8, words, "mono small-digits head", anchor))

@@ -59,7 +59,12 @@ def _who(row: TimelineRow) -> tuple[str, str]:
 def _lines(cell: Cell) -> list[str]:
     """Operation, what it was called with, and where in the code."""
     op, _, detail = plain(cell.text, 80).partition(" ")
-    return [t for t in (op, detail, plain(cell.site, 80)) if t]
+    return [t for t in (op, detail, _place(plain(cell.site, 160))) if t]
+
+
+def _place(site: str) -> str:
+    """``file:line`` of ``function (file:line)``."""
+    return site.rpartition(" (")[2].rstrip(")")
 
 
 def _cell(x: float, y: float, height: float, cell: Cell) -> str:
@@ -72,7 +77,7 @@ def _cell(x: float, y: float, height: float, cell: Cell) -> str:
         css = "mono" if n == 0 else "mono small-digits"
         parts.append(text(x + 8, y + 17 + 15 * n, cut(line, room if n == 0 else room + 2), f"{css} on-{cell.state}"))
     parts.append(text(x + 8, y + height - 8 if lines else y + height / 2 + 4, word, f"small on-{cell.state}"))
-    return group(" · ".join([*lines, word]), parts)
+    return group(" · ".join(t for t in (plain(cell.text, 80), plain(cell.site, 160), word) if t), parts)
 
 
 def glance(shown: GroupTimeline, statement: str) -> str:

@@ -88,8 +88,15 @@ def _matrix(shown: LinkMatrix) -> Block:
     hosts = listed(shown.hosts)
     title = f"{plain(shown.title, 60)}: {hosts}" + (f" ({len(shown.hosts):,} hosts alike)" if len(shown.hosts) > 1 else "")
     count = len(shown.names)
-    words = Counter(plain(w, 40) or "not seen" for r, row in enumerate(shown.cells) for c, w in enumerate(row) if r != c)
-    said = "Between pairs of GPUs: " + ", ".join(f"{n:,} {w}" for w, n in words.most_common(6)) + "." if words else "There is one GPU only."
+    words = Counter(plain(w, 40) for r, row in enumerate(shown.cells) for c, w in enumerate(row) if r != c and w)
+    pairs = count * (count - 1)
+    said = (
+        f"{sum(words.values()):,} of {pairs:,} ordered pairs of GPUs are linked: "
+        + ", ".join(f"{n:,} {w}" for w, n in words.most_common(6))
+        + "."
+    )
+    if not words:
+        said = "No link between GPUs is told." if count > 1 else "There is one GPU only."
     names = tuple(plain(n, 20) for n in shown.names)
     body = [(Item(names[r]), *(Item("" if r == c else plain(w, 40)) for c, w in enumerate(row))) for r, row in enumerate(shown.cells)]
     rows = Table(f"{plain(shown.title, 60)}, row to column", ("", *names), tuple(body), folded=count <= links.MOST)

@@ -17,8 +17,9 @@ from nccl_forensics.figures import bundle, themes
 from nccl_forensics.presentation import Presentation, present
 from nccl_forensics.render import asset, render_html
 
-#: Width of a picture on the first screen, and up to how many ranks it has a square for each.
-_GLANCE, _GLANCE_RANKS = 344, 4096
+#: Width of a picture on the first screen, and up to how many ranks it has a square for each,
+#: and up to how many hosts it names them.
+_GLANCE, _GLANCE_RANKS, _STRIPS = 344, 4096, 6
 
 
 @dataclass(frozen=True, slots=True)
