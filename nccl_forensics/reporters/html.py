@@ -87,9 +87,11 @@ def _glances(extras: Extras) -> tuple[Glance, ...]:
     ranks = sum(len(h.seats) for h in extras.cluster)
     if 0 < ranks <= _GLANCE_RANKS and (group is None or len(extras.cluster) > 1):
         said = cluster_statement(extras.cluster)
-        out.append(
-            Glance(f"{ranks:,} ranks by host", said, cluster.dense(extras.cluster, said, _GLANCE, titles=False, names=False), "cluster")
-        )
+        if len(extras.cluster) <= _STRIPS:
+            drawn = cluster.strips(extras.cluster, said, _GLANCE)
+        else:
+            drawn = cluster.dense(extras.cluster, said, _GLANCE, titles=False, names=False)
+        out.append(Glance(f"{ranks:,} {'rank' if ranks == 1 else 'ranks'} by host", said, drawn, "cluster"))
     return tuple(out)
 
 
