@@ -400,6 +400,10 @@ def _sources(store: Store, chosen: RunResult) -> tuple[list[dict[str, object]], 
     return out, rows.height
 
 
+#: Reports of Nsight Systems: since 2021.5, before, and before they are imported.
+_NSYS = r"\.(?:nsys-rep|qdrep|qdstrm)$"
+
+
 def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[dict[str, object]]:
     """Evidence that would settle more, most decisive first."""
     out: list[dict[str, object]] = []
@@ -432,6 +436,16 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     missing = [int(str(r)) for r in raw_missing] if isinstance(raw_missing, list) else []
     if missing:
         gap(f"evidence of {len(missing)} ranks", "nothing in the bundle comes from them", missing)
+    # Only its name tells a report of Nsight Systems: the format is closed.
+    reports = store.sources.filter(pl.col("path").str.contains(_NSYS) & pl.col("records").fill_null(0).eq(0))["path"].sort().to_list()
+    if reports:
+        listed = f"{reports[0]}{f' and {len(reports) - 1} more' if len(reports) > 1 else ''}"
+        name = reports[0].rsplit("/", 1)[-1]
+        gap(
+            f"an export of {listed}",
+            "a report of Nsight Systems can be read by its own tool only; its SQLite export is measured like a trace",
+            command=f"nsys export --type sqlite -o {name.rsplit('.', 1)[0]}.sqlite {name}",
+        )
     if "fr_entries" not in present:
         gap(
             "Flight Recorder dumps of all ranks",

@@ -38,6 +38,7 @@ FLOORS: list[set[str]] = [
         "gpu_values",
         "chrome_json",
         "intervals",
+        "sqlite_reader",
     },
     {"tables"},
     {"simulate"},
@@ -57,7 +58,7 @@ HOMES = {
     "uvicorn": {"serve"},
     "anyio": {"serve"},
     "python_multipart": {"serve"},
-    "sqlite3": {"serve"},
+    "sqlite3": {"serve", "sqlite_reader"},
     "msgspec": {"chrome_json"},
 }
 
