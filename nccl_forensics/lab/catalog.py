@@ -90,8 +90,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("other-operation", "train_control", MISMATCH, "The rank calls all_reduce where the others gather.", "gather"),
     Scenario("other-operation", HYBRID, MISMATCH, "The rank calls all_gather in its tensor-parallel group.", "tensor", tensor_parallel=4, world=8),
     Scenario("swapped-order", "train_dp", (*MISMATCH, *SKIP), "The rank calls control broadcast and metrics all_reduce in the other order.", "control"),
-    Scenario("swapped-order", "train_dp", (*SHAPE, *MISMATCH), "The rank reduces its two buckets in the other order.", "buckets"),
-    Scenario("swapped-order", "train_fsdp", (*SHAPE, *MISMATCH), "The rank gathers two layers in the other order.", "layers"),
+    Scenario("swapped-order", "train_dp", (*SHAPE, *MISMATCH, *SKIP), "The rank reduces its two buckets in the other order.", "buckets"),
+    Scenario("swapped-order", "train_fsdp", (*SHAPE, *MISMATCH, *SKIP), "The rank gathers two layers in the other order.", "layers"),
     Scenario("swapped-order", "train_moe", ("group-deadlock", *SKIP), "The rank calls two groups of the same ranks in the other order.", "groups"),
     Scenario("swapped-order", HYBRID, ("group-deadlock",), "Two ranks call the data-parallel before the tensor-parallel group.", "groups", culprits="diagonal", tensor_parallel=2, world=4),
     # The same collective with other arguments.
@@ -167,6 +167,29 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("unused-parameter", "train_ddp", ("ddp-unused-parameter",), "The rank does not use the auxiliary head in this step."),
     Scenario("job-stopped", "train_dp", ("job-stopped",), "The job works and is ended from outside.", culprits="nobody", stopped=True, steps=400),
     Scenario("job-stopped", "train_fsdp", ("job-stopped",), "The job works and is ended from outside.", culprits="nobody", stopped=True, steps=400),
+    # The framework's own shardings, where the collectives are called from its hooks.
+    *(Scenario("healthy", job, (None,), "Nothing is wrong; the job ends well.", culprits="nobody", running=True, tensor_parallel=tp, world=2 * tp)
+      for job, tp in (("train_fsdp2", 1), ("train_mesh", 2))),
+    Scenario("skipped-collective", "train_fsdp2", (*SKIP, *SHAPE, *MISMATCH), "The rank does not take part in the validation pass.", "validation", step=5),
+    Scenario("skipped-collective", "train_fsdp2", (*SKIP, *SHAPE, *MISMATCH), "The rank leaves out a backward pass.", "backward"),
+    Scenario("skipped-collective", "train_fsdp2", (*SKIP, *SHAPE, *MISMATCH), "The rank leaves out the loss all_reduce.", "metrics"),
+    Scenario("killed-rank", "train_fsdp2", DIED, "The rank is killed with SIGKILL."),
+    Scenario("exception", "train_fsdp2", DIED, "The rank raises an exception."),
+    Scenario("stuck-loader", "train_fsdp2", INPUT, "The rank's read from storage never returns.", "storage"),
+    Scenario("host-stall", "train_fsdp2", STALL, "Writing a checkpoint never returns.", "checkpoint"),
+    Scenario("slow-loader", "train_fsdp2", LATE, "The rank's data loader is slow from this step on; the job ends well.", running=True, step=2),
+    Scenario("memory-limit", "train_fsdp2", ("out-of-memory",), "The rank asks for more memory than its limit gives."),
+    Scenario("skipped-collective", "train_mesh", (*SKIP, *MISMATCH), "The rank does not scatter its sequence back.", "sequence", tensor_parallel=3, world=6),
+    Scenario("skipped-collective", "train_mesh", (*SKIP, *MISMATCH), "The rank runs one micro-step less than its peers.", "accumulation", tensor_parallel=3, world=6),
+    Scenario("skipped-collective", "train_mesh", (*SKIP, *SHAPE), "The rank leaves out the gradients of its replica group.", "gradients", tensor_parallel=2, world=6),
+    Scenario("skipped-collective", "train_mesh", SKIP, "The rank leaves out an object collective over all ranks.", "objects", tensor_parallel=2, world=4, step=5),
+    Scenario("other-operation", "train_mesh", MISMATCH, "The rank all_reduces the sequence where its peers scatter it.", "sequence", tensor_parallel=3, world=6),
+    Scenario("shape", "train_mesh", SHAPE, "The rank's part of the sequence is shorter.", "sequence", tensor_parallel=4, world=4),
+    Scenario("killed-rank", "train_mesh", DIED, "The rank is killed with SIGKILL.", tensor_parallel=2, world=6),
+    Scenario("subgroup-hang", "train_mesh", INPUT, "The rank hangs in its tokenizer; its mesh dimensions wait.", "tokenize", tensor_parallel=2, world=6),
+    Scenario("host-stall", "train_mesh", STALL, "The rank waits for a lock that another thread keeps.", "lock", tensor_parallel=2, world=4),
+    Scenario("gil-held", "train_mesh", STALL, "A native extension sleeps with the GIL held.", "extension", tensor_parallel=2, world=4),
+    Scenario("slow-compute", "train_mesh", ("straggler",), "The rank computes longer in every step; the job ends well.", running=True, step=2, tensor_parallel=2, world=4),
 )  # fmt: skip
 
 #: What a fault is called in the jobs, where several faults act at one place.

@@ -73,8 +73,11 @@ def ask_for_dumps(trigger: Path, folder: Path, expected: int, patience_s: float 
 
 
 def ask_for_faulthandler(workers: list[Worker]) -> None:
-    """Every rank prints its Python stacks on SIGUSR1."""
+    """Every rank prints its Python stacks on SIGUSR1; one that does not catch it yet, or no longer, would die of it and is left alone."""
     for worker in workers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid, signal.SIGUSR1)
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            status = Path(f"/proc/{worker.pid}/status").read_text().splitlines()
+            caught = int(next(line for line in status if line.startswith("SigCgt:")).split()[1], 16)
+            if caught >> (signal.SIGUSR1 - 1) & 1:
+                os.kill(worker.pid, signal.SIGUSR1)
     time.sleep(0.5)

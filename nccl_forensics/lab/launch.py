@@ -94,6 +94,9 @@ class _Run:
         for file in (self.evidence / "faulthandler").glob("*.txt"):
             if not file.stat().st_size:
                 file.unlink()
+        for place in self.evidence.iterdir():
+            if place.is_dir() and not any(place.iterdir()):
+                place.rmdir()
         return Outcome(self.evidence, hung, stopped, launcher.returncode, time.monotonic() - self.begin, tuple(sorted(self.stacks_of)))
 
     def _command(self) -> list[str]:
@@ -151,6 +154,8 @@ class _Run:
             if self.setting.stop_after_s and started and now - started > self.setting.stop_after_s:
                 self._gather()
                 return False, True
+            if b"closing signal" in (self.evidence / "logs" / "torchrun.log").read_bytes() and now - last_change < 60:
+                continue  # the launcher is ending the job itself
             # Before the first step the ranks import PyTorch and meet, which takes long on a busy machine.
             if now - last_change > quiet_s * (1 if started else 4 if size else 12):
                 self.say(f"no rank has printed a line for {now - last_change:.0f} s: gathering evidence")

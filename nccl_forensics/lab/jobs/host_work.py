@@ -183,7 +183,9 @@ def run_hook() -> None:
 
 def native_extension() -> None:
     """A call into C that keeps the GIL: no other thread of this process runs Python meanwhile."""
-    ctypes.PyDLL(None).sleep(86_400)
+    libc = ctypes.PyDLL(None)
+    while True:  # a signal ends a sleep
+        libc.sleep(86_400)
 
 
 def evaluate(job: Job) -> None:
