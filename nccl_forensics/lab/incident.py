@@ -45,8 +45,9 @@ def make(scenario: Scenario, plan: Plan, setting: Setting, out: Path, say: Calla
         sample_running=setting.sample_running or scenario.running,
         stop_after_s=8.0 if scenario.stopped else setting.stop_after_s,
     )
-    outcome = run(plan, setting, out / "evidence", say)
-    known = truth(scenario, plan, setting.world) | {
+    # The ranks run elsewhere: what they write must not depend on where they stand.
+    outcome = run(plan, setting, out.absolute() / "evidence", say)
+    known = truth(scenario, plan, setting.world, detail=setting.debug == "DETAIL") | {
         "stacks_taken_of_ranks": list(outcome.stacks_of),
         "ended": "from outside" if outcome.stopped else f"exit code {outcome.exit_code}",
         "settings": {"timeout_s": plan.timeout_s, "debug": setting.debug, "restarts": setting.restarts, "options": list(plan.options)},

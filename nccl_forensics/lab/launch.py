@@ -135,7 +135,8 @@ class _Run:
     def _watch(self, launcher: subprocess.Popen[bytes]) -> tuple[bool, bool]:
         """Whether the job hung, and whether it was ended from outside."""
         last_size, last_change, started = -1, time.monotonic(), None
-        quiet_s = self.setting.quiet_s * (2 if self.setting.sample_running else 1)
+        # A job that is to end well may be slow for other reasons, such as a busy machine.
+        quiet_s = self.setting.quiet_s * (8 if self.setting.sample_running else 1)
         while launcher.poll() is None:
             time.sleep(0.3)
             now = time.monotonic()
@@ -200,16 +201,13 @@ class _Run:
     def _end(self, launcher: subprocess.Popen[bytes]) -> None:
         """SIGTERM to the launcher, which ends its ranks; after a while everything that it started."""
         if launcher.poll() is None:
-            for worker in self.workers.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGCONT)
             launcher.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launcher.wait(12)
         for worker in self.workers.values():
             # A pid may have been given to another process meanwhile: only what still carries this run's plan is ended.
             with contextlib.suppress(OSError):
-                if self.plan.places["trigger"].encode() and str(self.folder).encode() in Path(f"/proc/{worker.pid}/environ").read_bytes():
+                if str(self.folder).encode() in Path(f"/proc/{worker.pid}/environ").read_bytes():
                     os.kill(worker.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             launcher.wait(30)

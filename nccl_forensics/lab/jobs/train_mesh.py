@@ -26,7 +26,7 @@ def attention_layer(job: Job, mesh: DeviceMesh, x: torch.Tensor, step: int) -> t
     if job.hit("skipped-collective", step, "sequence"):
         return x
     if job.hit("other-operation", step, "sequence"):
-        return functional.all_reduce(full, "sum", group)[: x.shape[0]]
+        return functional.broadcast(full, 0, group)[: x.shape[0]]
     return functional.reduce_scatter_tensor(full, "sum", 0, group)
 
 
