@@ -14,6 +14,7 @@ from nccl_forensics.model import Action, Culprit, Divergence, Evidence
 from nccl_forensics.rules import Found, Outcome, severity_order
 from nccl_forensics.runs import Run
 from nccl_forensics.store import Store
+from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
 from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
@@ -60,7 +61,7 @@ def assemble(
         "case": case,
         "verdict": _verdict(writer, chosen, gaps),
         "findings": findings,
-        "measures": {"traces": [], **_bandwidth(chosen, store), **_lag(chosen)},
+        "measures": measures(chosen.resolver, store),
         "rules": [_rule(o) for o in chosen.outcomes],
         "sources": sources,
         "sources_total": total,
@@ -68,21 +69,6 @@ def assemble(
         "gaps_total": len(gaps),
         "checklist": _checklist(chosen),
     }
-
-
-def _bandwidth(chosen: RunResult, store: Store) -> dict[str, object]:
-    """What bandwidth tests measured, worst first."""
-    frame = chosen.resolver.get("bandwidth_measures")
-    if frame is None:
-        return {"bandwidth": []}
-    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
-    names = ("collective", "dtype", "bytes", "ranks", "alg_bw_gb_s", "bus_bw_gb_s", "expected_gb_s")
-    rows = frame.select("source_id", *names, "line_no", "record").collect()
-    listed = [
-        {"source": paths[r["source_id"]], **{n: r[n] for n in names}, "line": r["line_no"], "record": r["record"]}
-        for r in rows.head(ROWS).iter_rows(named=True)
-    ]
-    return {"bandwidth": listed, "bandwidth_total": rows.height}
 
 
 class _Writer:
@@ -257,6 +243,11 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         backends |= set(entries.select(pl.col("backend").drop_nulls().unique()).collect()["backend"].to_list())
     if comms is not None:
         backends.add("nccl")
+    traced = resolver.get("trace_ranks")
+    if traced is not None:
+        told = traced.select("backend", "nccl_version").collect()
+        backends |= set(told["backend"].drop_nulls())
+        versions = sorted({*versions, *told["nccl_version"].drop_nulls()})
     return {
         "title": title,
         "inputs": list(inputs),
@@ -318,7 +309,10 @@ def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
     if comms is not None:
         world = max(world, int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)))
     seen = set(people)
-    for name in ("dumps", "source_ranks", "endings"):
+    traced = resolver.get("trace_ranks")
+    if traced is not None:
+        world = max(world, int(str(traced.select(pl.col("world_size").max()).collect().item() or 0)))
+    for name in ("dumps", "source_ranks", "endings", "trace_ranks"):
         known = resolver.get(name)
         if known is not None:
             known = known.filter(pl.col("rank").is_not_null())
@@ -331,21 +325,6 @@ def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
     if ranks | seen:
         world = max(world, max(ranks | seen) + 1)
     return world or None, seen, n_groups, n_comms
-
-
-def _lag(chosen: RunResult) -> dict[str, object]:
-    """Arrival lag per rank, worst first."""
-    frame = chosen.resolver.get("lag")
-    if frame is None:
-        return {"lag": []}
-    rows = (
-        frame.group_by("rank")
-        .agg(pl.col("collectives").sum(), pl.col("median_ms").max(), pl.col("p99_ms").max(), pl.col("lost_ms").sum())
-        .sort("lost_ms", "rank", descending=[True, False])
-        .collect()
-    )
-    listed = [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows.head(ROWS).iter_rows(named=True)]
-    return {"lag": listed, "lag_total": rows.height}
 
 
 def _span(resolver: Resolver) -> tuple[int | None, int | None]:
@@ -367,6 +346,9 @@ def _sources(store: Store, chosen: RunResult) -> tuple[list[dict[str, object]], 
     owners = chosen.resolver.get("source_ranks")
     if owners is not None:
         ranks = dict(owners.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    traced = chosen.resolver.get("trace_ranks")
+    if traced is not None:
+        ranks |= dict(traced.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
     dumps = chosen.resolver.get("dumps")
     if dumps is not None:
         stale = set(dumps.filter(pl.col("use") == "stale").select("source_id").collect()["source_id"].to_list())

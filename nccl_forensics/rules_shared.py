@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -105,6 +105,73 @@ def stall_findings(
             actions=(Action(action, ranks=ranks, confidence=confidence),),
             metrics={"waiting_ranks": len(waiters)},
         )
+
+
+#: What a late rank did meanwhile, in words.
+_MEANWHILE = {
+    "compute": "its computation takes longer than its peers'",
+    "memcpy": "it copies more than its peers",
+    "loader": "it sits in its data loader longer than its peers",
+    "gc": "it collects garbage while its peers do not",
+    "lead": "it sits between the begin of the step and its first operator, where a loop takes its next batch",
+    "host": "neither its device nor its host runs anything that the trace shows",
+}
+
+
+def late_rows(
+    late_ranks: pl.LazyFrame, *, lost_share: float, window_share: float, p_value: float, at_least: int
+) -> list[dict[str, object]]:
+    """Groups in which one rank costs the others a good part of the traced time, and not by chance: it comes last too often for that, or it
+    alone costs a quarter of the time, at three collectives or more."""
+    enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
+    costly = (pl.col("lost_share") >= lost_share) & (pl.col("window_share") >= window_share)
+    sure = (pl.col("p_value") <= p_value) | ((pl.col("window_share") >= 0.25) & (pl.col("lost_share") >= 0.9))
+    rows = late_ranks.filter(enough & costly & sure).sort("lost_ms", "group_key", descending=[True, False]).collect()
+    return rows.unique("rank", keep="first", maintain_order=True).to_dicts()
+
+
+def late_words(row: Mapping[str, object]) -> str:
+    """How late a rank of ``late_ranks`` was, and what it did meanwhile."""
+    chance = float(str(row["p_value"]))
+    said = (
+        f"In the profiler traces it came last to {row['last_count']} of the {row['material']} collectives in which somebody was late, and the "
+        f"others lost {float(str(row['lost_ms'])):,.0f} ms to it: {float(str(row['window_share'])):.0%} of the traced time and "
+        f"{float(str(row['lost_share'])):.0%} of all time lost to late arrivals"
+        + (f" (chance of so many last places if all were alike: {chance:.1g})." if chance < 0.05 else ".")
+    )
+    if row["reason"] is None:
+        return f"{said} What it does instead, the trace does not show."
+    return f"{said} Meanwhile {_MEANWHILE[str(row['reason'])]} ({float(str(row['reason_ms'])):,.0f} ms)."
+
+
+def late_finding(row: Mapping[str, object], title: str, *, remedy: str, prevention: str) -> Finding:
+    """A finding about a rank of ``late_ranks`` of which the trace tells why it is late."""
+    rank = int(str(row["rank"]))
+    spans = [{"source_id": row["span_source_id"], "record": row["span_record"]}] if row["span_record"] else []
+    return Finding(
+        title=title,
+        summary=late_words(row),
+        severity="error",
+        confidence="high" if row["group_known"] and float(str(row["p_value"])) <= 1e-6 else "medium",
+        ranks=(rank,),
+        culprits=(Culprit(rank=rank),),
+        subject=("traces", str(row["group_desc"] or row["group_name"] or "all ranks"), str(rank)),
+        evidence=(
+            *cite(spans, str(row["span_name"])),
+            *cite([row], "the collective to which it came latest: its own time in it is the shortest"),
+        ),
+        evidence_total=int(str(row["last_count"])),
+        remedy=remedy,
+        prevention=prevention,
+        would_refute=("other windows of the job show another rank last", "its peers spend as long in the same place"),
+        actions=(Action("collect-more", ranks=(rank,), command="py-spy record -d 30 -f raw --idle --pid <pid>"),),
+        metrics={
+            "lost_ms": round(float(str(row["lost_ms"])), 1),
+            "late": int(str(row["last_count"])),
+            "p_value": float(f"{float(str(row['p_value'])):.3g}"),
+            "reason": str(row["reason"]),
+        },
+    )
 
 
 def where_reported(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> pl.DataFrame:

@@ -1,7 +1,8 @@
 """A rank does something else on its host while all others wait for it.
 
 ## What it finds
-A rank that its peers wait for, that has nothing enqueued, and whose stack (where there is one) is outside any collective: a lock, the GIL, a checkpoint, garbage collection, a file system, plain code.
+A rank that its peers wait for, that has nothing enqueued, and whose stack (where there is one) is outside any collective: a lock, the GIL, a checkpoint, garbage collection, a file system, plain code. Of a job that only runs slowly: a rank that profiler
+traces show last to its collectives while its device had nothing to run.
 
 ## Why it matters
 The GPUs of all other ranks spin in a collective until a timeout ends the job.
@@ -16,12 +17,13 @@ Take its stack twice (py-spy dump) and read the line of user code; look at its h
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import polars as pl
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.rules_shared import late_finding, late_rows, stall_findings
 
 
 @rule(
@@ -32,8 +34,35 @@ from nccl_forensics.rules_shared import stall_findings
     at_most=8,
     explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "group-deadlock", "host-stall"),
 )
-def host_stall(stalls: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding for all ranks that stall alike."""
+def host_stall(
+    stalls: pl.LazyFrame | None,
+    late_ranks: pl.LazyFrame | None = None,
+    *,
+    lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's, by traces"] = 0.6,
+    window_share: Annotated[float, "share of the traced time that the others must lose to it"] = 0.05,
+    p_value: Annotated[float, "chance of so many last places among alike ranks"] = 0.001,
+    reason_share: Annotated[float, "share of that loss that this reason must account for"] = 0.6,
+    at_least: Annotated[int, "traced collectives of the group that must be comparable"] = 8,
+) -> Iterator[Finding]:
+    """One finding for all ranks that stall alike; of a job that only runs slowly, one for each rank that traces show so."""
+    stalled: set[int] = set()
+    for found in _stalled(stalls) if stalls is not None else ():
+        stalled.update(found.ranks)
+        yield found
+    if late_ranks is None:
+        return
+    for row in late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least):
+        if row["reason"] in ("gc", "host") and row["rank"] not in stalled and float(str(row["reason_share"])) >= reason_share:
+            yield late_finding(
+                row,
+                f"rank {row['rank']} keeps the others waiting while its device has nothing to run: {float(str(row['lost_ms'])) / 1000:.1f} s lost in the traced steps",
+                remedy="Find out what this rank does on its host between collectives that the others do not: garbage collection, logging, checks, a busy CPU.",
+                prevention="Collect garbage at the same step on all ranks; keep rank-dependent host work out of the step.",
+            )
+
+
+def _stalled(stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Of a job that stands still."""
     yield from stall_findings(
         stalls,
         "host-stall",

@@ -1,8 +1,9 @@
 """One rank keeps arriving late to the collectives of its process group.
 
 ## What it finds
-Ranks that come last in a good share of their group's collectives and by a margin that costs real time, measured by the enqueue times of the
-Flight Recorder after taking off each host's clock offset.
+Ranks that come last in a good share of their group's collectives and by a margin that costs real time. Measured by the enqueue times of the
+Flight Recorder after taking off each host's clock offset, and by profiler traces without any clock: a collective ends on all ranks together,
+so the rank that is in it for the shortest time came last.
 
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.
@@ -17,6 +18,7 @@ Compare the rank's input pipeline, GPU clocks and throttling with its neighbours
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import polars as pl
@@ -24,19 +26,50 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import late_finding, late_rows, late_words
 from nccl_forensics.words import group_words
 
 
 @rule(name="straggler", code="ST01", cause="straggler", severity="error", at_most=4, explains=("communication-bound", "low-overlap"))
 def straggler(
-    lag: pl.LazyFrame,
+    lag: pl.LazyFrame | None,
+    late_ranks: pl.LazyFrame | None = None,
     *,
     last_share: Annotated[float, "share of the collectives that a rank must come last to"] = 0.3,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
-    lost_ms: Annotated[float, "milliseconds that must be lost per late collective"] = 50.0,
+    lost_ms: Annotated[float, "milliseconds that must be lost per late collective, by enqueue times"] = 50.0,
+    window_share: Annotated[float, "share of the traced time that the others must lose to it, by traces"] = 0.05,
+    p_value: Annotated[float, "chance of so many last places among alike ranks, by traces"] = 0.001,
     at_least: Annotated[int, "collectives of the group that must be comparable"] = 8,
 ) -> Iterator[Finding]:
-    """At most one rank per group: nobody is late where lateness is shared."""
+    """At most one rank per group: nobody is late where lateness is shared. A rank that both sources show is one finding."""
+    traced = {
+        int(str(row["rank"])): row
+        for row in (
+            late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least)
+            if late_ranks is not None
+            else []
+        )
+    }
+    for found in _enqueued(lag, last_share, lost_share, lost_ms, at_least) if lag is not None else ():
+        row = traced.pop(found.ranks[0], None)
+        if row is None:
+            yield found
+        else:
+            cited = cite([row], "the collective in its trace in which its own time is the shortest")
+            yield replace(found, summary=f"{found.summary} {late_words(row)}", confidence="high", evidence=(*found.evidence, *cited))
+    for rank, row in traced.items():
+        yield late_finding(
+            row,
+            f"rank {rank} was last in {row['last_count']} of {row['collectives']} traced collectives"
+            f"{f' of {group_words(row)}' if row['group_known'] else ''}; the others lost {float(str(row['lost_ms'])) / 1000:.1f} s waiting for it",
+            remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
+            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+        )
+
+
+def _enqueued(lag: pl.LazyFrame, last_share: float, lost_share: float, lost_ms: float, at_least: int) -> Iterator[Finding]:
+    """By the enqueue times of Flight Recorder dumps."""
     rows = lag.filter((pl.col("collectives") >= at_least) & (pl.col("members") > 2)).collect()
     for _, part in rows.group_by("group_key", maintain_order=True):
         total = float(part["lost_ms"].sum() or 0.0)

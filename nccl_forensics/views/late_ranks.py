@@ -1,0 +1,84 @@
+"""Who makes the others wait in profiler traces, and what it did meanwhile."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+LATE_RANKS = {
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "group_known": pl.Boolean(),
+    "rank": pl.Int32(),
+    "members": pl.UInt32(),
+    "collectives": pl.UInt32(),
+    "material": pl.UInt32(),
+    "last_count": pl.UInt32(),
+    "p_value": pl.Float64(),
+    "lost_ms": pl.Float64(),
+    "lost_share": pl.Float64(),
+    "window_share": pl.Float64(),
+    "reason": pl.String(),
+    "reason_ms": pl.Float64(),
+    "reason_share": pl.Float64(),
+    "span_source_id": pl.UInt32(),
+    "span_record": pl.String(),
+    "span_name": pl.String(),
+    "source_id": pl.UInt32(),
+    "record": pl.String(),
+}
+#: What a late rank does too much of, and the kind of range that shows it.
+REASONS = {"compute": None, "memcpy": None, "loader": "data-loader", "gc": "gc", "lead": "lead", "host": "host-gap"}
+
+
+@view(rows="groups")
+def late_ranks(trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Per group, the rank that the others lost most time to, and what it did more of than its peers before it came late.
+
+    ``lost_share`` is its share of all time lost in the group, ``window_share`` that loss as a share of its trace, ``p_value`` the chance of
+    so many last places if all were alike. ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
+    loss (null where nothing stands out); ``span_record`` points at its longest range of that kind. Groups that the traces do not name are
+    left out where the job has several: their collectives may have been matched over groups. Whether a row is a finding, rules say.
+    """
+    several = int(trace_ranks.select(pl.col("groups").max().fill_null(1)).collect().item() or 1) > 1
+    rows = trace_lag.with_columns(
+        all_lost=pl.col("lost_ms").sum().over("group_key"), all_window=pl.col("window_ms").median().over("group_key")
+    )
+    worst = (
+        rows.filter((pl.col("lost_ms") > 0) & (pl.col("group_known") | (not several)))
+        .sort("lost_ms", "rank", descending=[True, False])
+        .group_by("group_key", maintain_order=True)
+        .first()
+        .sort("group_key")
+        .collect()
+    )
+    spans = trace_spans.collect() if trace_spans is not None else None
+    out: list[dict[str, object]] = []
+    for row in worst.iter_rows(named=True):
+        excess = {r: float(row[f"{r}_excess_ms"] or 0.0) for r in REASONS}
+        reason = max(excess, key=lambda r: excess[r])
+        known = excess[reason] > 0.25 * row["lost_ms"]
+        where = _longest(spans, row["source_id"], REASONS[reason]) if known else {}
+        out.append(
+            {
+                **{c: row.get(c) for c in LATE_RANKS},
+                **where,
+                "lost_share": row["lost_ms"] / row["all_lost"],
+                "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,
+                "reason": reason if known else None,
+                "reason_ms": excess[reason] if known else None,
+                "reason_share": min(1.0, excess[reason] / row["lost_ms"]) if known else None,
+            }
+        )
+    return pl.DataFrame(out, schema=LATE_RANKS, infer_schema_length=None).lazy()
+
+
+def _longest(spans: pl.DataFrame | None, source: int, kind: str | None) -> dict[str, object]:
+    if spans is None or kind is None:
+        return {}
+    own = spans.filter((pl.col("source_id") == source) & (pl.col("kind") == kind)).sort("duration_ns", descending=True)
+    if not own.height:
+        return {}
+    return {"span_source_id": source, "span_record": own["record"][0], "span_name": own["name"][0]}

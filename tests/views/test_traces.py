@@ -1,0 +1,154 @@
+"""Traces of several ranks: whose they are, which collectives are the same, who comes last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from nccl_forensics.bundle import open_bundle
+from nccl_forensics.engine import InlineEngine, read_bundle
+from nccl_forensics.views import Resolver
+from nccl_forensics.views.trace_lag import chance
+from nccl_forensics.views.trace_matching import shift_of
+from tests.corpus import corpus
+from tests.trace_samples import ALL_REDUCE, Sample, collective
+
+STEP = 100_000
+
+
+def job(
+    ranks: int = 4, steps: int = 6, *, first: dict[int, int] | None = None, late: dict[int, float] | None = None, **about: bool
+) -> list[Sample]:
+    """Traces of a data-parallel job: a step of 100 ms computes 40 ms and reduces 5 ms; a late rank computes so much longer, and the others
+    wait for it inside the kernel. ``first``: steps that a rank's window leaves out at its begin."""
+    made = []
+    slowest = max((late or {}).values(), default=0.0)
+    for rank in range(ranks):
+        trace = Sample(rank, ranks)
+        own = (late or {}).get(rank, 0.0)
+        for step in range((first or {}).get(rank, 0), steps):
+            begin = step * STEP + rank * 7
+            if about.get("steps", True):
+                trace.step(step, begin, STEP - 1)
+            trace.kernel("gemm", begin + 100, 40_000 + own, launch=begin + 50)
+            for part, size in enumerate((1024, 2048 if step % 2 else 4096)):
+                args = collective(elements=size, seq=step * 2 + part if about.get("seq", False) else None, ranks=range(ranks))
+                wait = slowest - own if part == 0 else 0.0
+                start = begin + 40_200 + own + part * 6_000 + (slowest - own if part else 0.0)
+                trace.kernel(ALL_REDUCE, start, 5_000 + wait + rank % 3, launch=begin + 60 + part, stream=9, args=args)
+        made.append(trace)
+    return made
+
+
+def resolver(folder: Path, samples: list[Sample], **header: object) -> Resolver:
+    for n, sample in enumerate(samples):
+        (folder / f"host{n}.pt.trace.json").write_bytes(sample.text(**header))
+    with open_bundle([folder]) as bundle:
+        return Resolver(read_bundle(bundle, InlineEngine()))
+
+
+def rows(found: Resolver, view: str) -> list[dict[str, object]]:
+    frame = found.get(view)
+    assert frame is not None
+    return list(frame.collect().iter_rows(named=True))
+
+
+@pytest.mark.parametrize("seq", [True, False])
+def test_windows_that_begin_at_other_steps_match_all_the_same(tmp_path: Path, seq: bool) -> None:
+    matches = resolver(tmp_path, job(first={1: 2, 3: 1}, seq=seq)).get("trace_matches")
+    assert matches is not None
+    at = matches.collect().group_by("group_key", "position").agg(pl.col("step").n_unique(), pl.col("bytes").n_unique(), pl.len())
+    assert at["step"].to_list() == [1] * at.height
+    assert at["bytes"].to_list() == [1] * at.height
+    assert sorted(at["len"].unique().to_list()) == [2, 3, 4]
+
+
+def test_without_steps_and_clocks_an_ambiguous_order_is_left_out() -> None:
+    plain = pl.DataFrame(
+        {"sign": [1, 2] * 6, "step": [None] * 12, "at": [None] * 12}, schema={"sign": pl.UInt64, "step": pl.Int64, "at": pl.Int64}
+    )
+    assert shift_of(plain, plain.slice(2)) is None
+    timed = plain.with_columns(at=pl.int_range(12) * 1_000_000)
+    assert shift_of(timed, timed.slice(2)) == (2, "shift")
+    assert shift_of(plain, plain) == (0, "order")
+
+
+def test_nobody_is_late_where_all_are_alike(tmp_path: Path) -> None:
+    assert all(row["lost_ms"] == 0 for row in rows(resolver(tmp_path, job()), "trace_lag"))
+
+
+def test_the_rank_that_waits_least_is_the_late_one_and_its_computation_says_why(tmp_path: Path) -> None:
+    found = resolver(tmp_path, job(steps=10, late={2: 30_000}))
+    [late] = rows(found, "late_ranks")
+    assert (late["rank"], late["last_count"], late["reason"]) == (2, 10, "compute")
+    assert late["lost_ms"] == pytest.approx(300, rel=0.01)
+    assert float(str(late["p_value"])) < 1e-4
+    waited = {r["rank"]: r["waited_ms"] for r in rows(found, "trace_lag")}
+    assert float(str(waited[2])) < 0.1
+    assert waited[0] == pytest.approx(300, rel=0.01)
+
+
+def test_bandwidth_counts_the_shortest_duration_so_that_waiting_is_not_billed_to_the_network(tmp_path: Path) -> None:
+    found = resolver(tmp_path, job(late={2: 30_000}))
+    slow = {r["bytes"]: r for r in rows(found, "trace_bandwidth")}
+    assert slow[4096]["alg_bw_gb_s"] == pytest.approx(4096 / 5_000e-6 / 1e9, rel=0.01)
+    assert slow[4096]["bus_bw_gb_s"] == pytest.approx(4096 / 5_000e-6 / 1e9 * 1.5, rel=0.01)
+    assert (slow[4096]["ranks"], slow[4096]["ranks_seen"]) == (4, 4)
+
+
+def test_a_second_copy_of_a_trace_counts_once_and_a_later_capture_counts_too(tmp_path: Path) -> None:
+    first, second = job(ranks=1)[0], job(ranks=1)[0]
+    for event in second.events:
+        event["ts"] = float(str(event["ts"])) + 10_000_000
+    found = resolver(tmp_path, [first, first, second])
+    known = rows(found, "trace_ranks")
+    assert [r["duplicate_of"] for r in known] == [None, 0, None]
+    assert [r["capture"] for r in known] == [0, 0, 1]
+    assert len(rows(found, "trace_measures")) == 4
+
+
+def test_the_rank_comes_from_the_trace_and_else_from_the_name(tmp_path: Path) -> None:
+    (tmp_path / "rank5.json").write_bytes(Sample(None).kernel("a", 0, 1).text())
+    (tmp_path / "rank6.json").write_bytes(Sample(2).kernel("a", 0, 1).text())
+    with open_bundle([tmp_path]) as bundle:
+        found = Resolver(read_bundle(bundle, InlineEngine()))
+    assert [(r["rank"], r["named_by"]) for r in rows(found, "trace_ranks")] == [(5, "file name"), (2, "distributedInfo")]
+
+
+def test_the_chance_of_last_places_is_a_binomial_tail() -> None:
+    assert chance(4, 10, 0) == 1.0
+    assert chance(2, 10, 10) == pytest.approx(2 / 1024)
+    assert chance(4, 3, 3) == pytest.approx(4 / 64)
+    assert chance(8, 5000, 2000) < 1e-100
+
+
+@pytest.mark.corpus
+def test_dlrm_rank_7_comes_last_to_the_first_all_to_all_and_rank_1_waits_longest() -> None:
+    with open_bundle([corpus("public/kineto-param-dlrm-8r/evidence")]) as bundle:
+        found = Resolver(read_bundle(bundle, InlineEngine()))
+    arrivals = [r for r in rows(found, "trace_arrivals") if r["op"] == "all_to_all"]
+    first = [r for r in arrivals if r["position"] == min(int(str(a["position"])) for a in arrivals)]
+    assert len(first) == 8
+    assert max(first, key=lambda r: int(str(r["lag_ns"])))["rank"] == 7
+    assert max(first, key=lambda r: int(str(r["wait_ns"])))["rank"] == 1
+    waited = {r["rank"]: float(str(r["waited_ms"])) for r in rows(found, "trace_lag")}
+    assert max(waited, key=lambda r: waited[r]) == 1
+
+
+@pytest.mark.corpus
+def test_the_lab_runs_come_out_in_order() -> None:
+    shares: dict[str, tuple[float, float]] = {}
+    for name in ("compute_heavy", "comm_overlap", "comm_heavy"):
+        with open_bundle([corpus(f"lab/{name}/evidence/traces")]) as bundle:
+            measured = [r for r in rows(Resolver(read_bundle(bundle, InlineEngine())), "trace_measures") if r["window"] == "whole"]
+        count = len(measured)
+        shares[name] = (
+            sum(float(str(r["compute_fraction"])) for r in measured) / count,
+            sum(float(str(r["overlap_fraction"])) for r in measured) / count,
+        )
+    assert shares["compute_heavy"][0] > 0.85 > shares["comm_overlap"][0] > 0.3 > 0.05 > shares["comm_heavy"][0]
+    assert shares["comm_overlap"][1] > 0.4
+    assert shares["comm_heavy"][1] < 0.05
+    assert shares["compute_heavy"][1] < 0.1
