@@ -164,7 +164,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("p2p-missing-send", HYBRID, P2P, "The rank leaves out one send of a batch.", culprits="stage", tensor_parallel=2, pipeline_parallel=2, world=4),
     Scenario("p2p-micro-batches", PIPELINE, P2P, "The rank runs one micro-batch more than its neighbours.", culprits="pair", pipeline_parallel=2, world=4),
     # DDP.
-    Scenario("unused-parameter", "train_ddp", ("ddp-unused-parameter",), "The rank does not use the auxiliary head in this step."),
+    Scenario("unused-parameter", "train_ddp", ("ddp-unused-parameter",), "The rank does not use the auxiliary head in this step.", options=("no-metrics",)),
     Scenario("job-stopped", "train_dp", ("job-stopped",), "The job works and is ended from outside.", culprits="nobody", stopped=True, steps=400),
     Scenario("job-stopped", "train_fsdp", ("job-stopped",), "The job works and is ended from outside.", culprits="nobody", stopped=True, steps=400),
     # The framework's own shardings, where the collectives are called from its hooks.

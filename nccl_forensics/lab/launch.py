@@ -124,6 +124,7 @@ class _Run:
                 "NCCL_DEBUG_FILE": str(self.folder / "nccl.%h.%p.log"),
                 "NCCL_SOCKET_IFNAME": "lo",
                 "NCCL_IB_DISABLE": "1",
+                "TORCH_FR_BUFFER_SIZE": "2000",
                 "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
                 "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
                 "TORCH_FR_DUMP_TEMP_FILE": str(self.evidence / "fr_pickle" / "fr_trace_rank_"),

@@ -144,6 +144,8 @@ def _run(plan: Plan, main: Callable[[Job, Callable[[], None]], None]) -> None:
     stacks.mkdir(parents=True, exist_ok=True)
     faulthandler.register(signal.SIGUSR1, file=open(stacks / f"rank{job.rank}.txt", "w"), all_threads=True)  # noqa: SIM115
     if plan.device == "cuda":
+        # NCCL's watchdog writes its dump here by itself.
+        Path(plan.places["fr_pickle"]).mkdir(parents=True, exist_ok=True)
         torch.cuda.set_device(job.device)
         # Several ranks on one GPU: NCCL refuses that within a host, so each process claims a host of its own and talks over sockets.
         os.environ.setdefault("NCCL_HOSTID", f"lab-{job.rank}")

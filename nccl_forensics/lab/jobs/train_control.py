@@ -56,7 +56,10 @@ def train(job: Job, end_step: Callable[[], None]) -> None:
         if not job.hit("skipped-collective", step, "reduce"):
             dist.reduce(total, dst=0)
         if job.option("monitored") and step % 2 == 1 and not job.hit("skipped-collective", step, "barrier"):
-            dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=job.option("name-all"))
+            if job.device.type == "cpu":
+                dist.monitored_barrier(timeout=timedelta(seconds=10), wait_all_ranks=job.option("name-all"))
+            else:  # NCCL has no monitored barrier
+                dist.barrier()
         job.say(step, f"loss {loss.item():.4f}")
         end_step()
     dist.barrier()

@@ -48,7 +48,7 @@ def train(job: Job, end_step: Callable[[], None]) -> None:
         optimizer.step()
         optimizer.zero_grad()
         checkpoint(job, net, step)
-        if not job.hit("skipped-collective", step, "metrics"):
+        if not job.option("no-metrics") and not job.hit("skipped-collective", step, "metrics"):
             dist.all_reduce(loss.detach().clone())
         job.say(step, f"loss {loss.item():.4f}")
         end_step()
