@@ -72,7 +72,7 @@ def main(argv: list[str]) -> int:
     items = [(fault, number) for number in range(options.runs) for fault in faults() if options.only in fault]
     results: list[Result] = []
     with ThreadPoolExecutor(options.workers) as pool:
-        for result in pool.map(lambda item: one(*item, options.seed, found, options.output), items):
+        for result in pool.map(lambda item: one(item[0], item[1], options.seed, found, options.output), items):
             say(result.line)
             results.append(result)
     right = sum(r.right for r in results)
