@@ -125,7 +125,7 @@
     each(".target", function (old) { old.classList.remove("target"); });
     if (target && target.tagName === "DETAILS") {
       target.classList.add("target");
-      target.scrollIntoView();
+      target.scrollIntoView({ behavior: "instant" });
     }
   }
   window.addEventListener("hashchange", reveal);

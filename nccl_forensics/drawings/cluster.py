@@ -12,7 +12,8 @@ from nccl_forensics.words import rank_list
 _SEAT, _SEATS, _CARD, _CARDS, _MOST = 32, 8, 288, 3, 32
 #: The dense map: squares of one rank, ranks in a line of a host, width of the label of a line.
 _DOT, _PITCH, _LINE, _NAME = 5, 6, 8, 108
-_RINGED = ("culprit", "dead", "missing")
+#: States that stand out, and how many rings a small picture bears.
+_RINGED, _RINGS = ("culprit", "dead", "missing"), 64
 
 
 def cards(hosts: Sequence[Host], statement: str) -> str:
@@ -86,40 +87,65 @@ def strips(hosts: Sequence[Host], statement: str, width: float) -> str:
     return svg(width, max(1.0, y), statement, body, "drawing fluid")
 
 
-def dense(hosts: Sequence[Host], statement: str, width: float, *, titles: bool = True, names: bool = True) -> str:
+def mosaic(hosts: Sequence[Host], statement: str, width: float, height: float) -> str:
+    """All ranks in the order of their hosts as one field of squares that fits; those that stand out are ringed. For the first screen."""
+    seats = [seat for host in hosts for seat in host.seats]
+    pitch = max(2.0, min(14.0, int((width * height / max(1, len(seats))) ** 0.5 * 4) / 4))
+    per_line = max(1, int(width // pitch))
+    dot = pitch - (0.5 if pitch < 4 else 1)
+    paths: dict[str, list[str]] = {}
+    marks: list[str] = []
+    for n, seat in enumerate(seats):
+        x, y = (n % per_line) * pitch + 4, (n // per_line) * pitch + 6
+        paths.setdefault(seat.state, []).append(f"M{x:g} {y:g}h{dot:g}v{dot:g}h-{dot:g}z")
+        if seat.state in _RINGED and len(marks) < _RINGS:
+            marks.append(f'<circle cx="{x + dot / 2:g}" cy="{y + dot / 2:g}" r="{max(6.0, pitch * 0.9):g}" class="ring"/>')
+    body = [f'<path class="dot d-{state}" d="{"".join(paths[state])}"/>' for state in sorted(paths)]
+    lines = -(-len(seats) // per_line)
+    return svg(width + 8, lines * pitch + 12, statement, [*body, *marks], "drawing fluid")
+
+
+def _blocks(hosts: Sequence[Host]) -> list[Host]:
+    """Hosts as the dense map draws them: one with many ranks (or of which only the ranks are known) is several blocks."""
+    out: list[Host] = []
+    for host in hosts:
+        step = len(host.seats) if len(host.seats) <= 2 * _LINE else _LINE
+        out += [Host(host.name, host.seats[k : k + step], host.state, host.note) for k in range(0, len(host.seats), step or 1)]
+    return out
+
+
+def dense(hosts: Sequence[Host], statement: str, width: float, *, titles: bool = True) -> str:
     """Every host as a block of small squares, in lines of as many as fit; a block with a rank that stands out is ringed.
 
     Squares of one state are one path, so that 16,384 ranks take some 300 kB; ``titles`` adds one title per host.
     """
-    lines = max((-(-len(h.seats) // _LINE) for h in hosts), default=1) or 1
+    blocks = _blocks(hosts)
+    lines = max((-(-len(h.seats) // _LINE) for h in blocks), default=1) or 1
     block = _PITCH * _LINE + 6
-    left = _NAME if names else 4
-    per_line = max(1, int((width - left) // block))
+    per_line = max(1, int((width - _NAME) // block))
     pitch = lines * _PITCH + 9
     paths: dict[str, list[str]] = {}
     marks: list[str] = []
     body: list[str] = []
-    for n, host in enumerate(hosts):
-        x, y = left + (n % per_line) * block, 6 + (n // per_line) * pitch
-        if names and n % per_line == 0:
+    for n, host in enumerate(blocks):
+        x, y = _NAME + (n % per_line) * block, 6 + (n // per_line) * pitch
+        if n % per_line == 0:
             body.append(text(0, y + _DOT + 1, cut(plain(host.name, 60), int(_NAME / SANS) + 1), "label"))
         for k, seat in enumerate(host.seats):
             at = f"M{x + (k % _LINE) * _PITCH} {y + (k // _LINE) * _PITCH}h{_DOT}v{_DOT}h-{_DOT}z"
             paths.setdefault(seat.state, []).append(at)
-        odd = sorted({s.state for s in host.seats} & set(_RINGED))
-        if odd:
-            high = -(-len(host.seats) // _LINE) * _PITCH
+        high = max(1, -(-len(host.seats) // _LINE)) * _PITCH
+        if any(s.state in _RINGED for s in host.seats):
             marks.append(box(x - 3.5, y - 3.5, _LINE * _PITCH + 6, high + 6, "ring", 4))
         if titles:
-            high = max(1, -(-len(host.seats) // _LINE)) * _PITCH
             marks.append(group(_said(host), [box(x, y, _LINE * _PITCH, high, "hit", 0)]))
     body += [f'<path class="dot d-{state}" d="{"".join(paths[state])}"/>' for state in sorted(paths)]
-    height = 6 + -(-len(hosts) // per_line) * pitch
-    return svg(left + min(per_line, len(hosts)) * block, height, statement, [*body, *marks], "drawing" if names else "drawing fluid")
+    height = 6 + -(-len(blocks) // per_line) * pitch
+    return svg(_NAME + min(per_line, len(blocks)) * block, height, statement, [*body, *marks])
 
 
 def _said(host: Host) -> str:
-    """``node-01: ranks 0-6 waiting, rank 7 at fault``."""
+    """``node-01: 0-6 waiting, 7 at fault``."""
     by_state: dict[str, list[int]] = {}
     for seat in host.seats:
         by_state.setdefault(seat.state, []).append(seat.rank)

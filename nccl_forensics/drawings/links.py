@@ -49,5 +49,5 @@ def matrix(shown: LinkMatrix, statement: str) -> str:
                 box(x, y, _CELL_WIDE - 2, _CELL_HIGH - 2, css, 3),
                 text(x + _CELL_WIDE / 2 - 1, y + 16, short, f"mono tiny on-{kind_of(said)}", "middle"),
             ]
-            body.append(group(f"{shown.names[row]} to {shown.names[column]}: {said or 'not seen'}", parts))
+            body.append(group(f"{plain(shown.names[row], 40)} to {plain(shown.names[column], 40)}: {said or 'not seen'}", parts))
     return svg(_NAME + count * _CELL_WIDE, _HEAD + count * _CELL_HIGH, statement, body)

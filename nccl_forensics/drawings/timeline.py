@@ -101,8 +101,8 @@ def glance(shown: GroupTimeline, statement: str) -> str:
         y = 38 + n * 56
         cells = [cell_of(shown, row, c) for c in columns]
         at = next((c for c, column in zip(cells, columns, strict=True) if column == shown.first_divergence), cells[-1])
-        name, count = _who(row)
-        said = " · ".join(t for t in (count.split(" · ")[0], CELL_WORDS[at.state]) if t)
+        name, _ = _who(row)
+        said = " · ".join(t for t in (f"{len(row.ranks):,} ranks" if len(row.ranks) > 1 else "", CELL_WORDS[at.state]) if t)
         body.append(text(2, y + 13, cut(name, 26), "label strong"))
         body.append(text(width - 2, y + 13, said, "label strong-bad" if at.state in ("diverged", "missing") else "label", "end"))
         for k, cell in enumerate(cells):
@@ -114,7 +114,7 @@ def glance(shown: GroupTimeline, statement: str) -> str:
                 text(
                     x + (_SMALL_CELL - 4) / 2,
                     y + 37,
-                    cut(op or CELL_WORDS[cell.state], room),
+                    cut(op or ("never" if cell.state == "missing" else "?"), room),
                     f"mono small-digits on-{cell.state}",
                     "middle",
                 )

@@ -16,6 +16,8 @@ from nccl_forensics.presentation import ROWS, sentence
 UNKNOWN_HOST = "host unknown"
 #: Hosts that are drawn as cards; beyond, all of them are a dense map and those that stand out have cards. Hosts with a title each.
 CARDS, TELLING, TITLED = 24, 12, 4096
+#: Processes that are listed where all of them are, and where there are more.
+ALL, FIRST = 64, 32
 _WIDTH = 892
 _ORDER = {"culprit": 0, "dead": 1, "missing": 2, "unknown": 4, "waiting": 5, "ok": 6}
 
@@ -99,7 +101,7 @@ def _processes(processes: Sequence[Process]) -> Table:
         processes,
         key=lambda p: (_ORDER[p.state] if p.state in ("culprit", "dead", "missing") else 9, p.rank if p.rank is not None else 1 << 40),
     )
-    shown = ordered[:ROWS]
+    shown = ordered if len(ordered) <= ALL else ordered[:FIRST]
     made = table("Processes of the run, those at fault first", _COLUMNS, [_row(p) for p in shown], len(ordered) - len(shown))
     search = tuple(" ".join((f"rank{p.rank}", *(i.text for i in _row(p)))).lower() for p in shown)
     packed = _packed(ordered, made.columns) if len(ordered) > len(shown) else ""

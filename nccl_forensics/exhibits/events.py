@@ -11,8 +11,8 @@ from nccl_forensics.extras import Event, Extras
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation import moment, number, part, rows, text, words
 
-#: Rows of the list, marks of the drawing.
-EVENTS, MARKS = 120, 400
+#: Rows of the list, of it with what opens on a click, and marks of the drawing.
+FIRST, EVENTS, MARKS = 30, 150, 400
 
 
 def build(report: Report, extras: Extras) -> tuple[Block, ...]:
@@ -41,8 +41,11 @@ def build(report: Report, extras: Extras) -> tuple[Block, ...]:
                 Item(where, "where" if where else "text"),
             )
         )
-    listing = table("Events in order", ("Time (UTC)", "Kind", "Who", "What", "Evidence"), body, max(0, len(events) - EVENTS))
-    return (Block(said, drawing=picture, tables=(listing,)),)
+    columns = ("Time (UTC)", "Kind", "Who", "What", "Evidence")
+    tables = [table("Events in order", columns, body[:FIRST])]
+    if len(body) > FIRST:
+        tables.append(table(f"{len(body) - FIRST:,} further events", columns, body[FIRST:], max(0, len(events) - EVENTS), folded=True))
+    return (Block(said, drawing=picture, tables=tuple(tables)),)
 
 
 def statement(events: Sequence[Event]) -> str:

@@ -17,9 +17,9 @@ from nccl_forensics.figures import bundle, themes
 from nccl_forensics.presentation import Presentation, present
 from nccl_forensics.render import asset, render_html
 
-#: Width of a picture on the first screen, and up to how many ranks it has a square for each,
+#: Width and height of a picture on the first screen, and up to how many ranks it has a square for each,
 #: and up to how many hosts it names them.
-_GLANCE, _GLANCE_RANKS, _STRIPS = 344, 4096, 6
+_GLANCE, _GLANCE_HIGH, _GLANCE_RANKS, _STRIPS = 344, 190, 16_384, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _glances(extras: Extras) -> tuple[Glance, ...]:
         if len(extras.cluster) <= _STRIPS:
             drawn = cluster.strips(extras.cluster, said, _GLANCE)
         else:
-            drawn = cluster.dense(extras.cluster, said, _GLANCE, titles=False, names=False)
+            drawn = cluster.mosaic(extras.cluster, said, _GLANCE - 8, _GLANCE_HIGH)
         out.append(Glance(f"{ranks:,} {'rank' if ranks == 1 else 'ranks'} by host", said, drawn, "cluster"))
     return tuple(out)
 

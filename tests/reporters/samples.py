@@ -12,12 +12,16 @@ from nccl_forensics.extras import (
     Extras,
     GroupTimeline,
     Host,
+    HostNics,
+    LinkMatrix,
     Process,
+    Ring,
     Seat,
     Setting,
     StackClass,
     TimelineRow,
     TransportRow,
+    TreeShape,
     Wait,
 )
 
@@ -231,8 +235,10 @@ def hang() -> Sample:
         path = "fr/fr_trace_rank_3.json" if skips else "fr/fr_trace_rank_0.json"
         done = tuple(Cell(ops[n], "completed", path, None, f"entries[{c}]") for n, c in enumerate(columns[:2]))
         if skips:
-            return (*done, Cell("broadcast", "diverged", path, None, "entries[18]"), Cell("", "missing"), Cell("", "unknown"))
-        return (*done, Cell("all_reduce", "waiting", path, None, "entries[18]"), Cell("", "missing"), Cell("", "unknown"))
+            here = Cell("broadcast", "diverged", path, None, "entries[18]", "sync_control (train_loop.py:55)")
+            return (*done, here, Cell("", "missing"), Cell("", "unknown"))
+        here = Cell("all_reduce", "waiting", path, None, "entries[18]", "log_metrics (train_loop.py:49)")
+        return (*done, here, Cell("", "missing"), Cell("", "unknown"))
 
     timeline = GroupTimeline(
         "0",
@@ -256,7 +262,21 @@ def hang() -> Sample:
         Event("communicator ready, 24 channels", "2026-03-14T09:58:19.410Z", 0, "trn-a", "logs/rank0.stderr.log", 96, "init"),
         Event("loss is nan at step 4, metrics not reduced", "2026-03-14T10:03:57.902Z", 3, "trn-a", "logs/rank3.stderr.log", 214, "log"),
         Event("enters broadcast #18 while the others enter all_reduce #18", None, 3, "trn-a", None, None, "divergence"),
-        Event("watchdog timeout after 600 s", "2026-03-14T10:13:58.120Z", 0, "trn-a", "logs/rank0.stderr.log", 391, "timeout"),
+        Event(
+            "watchdog timeout after 600 s",
+            "2026-03-14T10:13:58.120Z",
+            None,
+            None,
+            "logs/rank0.stderr.log",
+            391,
+            "timeout",
+            "watchdog",
+            peers,
+            ("trn-a", "trn-b"),
+            7,
+            "2026-03-14T10:13:59.300Z",
+            True,
+        ),
         Event("SIGABRT, job ends", "2026-03-14T10:14:02.000Z", None, None, "logs/torchrun.log", 41, "exit"),
     )
     extras = Extras(
@@ -273,6 +293,15 @@ def hang() -> Sample:
             TransportRow("trn-a", "trn-b", "NET/IB", "mlx5_0", True, 24, 8),
         ),
         channels=(ChannelCount("0x5c1d7e02aa10 (default_pg)", 8, 24, 32, 0),),
+        matrices=(
+            LinkMatrix(
+                "Connections between GPUs as NCCL made them", ("trn-b",), ("0", "1", "2", "3"),
+                tuple(tuple("" if a == b else "SHM" for b in range(4)) for a in range(4)), "logs/nccl.trn-b.rank4.log", 88,
+            ),
+        ),
+        rings=(Ring((0, 1, 2), (0, 1, 2, 3, 4, 5, 6, 7), ("trn-a", "trn-b"), "logs/rank0.stderr.log", 90),),
+        trees=(TreeShape((0, 1, 2), 0, 3, 2, 8, "logs/rank0.stderr.log", 91),),
+        nics=(HostNics(("trn-a", "trn-b"), ("mlx5_0", "mlx5_1"), ("mlx5_0",), 400.0, "IB", "logs/rank0.stderr.log", 12),),
         settings=(
             Setting("NCCL_P2P_DISABLE", (("1", "4-7"), ("not set", "0-3")), True),
             Setting("NCCL_DEBUG", (("INFO", "0-7"),)),
@@ -497,7 +526,7 @@ def hostile() -> Sample:
             GroupTimeline(
                 NASTY,
                 t.columns,
-                tuple(TimelineRow(r.ranks, tuple(Cell(NASTY, c.state, NASTY, 3) for c in r.cells), NASTY) for r in t.rows),
+                tuple(TimelineRow(r.ranks, tuple(Cell(NASTY, c.state, NASTY, 3, None, NASTY) for c in r.cells), NASTY) for r in t.rows),
                 NASTY,
                 NASTY,
                 t.size,
@@ -511,7 +540,15 @@ def hostile() -> Sample:
         transports=(TransportRow(NASTY, NASTY, NASTY, NASTY, True, 1, 1),),
         channels=(ChannelCount(NASTY, 1, 1, 1, 1),),
         settings=(Setting(NASTY, ((NASTY, NASTY), (NASTY, NASTY)), True),),
-        events=(Event(NASTY, NASTY, 1, NASTY, NASTY, 1, NASTY),),
+        matrices=(LinkMatrix(NASTY, (NASTY, NASTY), (NASTY, NASTY), (("", NASTY), (NASTY, "")), NASTY, 1),),
+        rings=(Ring((0,), (0, 1), (NASTY, NASTY), NASTY, 1),),
+        trees=(TreeShape((0,), 0, 1, 1, 2, NASTY, 1),),
+        nics=(HostNics((NASTY,), (NASTY,), (NASTY,), 1.0, NASTY, NASTY, 1),),
+        events=(
+            Event(NASTY, NASTY, 1, NASTY, NASTY, 1, NASTY),
+            Event(NASTY, "2026-03-14T10:13:58.120Z", 1, NASTY, NASTY, 1, NASTY, NASTY, (1, 2), (NASTY, NASTY), 2, NASTY),
+            Event(NASTY, "2026-03-14T10:13:59.120Z", 1, NASTY, NASTY, 2, NASTY, NASTY),
+        ),
         processes=(Process(1, "ok", 1, NASTY, 1, NASTY, NASTY, NASTY, NASTY),),
         contexts={("collective-skipped.1", 0): ((1, NASTY, True), (2, NASTY, False))},
     )
