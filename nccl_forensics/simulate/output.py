@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nccl_forensics.simulate.case import Case
+from nccl_forensics.simulate.clusters import Host
 from nccl_forensics.simulate.noise import mix, share
 from nccl_forensics.simulate.world import World
+from nccl_forensics.simulate.writers import host as host_tools
 from nccl_forensics.simulate.writers import launcher, nccl, recorder, stacks, torch_log
 
 
@@ -76,8 +78,35 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool) -> None
         ranks = world.host_ranks(machine.index)
         if kept.launcher and any(world.processes[r].started for r in ranks) and (full or any(detailed(world, r, full) for r in ranks)):
             folder.put(f"logs/{machine.name}/torchrun.log", launcher.text(world, machine.index))
+        if machine.alive and (full or len(world.hosts) <= 64 or machine.index % 16 == 0 or machine.events or _odd(world, machine.index)):
+            _host_files(case, world, machine, folder)
     if kept.scheduler:
         folder.put(f"slurm-{world.job}.out", launcher.slurm(world))
+
+
+def _odd(world: World, host: int) -> bool:
+    """Whether a rank of this host ended by itself: whoever gathers evidence looks there."""
+    return any(world.processes[r].ending.by == "self" and world.processes[r].ending.how != "running" for r in world.host_ranks(host))
+
+
+def _host_files(case: Case, world: World, machine: Host, folder: Folder) -> None:
+    kept, base = case.gathered, f"hosts/{machine.name}"
+    if kept.kernel:
+        folder.put(f"{base}/dmesg.txt", host_tools.kernel(world, machine))
+    if kept.gpus:
+        folder.put(f"{base}/nvidia-smi-q.txt", host_tools.nvidia_smi(world, machine))
+        if machine.platform.nvlinks:
+            folder.put(f"{base}/nvidia-smi-nvlink-s.txt", host_tools.nvlink(machine))
+            if machine.platform.architecture != "Blackwell":
+                folder.put(f"{base}/nvidia-smi-nvlink-e.txt", host_tools.nvlink_errors(machine))
+    if kept.fabric and machine.platform.network in ("ib", "roce"):
+        folder.put(f"{base}/ibstat.txt", host_tools.ibstat(machine))
+        for when in ("before", "after"):
+            folder.put(f"{base}/ib-counters-{when}.txt", host_tools.counters(machine, machine.nics, when))
+    if kept.network:
+        folder.put(f"{base}/ip-addr.txt", host_tools.addresses(world, machine))
+        folder.put(f"{base}/ulimit-a.txt", host_tools.limits(machine))
+        folder.put(f"{base}/df-shm.txt", host_tools.shared_memory(machine))
 
 
 def write_truth(case: Case, world: World, scenario: str, path: Path) -> None:

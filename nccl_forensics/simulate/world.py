@@ -70,6 +70,8 @@ class Process:
     #: Keys of the communicators that came to life; those that were at least begun are in ``opened``.
     ready: set[str] = field(default_factory=set)
     opened: set[str] = field(default_factory=set)
+    #: The first connections failed: nothing after them was printed.
+    unconnected: bool = False
 
 
 @dataclass(slots=True)

@@ -302,6 +302,8 @@ def _after_shape(w: Log, comm: Comm, rank: int, number: int, said: str, boot: fl
     lazy = v >= (2, 22, 3)
     if not lazy:
         yield from _connections(w, comm, rank, 0, number)
+        if process.unconnected:
+            return
     nvls = 16 if world.platform.multicast and process.settings.get("NCCL_NVLS_ENABLE") != "0" and len(comm.members) > 2 else 0
     collnet = count if v >= (2, 27) else 0
     p2p = count if total > 1 else max(count, 16)
@@ -355,6 +357,8 @@ def _connections(w: Log, comm: Comm, rank: int, thread: int, number: int) -> Ite
             received.append(f"Channel {channel:02d}/0 : {label(before)} -> {label(place)} [receive] via {text}")
     for text in (*near, *received, *sent):
         yield w.info(text, thread)
+    if w.process.unconnected:
+        return
     if v >= (2, 24, 3):
         host = w.process.host
         gdr = int(fabric.parts(world, comm) == 1 or (fabric.transport_name(host) != "Socket" and host.peer_memory))
