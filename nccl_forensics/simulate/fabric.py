@@ -195,7 +195,7 @@ def direct(host: Host) -> bool:
     return host.direct_peers and host.settings.get("NCCL_P2P_DISABLE") != "1" and host.settings.get("NCCL_P2P_LEVEL") != "LOC"
 
 
-def via(world: World, comm: Comm, a: int, b: int, version: tuple[int, ...], sending: bool) -> tuple[bool, str]:
+def via(world: World, comm: Comm, a: int, b: int, version: tuple[int, ...]) -> tuple[bool, str]:
     """(over the network, text behind ``via``) of a connection between two places, as the rank ``a`` prints it."""
     ranks = comm.members
     host = world.processes[ranks[a]].host

@@ -119,7 +119,7 @@ def _setting_out(w: Log) -> Iterator[str]:
     if v >= (2, 22, 3) or w.process.rank == 0:
         yield w.info(f"NCCL version {w.process.release}+cuda{w.cuda}")
     if v >= (2, 29, 2):
-        yield w.info("NCCL git version master 3619159")
+        yield w.info("NCCL git version unknown unknown")
     yield from _network(w)
 
 
@@ -227,6 +227,13 @@ def _communicator(w: Log, comm: Comm, rank: int, number: int) -> Iterator[str]:
     if settings.get("NCCL_NVLS_ENABLE") != "0":
         suffix = " (NVLS_NCHANNELS 16)" if (2, 27, 3) <= v < (2, 30) and multicast else ""
         yield w.info(f"NVLS multicast support is {'' if multicast else 'not '}available on dev {w.device}{suffix}")
+    if v >= (2, 30, 3):
+        nets, place = len(fabric.usable_nics(host)) or 1, comm.members.index(rank)
+        yield w.info(f"Rank {place}: {nets} Net devices")
+        yield w.info(f"Rank {place}: 0 CollNet devices")
+        if place == 0:
+            yield w.info(f"Local Net device counts across ranks: min {nets} max {nets}")
+            yield w.info("Local CollNet device counts across ranks: min 0 max 0")
     yield from _shape(w, comm, rank, number, multicast)
     yield from _after_shape(w, comm, rank, number, said, boot)
 
@@ -244,7 +251,7 @@ def _shape(w: Log, comm: Comm, rank: int, number: int, multicast: bool) -> Itera
         )
     if v >= (2, 30, 3) and multicast:
         yield w.info(f"NVLS tuning: nChannels {count} chunkSize 131072 treeMaxChunkSize 131072")
-    if v >= (2, 19) and multicast and 1 < total <= 20 and comm.members.step == 1:
+    if v >= (2, 19) and multicast and 1 < total <= 20 and where.number == 0 and len(where.places) > 2:
         heads = len(where.places)
         for head in range(heads):
             shown = "".join(f"{fabric.part(world, comm, n).places[head]:3d}" for n in range(total))
@@ -286,11 +293,11 @@ def _after_shape(w: Log, comm: Comm, rank: int, number: int, said: str, boot: fl
     total, count = fabric.parts(world, comm), fabric.channels(world, comm)
     place = comm.members.index(rank)
     all_direct = fabric.direct(process.host)
-    if v >= (2, 30):
+    if v >= (2, 30) and total > 1:
         yield w.info(f"Tuning P2P operations with maxP2pPeers = {len(comm.members)}")
     if v >= (2, 27):
         yield w.info("PROFILER/Plugin: Could not find: libnccl-profiler.so" + (". " if v < (2, 28) else ""))
-    if place == 0 and v >= (2, 24, 3):
+    if (place == 0 or v >= (2, 30)) and v >= (2, 24, 3):
         if v < (2, 27):
             yield w.info(f"Check P2P Type intraNodeP2pSupport {int(all_direct)} directMode 0")
         else:
@@ -301,13 +308,13 @@ def _after_shape(w: Log, comm: Comm, rank: int, number: int, said: str, boot: fl
         yield w.info(f"[Proxy Service UDS] Device {w.device} CPU core {number * 5 + w.device}", 41 + 2 * number)
     lazy = v >= (2, 22, 3)
     if not lazy:
-        yield from _connections(w, comm, rank, 0, number)
+        yield from _connections(w, comm, rank, 0)
         if process.unconnected:
             return
     nvls = 16 if world.platform.multicast and process.settings.get("NCCL_NVLS_ENABLE") != "0" and len(comm.members) > 2 else 0
     collnet = count if v >= (2, 27) else 0
     p2p = count if total > 1 else max(count, 16)
-    per_peer = 2 if total > 1 else p2p
+    per_peer = (4 if v >= (2, 30) else 2) if total > 1 else p2p
     yield w.info(f"threadThresholds 8/8/64 | {8 * len(comm.members)}/8/64 | 512 | 512")
     middle = f"{collnet} collnet channels, " if v >= (2, 20, 3) else ""
     yield w.info(f"{count} coll channels, {middle}{nvls} nvls channels, {p2p} p2p channels, {per_peer} p2p channels per peer")
@@ -328,58 +335,109 @@ def _after_shape(w: Log, comm: Comm, rank: int, number: int, said: str, boot: fl
             f"Init timings - ncclCommInitRankConfig: rank {place} nranks {len(comm.members)} total {spent:.2f} (kernels {kernels:.2f}, "
             f"alloc 0.01, bootstrap {boot:.2f}, allgathers 0.02, topo 0.25, graphs {graphs:.2f}, connections 0.03, rest {rest:.2f})"
         )
+    if v >= (2, 28, 3) and number == 0:
+        yield w.info("Symmetric VA size=80GB")
     if lazy:
-        yield from _connections(w, comm, rank, 50 + number, number)
+        yield from _connections(w, comm, rank, 50 + 6 * number)
 
 
-def _connections(w: Log, comm: Comm, rank: int, thread: int, number: int) -> Iterator[str]:
-    world, v = w.world, w.version
-    place, count = comm.members.index(rank), fabric.channels(world, comm)
-    near: list[str] = []
-    received: list[str] = []
-    sent: list[str] = []
-
-    def label(at: int) -> str:
-        return f"{at}[{world.processes[comm.members[at]].gpu.index}]"
-
-    pxn = 0
+def _connections(w: Log, comm: Comm, rank: int, thread: int) -> Iterator[str]:
+    """Connections of the rings, then those of the trees and of NVLink SHARP that the rings have not made already."""
+    v, total = w.version, fabric.parts(w.world, comm)
+    made: set[tuple[int, int, int]] = set()
+    place, count = comm.members.index(rank), fabric.channels(w.world, comm)
+    ring = []
     for channel in range(count):
-        before, after = fabric.neighbours(world, comm, rank, channel)
-        away, text = fabric.via(world, comm, place, after, v, True)
-        if away:
-            sent.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(after)} [send] via {text}")
-        elif text.startswith("SHM"):
-            near.append(f"Channel {channel:02d} : {label(place)} -> {label(after)} via {text}")
-        else:
-            near.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(after)} via {text}")
-        away, text = fabric.via(world, comm, place, before, v, False)
-        if away:
-            received.append(f"Channel {channel:02d}/0 : {label(before)} -> {label(place)} [receive] via {text}")
-    for text in (*near, *received, *sent):
-        yield w.info(text, thread)
+        before, after = fabric.neighbours(w.world, comm, rank, channel)
+        ring.append((channel, before, after))
+    yield from _pairs(w, comm, place, [(c, b) for c, b, _ in ring], [(c, a) for c, _, a in ring], thread, made)
     if w.process.unconnected:
         return
     if v >= (2, 24, 3):
         host = w.process.host
-        gdr = int(fabric.parts(world, comm) == 1 or (fabric.transport_name(host) != "Socket" and host.peer_memory))
-        yield w.info(f"Connected all rings, use ring PXN {pxn} GDR {gdr}", thread)
+        gdr = int(total == 1 or (fabric.transport_name(host) != "Socket" and host.peer_memory))
+        yield w.info(f"Connected all rings, use ring PXN 0 GDR {gdr}", thread)
     else:
         yield w.info("Connected all rings", thread)
-        yield w.info("Connected all trees", thread)
-    multicast = w.process.host.platform.multicast and w.process.settings.get("NCCL_NVLS_ENABLE") != "0"
-    if multicast and len(comm.members) > 2 and comm.members.step == 1:
-        where = fabric.part_of(world, comm, rank)
-        heads = len(where.places)
-        extra = f"nvlsRanks {heads} " if v >= (2, 27) else ""
-        size = 33554432 if v >= (2, 26) else 100663296
-        memory = "" if v >= (2, 26) else "memSize 2097152 "
-        yield w.info(
-            f"NVLS comm {world.pointer(rank, comm.key):#x} headRank {where.places.index(place)} nHeads {heads} {extra}buffSize 1048576 "
-            f"{memory}nvlsPerRankSize {size} nvlsTotalSize {size * heads}",
-            thread + 2 if thread else 0,
-        )
-        if fabric.parts(world, comm) > 1 or v < (2, 22):
-            yield w.info("Connected NVLS tree", thread + 2 if thread else 0)
+    if v < (2, 22, 3):
+        yield from _tree(w, comm, rank, thread, made)
+        yield from _multicast(w, comm, rank, thread, made)
+        return
+    yield from _multicast(w, comm, rank, thread + 2, made)
+    if total > 1 and comm.role == "world":
+        yield from _tree(w, comm, rank, thread + 4, made)
+
+
+def _pairs(
+    w: Log,
+    comm: Comm,
+    place: int,
+    before: list[tuple[int, int]],
+    after: list[tuple[int, int]],
+    thread: int,
+    made: set[tuple[int, int, int]],
+) -> Iterator[str]:
+    """Lines of the connections to these (channel, place): senders print direct ones, both ends those over the network."""
+    world, v = w.world, w.version
+
+    def label(at: int) -> str:
+        return f"{at}[{world.processes[comm.members[at]].gpu.index}]"
+
+    near: list[str] = []
+    far: list[str] = []
+    for channel, peer in before:
+        away, text = fabric.via(world, comm, place, peer, v)
+        if away and (channel, peer, place) not in made:
+            far.append(f"Channel {channel:02d}/0 : {label(peer)} -> {label(place)} [receive] via {text}")
+        made.add((channel, peer, place))
+    for channel, peer in after:
+        if (channel, place, peer) in made:
+            continue
+        made.add((channel, place, peer))
+        away, text = fabric.via(world, comm, place, peer, v)
+        if away:
+            far.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(peer)} [send] via {text}")
+        elif text.startswith("SHM"):
+            near.append(f"Channel {channel:02d} : {label(place)} -> {label(peer)} via {text}")
+        else:
+            near.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(peer)} via {text}")
+    for text in (*near, *far):
+        yield w.info(text, thread)
+
+
+def _tree(w: Log, comm: Comm, rank: int, thread: int, made: set[tuple[int, int, int]]) -> Iterator[str]:
+    peers = []
+    for channel in range(fabric.channels(w.world, comm)):
+        down, up = fabric.tree(w.world, comm, rank, channel)
+        peers += [(channel, p) for p in (*down, up) if p >= 0]
+    yield from _pairs(w, comm, comm.members.index(rank), peers, peers, thread, made)
+    yield w.info("Connected all trees", thread)
+
+
+def _multicast(w: Log, comm: Comm, rank: int, thread: int, made: set[tuple[int, int, int]]) -> Iterator[str]:
+    world, v = w.world, w.version
+    on = w.process.host.platform.multicast and w.process.settings.get("NCCL_NVLS_ENABLE") != "0"
+    where, total = fabric.part_of(world, comm, rank), fabric.parts(world, comm)
+    if not on or len(where.places) < 3:
+        return
+    place, heads = comm.members.index(rank), len(where.places)
+    mine = where.places.index(place)
+    extra = f"nvlsRanks {heads} " if v >= (2, 27) else ""
+    size = 33554432 if v >= (2, 26) else 100663296
+    memory = "" if v >= (2, 26) else "memSize 2097152 "
+    yield w.info(
+        f"NVLS comm {world.pointer(rank, comm.key):#x} headRank {mine} nHeads {heads} {extra}buffSize 1048576 "
+        f"{memory}nvlsPerRankSize {size} nvlsTotalSize {size * heads}",
+        thread,
+    )
+    if total == 1:
+        return
+    number = where.number
+    hosts = [n for n in (2 * number + 1, 2 * number + 2) if n < total] + ([(number - 1) // 2] if number else [])
+    there = [fabric.part(world, comm, n).places for n in hosts]
+    peers = [(c, p[mine]) for c in range(fabric.channels(world, comm)) for p in there if mine < len(p)]
+    yield from _pairs(w, comm, place, peers, peers, thread, made)
+    yield w.info("Connected NVLS tree", thread)
 
 
 def _operations(w: Log, rank: int) -> Iterator[str]:
