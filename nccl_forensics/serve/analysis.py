@@ -172,7 +172,7 @@ class Analyses:
         """End the child when it and its readers hold more than they may; true then."""
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-            if await anyio.to_thread.run_sync(child.memory_bytes) > self.settings.analysis_bytes:
+            if await anyio.to_thread.run_sync(child.exceeds, self.settings.analysis_bytes):
                 await child.end()
                 return True
 

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import nccl_forensics
 from nccl_forensics.serve.settings import TOKEN_VARIABLE
+from nccl_forensics.serve.worker import BACKSTOP
 
 _LONGEST_LINE = 1 << 20
 _LAST_WORDS = 8192
+#: Share of its backstop at which a process counts as having met it.
+_NEAR = 0.95
 
 
 class Child:
@@ -71,15 +74,21 @@ class Child:
         while piece := await self._process.stderr.read(4096):
             self.last_words = (self.last_words + piece)[-_LAST_WORDS:]
 
-    def memory_bytes(self) -> int:
-        """Memory of its own that it and its readers hold together; 0 where the system does not say."""
+    def exceeds(self, memory_bytes: int) -> bool:
+        """Whether it and its readers together hold more memory of their own than that, or one of them is about to meet its backstop.
+
+        False where the system does not say.
+        """
         total = 0
         for entry in os.scandir("/proc") if os.path.isdir("/proc") else ():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     if _group_of(entry.name) == self._process.pid:
-                        total += _anonymous_bytes(entry.name)
-        return total
+                        held, mapped = _private_bytes(entry.name)
+                        if mapped > _NEAR * BACKSTOP * memory_bytes:
+                            return True
+                        total += held
+        return total > memory_bytes
 
     async def end(self) -> int:
         """End it and all that it started; returns its exit code (negative: a signal)."""
@@ -104,8 +113,9 @@ def _group_of(pid: str) -> int:
     return int(stat[stat.rindex(")") + 1 :].split()[2])
 
 
-def _anonymous_bytes(pid: str) -> int:
-    for row in Path("/proc", pid, "status").read_text(encoding="utf-8", errors="replace").splitlines():
-        if row.startswith("RssAnon:"):
-            return int(row.split()[1]) << 10
-    return 0
+def _private_bytes(pid: str) -> tuple[int, int]:
+    """Private memory that a process has touched, and that it has mapped (what its limit counts)."""
+    rows = dict(
+        row.split(":", 1) for row in Path("/proc", pid, "status").read_text(encoding="utf-8", errors="replace").splitlines() if ":" in row
+    )
+    return tuple(int(rows[name].split()[0]) << 10 if name in rows else 0 for name in ("RssAnon", "VmData"))  # type: ignore[return-value]

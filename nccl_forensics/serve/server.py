@@ -17,7 +17,7 @@ from nccl_forensics.serve.folders import Folders
 from nccl_forensics.serve.service import Service, open_service
 from nccl_forensics.serve.settings import Settings, is_loopback
 
-_REQUEST_SECONDS = 30
+_REQUEST_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 8
 _CONNECTIONS = 2000
 _HEADER_BYTES = 32 << 10
@@ -26,13 +26,15 @@ _HEADER_BYTES = 32 << 10
 class Protocol(H11Protocol):
     """HTTP that closes connections on which no complete request arrives in time, whether a byte trickles in or none."""
 
+    #: How long a connection may be without a complete request.
+    seconds: float = _REQUEST_SECONDS
     _seen: object = None
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the watch."""
         super().connection_made(transport)
-        self._watch = self.loop.call_later(_REQUEST_SECONDS, self._look)
+        self._watch = self.loop.call_later(self.seconds, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the watch."""
@@ -47,7 +49,7 @@ class Protocol(H11Protocol):
             return
         # The request that was answered last: if it still is at the next look, nothing has come since.
         self._seen = self.cycle if idle else self
-        self._watch = self.loop.call_later(_REQUEST_SECONDS, self._look)
+        self._watch = self.loop.call_later(self.seconds, self._look)
 
 
 class Server(uvicorn.Server):
@@ -103,7 +105,7 @@ def serve(settings: Settings, host: str, port: int, *, insecure: bool, announce:
         service = open_service(settings)
         config = uvicorn.Config(
             make_app(service),
-            http=Protocol,
+            http=type("PatientProtocol", (Protocol,), {"seconds": min(_REQUEST_SECONDS, settings.idle_seconds)}),
             ws="none",
             lifespan="on",
             log_config=None,

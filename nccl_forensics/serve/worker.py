@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 _SECONDS_BETWEEN = 0.1
+#: The limit of one process is so many times what the analysis may hold in all.
+BACKSTOP = 2
 
 
 def main() -> None:
@@ -48,7 +50,11 @@ def _die_with_the_service() -> None:
 
 
 def _bound(memory_bytes: int) -> None:
-    """A limit for this process, politeness towards the web process, and the first place when the system runs out of memory."""
+    """A backstop for memory, politeness towards the web process, and the first place when the system itself runs out of memory.
+
+    The service ends this process when it and its readers hold too much. Until it looks, this limit holds; it stands above the bound
+    because libraries that get no memory may wait for ever instead of failing.
+    """
     with contextlib.suppress(AttributeError, OSError):
         os.nice(10)
     with contextlib.suppress(OSError):
@@ -56,7 +62,7 @@ def _bound(memory_bytes: int) -> None:
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        resource.setrlimit(resource.RLIMIT_DATA, (BACKSTOP * memory_bytes, BACKSTOP * memory_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
