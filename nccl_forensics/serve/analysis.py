@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio.to_thread
 
@@ -157,10 +157,12 @@ class Analyses:
             with anyio.CancelScope(shield=True):
                 await child.end()
                 watching.cancel()
-                exceeded = (await asyncio.gather(watching, return_exceptions=True))[0] is True
+                await asyncio.gather(watching, return_exceptions=True)
                 await listening
             self._running.pop(identifier, None)
-        return self._ending(answer, code, exceeded, child.last_words)
+        ending = self._ending(answer, code, child)
+        # Where the evidence lies on this server is nobody's business; its names are.
+        return replace(ending, error=ending.error.replace(f"{evidence}/", "").replace(str(evidence), incident.title))
 
     async def _still_wanted(self, identifier: str) -> bool:
         """Whether nobody cancelled or deleted the incident while its process was started."""
@@ -168,19 +170,20 @@ class Analyses:
             return (await anyio.to_thread.run_sync(self.incidents.get, identifier)).status == "running"
         return False
 
-    async def _watch(self, child: Child) -> bool:
-        """End the child when it and its readers hold more than they may; true then."""
+    async def _watch(self, child: Child) -> None:
+        """End the child when it and its readers hold more than they may."""
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
             if await anyio.to_thread.run_sync(child.exceeds, self.settings.analysis_bytes):
+                child.exceeded = True
                 await child.end()
-                return True
+                return
 
-    def _ending(self, answer: dict[str, object], exit_code: int, exceeded: bool, last_words: bytes) -> Ending:
+    def _ending(self, answer: dict[str, object], exit_code: int, child: Child) -> Ending:
         if answer.get("ended") == "done":
             return Ending(None)
         code, error = answer.get("code"), str(answer.get("error") or "")
-        if exceeded or code == "memory" or (not answer and any(sign in last_words for sign in _OUT_OF_MEMORY)):
+        if child.exceeded or code == "memory" or (not answer and any(sign in child.last_words for sign in _OUT_OF_MEMORY)):
             return Ending(
                 "memory", f"the analysis needed more than {self.settings.analysis_bytes / GIB:,.1f} GiB of memory and was stopped"
             )
@@ -188,7 +191,7 @@ class Analyses:
             return Ending("no-space", error or "the server's disk is full")
         if code in ("unusable", "limit"):
             return Ending(str(code), error)
-        LOG.error("an analysis failed (exit code %s): %s\n%s", exit_code, error, last_words.decode("utf-8", "replace"))
+        LOG.error("an analysis failed (exit code %s): %s\n%s", exit_code, error, child.last_words.decode("utf-8", "replace"))
         return Ending("defect", error or f"the analysis process ended without an answer (exit code {exit_code})")
 
     def _progress(self, identifier: str, stage: str, done: int, total: int) -> None:

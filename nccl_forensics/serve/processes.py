@@ -22,11 +22,12 @@ _NEAR = 0.95
 
 
 class Child:
-    """A worker under way. ``last_words`` is the end of what it wrote to standard error."""
+    """A worker under way. ``last_words`` is the end of what it wrote to standard error; ``exceeded`` says that it was ended for its memory."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.last_words = b""
+        self.exceeded = False
 
     @classmethod
     async def start(cls, job: Mapping[str, object], scratch: Path) -> Child:

@@ -71,6 +71,7 @@
     var bar = one("[data-bar]", within);
     one("[data-stage]", within).textContent = STAGES[progress.stage] || progress.stage;
     one("[data-count]", within).textContent = progress.total ? progress.done + " of " + progress.total + " sources" : "";
+    bar.hidden = progress.stage === "waiting";
     if (progress.total) { bar.max = progress.total; bar.value = progress.done; } else { bar.removeAttribute("value"); }
     var order = all(".stages li");
     var now = order.findIndex(function (item) { return item.dataset.step === (progress.stage === "starting" ? "unpacking" : progress.stage); });

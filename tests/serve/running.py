@@ -47,6 +47,8 @@ class Running:
         found = re.search(r"at (http://\S+)/$", self.process.stdout.readline().strip())
         if found is None:
             self.process.wait(_READY_SECONDS)
+            self.process.stdout.close()
+            self.log.close()
             raise AssertionError(f"it did not start: {(self.data.parent / f'{self.data.name}.log').read_text()}")
         self.url = found[1]
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}

@@ -31,7 +31,13 @@ def done(service: Running) -> str:
 def test_an_upload_becomes_a_report_with_a_verdict(service: Running, done: str) -> None:
     state = service.client.get(f"/api/incidents/{done}").json()
     assert {"id", "title", "status", "progress", "error", "verdict"} <= set(state)
-    assert (state["title"], state["job"], state["status"], state["error"], state["progress"]) == ("step 4200 hang", "llm-70b", "done", None, None)
+    assert (state["title"], state["job"], state["status"], state["error"], state["progress"]) == (
+        "step 4200 hang",
+        "llm-70b",
+        "done",
+        None,
+        None,
+    )
     assert state["verdict"]["cause"] == "collective-skipped"
     report = service.client.get(f"/api/incidents/{done}/report.json")
     schema = orjson.loads(files("nccl_forensics").joinpath("report.schema.json").read_bytes())
@@ -87,10 +93,30 @@ def test_what_cannot_be_used_fails_with_the_reason_and_keeps_its_evidence(servic
     [
         (b"", "multipart/form-data; boundary=x", 400, "bad-form"),
         (b"--x\r\nnot a header\r\n\r\n", "multipart/form-data; boundary=x", 400, "bad-form"),
-        (b'--x\r\nContent-Disposition: form-data; name="title"\r\n\r\nhello\r\n--x--\r\n', "multipart/form-data; boundary=x", 400, "no-file"),
-        (b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n\r\n--x--\r\n', "multipart/form-data; boundary=x", 400, "empty"),
-        (b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nabc', "multipart/form-data; boundary=x", 400, "bad-form"),
-        (b'--x\r\nContent-Disposition: form-data; name="evil"; filename="a"\r\n\r\nabc\r\n--x--\r\n', "multipart/form-data; boundary=x", 400, "bad-form"),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="title"\r\n\r\nhello\r\n--x--\r\n',
+            "multipart/form-data; boundary=x",
+            400,
+            "no-file",
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n\r\n--x--\r\n',
+            "multipart/form-data; boundary=x",
+            400,
+            "empty",
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nabc',
+            "multipart/form-data; boundary=x",
+            400,
+            "bad-form",
+        ),
+        (
+            b'--x\r\nContent-Disposition: form-data; name="evil"; filename="a"\r\n\r\nabc\r\n--x--\r\n',
+            "multipart/form-data; boundary=x",
+            400,
+            "bad-form",
+        ),
         (b"{}", "application/json", 415, "not-multipart"),
         (b"", "multipart/form-data", 415, "not-multipart"),
     ],
@@ -140,7 +166,15 @@ def test_an_upload_that_is_given_up_leaves_nothing(service: Running) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"files": []}, {"files": "x"}, {"files": [{"name": "x"}]}, {"files": [{"name": "x", "bytes": -1}]}, {"files": [{"name": 3, "bytes": 1}]}, []],
+    [
+        {},
+        {"files": []},
+        {"files": "x"},
+        {"files": [{"name": "x"}]},
+        {"files": [{"name": "x", "bytes": -1}]},
+        {"files": [{"name": 3, "bytes": 1}]},
+        [],
+    ],
 )
 def test_an_upload_is_announced_with_names_and_sizes(service: Running, body: object) -> None:
     assert service.client.post("/api/uploads", json=body).status_code == 422
@@ -148,14 +182,11 @@ def test_an_upload_is_announced_with_names_and_sizes(service: Running, body: obj
 
 def test_events_follow_an_incident_to_its_end(service: Running) -> None:
     identifier = service.upload(("incident.tar.gz", tarball()))
-    states: list[dict[str, object]] = []
     with service.client.stream("GET", f"/api/incidents/{identifier}/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        for row in answer.iter_lines():
-            if row.startswith("data: "):
-                states.append(orjson.loads(row[6:]))
+        states = [orjson.loads(row[6:]) for row in answer.iter_lines() if row.startswith("data: ")]
     assert states[-1]["status"] == "done"
-    stages = [s["progress"]["stage"] for s in states if s["progress"]]  # type: ignore[index]
+    stages = [s["progress"]["stage"] for s in states if s["progress"]]
     order = ["waiting", "starting", "unpacking", "reading", "judging", "writing"]
     assert stages == sorted(stages, key=order.index)
     assert {"reading", "writing"} & set(stages)
@@ -215,9 +246,21 @@ def test_incidents_are_found_by_cause_host_rank_job_and_text(service: Running, d
     def total(**query: str) -> list[str]:
         return [i["id"] for i in service.client.get("/api/incidents", params=query).json()["incidents"]]
 
-    for query in ({"cause": "collective-skipped"}, {"rank": "3", "culprit": "true"}, {"job": "LLM-70"}, {"q": "log_metr"}, {"host": "localhost"}):
+    for query in (
+        {"cause": "collective-skipped"},
+        {"rank": "3", "culprit": "true"},
+        {"job": "LLM-70"},
+        {"q": "log_metr"},
+        {"host": "localhost"},
+    ):
         assert done in total(**query), query
-    for query in ({"cause": "rank-died"}, {"rank": "7", "culprit": "true"}, {"job": "other"}, {"q": "no such words"}, {"until": "2001-01-01"}):
+    for query in (
+        {"cause": "rank-died"},
+        {"rank": "7", "culprit": "true"},
+        {"job": "other"},
+        {"q": "no such words"},
+        {"until": "2001-01-01"},
+    ):
         assert done not in total(**query), query
     assert service.client.get("/api/incidents", params={"rank": "x"}).status_code == 422
 
@@ -253,7 +296,13 @@ def test_retention_is_set_and_bounded(service: Running) -> None:
 
 
 def test_unknown_things_are_not_found(service: Running) -> None:
-    for path in ("/api/incidents/aaaaaaaaaaaa", "/api/incidents/..%2f..%2fetc", "/api/nothing", "/api/uploads/aaaaaaaaaaaa", "/api/incidents/x/report.json"):
+    for path in (
+        "/api/incidents/aaaaaaaaaaaa",
+        "/api/incidents/..%2f..%2fetc",
+        "/api/nothing",
+        "/api/uploads/aaaaaaaaaaaa",
+        "/api/incidents/x/report.json",
+    ):
         answer = service.client.get(path)
         assert (answer.status_code, answer.json()["code"]) == (404, "not-found"), path
     assert "There is nothing here" in service.client.get("/incidents/aaaaaaaaaaaa").text
