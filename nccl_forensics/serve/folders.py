@@ -172,6 +172,7 @@ class Names:
 
     _files: set[str] = field(default_factory=set)
     _folders: set[str] = field(default_factory=set)
+    _numbers: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str) -> str:
         """A path for one more file."""
@@ -186,10 +187,12 @@ class Names:
         if any(parent in self._files for parent in _parents(folders)):
             folders, base = [], "~".join([*folders, base])
         stem, dot, suffix = base.partition(".")
-        number = 1
-        while (key := "/".join([*folders, base]).lower()) in self._files or key in self._folders:
-            number += 1
+        first = key = "/".join([*folders, base]).lower()
+        while key in self._files or key in self._folders:
+            # Goes on where the last one of this name stopped: ten thousand equal names are no work.
+            self._numbers[first] = number = self._numbers.get(first, 1) + 1
             base = f"{stem}~{number}{dot}{suffix}"
+            key = "/".join([*folders, base]).lower()
         self._files.add(key)
         self._folders.update(_parents(folders))
         return "/".join([*folders, base])

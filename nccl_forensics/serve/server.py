@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -99,6 +100,7 @@ def serve(settings: Settings, host: str, port: int, *, insecure: bool, announce:
     url = f"http://{f'[{shown}]' if ':' in shown else shown}:{real}/"
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     logging.getLogger("nccl_forensics.serve").setLevel(logging.INFO)
+    os.umask(0o077)  # evidence holds what is nobody else's business
     folders = Folders(settings.data)
     folders.make()
     with listening, folders.locked():

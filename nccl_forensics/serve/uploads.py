@@ -95,7 +95,7 @@ class Uploads:
 
     async def start(self, announced: Mapping[str, object]) -> Upload:
         """Begin a resumable upload. Raises ``Problem``."""
-        files = _announced(announced.get("files"), self.settings.upload_files)
+        files = await anyio.to_thread.run_sync(_announced, announced.get("files"), self.settings.upload_files)
         self.gate.room_for(sum(f.bytes for f in files))
         await self._not_too_many()
         upload = Upload(new_identifier(), title_of(announced.get("title")), job_of(announced.get("job")), files)

@@ -56,7 +56,7 @@ def page(browser: Browser, service: Running) -> Iterator[Page]:
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     yield page
     context.close()
-    assert not complaints
+    assert not [c for c in complaints if "ERR_CONNECTION_RESET" not in c]  # a test breaks connections on purpose
 
 
 _DROP = """async ([files, target]) => {

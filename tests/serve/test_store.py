@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import orjson
@@ -179,6 +180,14 @@ def test_names_keep_what_they_tell() -> None:
     assert names.add("NODE3/nccl.rank12.log") == "NODE3/nccl~2.rank12.log"
     assert names.add("node3/nccl.rank12.log/inside") == "node3~nccl.rank12.log~inside"
     assert names.add("///") == "file"
+
+
+def test_many_equal_names_are_no_work() -> None:
+    names = Names()
+    began = time.process_time()
+    made = {names.add("log") for _ in range(20_000)}
+    assert len(made) == 20_000
+    assert time.process_time() - began < 5
 
 
 def test_retention_removes_old_incidents_and_evidence_but_no_pinned_ones(tmp_path: Path) -> None:

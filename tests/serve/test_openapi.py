@@ -1,0 +1,82 @@
+"""The OpenAPI document against the routes and against the answers of a running service; nothing that it allows brings about a server error."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import jsonschema
+import pytest
+
+from nccl_forensics.serve.openapi import document
+from nccl_forensics.serve.routes import ROUTES
+from tests.serve.running import Running, running, tarball
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("serve") / "data") as service:
+        yield service
+
+
+def operations() -> set[tuple[str, str]]:
+    paths = document()["paths"]
+    assert isinstance(paths, dict)
+    return {(method.upper(), path) for path, item in paths.items() for method in item if method != "parameters"}
+
+
+def test_every_call_is_described_and_nothing_else() -> None:
+    routed = {(method, re.sub(r":\w+}", "}", route.path)) for route in ROUTES for method in route.methods or () if method != "HEAD"}
+    assert operations() == routed
+
+
+def test_answers_are_as_described(service: Running) -> None:
+    described = document()
+    components = described["components"]
+
+    def holds(answer: object, name: str) -> None:
+        jsonschema.validate(answer, {"$ref": f"#/components/schemas/{name}", "components": components})
+
+    accepted = service.client.post("/api/incidents", files={"file": ("incident.tar.gz", tarball())}).json()
+    holds(accepted, "Accepted")
+    url = f"/api/incidents/{accepted['id']}"
+    holds(service.client.get(url).json(), "Incident")
+    service.wait(accepted["id"])
+    holds(service.client.get(url).json(), "Incident")
+    holds(service.client.get("/api/incidents").json(), "Incidents")
+    holds(service.client.get("/api/recurring").json(), "Recurring")
+    holds(service.client.get("/api/settings").json(), "Settings")
+    holds(service.client.get("/api/compare", params={"before": accepted["id"], "after": accepted["id"]}).json(), "Comparison")
+    holds(service.client.post("/api/uploads", json={"files": [{"name": "x", "bytes": 3}]}).json(), "Upload")
+    holds(service.client.get("/api/incidents/aaaaaaaaaaaa").json(), "Error")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
+def test_nothing_that_the_document_allows_is_a_server_error(service: Running) -> None:
+    """Made-up calls to every operation; the streams of events are left out, because they do not end."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/api/openapi.json"),
+            *("--checks", "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"),
+            *(
+                "--exclude-path-regex",
+                "events$",
+                "--max-examples",
+                "6",
+                "--seed",
+                "7",
+                "--no-color",
+                "--phases",
+                "examples,coverage,fuzzing",
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert service.client.get("/healthz").status_code == 200
