@@ -44,7 +44,7 @@ import click
 @click.option(
     "--stall-seconds", type=click.IntRange(1, 3600), default=60, show_default=True, help="Let a client go that sends nothing for so long."
 )
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds.")
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds and suppressions.")
 def serve(
     host: str,
     port: int,
@@ -71,6 +71,8 @@ def serve(
     from nccl_forensics.serve.access import local_hosts
     from nccl_forensics.serve.settings import GIB, Settings, default_data, is_loopback, physical_memory, read_token
 
+    if config is not None:
+        load(config)  # a mistake in it is told now, not by every incident
     token = read_token(token_file)
     settings = Settings(
         data=(data or default_data()).resolve(),
@@ -82,7 +84,7 @@ def serve(
         analysis_bytes=analysis_memory_mb << 20 if analysis_memory_mb else physical_memory() * 3 // 4,
         analysis_seconds=analysis_minutes * 60.0,
         idle_seconds=float(stall_seconds),
-        thresholds=load(config).thresholds if config is not None else {},
+        config=config.resolve() if config is not None else None,
     )
 
     def announce(url: str) -> None:

@@ -134,7 +134,7 @@ class Analyses:
             "title": incident.title,
             "output": str(self.folders.partial(identifier)),
             "memory_bytes": self.settings.analysis_bytes,
-            "thresholds": {name: dict(values) for name, values in self.settings.thresholds.items()},
+            "config": str(self.settings.config) if self.settings.config is not None else None,
         }
         child = await Child.start(job, self.folders.scratch(identifier))
         self._running[identifier] = child

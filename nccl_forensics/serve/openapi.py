@@ -85,7 +85,6 @@ _SETTINGS = _object(
         **dict.fromkeys(("incidents", "evidence_bytes", "free_bytes", "reserve_bytes", "upload_bytes", "upload_files"), _COUNT),
     }
 )
-_FINDING: Schema = {"type": "object", "properties": {"fingerprint": {}, "rule": {}, "cause": {}, "severity": {}, "title": {}}}
 _SCHEMAS: dict[str, Schema] = {
     "Error": _object({"error": _TEXT, "code": {**_TEXT, "description": "stable word for scripts"}}),
     "Accepted": _object({"id": _TEXT, "url": {**_TEXT, "description": "permanent link to the incident's page"}}),
@@ -111,14 +110,12 @@ _SCHEMAS: dict[str, Schema] = {
             }
         }
     ),
-    "Comparison": _object(
-        {
-            "before": _ref("Incident"),
-            "after": _ref("Incident"),
-            "facts": {"type": "array", "items": _object({"label": _TEXT, "before": _TEXT, "after": _TEXT, "same": {"type": "boolean"}})},
-            **{name: {"type": "array", "items": _FINDING} for name in ("gone", "new", "both")},
-        }
-    ),
+    "Comparison": {
+        "type": "object",
+        "description": "what `compare --json` writes",
+        "properties": {"schema": {"const": "nccl-forensics/comparison/1"}, "headline": _TEXT},
+        "required": ["schema", "headline", "results", "explains"],
+    },
 }
 
 
@@ -298,15 +295,27 @@ def _paths() -> dict[str, object]:
         "/api/recurring": {
             "get": _operation("listRecurring", "Hosts, GPUs and causes that came back", {200: _json("most often first", _ref("Recurring"))})
         },
-        "/api/compare": {
-            "get": _operation(
-                "compareIncidents",
-                "Two finished incidents side by side",
-                {200: _json("both and their differences", _ref("Comparison"))},
-                404,
-                409,
-                422,
-                parameters=[_query("before", "id", required=True), _query("after", "id", required=True)],
+        **{
+            path: {
+                "get": _operation(
+                    operation,
+                    summary,
+                    {200: ("both and their differences", kind, schema)},
+                    404,
+                    409,
+                    422,
+                    parameters=[_query("before", "id", required=True), _query("after", "id", required=True)],
+                )
+            }
+            for path, operation, summary, kind, schema in (
+                (
+                    "/api/compare",
+                    "compareIncidents",
+                    "Two finished incidents side by side, as data",
+                    "application/json",
+                    _ref("Comparison"),
+                ),
+                ("/api/compare.html", "compareIncidentsPage", "The same as a page, in a sandbox", "text/html; charset=utf-8", _TEXT),
             )
         },
         "/api/uploads": {

@@ -19,10 +19,9 @@ from nccl_forensics.render import asset, render_html
 from nccl_forensics.serve import retention, search
 from nccl_forensics.serve.access import COOKIE, HEADERS, Sessions, cookie_of, safe_target
 from nccl_forensics.serve.clock import iso
-from nccl_forensics.serve.comparison import culprit_words
 from nccl_forensics.serve.incidents import STATES, Incident
 from nccl_forensics.serve.problems import Problem, not_found
-from nccl_forensics.serve.routes import accepted, comparison_of, incident_of, service_of, shown, store_facts
+from nccl_forensics.serve.routes import accepted, compared, incident_of, service_of, shown, store_facts
 from nccl_forensics.serve.search import Filter, filter_of
 from nccl_forensics.serve.service import Service
 from nccl_forensics.serve.uploads import PIECE_BYTES
@@ -157,6 +156,12 @@ def row_of(service: Service, incident: Incident) -> Row:
     )
 
 
+def culprit_words(culprit: Mapping[str, object]) -> str:
+    """One culprit in words."""
+    names = (("rank", "rank {}"), ("host", "{}"), ("gpu", "GPU {}"), ("nic", "{}"), ("link", "{}"))
+    return " · ".join(form.format(culprit[key]) for key, form in names if culprit.get(key) is not None)
+
+
 async def home(request: Request) -> Response:
     """The list, with the place to drop evidence at."""
     service = service_of(request)
@@ -207,9 +212,10 @@ async def show_incident(request: Request) -> Response:
 
 async def show_comparison(request: Request) -> Response:
     """Two incidents side by side."""
-    service, query = service_of(request), request.query_params
-    before, after, found = await comparison_of(service, query.get("before", ""), query.get("after", ""))
-    return page(request, "compare.html.j2", {"before": row_of(service, before), "after": row_of(service, after), "found": found})
+    service = service_of(request)
+    before, after, found = await compared(service, request.query_params)
+    values = {"before": row_of(service, before), "after": row_of(service, after), "headline": found.headline}
+    return page(request, "compare.html.j2", values)
 
 
 async def show_settings(request: Request) -> Response:

@@ -13,8 +13,9 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from nccl_forensics import __version__
+from nccl_forensics.changes import Differences, differences
+from nccl_forensics.reporters import comparison_html, comparison_json
 from nccl_forensics.serve import openapi, retention
-from nccl_forensics.serve.comparison import Comparison, compare
 from nccl_forensics.serve.folders import IDENTIFIER, RESULTS
 from nccl_forensics.serve.incidents import Incident
 from nccl_forensics.serve.problems import Problem, not_found
@@ -30,6 +31,8 @@ SANDBOX = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'none'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
 )
+
+IN_SANDBOX = {"content-security-policy": SANDBOX, "x-frame-options": "SAMEORIGIN"}
 
 
 def service_of(request: Request) -> Service:
@@ -198,7 +201,7 @@ async def result(request: Request) -> Response:
         raise Problem(
             409, "not-done", f"the incident has no report: it is {incident.status}" + (f" ({incident.error})" if incident.error else "")
         )
-    headers = {"content-security-policy": SANDBOX, "x-frame-options": "SAMEORIGIN"} if name.endswith(".html") else {}
+    headers = IN_SANDBOX if name.endswith(".html") else {}
     if "download" in request.query_params:
         return FileResponse(file, media_type=RESULTS[name], headers=headers, filename=f"{incident.id}-{name}")
     return FileResponse(file, media_type=RESULTS[name], headers=headers)
@@ -303,33 +306,36 @@ async def cancel_upload(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def comparison_of(service: Service, before: str, after: str) -> tuple[Incident, Incident, Comparison]:
-    """Two finished incidents and how their reports differ. Raises ``Problem``."""
+async def compared(service: Service, query: Mapping[str, str]) -> tuple[Incident, Incident, Differences]:
+    """The two finished incidents of a query and how their reports differ. Raises ``Problem``."""
     held = []
-    for name, identifier in (("before", before), ("after", after)):
+    for name in ("before", "after"):
+        identifier = query.get(name, "")
         if not IDENTIFIER.fullmatch(identifier):
             raise Problem(422, "bad-parameter", f"{name} is the id of an incident")
         incident = await anyio.to_thread.run_sync(service.incidents.get, identifier)
         if incident.status != "done":
             raise Problem(409, "not-done", f"{incident.title} has no report: it is {incident.status}")
         held.append(incident)
-    reports = [await anyio.to_thread.run_sync(_report, service, i.id) for i in held]
-    return held[0], held[1], compare(reports[0], reports[1])
+    before, after = held
+    return before, after, await anyio.to_thread.run_sync(_differences, service, before.id, after.id)
 
 
-def _report(service: Service, identifier: str) -> Mapping[str, object]:
+def _differences(service: Service, before: str, after: str) -> Differences:
     try:
-        report = orjson.loads((service.folders.result(identifier) / "report.json").read_bytes())
+        one, other = (orjson.loads((service.folders.result(i) / "report.json").read_bytes()) for i in (before, after))
     except OSError as problem:
         raise Problem(409, "not-done", "the report is not there") from problem
-    return cast(Mapping[str, object], report)
+    return differences(one, other)
 
 
-async def comparing(request: Request) -> Response:
-    """Two incidents side by side."""
-    query = request.query_params
-    before, after, found = await comparison_of(service_of(request), query.get("before", ""), query.get("after", ""))
-    return JSONResponse({"before": before.as_json(), "after": after.as_json(), **found.as_json()})
+async def comparison(request: Request) -> Response:
+    """Two incidents side by side, as ``compare`` says it: data, or a page."""
+    _, _, found = await compared(service_of(request), request.query_params)
+    if request.url.path.endswith(".html"):
+        page = await anyio.to_thread.run_sync(comparison_html.render, found)
+        return Response(page, media_type="text/html; charset=utf-8", headers=IN_SANDBOX)
+    return Response(await anyio.to_thread.run_sync(comparison_json.render, found), media_type="application/json")
 
 
 async def show_settings(request: Request) -> Response:
@@ -382,7 +388,8 @@ ROUTES: list[Route] = [
     Route("/api/incidents/{id}/evidence", drop_evidence, methods=["DELETE"]),
     Route("/api/events", all_events, methods=["GET"]),
     Route("/api/recurring", recurrence, methods=["GET"]),
-    Route("/api/compare", comparing, methods=["GET"]),
+    Route("/api/compare", comparison, methods=["GET"]),
+    Route("/api/compare.html", comparison, methods=["GET"]),
     Route("/api/uploads", start_upload, methods=["POST"]),
     Route("/api/uploads/{id}", show_upload, methods=["GET"]),
     Route("/api/uploads/{id}", cancel_upload, methods=["DELETE"]),

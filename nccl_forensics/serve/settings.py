@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_forensics.errors import UsageError
@@ -13,8 +12,6 @@ from nccl_forensics.errors import UsageError
 GIB = 1 << 30
 TOKEN_VARIABLE = "NCCL_FORENSICS_TOKEN"  # noqa: S105 (the name of a variable)
 DATA_VARIABLE = "NCCL_FORENSICS_DATA"
-
-Value = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,8 @@ class Settings:
     analysis_bytes: int = 8 * GIB
     analysis_seconds: float = 3600.0
     reserve_bytes: int = GIB
-    thresholds: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    #: Thresholds and suppressions, as for every command.
+    config: Path | None = None
 
 
 def is_loopback(host: str) -> bool:

@@ -68,22 +68,23 @@ def _bound(memory_bytes: int) -> None:
 
 def _analyze(job: Mapping[str, object]) -> None:
     from nccl_forensics import api
+    from nccl_forensics.config import Config, load
     from nccl_forensics.reporters import html, json_report, markdown
     from nccl_forensics.serve.index import index_of
 
     tell = _teller()
     tell("unpacking", 0, 0)
-    inputs, title, thresholds = job["inputs"], job["title"], job["thresholds"]
+    inputs, title, file = job["inputs"], job["title"], job["config"]
     assert isinstance(inputs, list)
     assert isinstance(title, str)
-    assert isinstance(thresholds, dict)
+    config = load(Path(file)) if isinstance(file, str) else Config()
 
     def read(_stage: str, done: int, total: int) -> None:
         tell("reading", done, total)
         if done == total:
             tell("judging", 0, 0)
 
-    incident = api.analyze(inputs, title=title, overrides=thresholds or None, progress=read)
+    incident = api.analyze(inputs, title=title, overrides=config.thresholds, suppressions=config.suppressions, progress=read)
     tell("writing", 0, 0)
     folder = Path(str(job["output"]))
     folder.mkdir(mode=0o700, parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import tarfile
 from collections.abc import Iterator
@@ -268,10 +269,13 @@ def test_incidents_are_found_by_cause_host_rank_job_and_text(service: Running, d
 def test_two_incidents_are_compared(service: Running, done: str) -> None:
     other = service.upload(("incident.tar.gz", tarball()))
     service.wait(other)
-    found = service.client.get("/api/compare", params={"before": done, "after": other}).json()
-    assert [f["after"] for f in found["facts"] if f["label"] == "Cause"] == ["rank-died"]
-    assert "collective-skipped" in {f["cause"] for f in found["gone"]}
-    assert "rank-died" in {f["cause"] for f in found["new"]}
+    both = {"before": done, "after": other}
+    found = service.client.get("/api/compare", params=both).json()
+    assert found["schema"] == "nccl-forensics/comparison/1"
+    assert (found["before"]["title"], found["after"]["title"]) == ("step 4200 hang", "incident.tar.gz")
+    page = service.client.get("/api/compare.html", params=both)
+    assert page.headers["content-security-policy"].startswith("sandbox allow-scripts allow-downloads;")
+    assert found["headline"] in html.unescape(page.text)
     assert service.client.get("/compare", params={"before": done, "after": other}).status_code == 200
     assert service.client.get("/api/compare", params={"before": done, "after": "x"}).status_code == 422
 
