@@ -9,6 +9,7 @@ import polars as pl
 
 from nccl_forensics import __version__
 from nccl_forensics.evidence import AT_MOST
+from nccl_forensics.facts.collecting import STEPS
 from nccl_forensics.masking import mask
 from nccl_forensics.model import Action, Culprit, Divergence, Evidence
 from nccl_forensics.rules import Found, Outcome, severity_order
@@ -428,6 +429,8 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
             "a report of Nsight Systems can be read by its own tool only; its SQLite export is measured like a trace",
             command=f"nsys export --type sqlite -o {name.rsplit('.', 1)[0]}.sqlite {name}",
         )
+    for what, why, ranks, where, how in _not_collected(chosen, store):
+        gap(what, why, ranks, where, how)
     if "fr_entries" not in present:
         gap(
             "Flight Recorder dumps of all ranks",
@@ -448,6 +451,20 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
         )
     if "kernel_events" not in present:
         gap("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", command="dmesg -T")
+    return out
+
+
+def _not_collected(chosen: RunResult, store: Store) -> list[tuple[str, str, list[int], list[str], str | None]]:
+    """What our own collection script could not get: what, why, ranks, hosts, and how to get it."""
+    frame = chosen.resolver.get("not_collected")
+    if frame is None:
+        return []
+    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
+    out = []
+    for row in frame.head(ROWS).collect().iter_rows(named=True):
+        what, command = STEPS.get(row["step"], (row["step"], None))
+        why = f"collect could not get it: {row['reason'] or row['status']} ({paths[row['source_id']]}:{row['line_no']})"
+        out.append((what, why, list(row["ranks"]), list(row["hosts"]), command))
     return out
 
 

@@ -42,7 +42,7 @@ FLOORS: list[set[str]] = [
     },
     {"tables"},
     {"simulate"},
-    {"facts", "lab"},
+    {"facts", "lab", "collect"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
     {"errors", "units", "resources", "masking", "plain", "pci", "hostlist"},
 ]

@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "sql": "A query over the tables of evidence, or over a folder of saved tables.",
     "serve": "The upload page: drop a tarball in the browser, read and keep the postmortems.",
     "simulate": "Write the evidence of a made-up incident, with its truth.",
+    "collect": "Print the script that gathers the evidence on a node.",
     "formats": "What can be read.",
     "rules": "What is checked.",
     "rule": "One rule's page, with its inputs and thresholds.",

@@ -95,10 +95,13 @@ def memlock_limit(
                 ),
             ),
         )
+    told: set[object] = set()
     for row in low:
-        if row["host"] in hosts or (hosts and row["host"] is None):
-            continue
         host = row["host"]
+        if host in hosts or (hosts and host is None) or host in told:
+            continue
+        told.add(host)
+        same = [r for r in low if r["host"] == host]
         yield Finding(
             title=f"the limit of locked memory on {place(host)} is low",
             summary=_limit(row) + " RDMA needs it unlimited; a listing of a login shell may differ from what the job gets.",
@@ -107,7 +110,8 @@ def memlock_limit(
             hosts=(str(host),) if host else (),
             culprits=(Culprit(host=str(host) if host else None),),
             subject=(str(host or ""), "state"),
-            evidence=cite([row], "limit of locked memory"),
+            evidence=cite(same, "limit of locked memory", 8),
+            evidence_total=len(same),
             remedy="Set it to unlimited where jobs are started.",
             would_refute=("the job gets another limit than this listing shows",),
             actions=(Action("fix_config", hosts=(str(host),) if host else ()),),

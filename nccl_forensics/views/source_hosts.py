@@ -24,6 +24,10 @@ _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip|txz|tbz2?)$")
 _SUFFIX = re.compile(r"\.(?:txt|log|out|err|json|xml|csv|yaml|gz|zst|dat|dmesg|markdown|md)$")
 
 
+#: Folder of our own collection script: incident-<host>-<time>.
+_COLLECTED = re.compile(r"^incident-([A-Za-z0-9._-]+)-(?:[0-9]{8}T[0-9]{6}Z|undated)$")
+
+
 @view(rows="sources")
 def path_hosts(sources: pl.LazyFrame) -> pl.LazyFrame:
     """``source_id``, ``host`` for every source whose path alone names a host."""
@@ -86,6 +90,8 @@ def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> s
             return longest if all(h in longest for h in hits) else None  # the file of a pair of hosts
     for part in reversed(parts[:-1]):
         bare = _ARCHIVE.sub("", part)
+        if collected := _COLLECTED.match(bare):
+            return collected.group(1)
         for piece in (bare, bare.rpartition("_")[2], bare.partition("_")[0]):
             if _LIKE_HOST.match(piece) and not _NO_HOST.match(piece):
                 return piece
