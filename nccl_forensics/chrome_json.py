@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 #: Bytes that are decoded at a time.
-WINDOW = 4 << 20
+WINDOW = 2 << 20
 #: An event longer than this is given up: real ones hold a few KiB, with stacks a few hundred.
 LONGEST_EVENT = 64 << 20
 #: How far before a window's end a place between two events is looked for first.
@@ -88,6 +88,13 @@ class Event(msgspec.Struct, gc=False):
     ts: Number = None
     dur: Number = None
     args: Args | None = None
+
+
+def owned(args: Args) -> Args:
+    """The same arguments without hold on the window that they were decoded from: fields kept as text are views into it."""
+    args.grid, args.pg_ranks = args.grid.copy(), args.pg_ranks.copy()
+    args.input_dims, args.input_type = args.input_dims.copy(), args.input_type.copy()
+    return args
 
 
 _EVENTS = msgspec.json.Decoder(list[Event])

@@ -210,6 +210,38 @@ class Process:
     last_collective: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LagMap:
+    """How long after the first rank each rank came to each collective of a group, by profiler traces. One row per rank, one value per
+    column, null where the rank was not seen. ``more_ranks`` and ``more_collectives`` are left out, those that tell least."""
+
+    group: str
+    ranks: tuple[int, ...]
+    columns: tuple[str, ...]
+    lag_ms: tuple[tuple[float | None, ...], ...]
+    more_ranks: int = 0
+    more_collectives: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepLane:
+    """What ran in one lane of a step: (start in ms since the step's begin, length in ms)."""
+
+    name: str
+    segments: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLanes:
+    """One traced step of one rank. ``role`` says why it is shown: slowest, median, fastest."""
+
+    rank: int
+    role: str
+    step: int
+    span_ms: float
+    lanes: tuple[StepLane, ...]
+
+
 #: One raw line around an evidence line: number, text, and whether it is the evidence itself.
 ContextLine = tuple[int, str, bool]
 
@@ -231,4 +263,6 @@ class Extras:
     settings: tuple[Setting, ...] = ()
     events: tuple[Event, ...] = ()
     processes: tuple[Process, ...] = ()
+    lag_map: LagMap | None = None
+    step_lanes: tuple[StepLanes, ...] = ()
     contexts: Mapping[tuple[str, int], tuple[ContextLine, ...]] = field(default_factory=dict)

@@ -62,6 +62,8 @@ _SUPPLIES = {
     "scheduler_": "scheduler output (sacct, scontrol)",
     "pods": "kubectl output",
     "pod_": "kubectl output",
+    "trace": "profiler traces (torch.profiler, Nsight Systems)",
+    "late_ranks": "profiler traces of several ranks",
     "watchdog": "logs of the training processes",
     "exceptions": "logs of the training processes",
     "failures": "logs of the training processes",

@@ -17,7 +17,7 @@ FLOORS: list[set[str]] = [
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
     {"verdict"},
-    {"rules", "rules_shared", "rules_hosts"},
+    {"rules", "rules_shared", "rules_hosts", "rules_traces"},
     {"views"},
     {"engine", "store"},
     {"reading", "prefixes"},

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nccl_forensics.chrome_json import Args, Event, Trace
+from nccl_forensics.chrome_json import Args, Event, Trace, owned
 
 #: Categories by kind, with the capitalised spellings of torch up to 1.8.
 _KINDS = {
@@ -41,6 +41,7 @@ _LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__|dataloader|d
 _GC = re.compile(r"^(?:gc\.collect|<built-in (?:function|method) (?:gc\.)?collect\b)|\bgc\.py|garbage collect", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"checkpoint|torch\.save|torch/serialization\.py\(\d+\): save\b|state_dict_saver", re.IGNORECASE)
 _A_DAY_US = 86_400e6
+_PLAIN, _WHOLE = frozenset({int, float}), frozenset({int, type(None)})
 
 
 @dataclass(slots=True)
@@ -101,11 +102,9 @@ class _Gatherer:
         self._events = max(self._events, first + len(events))
         held: dict[str, list[tuple[int, Event]]] = {"device": [], "call": [], "operator": [], "range": [], "function": [], "capture": []}
         kinds = _KINDS
-        for index, event in enumerate(events, first):
-            if event.ph == "X":
-                kind = kinds.get(event.cat)
-                if kind is not None:
-                    held[kind].append((index, event))
+        for pair in enumerate(events, first):
+            if pair[1].ph == "X" and (kind := kinds.get(pair[1].cat)) is not None:
+                held[kind].append(pair)
         self._device(held["device"])
         calls = [(i, e) for i, e in held["call"] if e.args is not None and e.args.correlation is not None]
         self._add("call", calls, thread=[self._threads.of(e.tid) for _, e in calls], correlation=_numbers(calls, _correlation))
@@ -131,7 +130,7 @@ class _Gatherer:
         name = self._names.of
         for index, event in held:
             if event.args is not None and ("nccl" in event.name or event.args.collective is not None or self._custom(event.name)):
-                self._arguments[index] = event.args
+                self._arguments[index] = owned(event.args)
         self._add(
             "device",
             held,
@@ -146,15 +145,15 @@ class _Gatherer:
         return "reduce" in name or "gather" in name
 
     def _operators(self, held: list[tuple[int, Event]]) -> None:
-        comms = [(i, e) for i, e in held if e.name.startswith(_COMMUNICATES)]
-        self._annotated(comms)
+        communicates = [e.name.startswith(_COMMUNICATES) for _, e in held]
+        self._annotated([pair for pair, known in zip(held, communicates, strict=True) if known])
         for _, event in held[:1]:
             self._pids.setdefault(event.pid, 0)
         self._add(
             "operator",
             held,
             thread=pl.Series([self._threads.of(e.tid) for _, e in held], dtype=pl.UInt32),
-            communicates=pl.Series([e.name.startswith(_COMMUNICATES) for _, e in held], dtype=pl.Boolean),
+            communicates=pl.Series(communicates, dtype=pl.Boolean),
         )
 
     def _ranges(self, ranges: list[tuple[int, Event]], functions: list[tuple[int, Event]]) -> None:
@@ -187,7 +186,7 @@ class _Gatherer:
     def _annotated(self, held: list[tuple[int, Event]]) -> None:
         for index, event in held:
             if event.args is not None and event.name.startswith(_COMMUNICATES):
-                self._arguments[index] = event.args
+                self._arguments[index] = owned(event.args)
         self._add(
             "range",
             held,
@@ -253,7 +252,13 @@ def _correlation(event: Event) -> object:
 
 def _numbers(held: Iterable[tuple[int, Event]], field_of: Callable[[Event], object]) -> pl.Series:
     """Whole numbers, given as numbers or as text; null for anything else."""
-    return pl.Series([whole(field_of(e)) for _, e in held], dtype=pl.Int64)
+    values = [field_of(e) for _, e in held]
+    if set(map(type, values)) <= _WHOLE:
+        try:
+            return pl.Series(values, dtype=pl.Int64)
+        except OverflowError:
+            pass
+    return pl.Series([whole(v) for v in values], dtype=pl.Int64)
 
 
 def whole(value: object) -> int | None:
@@ -272,11 +277,18 @@ def whole(value: object) -> int | None:
 
 def _nanoseconds(values: Sequence[object]) -> pl.Series:
     """Nanoseconds of microseconds. A whole epoch in microseconds times 1,000 does not fit a double: the parts are multiplied apart."""
-    if all(v.__class__ is int for v in values):
-        return pl.Series([whole(v) for v in values], dtype=pl.Int64) * 1000
-    numbers = pl.Series([real(v) for v in values], dtype=pl.Float64)
+    numbers = _real(values)
     floor = numbers.floor()
     return floor.cast(pl.Int64, strict=False) * 1000 + ((numbers - floor) * 1000).round().cast(pl.Int64)
+
+
+def _real(values: Sequence[object]) -> pl.Series:
+    """Finite numbers that a double holds to the unit; null for anything else."""
+    if set(map(type, values)) <= _PLAIN:
+        numbers = pl.Series(values, dtype=pl.Float64, strict=False)
+        usable = numbers.is_finite() & (numbers.abs() < 9e15)
+        return numbers if usable.all() else pl.select(pl.when(usable).then(numbers)).to_series()
+    return pl.Series([real(v) for v in values], dtype=pl.Float64)
 
 
 def real(value: object) -> float | None:
@@ -293,7 +305,7 @@ def real(value: object) -> float | None:
 
 def _durations(values: Sequence[object]) -> tuple[pl.Series, int]:
     """Durations in ns, and how many were clamped: an event that never ended has a negative or an absurd one."""
-    numbers = pl.Series([real(v) for v in values], dtype=pl.Float64)
+    numbers = _real(values)
     wrong = (numbers < 0) | (numbers > _A_DAY_US)
     clamped = int(wrong.sum() or 0)
     kept = pl.select(pl.when(wrong).then(0.0).otherwise(numbers).fill_null(0.0)).to_series()

@@ -14,6 +14,7 @@ from nccl_forensics.pictures.quotes import Quote, contexts
 from nccl_forensics.pictures.settings import settings
 from nccl_forensics.pictures.stacks import stacks
 from nccl_forensics.pictures.timelines import timelines, waits
+from nccl_forensics.pictures.traces import lag_map, step_lanes
 from nccl_forensics.store import Store
 
 
@@ -40,6 +41,8 @@ def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote:
         settings=settings(resolver),
         events=events(resolver, paths, groups),
         processes=processes(resolver, known),
+        lag_map=lag_map(resolver),
+        step_lanes=step_lanes(resolver),
         contexts=contexts(report, resolver, {p: i for i, p in paths.items()}, quote),
     )
 

@@ -2,7 +2,7 @@
 
 ## What it finds
 AllReduce runs of nccl-tests whose best bus bandwidth at large sizes is below what this platform reaches, or below other runs of the same
-kind in the evidence; ib_write_bw and its family below the rate of their port; GPU pairs of nvbandwidth that fall behind the others.
+kind in the evidence; large AllReduces of profiler traces that stay far below it; ib_write_bw and its family below the rate of their port; GPU pairs of nvbandwidth that fall behind the others.
 
 ## Why it matters
 Every step waits for its collectives: at half the bandwidth a communication-bound job runs at half speed, without any error.
@@ -43,14 +43,17 @@ def low_bus_bandwidth(
     gpu_bandwidth: pl.LazyFrame | None,
     ib_ports: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    trace_bandwidth: pl.LazyFrame | None = None,
     *,
     expected_gb_s: Annotated[float, "bus bandwidth in GB/s that large AllReduces must reach; 0 = what is known of the platform"] = 0.0,
     large_bytes: Annotated[int, "size from which a row counts as large"] = LARGE_BYTES,
     alike: Annotated[int, "runs of the same kind that a run must be compared with"] = 4,
     link_share: Annotated[float, "share of a port's rate that an RDMA bandwidth test must reach"] = 0.9,
     pair_share: Annotated[float, "share of the median that a cell of a GPU matrix must reach"] = 0.9,
+    traced_share: Annotated[float, "share of the expectation that the best large AllReduce of profiler traces must reach"] = 0.6,
 ) -> Iterator[Finding]:
-    """Runs against the platform and against each other, RDMA tests against their port, GPU pairs against the matrix."""
+    """Runs against the platform and against each other, RDMA tests against their port, GPU pairs against the matrix, traced AllReduces
+    against the platform."""
     if bandwidth_tests is not None and bandwidth_rows is not None:
         best = _best(bandwidth_tests, bandwidth_rows, large_bytes)
         yield from _against_platform(best, expected_gb_s)
@@ -59,6 +62,43 @@ def low_bus_bandwidth(
         yield from _rdma(located(rdma_tests, source_hosts), ib_ports, link_share, alike)
     if gpu_bandwidth is not None:
         yield from _pairs(located(gpu_bandwidth, source_hosts), pair_share)
+    if trace_bandwidth is not None:
+        yield from _traced(trace_bandwidth, expected_gb_s, large_bytes, traced_share)
+
+
+def _traced(rows: pl.LazyFrame, expected: float, large: int, share: float) -> Iterator[Finding]:
+    """The best large AllReduce of a group whose ranks were all traced: its shortest duration among them holds no waiting for a late one. It
+    shares the GPU with computation, so only a clear distance counts."""
+    known = (
+        rows.filter(
+            (pl.col("collective") == "all_reduce") & (pl.col("backend") == "nccl") & (pl.col("bytes") >= large) & (pl.col("count") >= 3)
+        )
+        .filter((pl.col("ranks_seen") == pl.col("ranks")) & pl.col("best_bus_bw_gb_s").is_not_null())
+        .with_columns(goal=pl.lit(expected) if expected > 0 else pl.col("expected_gb_s"))
+        .sort("best_bus_bw_gb_s", "group_key", descending=[True, False])
+        .group_by("group_key", maintain_order=True)
+        .first()
+        .filter(pl.col("best_bus_bw_gb_s") < share * pl.col("goal"))
+        .sort("group_key")
+        .collect()
+    )
+    for row in known.iter_rows(named=True):
+        yield Finding(
+            title=f"the best of {row['count']} traced AllReduces of {_size(row['bytes'])} reaches {row['best_bus_bw_gb_s']:.1f} of {row['goal']:.0f} GB/s "
+            f"bus bandwidth ({row['best_bus_bw_gb_s'] / row['goal']:.0%})",
+            summary="By the shortest duration among the ranks, so waiting for a late one is not in it; computation that runs beside it is."
+            + _shape(row["best_bus_bw_gb_s"] / row["goal"]),
+            severity="warning",
+            confidence="medium",
+            subject=("traces", str(row["group_desc"] or row["group_name"] or row["group_key"])),
+            evidence=cite([row], "the shortest of them"),
+            evidence_total=row["count"],
+            remedy="Run all_reduce_perf on the same nodes: it tells the links from what the job does beside them.",
+            prevention="Watch the bus bandwidth of the largest collectives of a profiled step in every release.",
+            would_refute=("nccl-tests reaches the expectation on these nodes", "the expectation is not for this platform"),
+            actions=(Action("collect-more", command="NCCL_DEBUG=INFO all_reduce_perf -b 256M -e 8G -f 2"),),
+            metrics={"bus_bw_gb_s": round(row["best_bus_bw_gb_s"], 2), "expected_gb_s": row["goal"]},
+        )
 
 
 def _best(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int) -> list[dict[str, object]]:

@@ -106,9 +106,19 @@ def nvls_disabled_by_setting(settings: pl.LazyFrame) -> Iterator[Finding]:
 
 @rule(name="few-channels-by-setting", code="SE05", cause="few-channels", severity="error", at_most=4, explains=("low-bus-bandwidth",))
 def few_channels_by_setting(
-    settings: pl.LazyFrame, *, enough: Annotated[int, "channels from which a limit is taken to be harmless"] = 8
+    settings: pl.LazyFrame,
+    trace_bandwidth: pl.LazyFrame | None = None,
+    *,
+    enough: Annotated[int, "channels from which a limit is taken to be harmless"] = 8,
 ) -> Iterator[Finding]:
-    """NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS below what fast links need, on all ranks (on some of them it is an environment mismatch)."""
+    """NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS below what fast links need, on all ranks (on some of them it is an environment mismatch).
+
+    Profiler traces show what came of it: NCCL starts one block of its kernel per channel."""
+    traced = (
+        trace_bandwidth.filter(pl.col("channels").is_not_null()).sort("channels", descending=True).head(1).collect()
+        if trace_bandwidth is not None
+        else None
+    )
     rows = settings.filter(pl.col("name").is_in(["NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS"])).collect()
     for row in rows.iter_rows(named=True):
         if not str(row["value"]).isdigit() or int(row["value"]) >= enough or row["processes"] < row["of"]:
@@ -121,7 +131,14 @@ def few_channels_by_setting(
             hosts=tuple(row["hosts"]),
             culprits=tuple(Culprit(rank=r) for r in row["ranks"]),
             subject=(str(row["name"]), str(row["value"])),
-            evidence=cite([row], f"{row['name']} is set"),
+            evidence=(
+                *cite([row], f"{row['name']} is set"),
+                *(
+                    cite(traced, f"no kernel of NCCL in the traces has more than {traced['channels'][0]} blocks")
+                    if traced is not None and traced.height
+                    else ()
+                ),
+            ),
             evidence_total=row["processes"],
             remedy=f"Remove {row['name']}.",
             prevention="Compare the number of channels with an earlier run of the same job.",

@@ -1,0 +1,73 @@
+"""Too much of the step is communication that nothing hides.
+
+## What it finds
+Profiler traces in which communication kernels run alone for a large share of the time, and not because they wait for a late rank: what each
+rank waits for others is taken off (known where several ranks were traced; a collective ends on all of them together).
+
+## Why it matters
+While only communication runs, the arithmetic units of every GPU stand still. Faster GPUs would not make this job faster.
+
+## What would refute it
+One rank's trace alone cannot tell transfer from waiting. Traced steps that are not typical: warm-up, a checkpoint, a first use of a group.
+
+## What to do next
+Compare the bus bandwidth of the collectives with the platform's; then overlap, larger batches per rank, gradient accumulation, sharding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_traces import balance
+
+
+@rule(name="communication-bound", code="TP01", cause="communication-bound", severity="warning", at_most=1, explains=("low-overlap",))
+def communication_bound(
+    trace_measures: pl.LazyFrame,
+    trace_lag: pl.LazyFrame | None,
+    *,
+    exposed_share: Annotated[float, "share of the time in which communication runs alone"] = 0.3,
+    transfer_share: Annotated[float, "share of the time that it does so without waiting for a late rank"] = 0.2,
+    severe_share: Annotated[float, "such share from which it is an error, of GPU traces of several ranks and steps"] = 0.4,
+    at_least_ms: Annotated[float, "milliseconds that must have been traced"] = 5.0,
+) -> Iterator[Finding]:
+    """At most one finding: the median rank speaks for the job."""
+    ranks = balance(trace_measures, trace_lag).filter(pl.col("span_ms") >= at_least_ms)
+    if not ranks.height:
+        return
+    middle = ranks.select(pl.col("exposed_share", "transfer_share", "waited_share", "compute_share").median()).row(0, named=True)
+    several = ranks["waited_share"].null_count() == 0
+    transfer = middle["transfer_share"] if several else middle["exposed_share"]
+    if middle["exposed_share"] is None or middle["exposed_share"] < exposed_share or transfer < transfer_share:
+        return
+    severe = several and transfer >= severe_share and bool((ranks["device"] == "gpu").all()) and int(str(ranks["steps"].min())) >= 3
+    waiting = (
+        f" Of that, {middle['waited_share']:.0%} of the time is waiting for the last rank of a collective."
+        if several
+        else " Only one rank was traced, so transfer cannot be told from waiting for others."
+    )
+    yield Finding(
+        title=f"communication runs alone in {middle['exposed_share']:.0%} of the traced time (median of {ranks.height} ranks)",
+        summary=f"Something computes in {middle['compute_share']:.0%} of it.{waiting}",
+        severity="error" if severe else "warning",
+        confidence="medium" if several else "low",
+        subject=("traces",),
+        evidence=cite(ranks.sort("exposed_share", descending=True), "its windows, by unions of kernel times"),
+        evidence_total=ranks.height,
+        remedy="Let communication run while the backward pass computes, send fewer or smaller messages (gradient accumulation, sharding within "
+        "the host, lower precision), or give each rank more work per step.",
+        prevention="Watch the share of exposed communication of a few profiled steps in every release.",
+        would_refute=("the traced steps are not typical ones", "another rank's trace shows the same time as waiting"),
+        actions=(Action("change-setting", confidence="low"),),
+        metrics={
+            "exposed_share": round(middle["exposed_share"], 4),
+            "transfer_share": round(transfer, 4) if several else None,
+            "ranks": ranks.height,
+        },
+    )

@@ -1,0 +1,38 @@
+"""What the rules about traces share: the balance of each rank's time."""
+
+from __future__ import annotations
+
+import polars as pl
+
+
+def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None) -> pl.DataFrame:
+    """One row per trace, of its steps together or of the whole where it has none, with shares of the span.
+
+    ``exposed_share``; ``waited_share``: what it waited for the last rank of collectives (null where no other rank was traced);
+    ``transfer_share``: exposed without waiting; ``compute_share``; ``gain_share``: what hiding communication could win at most.
+    """
+    steps = pl.col("window") == "steps"
+    chosen = trace_measures.filter(pl.col("span_ms") > 0).filter(steps | ~steps.any().over("source_id"))
+    waited = (
+        trace_lag.group_by("rank").agg(pl.col("waited_ms").sum())
+        if trace_lag is not None
+        else pl.LazyFrame(schema={"rank": pl.Int32, "waited_ms": pl.Float64})
+    )
+    # Waiting is known for all windows of a rank together.
+    captures = pl.len().over("rank")
+    joined = chosen.join(waited, on="rank", how="left").with_columns(waited_share=pl.col("waited_ms") / captures / pl.col("span_ms"))
+    exposed = pl.col("exposed_ms") / pl.col("span_ms")
+    transfer = (exposed - pl.col("waited_share").fill_null(0.0)).clip(lower_bound=0.0)
+    # |compute| and |communication| overlap by what of the communication is not exposed.
+    alone = (pl.col("compute_ms") - (pl.col("communication_ms") - pl.col("exposed_ms"))) / pl.col("span_ms")
+    return (
+        joined.with_columns(
+            exposed_share=exposed,
+            transfer_share=transfer,
+            compute_share=pl.col("compute_ms") / pl.col("span_ms"),
+            gain_share=pl.min_horizontal(transfer, alone),
+        )
+        .filter(pl.col("exposed_share").is_not_null())
+        .sort("rank", "source_id", nulls_last=True)
+        .collect()
+    )

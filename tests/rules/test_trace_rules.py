@@ -1,0 +1,169 @@
+"""Rules that read profiler traces: each with a case that fires and a near miss that stays quiet."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.model import Finding
+from nccl_forensics.rules.communication_bound import communication_bound
+from nccl_forensics.rules.host_stall import host_stall
+from nccl_forensics.rules.input_stall import input_stall
+from nccl_forensics.rules.low_bus_bandwidth import low_bus_bandwidth
+from nccl_forensics.rules.low_overlap import low_overlap
+from nccl_forensics.rules.nccl_settings import few_channels_by_setting
+from nccl_forensics.rules.small_buckets import small_buckets
+from nccl_forensics.rules.straggler import straggler
+from nccl_forensics.views.late_ranks import LATE_RANKS
+from nccl_forensics.views.trace_bandwidth import TRACE_BANDWIDTH
+from nccl_forensics.views.trace_lag import TRACE_LAG
+from nccl_forensics.views.trace_measures import MEASURES
+
+Frame = pl.LazyFrame
+
+
+def frame(schema: dict[str, pl.DataType], *rows: dict[str, object]) -> Frame:
+    return pl.DataFrame([{c: r.get(c) for c in schema} for r in rows], schema=schema, infer_schema_length=None).lazy()
+
+
+def measures(compute: float, communication: float, exposed: float, *, ranks: int = 4, device: str = "gpu", steps: int = 5) -> Frame:
+    """Traces of 100 ms of steps; the arguments are ms."""
+    known = {"span_ms": 100.0, "compute_ms": compute, "communication_ms": communication, "exposed_ms": exposed, "device": device}
+    overlap = (communication - exposed) / communication if communication else None
+    rest = {"window": "steps", "steps": steps, "overlap_fraction": overlap, "record": "traceEvents[1]", "capture": 0}
+    return frame(MEASURES, *({"source_id": r, "rank": r, **known, **rest} for r in range(ranks)))
+
+
+def waits(ms: float, ranks: int = 4) -> Frame:
+    return frame(TRACE_LAG, *({"group_key": "g", "rank": r, "waited_ms": ms} for r in range(ranks)))
+
+
+def late(**known: object) -> Frame:
+    row = {
+        "group_key": "trace:0:0,1,2,3",
+        "group_name": "0",
+        "group_desc": "default_pg",
+        "group_known": True,
+        "rank": 2,
+        "members": 4,
+        "collectives": 20,
+        "material": 10,
+        "last_count": 10,
+        "p_value": 4 / 4**10,
+        "lost_ms": 600.0,
+        "lost_share": 0.95,
+        "window_share": 0.4,
+        "reason": "loader",
+        "reason_ms": 590.0,
+        "reason_share": 0.98,
+        "span_source_id": 2,
+        "span_record": "traceEvents[7]",
+        "span_name": "enumerate(DataLoader)",
+        "source_id": 2,
+        "record": "traceEvents[9]",
+    }
+    return frame(LATE_RANKS, row | known)
+
+
+def sizes(*rows: dict[str, object]) -> Frame:
+    base = {
+        "source_id": 0,
+        "record": "traceEvents[3]",
+        "group_key": "g",
+        "backend": "nccl",
+        "collective": "all_reduce",
+        "ranks": 8,
+        "ranks_seen": 8,
+    }
+    return frame(TRACE_BANDWIDTH, *(base | r for r in rows))
+
+
+def only(found: list[Finding]) -> Finding:
+    [finding] = found
+    assert finding.evidence
+    return finding
+
+
+def test_much_exposed_transfer_is_communication_bound_and_an_error_where_it_is_sure() -> None:
+    assert only(communication_bound.check(measures(40, 60, 55), waits(5.0))).severity == "error"
+    assert only(communication_bound.check(measures(40, 60, 55, device="cpu"), waits(5.0))).severity == "warning"
+    assert only(communication_bound.check(measures(40, 60, 55, ranks=1), None)).confidence == "low"
+
+
+def test_exposed_communication_that_is_waiting_for_a_late_rank_is_not() -> None:
+    assert communication_bound.check(measures(40, 60, 55), waits(40.0)) == []
+    assert communication_bound.check(measures(70, 30, 25), waits(0.0)) == []
+
+
+def test_communication_beside_idle_computation_has_low_overlap() -> None:
+    assert only(low_overlap.check(measures(60, 30, 28), waits(0.0))).metrics["gain_share"] == 0.28
+
+
+def test_hidden_communication_and_one_that_nothing_could_hide_are_quiet() -> None:
+    assert low_overlap.check(measures(60, 30, 10), waits(0.0)) == []
+    assert low_overlap.check(measures(2, 90, 90), waits(0.0)) == [], "there is nothing to hide it behind"
+    assert low_overlap.check(measures(60, 30, 28), waits(25.0)) == [], "it is waiting, not transfer"
+
+
+def test_many_small_collectives_that_take_time_are_small_buckets() -> None:
+    small = {"bytes": 65536, "count": 200, "median_ms": 0.1}
+    large = {"bytes": 1 << 26, "count": 5, "median_ms": 2.0}
+    assert only(small_buckets.check(sizes(small, large), measures(60, 30, 28))).metrics["per_step"] == 40.0
+    assert small_buckets.check(sizes(small | {"median_ms": 0.01}, large), measures(60, 30, 28)) == [], "they take no time"
+    assert small_buckets.check(sizes(small | {"count": 50}, large), measures(60, 30, 28)) == [], "they are few"
+    assert small_buckets.check(sizes(small, large | {"count": 500}), measures(60, 30, 28)) == [], "most are large"
+    alone = small | {"ranks_seen": 1, "count": 200}
+    assert small_buckets.check(sizes(alone), measures(60, 30, 28)) == [], "counted once for each of four ranks"
+
+
+def test_a_rank_that_loads_data_while_the_others_wait_is_an_input_stall_and_a_straggler() -> None:
+    found = only(input_stall.check(None, late()))
+    assert (found.ranks, found.severity, found.confidence) == ((2,), "error", "medium")
+    assert only(input_stall.check(None, late(p_value=1e-8))).confidence == "high"
+    assert only(straggler.check(None, late())).ranks == (2,)
+    assert host_stall.check(None, late()) == []
+
+
+def test_a_rank_whose_host_is_late_is_a_host_stall() -> None:
+    assert only(host_stall.check(None, late(reason="host"))).ranks == (2,)
+    assert input_stall.check(None, late(reason="host")) == []
+    assert host_stall.check(None, late(reason="compute")) == []
+    assert only(straggler.check(None, late(reason="compute"))).ranks == (2,)
+
+
+def test_lateness_by_chance_of_little_cost_or_shared_is_nobodys() -> None:
+    for quiet in (
+        {"p_value": 0.05, "window_share": 0.2},
+        {"window_share": 0.01},
+        {"lost_share": 0.4},
+        {"last_count": 2},
+        {"members": 2},
+        {"collectives": 4},
+    ):
+        assert straggler.check(None, late(**quiet)) == [], quiet
+        assert input_stall.check(None, late(**quiet)) == [], quiet
+
+
+def test_three_late_steps_that_cost_a_quarter_of_the_time_need_no_more_to_be_sure() -> None:
+    assert only(straggler.check(None, late(p_value=0.0625, last_count=3, material=3))).confidence == "medium"
+
+
+def test_traced_all_reduces_far_below_the_platform_are_low_bandwidth() -> None:
+    slow = {"bytes": 1 << 29, "count": 10, "best_bus_bw_gb_s": 100.0, "expected_gb_s": 431.0}
+    assert only(low_bus_bandwidth.check(None, None, None, None, None, None, sizes(slow))).severity == "warning"
+    for quiet in (slow | {"best_bus_bw_gb_s": 300.0}, slow | {"ranks_seen": 1}, slow | {"bytes": 1 << 20}, slow | {"expected_gb_s": None}):
+        assert low_bus_bandwidth.check(None, None, None, None, None, None, sizes(quiet)) == [], quiet
+
+
+def test_a_channel_limit_cites_the_kernels_that_show_it() -> None:
+    setting = {
+        "name": "NCCL_MAX_NCHANNELS",
+        "value": "2",
+        "processes": 2,
+        "of": 2,
+        "ranks": [0, 1],
+        "hosts": ["a"],
+        "source_id": 0,
+        "line_no": 4,
+    }
+    [found] = few_channels_by_setting.check(pl.DataFrame([setting]), sizes({"channels": 2, "bytes": 1 << 20}))
+    assert "2 blocks" in found.evidence[-1].why
