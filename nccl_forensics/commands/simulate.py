@@ -37,6 +37,7 @@ def _list(context: click.Context, parameter: click.Parameter, value: bool) -> No
               help="Text logs of all ranks, or of one host in 16 and of ranks with errors (dumps are kept of all); auto: full up to 512 ranks.")  # fmt: skip
 @click.option("--lost", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of files that are missing.")
 @click.option("--torn", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of files that are cut off.")
+@click.option("--also", multiple=True, metavar="SCENARIO", help="A lasting trouble that acts as well (repeatable).")
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="Print scenarios and platforms.")
 def simulate(
     scenario: str,
@@ -51,11 +52,12 @@ def simulate(
     detail: str,
     lost: float,
     torn: float,
+    also: tuple[str, ...],
 ) -> None:
     """Write the evidence of a made-up incident: OUTPUT/evidence/ and OUTPUT/truth.json."""
     from nccl_forensics import simulate as simulator
 
     full = None if detail == "auto" else detail == "full"
-    request = simulator.Request(scenario, ranks, seed, platform, variant, release, rank, step, full, lost, torn)
+    request = simulator.Request(scenario, ranks, seed, platform, variant, release, rank, step, full, lost, torn, also)
     written = simulator.simulate(request, output)
     click.echo(f"{written} files in {output / 'evidence'}, truth in {output / 'truth.json'}")

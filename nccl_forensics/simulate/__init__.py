@@ -36,6 +36,7 @@ class Request:
     full: bool | None = None
     lost: float = 0.0
     torn: float = 0.0
+    also: tuple[str, ...] = ()
 
 
 def make(request: Request) -> tuple[Case, World]:
@@ -67,8 +68,27 @@ def make(request: Request) -> tuple[Case, World]:
     )
     if request.release is not None and request.release not in case.platform.releases:
         raise UsageError(f"platform {case.platform.name}: no release {request.release!r}; there are {', '.join(case.platform.releases)}")
+    for name in request.also:
+        _also(case, name)
     scenario.apply(case)
     return case, case.build()
+
+
+def _also(case: Case, name: str) -> None:
+    """Let a lasting trouble act as well; the truth stays that of the fault that ends or slows the job first and names the others."""
+    other = SCENARIOS.get(name)
+    if other is None or not other.slow:
+        known = ", ".join(sorted(n for n, s in SCENARIOS.items() if s.slow))
+        raise UsageError(f"{name!r} cannot act beside another fault; these can: {known}")
+    if (other.platforms and case.platform.name not in other.platforms) or case.host_count < other.hosts:
+        raise UsageError(
+            f"{name} needs {other.hosts} hosts of {', '.join(other.platforms) or 'any platform'}, not {case.host_count} of {case.platform.name}"
+        )
+    kept = (case.observe, case.steps, case.gathered.launcher, case.rank_asked, case.first_step)
+    case.rank_asked = mix(case.seed, "also", name) % case.world_size
+    other.apply(case)
+    case.also.append((name, case.truth))
+    case.observe, case.steps, case.gathered.launcher, case.rank_asked, case.first_step = kept
 
 
 def simulate(request: Request, out: Path) -> int:

@@ -88,6 +88,7 @@ class Case:
     link_share: float = 1.0
     ring_size: int = 2000
     truth: Truth = field(default_factory=Truth)
+    also: list[tuple[str, Truth]] = field(default_factory=list)
 
     def dice(self, *what: int | str) -> float:
         """A number in [0, 1) of this case."""
@@ -156,6 +157,8 @@ class Case:
         hosts = make_hosts(self.platform, self.world_size, self.seed, begin, self.release, self.settings)
         for change in self.hosts:
             change(hosts)
+        for host in hosts:
+            _history(self.seed, host, begin)
         keep = self.gathered.nccl == "operations"
         ring = max(self.ring_size, 10_000) if keep else self.ring_size
         model = Model(
@@ -179,6 +182,20 @@ class Case:
         for late in self.after:
             late(world)
         return world
+
+
+def _history(seed: int, host: Host, begin: int) -> None:
+    """What a kernel log tells of the days before the job and has nothing to do with it: another job's faults, links coming up after boot."""
+    dice = pick(seed, "history", host.index)
+    if dice.random() < 0.15:
+        gpu, at = dice.randrange(len(host.gpus)), begin - int(dice.uniform(20, 60) * 3600) * SECOND
+        text = "Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): Out Of Range Address"
+        host.events.append((at, "xid", {"gpu": gpu, "code": 13, "text": text, "pid": dice.randrange(3000, 9000)}))
+        host.events.append((at + SECOND // 5, "xid", {"gpu": gpu, "code": 43, "text": "Ch 00000008", "pid": dice.randrange(3000, 9000)}))
+    for nic in host.nics:
+        if host.platform.network in ("ib", "roce") and nic.index < 2:
+            host.events.append((host.boot_ns + (41 + nic.index) * SECOND, "link", {"nic": nic.index, "state": "up"}))
+    host.events[:] = [e for e in host.events if e[0] > host.boot_ns]
 
 
 def new_case(

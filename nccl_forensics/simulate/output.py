@@ -78,7 +78,13 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool) -> None
         ranks = world.host_ranks(machine.index)
         if kept.launcher and any(world.processes[r].started for r in ranks) and (full or any(detailed(world, r, full) for r in ranks)):
             folder.put(f"logs/{machine.name}/torchrun.log", launcher.text(world, machine.index))
-        if machine.alive and (full or len(world.hosts) <= 64 or machine.index % 16 == 0 or machine.events or _odd(world, machine.index)):
+        if machine.alive and (
+            full
+            or len(world.hosts) <= 64
+            or machine.index % 16 == 0
+            or any(e[0] > world.begin for e in machine.events)
+            or _odd(world, machine.index)
+        ):
             _host_files(case, world, machine, folder)
     if kept.scheduler:
         folder.put(f"slurm-{world.job}.out", launcher.slurm(world))
@@ -113,6 +119,7 @@ def write_truth(case: Case, world: World, scenario: str, path: Path) -> None:
     """truth.json, laid out as in the corpus of real incidents."""
     truth = case.truth
     data = {
+        "also": [{"scenario": name, "cause_accepted": list(t.causes), "what_was_done": t.what} for name, t in case.also],
         "backend": f"nccl {case.release}, simulated",
         "cause_accepted": list(truth.causes),
         "culprit_ranks_accepted": None if truth.culprits is None else [list(x) for x in truth.culprits],

@@ -188,3 +188,22 @@ def test_the_command_lists_scenarios_and_writes_one(tmp_path: Path) -> None:
     done = runner.invoke(cli, ["simulate", "rank-died", "-o", str(tmp_path / "a"), "--ranks", "8", "--seed", "4"])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "a" / "truth.json").exists()
+
+
+def test_a_lasting_trouble_acts_beside_a_fault_and_stands_in_the_truth(tmp_path: Path) -> None:
+    request = Request("collective-skipped", 16, 2, variant="log", platform="h100", also=("few-channels",))
+    simulate(request, tmp_path)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert truth["cause_accepted"] == ["collective-skipped"]
+    assert [a["scenario"] for a in truth["also"]] == ["few-channels"]
+    logs = b"".join(p.read_bytes() for p in (tmp_path / "evidence" / "logs").glob("nccl.*"))
+    assert logs.count(b"NCCL_MAX_NCHANNELS set by environment to") == 16
+    with pytest.raises(UsageError):
+        simulate(Request("collective-skipped", 16, 2, also=("rank-died",)), tmp_path / "other")
+
+
+def test_the_past_of_a_host_lies_before_the_job() -> None:
+    _, world = make(Request("healthy", 64, 5, variant="host", platform="h100"))
+    old = [e for h in world.hosts for e in h.events]
+    assert old
+    assert all(h.boot_ns < at < world.begin - 3600 * 10**9 for h in world.hosts for at, _, _ in h.events)

@@ -14,7 +14,7 @@ from nccl_forensics.simulate.program import Item, operations
 class Scenario:
     """A kind of incident: its name, one line about it, what it does to a case, and its symptom variants, the plainest first.
 
-    ``needs`` are the fewest ranks; ``hosts`` the fewest hosts; ``layout`` says which layout it needs (by world size and GPUs per host).
+    ``slow`` says that the job goes on under it, so that another fault may strike as well. ``needs`` are the fewest ranks; ``hosts`` the fewest hosts; ``layout`` says which layout it needs (by world size and GPUs per host).
     """
 
     name: str
@@ -25,6 +25,7 @@ class Scenario:
     hosts: int = 1
     platforms: tuple[str, ...] = ()
     layout: Callable[[int, int], Layout | None] | None = None
+    slow: bool = False
 
 
 def target(case: Case, rank: int, step: int, *, least: int = 3, waiting: bool = False) -> tuple[int, Item]:

@@ -128,7 +128,9 @@ def mtu_mismatch(case: Case) -> None:
 
 SCENARIOS = (
     Scenario("ib-link", "a port of an adapter goes down", ib_link, ("log-host", "host", "log"), 16, 2, _INFINIBAND),
-    Scenario("congestion", "ports that wait for credits", congestion, ("host", "log-host", "host"), 16, 2, (*_INFINIBAND, "h100-roce")),
-    Scenario("packet-loss", "packets lost on RoCE", packet_loss, ("host", "log-host", "host"), 16, 2, ("h100-roce", "pcie")),
+    Scenario(
+        "congestion", "ports that wait for credits", congestion, ("host", "log-host", "host"), 16, 2, (*_INFINIBAND, "h100-roce"), slow=True
+    ),
+    Scenario("packet-loss", "packets lost on RoCE", packet_loss, ("host", "log-host", "host"), 16, 2, ("h100-roce", "pcie"), slow=True),
     Scenario("mtu-mismatch", "MTUs that differ", mtu_mismatch, ("log-host", "host", "log-host"), 16, 2, ("tcp",)),
 )

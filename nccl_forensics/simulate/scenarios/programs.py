@@ -329,7 +329,7 @@ def timeout_too_short(case: Case) -> None:
 
 
 SCENARIOS = (
-    Scenario("healthy", "nothing is wrong", healthy, ("dump", "live", "log", "host")),
+    Scenario("healthy", "nothing is wrong", healthy, ("dump", "live", "log", "host"), slow=True),
     Scenario(
         "collective-skipped", "a rank leaves out a collective and goes on", collective_skipped, ("dump", "log", "live", "dump-only"), 4
     ),
@@ -343,7 +343,7 @@ SCENARIOS = (
     Scenario("collective-stuck", "the network swallows a collective", collective_stuck, ("dump", "live", "log", "dump-only"), 4, 2),
     Scenario("rank-died", "a process ends", rank_died, ("dump", "log", "host"), 2),
     Scenario("rank-never-joined", "processes that never start", rank_never_joined, ("log", "live", "dump"), 4),
-    Scenario("straggler", "a rank comes late in every step", straggler, ("dump", "live", "dump-only"), 4),
+    Scenario("straggler", "a rank comes late in every step", straggler, ("dump", "live", "dump-only"), 4, slow=True),
     Scenario(
         "group-deadlock", "collectives of two groups in another order", group_deadlock, ("dump", "live", "dump-only"), 8, layout=_crossed
     ),

@@ -261,7 +261,9 @@ def invalid_usage(case: Case) -> None:
 
 
 SCENARIOS = (
-    Scenario("socket-fallback", "TCP between hosts that have adapters", socket_fallback, ("log", "dump", "log-host"), 16, 2, _FABRIC),
+    Scenario(
+        "socket-fallback", "TCP between hosts that have adapters", socket_fallback, ("log", "dump", "log-host"), 16, 2, _FABRIC, slow=True
+    ),
     Scenario(
         "p2p-disabled",
         "shared memory between GPUs that could talk directly",
@@ -269,14 +271,28 @@ SCENARIOS = (
         ("log", "dump", "log-host"),
         8,
         platforms=(*_SWITCHED, "pcie"),
+        slow=True,
     ),
-    Scenario("gdr-disabled", "no GPUDirect RDMA", gdr_disabled, ("log", "dump", "log-host"), 16, 2, _FABRIC),
-    Scenario("few-channels", "a limit on channels", few_channels, ("log", "dump", "log-host"), 8, platforms=_SWITCHED),
+    Scenario("gdr-disabled", "no GPUDirect RDMA", gdr_disabled, ("log", "dump", "log-host"), 16, 2, _FABRIC, slow=True),
+    Scenario("few-channels", "a limit on channels", few_channels, ("log", "dump", "log-host"), 8, platforms=_SWITCHED, slow=True),
     Scenario(
-        "nic-underused", "fewer adapters than the host has", nic_underused, ("log", "dump", "log-host"), 16, 2, ("a100", "h100", "h200")
+        "nic-underused",
+        "fewer adapters than the host has",
+        nic_underused,
+        ("log", "dump", "log-host"),
+        16,
+        2,
+        ("a100", "h100", "h200"),
+        slow=True,
     ),
     Scenario(
-        "nvls-disabled", "NVLink SHARP switched off", nvls_disabled, ("log", "dump", "log-host"), 8, platforms=("h100", "h200", "b200")
+        "nvls-disabled",
+        "NVLink SHARP switched off",
+        nvls_disabled,
+        ("log", "dump", "log-host"),
+        8,
+        platforms=("h100", "h200", "b200"),
+        slow=True,
     ),
     Scenario("version-mismatch", "ranks load another NCCL", version_mismatch, ("log", "dump", "log-host"), 8),
     Scenario("environment-mismatch", "ranks with another setting", environment_mismatch, ("log", "dump", "log-host"), 8),
