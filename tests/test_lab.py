@@ -95,7 +95,7 @@ def test_the_jobs_stand_alone() -> None:
 def test_the_size_is_said_where_pytorch_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["healthy", "--python", str(tmp_path / "none"), "-o", str(tmp_path / "out")]) == 3
     said = capsys.readouterr().out
-    assert "200 MB to download" in said
+    assert "215 MB to download" in said
     assert "--install" in said
 
 
