@@ -6,8 +6,8 @@ from collections import Counter
 
 import polars as pl
 
-from nccl_forensics.alignment import REACH, expect, read_divergence
 from nccl_forensics.views import view
+from nccl_forensics.views.jumps import broken_steps, jumped_groups
 
 STALLS = {
     "rank": pl.Int32(),
@@ -76,9 +76,9 @@ def stalls(
                 # Nothing of its progress is known, but it stands elsewhere than those who wait for it.
                 kind = "other-call" if stack["place"] == "collective" else "unseen"
                 found[row["rank"]] = dict(row) | {"kind": kind, "seen_by": "stacks"}
-    jumped = _jumped_groups(progress) if progress is not None and found else {}
+    jumped = jumped_groups(progress, operations) if progress is not None and found else {}
     if not jumped and found and operations is not None:
-        jumped = _broken_steps(operations)
+        jumped = broken_steps(operations)
     if jumped:
         found = {rank: row for rank, row in found.items() if rank in jumped}
         for rank, (behind, ahead) in jumped.items():
@@ -114,115 +114,6 @@ def _alone(progress: pl.LazyFrame) -> set[int]:
         .join(present, on=["domain", "group_key"])
     )
     return set(latest.filter(pl.col("present") == 1).select("rank").collect()["rank"].to_list())
-
-
-def _jumped_groups(progress: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
-    """Ranks that are behind their peers in one group and at the same time ahead of these very peers in another: they left an operation of
-    the first group out and went on to the second. In a plain chain of waits nobody is ahead of those who wait for it."""
-    state = progress.filter(pl.col("last_seq").is_not_null() & pl.col("rank").is_not_null()).collect()
-    last: dict[tuple[str, str], dict[int, int]] = {}
-    facts: dict[tuple[str, str, int], dict[str, object]] = {}
-    for row in state.iter_rows(named=True):
-        key = (row["domain"], row["group_key"])
-        last.setdefault(key, {})[row["rank"]] = row["last_seq"]
-        facts[(*key, row["rank"])] = row
-    out: dict[int, tuple[dict[str, object], str]] = {}
-    for key, ranks in last.items():
-        front = max(ranks.values())
-        behind = [r for r, s in ranks.items() if s < front]
-        peers = [r for r, s in ranks.items() if s == front]
-        if not behind or len(behind) >= len(peers):
-            continue
-        for rank in behind:
-            for other, theirs in last.items():
-                if other == key or other[0] != key[0] or rank not in theirs:
-                    continue
-                shared = [p for p in peers if p in theirs]
-                if shared and all(theirs[rank] > theirs[p] for p in shared):
-                    peer = facts[(*key, peers[0])]
-                    mine = facts[(*key, rank)]
-                    out[rank] = (
-                        {
-                            "domain": key[0],
-                            "group_key": key[1],
-                            "waiters": sorted(set(peers) | {r for r in theirs if r != rank}),
-                            "seq": ranks[rank] + 1,
-                            "op": peer["last_op"],
-                            "call_site": peer["last_call_site"],
-                            "source_id": peer["source_id"],
-                            "line_no": peer["line_no"],
-                            "record": peer["record"],
-                            "own_source_id": mine["source_id"],
-                            "own_line_no": mine["line_no"],
-                            "own_record": mine["record"],
-                        },
-                        other[1],
-                    )
-                    break
-    return out
-
-
-_STEPS_BACK, _TAIL = 256, 24
-
-
-def _broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
-    """Ranks whose operations over all groups, in their own order, leave out one that their own earlier steps foretell.
-
-    Only the end of each sequence is looked at, and only a minority of the ranks may break its habit: a habit that many break is a new
-    phase of the program.
-    """
-    recent = (
-        operations.filter(pl.col("rank").is_not_null() & ~pl.col("is_p2p") & pl.col("domain").is_in(["fr", "nccl"]))
-        .sort("domain", "rank", "source_id", "order")
-        .group_by("domain", "rank", maintain_order=True)
-        .tail(_STEPS_BACK)
-        .select(
-            "domain",
-            "rank",
-            "group_key",
-            "group_name",
-            "group_desc",
-            "comm_id",
-            "op",
-            "shape",
-            "dtype",
-            "seq",
-            "source_id",
-            "line_no",
-            "record",
-            "call_site",
-        )
-        .collect()
-    )
-    out: dict[int, tuple[dict[str, object], str]] = {}
-    ranks = 0
-    for (_, rank), part in recent.group_by("domain", "rank", maintain_order=True):
-        ranks += 1
-        rows = part.to_dicts()
-        line = [(r["group_key"], r["op"], r["shape"], r["dtype"]) for r in rows]
-        for at in range(max(2, len(line) - _TAIL), len(line)):
-            foretold = expect(line[:at], 1)
-            if not foretold or foretold[0] == line[at] or foretold[0] not in line[:at]:
-                continue
-            reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
-            if reading.kind != "skipped":
-                continue
-            missed = foretold[0]
-            earlier = next(r for r in reversed(rows[:at]) if (r["group_key"], r["op"], r["shape"], r["dtype"]) == missed)
-            fact = {
-                k: earlier[k]
-                for k in ("domain", "group_key", "group_name", "group_desc", "comm_id", "op", "call_site", "source_id", "line_no", "record")
-            }
-            fact |= {
-                "seq": int(earlier["seq"]) + 1,
-                "own_source_id": rows[at]["source_id"],
-                "own_line_no": rows[at]["line_no"],
-                "own_record": rows[at]["record"],
-                "waiters": [],
-            }
-            out[int(str(rank))] = (fact, str(rows[at]["group_key"]))
-            break
-    return out if len(out) * 4 <= ranks else {}
 
 
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:

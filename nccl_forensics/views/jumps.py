@@ -1,0 +1,170 @@
+"""Ranks that left an operation out and went on in another group, told by progress and by the order of their own operations."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.alignment import REACH, expect, read_divergence
+
+
+def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
+    """Ranks that are behind their peers in one group and at the same time ahead of these very peers in another: they left an operation of
+    the first group out and went on to the second. In a plain chain of waits nobody is ahead of those who wait for it.
+
+    Those who wait for such a rank look alike: they stand in the operation that it left out, and never came to the one it went on to. Of
+    ranks that accuse each other so, those remain that made fewer of the missed calls since their last operation of the other group than
+    their peers there, or than they themselves made before.
+    """
+    state = progress.filter(pl.col("last_seq").is_not_null() & pl.col("rank").is_not_null()).collect()
+    last: dict[tuple[str, str], dict[int, int]] = {}
+    facts: dict[tuple[str, str, int], dict[str, object]] = {}
+    for row in state.iter_rows(named=True):
+        key = (row["domain"], row["group_key"])
+        last.setdefault(key, {})[row["rank"]] = row["last_seq"]
+        facts[(*key, row["rank"])] = row
+    out: dict[int, tuple[dict[str, object], str]] = {}
+    for key, ranks in last.items():
+        front = max(ranks.values())
+        behind = [r for r, s in ranks.items() if s < front]
+        peers = [r for r, s in ranks.items() if s == front]
+        if not behind or len(behind) >= len(peers):
+            continue
+        for rank in behind:
+            for other, theirs in last.items():
+                if other == key or other[0] != key[0] or rank not in theirs:
+                    continue
+                shared = [p for p in peers if p in theirs]
+                if shared and all(theirs[rank] > theirs[p] for p in shared):
+                    peer = facts[(*key, peers[0])]
+                    mine = facts[(*key, rank)]
+                    out[rank] = (
+                        {
+                            "domain": key[0],
+                            "group_key": key[1],
+                            "waiters": sorted(set(peers) | {r for r in theirs if r != rank}),
+                            "seq": ranks[rank] + 1,
+                            "op": peer["last_op"],
+                            "call_site": peer["last_call_site"],
+                            "source_id": peer["source_id"],
+                            "line_no": peer["line_no"],
+                            "record": peer["record"],
+                            "own_source_id": mine["source_id"],
+                            "own_line_no": mine["line_no"],
+                            "own_record": mine["record"],
+                        },
+                        other[1],
+                    )
+                    break
+    if len(out) > 1 and operations is not None:
+        missed = _fewer_calls(out, last, operations)
+        out = {r: v for r, v in out.items() if r in missed} or out
+    return out
+
+
+def _fewer_calls(
+    jumps: dict[int, tuple[dict[str, object], str]], last: dict[tuple[str, str], dict[int, int]], operations: pl.LazyFrame
+) -> set[int]:
+    """Those of the ranks that made fewer calls like the missed one between their last two operations of the group they went on to, than
+    any peer did between the same two, or without such peers than they did one operation earlier.
+
+    Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own.
+    """
+    domains = sorted({str(fact["domain"]) for fact, _ in jumps.values()})
+    frame = (
+        operations.filter(pl.col("domain").is_in(domains) & pl.col("rank").is_not_null() & ~pl.col("is_p2p"))
+        .select("domain", "group_key", "rank", "seq", "op", "call_site", "shape", "order", "source_id")
+        .collect()
+    )
+    # Of several dumps of one rank the one with the most operations counts the calls.
+    most = frame.group_by("domain", "rank", "source_id").len().sort("len", "source_id", descending=[True, False])
+    frame = frame.join(most.unique(["domain", "rank"], keep="first", maintain_order=True), on=["domain", "rank", "source_id"])
+    lines = {key: part.sort("order").to_dicts() for key, part in frame.group_by("domain", "rank")}
+    out: set[int] = set()
+    for rank, (fact, ahead) in jumps.items():
+        domain = str(fact["domain"])
+        end = last[(domain, ahead)][rank]
+        alike = (fact["op"], fact["call_site"])
+        mine = _calls_between(lines.get((domain, rank), []), ahead, end - 1, end, alike)
+        members = [r for r in last[(domain, ahead)] if r != rank]
+        theirs = [n for r in members if (n := _calls_between(lines.get((domain, r), []), ahead, end - 1, end, alike)) is not None]
+        if mine is None:
+            continue
+        if theirs:
+            usual = max(theirs)
+        else:
+            earlier = _calls_between(lines.get((domain, rank), []), ahead, end - 2, end - 1, alike)
+            usual = earlier if earlier is not None else mine
+        if mine < usual:
+            out.add(rank)
+    return out
+
+
+def _calls_between(line: list[dict[str, object]], group: str, first: int, second: int, alike: tuple[object, object]) -> int | None:
+    """Calls of this operation and line of code between two operations of a group in one rank's own order; None where one is not there."""
+    place = {row["seq"]: i for i, row in enumerate(line) if row["group_key"] == group}
+    if first not in place or second not in place:
+        return None
+    return sum((row["op"], row["call_site"]) == alike for row in line[place[first] + 1 : place[second]])
+
+
+_STEPS_BACK, _TAIL = 256, 24
+
+
+def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
+    """Ranks whose operations over all groups, in their own order, leave out one that their own earlier steps foretell.
+
+    Only the end of each sequence is looked at, and only a minority of the ranks may break its habit: a habit that many break is a new
+    phase of the program.
+    """
+    recent = (
+        operations.filter(pl.col("rank").is_not_null() & ~pl.col("is_p2p") & pl.col("domain").is_in(["fr", "nccl"]))
+        .sort("domain", "rank", "source_id", "order")
+        .group_by("domain", "rank", maintain_order=True)
+        .tail(_STEPS_BACK)
+        .select(
+            "domain",
+            "rank",
+            "group_key",
+            "group_name",
+            "group_desc",
+            "comm_id",
+            "op",
+            "shape",
+            "dtype",
+            "seq",
+            "source_id",
+            "line_no",
+            "record",
+            "call_site",
+        )
+        .collect()
+    )
+    out: dict[int, tuple[dict[str, object], str]] = {}
+    ranks = 0
+    for (_, rank), part in recent.group_by("domain", "rank", maintain_order=True):
+        ranks += 1
+        rows = part.to_dicts()
+        line = [(r["group_key"], r["op"], r["shape"], r["dtype"]) for r in rows]
+        for at in range(max(2, len(line) - _TAIL), len(line)):
+            foretold = expect(line[:at], 1)
+            if not foretold or foretold[0] == line[at] or foretold[0] not in line[:at]:
+                continue
+            reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
+            if reading.kind != "skipped":
+                continue
+            missed = foretold[0]
+            earlier = next(r for r in reversed(rows[:at]) if (r["group_key"], r["op"], r["shape"], r["dtype"]) == missed)
+            fact = {
+                k: earlier[k]
+                for k in ("domain", "group_key", "group_name", "group_desc", "comm_id", "op", "call_site", "source_id", "line_no", "record")
+            }
+            fact |= {
+                "seq": int(earlier["seq"]) + 1,
+                "own_source_id": rows[at]["source_id"],
+                "own_line_no": rows[at]["line_no"],
+                "own_record": rows[at]["record"],
+                "waiters": [],
+            }
+            out[int(str(rank))] = (fact, str(rows[at]["group_key"]))
+            break
+    return out if len(out) * 4 <= ranks else {}
