@@ -47,7 +47,8 @@ def standing(frames: Sequence[str], active: bool | None = None) -> Standing:
     """Where a stack stands, innermost frame first."""
     plain = [f"{function_of(f)} ({split_frame(f)[1]})" for f in frames]
     user = user_frame(frames)
-    found = _first(INTERRUPTIONS, plain)
+    # A collection with no frame below it is the interpreter taking itself down: the program is over.
+    found = _first(INTERRUPTIONS, plain) if len(plain) > 1 else None
     call = _communication(plain)
     if found and (call is None or found[1] <= call[2]):
         return Standing(found[0], None, user, found[1], f"frame {found[1]}: {frames[found[1]]}")

@@ -84,8 +84,15 @@ def stalls(
         for rank, (behind, ahead) in jumped.items():
             found[rank] = found.get(rank, {}) | behind | {"kind": "jumped", "ahead": ahead, "seen_by": "progress"}
     if reports is not None:
-        for rank, row in _barriers(reports).items():
+        barriers = _barriers(reports)
+        beyond = _beyond_the_barrier(barriers, blockers) if blockers is not None and barriers else {}
+        found = beyond or found
+        for rank, row in barriers.items() if not beyond else ():
             found.setdefault(rank, row)
+    on_host = {r for r in found if r in stacks and stacks[r]["witness"] == "stack" and stacks[r]["place"] not in (*_WAITING, "unknown")}
+    if on_host:
+        # Of the ranks that others wait for, those that stand in a call that waits themselves wait for one that does not.
+        found = {r: row for r, row in found.items() if r not in stacks or stacks[r]["place"] not in _WAITING or row["kind"] == "jumped"}
     parted = divergences is not None and divergences.collect().height > 0
     if not found and not parted and stacks:
         seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
@@ -134,6 +141,28 @@ def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
                 },
             )
     return named
+
+
+def _beyond_the_barrier(barriers: dict[int, dict[str, object]], blockers: pl.LazyFrame) -> dict[int, dict[str, object]]:
+    """Ranks that a barrier names as missing and that wait, in a later operation, for those who stand at the barrier."""
+    ends = blockers.filter(pl.col("kind") == "behind").collect().to_dicts()
+    out: dict[int, dict[str, object]] = {}
+    for row in ends:
+        for rank in row["direct_waiters"]:
+            if rank in barriers and row["rank"] not in barriers:
+                out[rank] = (
+                    barriers[rank]
+                    | {k: row[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")}
+                    | {
+                        "kind": "beyond",
+                        "waiters": sorted({r["rank"] for r in ends} - set(barriers)),
+                        "later": f"{row['op']} #{row['seq']}",
+                        "own_source_id": row["source_id"],
+                        "own_line_no": row["line_no"],
+                        "own_record": row["record"],
+                    }
+                )
+    return out
 
 
 def _odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:
@@ -240,6 +269,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         why = (
             f"it never entered {row['op']} #{row['seq']} of this group and went on to the next operation of another group ({row['ahead']})"
         )
+        return base | {"cause": "collective-skipped", "confidence": "high", "why": why}
+    if row.get("kind") == "beyond":
+        why = f"a monitored barrier names it as missing while it stands beyond that barrier, in {row['later']}, which the others never entered"
         return base | {"cause": "collective-skipped", "confidence": "high", "why": why}
     if row.get("kind") == "cycle":
         cycle = row.get("cycle")
