@@ -153,6 +153,9 @@ def _position(frames: Sequence[str]) -> Hashable:
     found = standing(frames)
     if found.place in WAITING or found.frame is None:
         return found.place, found.op, tuple(f for f in frames[found.frame or 0 :] if split_frame(f)[2] is not None)
+    if found.place == "import":
+        # Each module that is loaded is a step forward.
+        return found.place, tuple(f for f in frames if function_of(f) == "<module>")
     anchor = found.user_frame or frames[found.frame]
     at = frames.index(anchor)
     return found.place, function_of(anchor), tuple(frames[at + 1 :])

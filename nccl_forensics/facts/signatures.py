@@ -60,6 +60,10 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("gloo", "Connection closed by peer"), "gloo-closed"),
     (("gloo", "Connection reset by peer"), "gloo-reset"),
     (("gloo", "Broken pipe"), "gloo-closed"),
+    # Another wait of this process timed out and closed its connections.
+    (("Application timeout caused pair closure",), "gloo-closed"),
+    (("gloo", "Read error"), "gloo-reset"),
+    (("gloo", "Write error"), "gloo-reset"),
     (("op.preamble.length <= op.nbytes",), "gloo-size-mismatch"),
     (("Received data size doesn't match expected size",), "gloo-size-mismatch"),
     (("Gloo connectFullMesh failed",), "gloo-connect"),

@@ -50,6 +50,7 @@ def stalls(
     divergences: pl.LazyFrame | None,
     operations: pl.LazyFrame | None,
     progress: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -63,9 +64,14 @@ def stalls(
             # Where an exception was raised is not where the time went, except inside a call that waits for others.
             if row["witness"] == "stack" or row["place"] in _WAITING:
                 stacks[row["rank"]] = row
+    timed_out = reports is not None and reports.filter(pl.col("kind") == "barrier-missing").collect().height > 0
+    timed_out |= (
+        watchdog is not None and watchdog.filter(pl.col("kind").is_in(["timeout", "failure", "heartbeat-stuck"])).collect().height > 0
+    )
     dead: set[int] = set()
     if endings is not None:
         dead = set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+        timed_out |= endings.filter(pl.col("kind") == "victim").collect().height > 0
     found: dict[int, dict[str, object]] = {}
     if blockers is not None:
         for row in blockers.collect().iter_rows(named=True):
@@ -98,6 +104,8 @@ def stalls(
         seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
+    if not timed_out and _advancing(found, stacks):
+        found = {}
     tail = _tails(operations, found) if operations is not None else {}
     alone = _alone(progress) if progress is not None else set()
     rows = []
@@ -141,6 +149,13 @@ def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
                 },
             )
     return named
+
+
+def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
+    """Whether most of those who wait moved between two samples of their stacks: a job that advances is slow, not stuck."""
+    waiters = {w for row in found.values() for w in (row["waiters"] or ())} - set(found)  # type: ignore[attr-defined]
+    sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack"]
+    return len(sampled) > 1 and sum(bool(m) for m in sampled) * 2 > len(sampled)
 
 
 def _beyond_the_barrier(barriers: dict[int, dict[str, object]], blockers: pl.LazyFrame) -> dict[int, dict[str, object]]:
@@ -290,7 +305,8 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
     if stack is not None and place in _HOST:
         return base | {
             "cause": "host-stall",
-            "confidence": "high" if sure or row["seen_by"] != "stacks" else "medium",
+            # An idle thread in the user's own function may wait in a call that leaves no Python frame (Work.wait, a copy from the GPU).
+            "confidence": "high" if place != "user-code" and (sure or row["seen_by"] != "stacks") else "medium",
             "why": f"its stack is outside any collective: {place} ({stack['reason']})",
         }
     if row.get("kind") == "gpu":
