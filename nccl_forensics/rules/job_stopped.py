@@ -17,6 +17,7 @@ Time limit: ask for more time or checkpoint before it. Preemption and eviction: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import polars as pl
 
@@ -73,8 +74,10 @@ def job_stopped(
     pod_events: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     exceptions: pl.LazyFrame | None,
+    stalls: pl.LazyFrame | None,
+    stack_stalls: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
-    """Jobs by state, then what the job's own output says, then pods and nodes."""
+    """Jobs by state, then what the job's own output says, then pods and nodes, then a signal that the launcher got."""
     own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
     if exceptions is not None:
         raised = exceptions.filter(~pl.col("type").fill_null("").str.contains(_BY_SIGNAL)).collect().height
@@ -84,7 +87,11 @@ def job_stopped(
         for finding in _jobs(scheduler_jobs, own):
             told.add(finding.subject[1])
             yield finding
+    scheduled = list(told)
     if worker_exits is not None:
+        stuck = [frame for frame in (stalls, stack_stalls) if frame is not None and frame.head(1).collect().height]
+        if not own and not stuck and not scheduled:
+            yield from _launcher(worker_exits)
         yield from _lines(worker_exits.filter(pl.col("kind") == "scheduler"), own, told)
     ended: set[str] = set()
     if pods is not None:
@@ -109,6 +116,21 @@ def _jobs(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
         failed = str(state) in ("NODE_FAIL", "BOOT_FAIL")
         yield _finding(
             f"job {job} {words}{by}{after}", str(state), part, own, always, "node-failed" if failed else None, tuple(row["nodes"] or ())
+        )
+
+
+def _launcher(exits: pl.LazyFrame) -> Iterator[Finding]:
+    """The launcher was told to end, and nothing of the job says that it had failed or stood still before."""
+    if exits.filter(pl.col("kind") == "scheduler").head(1).collect().height:
+        return
+    rows = exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
+    part = rows.sort("source_id", "line_no").collect()
+    if part.height:
+        signal = str(part["signal"][0])
+        yield replace(
+            _finding(f"the launcher was told to end ({signal})", signal, part, [], True, None, ()),
+            confidence="medium",
+            would_refute=("a failure or a standstill of the job before the signal",),
         )
 
 
