@@ -39,6 +39,7 @@ _SAID = {
     "abort": ("aborted (SIGABRT)", "Look for the C++ message before it on standard error."),
     "exception": ("raised an exception", "Fix the exception at the quoted line."),
     "exit": ("left early", "Find out why it left: its standard error is not in the evidence or says nothing."),
+    "left": ("ended early without an error", "Find out why its loop ended before that of the others: less data, a break, a return."),
     "vanished": ("disappeared without a word", "Ask the scheduler and the kernel log of its host why the process ended."),
 }
 
@@ -81,7 +82,7 @@ def rank_died(endings: pl.LazyFrame) -> Iterator[Finding]:
             for r in part.iter_rows(named=True)
             if r["exc_source_id"] is not None
         ]
-        sure = kind not in ("vanished", "exit", "abort")
+        sure = kind not in ("vanished", "exit", "abort", "left")
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
             summary=f"{first['why']}.",

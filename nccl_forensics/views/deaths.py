@@ -84,11 +84,13 @@ def endings(
     processes: pl.LazyFrame | None,
     source_ranks: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
+    path_hints: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu,
-    out-of-memory, victim, terminated, vanished, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
+    out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
 
     ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
+    ``left``: it ended without a word while the others went on: it is not among the workers that the launcher found failed or had to stop.
     ``unheard``: it left with an exit code, as the victims of a timeout do too, and its own output is not in the evidence though others' is.
     """
     people: dict[tuple[str, object], dict[str, object]] = {}
@@ -182,7 +184,40 @@ def endings(
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
         rows_out.append(who)
+    if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
+        rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+#: What a process says whose peer ended.
+_PEER_GONE = ("gloo-closed", "gloo-reset", "nccl-remote")
+
+
+def _left(
+    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, ranks_of_source: dict[int, int], others: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Ranks with a folder in the launcher's attempt that its report at the end does not list, while those that it lists lost a peer.
+
+    torchrun lists every worker that failed and every one that it had to stop (torch/distributed/elastic/multiprocessing/errors
+    ChildFailedError); one that is not listed had ended before with exit code 0.
+    """
+    report = worker_exits.filter(pl.col("kind").is_in(["root-cause", "failure"]) & pl.col("rank").is_not_null()).sort(
+        "source_id", "line_no"
+    )
+    listed = report.collect()
+    if not listed.height or listed["source_id"].n_unique() != 1 or not any(o["signature"] in _PEER_GONE for o in others):
+        return []
+    folders = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("source_id", "attempt_local_rank").collect()
+    launched = {ranks_of_source[s] for s in folders["source_id"].to_list() if s in ranks_of_source}
+    if len(launched) != folders["attempt_local_rank"].n_unique():
+        return []
+    missing = sorted(launched - set(listed["rank"].to_list()) - {o["rank"] for o in others})
+    if not missing or len(missing) * 2 > len(launched):
+        return []
+    first = listed.row(0, named=True)
+    why = "the launcher lists it neither as failed nor as stopped: it had ended with exit code 0 while the others went on"
+    place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
+    return [dict.fromkeys(DEATHS) | place | {"rank": r, "own": True, "kind": "left", "exit_code": 0, "why": why} for r in missing]
 
 
 def _inside(signature: object, frames: object) -> object:

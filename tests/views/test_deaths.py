@@ -27,8 +27,9 @@ def ended(
     processes: pl.LazyFrame | None = None,
     sources: pl.LazyFrame | None = None,
     comms: pl.LazyFrame | None = None,
+    hints: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
-    return endings(exits, table("exceptions", *exceptions) if exceptions else None, processes, sources, comms).collect().to_dicts()
+    return endings(exits, table("exceptions", *exceptions) if exceptions else None, processes, sources, comms, hints).collect().to_dicts()
 
 
 # ---- exit codes and signals ----
@@ -66,6 +67,20 @@ def test_an_exit_code_of_a_rank_whose_output_is_missing_while_others_is_there_bl
     assert (who["kind"], who["own"]) == ("exit", True)
     [who] = ended(left(-9), sources=heard(0, 1))
     assert (who["kind"], who["own"]) == ("killed", True)
+
+
+def test_a_rank_that_the_launchers_report_leaves_out_had_ended_without_an_error() -> None:
+    hints = pl.LazyFrame({"source_id": [50, 51, 52], "attempt_local_rank": [0, 1, 2]})
+    sources = rows(SOURCE_RANKS_SCHEMA, *({"source_id": 50 + r, "rank": r} for r in range(3)))
+    report = table(
+        "worker_exits", *({"kind": k, "rank": r, "exit_code": c, "line_no": 30} for k, r, c in (("root-cause", 0, 1), ("failure", 1, -15)))
+    )
+    lost = [raised("gloo-closed", rank=r) for r in (0, 1)]
+    found = ended(report, *lost, sources=sources, hints=hints)
+    assert [(e["rank"], e["kind"], e["own"], e["line_no"]) for e in found if e["own"]] == [(2, "left", True, 30)]
+    # Where the others timed out nobody needs to have gone, and where one has a fault of its own that is the word.
+    assert not [e for e in ended(report, raised("gloo-timeout", rank=0), sources=sources, hints=hints) if e["own"]]
+    assert [e["rank"] for e in ended(report, *lost, raised("user", rank=1, line=99), sources=sources, hints=hints) if e["own"]] == [1]
 
 
 @pytest.mark.parametrize("kind", ["closing-signal", "launcher-signal", "scheduler"])
