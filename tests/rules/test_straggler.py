@@ -43,3 +43,8 @@ def test_a_clock_that_is_off_is_no_lateness() -> None:
 
 def test_a_late_rank_is_named_although_its_clock_is_off() -> None:
     assert found(arrivals([200, 0] * 6, offset_ms=3_600_000)) == [(2,)]
+
+
+def test_a_rank_late_to_the_first_of_many_collectives_of_each_step_is_named() -> None:
+    # Eight collectives a step, of which it delays one: 12 % of them, and nearly all the time that is lost.
+    assert found(arrivals([300, 0, 0, 0, 0, 0, 0, 0] * 6)) == [(2,)]
