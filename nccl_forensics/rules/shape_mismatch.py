@@ -20,10 +20,10 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Finding
+from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import argument_findings
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import operation_words, ranks_words
 
 
 @rule(
@@ -51,8 +51,11 @@ def shape_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
     at_most=1,
     explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
 )
-def shape_mismatch_by_transport(endings: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[Finding]:
-    """A transport that received more bytes than it expected, where no recorder tells whose size was wrong."""
+def shape_mismatch_by_transport(
+    endings: pl.LazyFrame, divergences: pl.LazyFrame | None, progress: pl.LazyFrame | None, groups: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless all the other members
+    of the group were recorded and agree, so that only the one that aborted is left."""
     if divergences is not None and divergences.collect().height:
         return
     rows = endings.filter(pl.col("signature") == "gloo-size-mismatch").sort("rank").collect()
@@ -62,6 +65,25 @@ def shape_mismatch_by_transport(endings: pl.LazyFrame, divergences: pl.LazyFrame
     lines = [
         {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]} for r in rows.iter_rows(named=True)
     ]
+    odd = _the_unrecorded(ranks, progress, groups) if progress is not None and groups is not None and len(ranks) == 1 else None
+    if odd is not None:
+        others = ranks_words(odd["rank"].to_list())
+        waited = operation_words(odd["last_op"][0], odd["last_seq"][0])
+        yield Finding(
+            title=f"{ranks_words(ranks)} brought another size or type to {waited} than {others}, and aborted on what it received",
+            summary=f"{others} recorded the same sizes and types; {ranks_words(ranks)} left no record and received more bytes than it expected.",
+            confidence="medium",
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r) for r in ranks),
+            subject=("gloo-size", str(odd["last_op"][0])),
+            evidence=(*cite(lines, "received data size does not match"), *cite(odd, "what the others recorded alike")),
+            remedy=f"Compare the tensor's shape and type on this rank at {odd['last_call_site'][0] or 'that collective'}.",
+            prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
+            would_refute=(f"a Flight Recorder dump of {ranks_words(ranks)} with the sizes of the others",),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+            alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
+        )
+        return
     yield Finding(
         title=f"sizes or types differ between ranks: {ranks_words(ranks) if ranks else 'a process'} received more bytes than expected and aborted",
         summary="The process that receives too much aborts; the one with the wrong tensor may be any other. The evidence does not tell which.",
@@ -74,3 +96,24 @@ def shape_mismatch_by_transport(endings: pl.LazyFrame, divergences: pl.LazyFrame
         actions=(Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000"),),
         alternatives=(("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),),
     )
+
+
+#: Operations whose sizes differ between ranks by right: who sent too much is not known.
+_UNEVEN = ("all_to_all", "alltoall", "scatter")
+
+
+def _the_unrecorded(ranks: tuple[int, ...], progress: pl.LazyFrame, groups: pl.LazyFrame) -> pl.DataFrame | None:
+    """The last operation of the other members of the group, if they (two at least) are level in it and only this rank is not recorded."""
+    state = progress.filter((pl.col("domain") == "fr") & pl.col("last_created_ns").is_not_null()).collect()
+    if ranks[0] in state["rank"].to_list():
+        return None
+    world = max([*state["rank"].to_list(), *ranks], default=0) + 1
+    sizes = dict(groups.filter(pl.col("domain") == "fr").select("group_key", "size").collect().iter_rows())
+    latest = state.sort("last_created_ns").unique("rank", keep="last")
+    for (key,), part in latest.group_by("group_key", maintain_order=True):
+        size = sizes.get(key) or world
+        if str(part["last_op"][0]).startswith(_UNEVEN):
+            continue
+        if part.height >= 2 and part["last_seq"].n_unique() == 1 and size == part.height + 1:
+            return part.sort("rank")
+    return None

@@ -44,7 +44,6 @@ _UNEVEN = [
     "all_to_all_single",
     "all_to_all_v_single",
     "alltoall",
-    "gather",
     "scatter",
     "barrier",
     "coalesced",
@@ -52,8 +51,8 @@ _UNEVEN = [
     "all_gather_v",
     "all_gatherv",
 ]
-#: Operations of which some ranks have no input tensor.
-_ONE_SIDED = [*_UNEVEN, "reduce_scatter_v", "new_window"]
+#: Operations that have no data type of their own, or not on every rank.
+_ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nccl_forensics.rules.shape_mismatch import shape_mismatch, shape_mismatch_by_transport
 from tests.rules.frames import cited, divergences, endings, told
+from tests.views.frames import groups, progress
 
 DETAILS = {"found_detail": "[6]", "expected_detail": "[4]"}
 
@@ -29,12 +30,23 @@ ABORTED = endings({"rank": 2, "kind": "victim", "own": False, "signature": "gloo
 
 
 def test_who_received_too_much_is_told_and_not_blamed() -> None:
-    [finding] = shape_mismatch_by_transport.check(ABORTED, None)
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None)
     assert told(finding) == ("critical", "medium", ())
     assert cited(finding) == [(2, 60)]
     assert "rank 2 received more bytes than expected" in finding.title
 
 
 def test_where_operations_tell_whose_size_is_wrong_the_transport_is_silent() -> None:
-    assert shape_mismatch_by_transport.check(ABORTED, divergences("shape", [1], [0, 2])) == []
-    assert shape_mismatch_by_transport.check(endings({"rank": 2, "signature": "gloo-closed"}), None) == []
+    assert shape_mismatch_by_transport.check(ABORTED, divergences("shape", [1], [0, 2]), None, None) == []
+    assert shape_mismatch_by_transport.check(endings({"rank": 2, "signature": "gloo-closed"}), None, None, None) == []
+
+
+def test_the_one_member_without_a_record_is_named_where_all_others_agree() -> None:
+    known = groups({"pg:0": [0, 1, 2]})
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, progress({"pg:0": {0: (9, None), 1: (9, None)}}), known)
+    assert told(finding) == ("critical", "medium", (2,))
+    assert cited(finding) == [(2, 60), (0, "entries[9]"), (1, "entries[9]")]
+    # One other member alone, or members that are not level, say nothing.
+    for state in ({0: (9, None)}, {0: (9, None), 1: (8, None)}):
+        [finding] = shape_mismatch_by_transport.check(ABORTED, None, progress({"pg:0": state}), known)
+        assert finding.culprits == ()

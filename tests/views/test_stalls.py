@@ -49,7 +49,7 @@ def found(
     ops: pl.LazyFrame | None = None,
     reached: pl.LazyFrame | None = None,
 ) -> list[tuple[object, ...]]:
-    frame = stalls(blockers, states, endings, reports, parted, ops, reached).collect()
+    frame = stalls(blockers, states, endings, reports, parted, ops, reached, None).collect()
     return frame.select("rank", "cause", "confidence", "seen_by").rows()
 
 
@@ -62,7 +62,7 @@ def found(
         ("data-loader", "input-stall", "high"),
         ("lock", "host-stall", "high"),
         ("checkpoint", "host-stall", "high"),
-        ("user-code", "host-stall", "high"),
+        ("user-code", "host-stall", "medium"),
         ("evaluation", "host-stall", "high"),
         ("cuda-sync", "gpu-stall", "low"),
         ("backward", "host-stall", "low"),
@@ -76,12 +76,12 @@ def test_the_stack_of_the_rank_that_is_behind_names_the_cause(place: str, cause:
 
 
 def test_a_partner_in_p2p_makes_the_deadlock_sure() -> None:
-    frame = stalls(blocker(), standing(r0="collective", r1="p2p", r2="p2p"), None, None, None, None, None).collect()
+    frame = stalls(blocker(), standing(r0="collective", r1="p2p", r2="p2p"), None, None, None, None, None, None).collect()
     assert frame.select("rank", "cause", "confidence", "partners").rows() == [(2, "p2p-deadlock", "high", [1])]
 
 
 def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
-    [row] = stalls(blocker(), standing(r2="lock"), None, None, None, None, None).collect().to_dicts()
+    [row] = stalls(blocker(), standing(r2="lock"), None, None, None, None, None, None).collect().to_dicts()
     assert (row["stack_source_id"], row["stack_line_no"], row["source_id"], row["record"]) == (7, 2, 0, "entries[5]")
     assert row["user_frame"] == "step (train.py:2)"
 
@@ -167,7 +167,7 @@ def test_a_monitored_barrier_names_who_is_missing() -> None:
 
 
 def test_the_few_outside_the_collective_that_the_others_stand_in_are_found_by_stacks_alone() -> None:
-    frame = stalls(None, standing(r0="collective", r1="collective", r2="lock"), None, None, None, None, None).collect()
+    frame = stalls(None, standing(r0="collective", r1="collective", r2="lock"), None, None, None, None, None, None).collect()
     assert frame.select("rank", "cause", "waiters", "seen_by").rows() == [(2, "host-stall", [0, 1], "stacks")]
     assert (frame["source_id"][0], frame["line_no"][0]) == (7, 0)
 
