@@ -60,6 +60,42 @@ class Incident:
         """Rows of a query in Polars' SQL over tables and views. Raises as ``query.select``."""
         return select(self.store, query)
 
+    @property
+    def verdict(self) -> Mapping[str, object]:
+        """The verdict of the report."""
+        verdict = self.report["verdict"]
+        assert isinstance(verdict, dict)
+        return verdict
+
+    @property
+    def findings(self) -> Sequence[Mapping[str, object]]:
+        """The findings of the report, worst first."""
+        return _findings(self)
+
+    def html(self) -> str:
+        """``postmortem.html``."""
+        from nccl_forensics.reporters import html
+
+        return html.render(self.report, self.extras)
+
+    def markdown(self) -> str:
+        """``postmortem.md``."""
+        from nccl_forensics.reporters import markdown
+
+        return markdown.render(self.report, self.extras)
+
+    def json(self) -> bytes:
+        """``report.json``."""
+        from nccl_forensics.reporters import json_report
+
+        return json_report.render(self.report)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, its proof and the findings."""
+        from nccl_forensics.reporters import notebook
+
+        return notebook.render(self.report, self.extras)
+
     def write_tables(self, folder: Path) -> list[Path]:
         """Every table as a parquet file; returns the files."""
         written = []

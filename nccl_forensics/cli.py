@@ -9,7 +9,7 @@ import sys
 import click
 
 from nccl_forensics import __version__
-from nccl_forensics.commands import COMMANDS, MODULES
+from nccl_forensics.commands import COMMANDS, EXAMPLES, MODULES
 from nccl_forensics.errors import ForensicsError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -26,6 +26,8 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(f"nccl_forensics.commands.{MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
+        if examples := EXAMPLES.get(cmd_name):
+            command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -46,6 +48,10 @@ def cli() -> None:
     """Say which rank, host and collective broke a distributed training job, with proof.
 
     Hand it whatever was gathered: nccl-forensics analyze incident.tar.gz -o out
+
+    \b
+    Completion of commands, options and names, for this shell (bash, zsh, fish):
+      eval "$(_NCCL_FORENSICS_COMPLETE=bash_source nccl-forensics)"
     """
 
 

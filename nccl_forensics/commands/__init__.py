@@ -21,3 +21,38 @@ COMMANDS: dict[str, str] = {
 }
 #: Commands whose module has another name.
 MODULES: dict[str, str] = {"formats": "catalog", "rules": "catalog", "rule": "catalog", "tables": "catalog"}
+
+#: Command -> lines that show how it is used, printed below its options.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "analyze": (
+        "nccl-forensics analyze incident.tar.gz -o out",
+        "nccl-forensics analyze node*.tar.gz slurm-4711.out --html postmortem.html",
+        "nccl-forensics analyze /var/log/train --json - --quiet | jq .verdict",
+    ),
+    "check": (
+        "nccl-forensics check run.tar.gz",
+        "nccl-forensics check run.tar.gz --baseline good.json --junit junit.xml --sarif nccl.sarif",
+        "nccl-forensics check run.tar.gz --fail-on warning --require nccl-log,flight-recorder",
+    ),
+    "compare": (
+        "nccl-forensics compare last-week.tar.gz this-week.tar.gz",
+        "nccl-forensics compare good/report.json bad.tar.gz --html comparison.html",
+    ),
+    "sql": (
+        "nccl-forensics sql incident.tar.gz 'SELECT rank, nranks, bus_id FROM nccl_comms ORDER BY rank'",
+        "nccl-forensics sql out 'SELECT path, gaps FROM sources WHERE gaps > 0' --format csv",
+    ),
+    "collect": (
+        "nccl-forensics collect -o collect.sh && sh collect.sh -f /var/log/train",
+        "nccl-forensics collect --launcher srun",
+    ),
+    "simulate": (
+        "nccl-forensics simulate collective-skipped -o made-up --ranks 16 --seed 1",
+        "nccl-forensics simulate --list",
+    ),
+    "serve": ("nccl-forensics serve --port 8642", "nccl-forensics serve --host 0.0.0.0 --token-file token --data /srv/incidents"),
+    "formats": ("nccl-forensics formats",),
+    "rules": ("nccl-forensics rules",),
+    "rule": ("nccl-forensics rule collective-skipped", "nccl-forensics rule CO01"),
+    "tables": ("nccl-forensics tables",),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 
 @click.command()
@@ -23,8 +24,20 @@ def rules() -> None:
         click.echo(f"{r.code}  {r.name:24} {r.severity:9} {r.title}")
 
 
+def rule_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Rules whose name or code begins with what was typed, for the shell."""
+    from nccl_forensics.rules import all_rules
+
+    return [
+        CompletionItem(word, help=r.title)
+        for r in all_rules()
+        for word in (r.name, r.code)
+        if word.startswith(incomplete) and (word == r.name or incomplete[:1].isupper())
+    ]
+
+
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=rule_names)
 def rule(name: str) -> None:
     """One rule's page, with its inputs and thresholds."""
     import difflib

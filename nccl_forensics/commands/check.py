@@ -8,9 +8,18 @@ from datetime import datetime
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from nccl_forensics.commands.output import progress_bar, write
 from nccl_forensics.model import SEVERITIES, Severity
+
+
+def format_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Formats that continue a list separated by commas, for the shell."""
+    from nccl_forensics.formats import all_formats
+
+    before, comma, begun = incomplete.rpartition(",")
+    return [CompletionItem(before + comma + f.name, help=f.title) for f in all_formats() if f.name.startswith(begun)]
 
 
 @click.command()
@@ -20,6 +29,7 @@ from nccl_forensics.model import SEVERITIES, Severity
     "--require",
     multiple=True,
     metavar="FORMAT,…",
+    shell_complete=format_names,
     help="Fail (exit code 3) where evidence of one of these formats is absent; may be repeated.",
 )
 @click.option(
@@ -66,12 +76,6 @@ def check(
 
     Exit codes: 0 passed; 1 a finding at or above --fail-on, a regression, a failure without a proved cause, or too little evidence;
     2 wrong options or configuration; 3 unusable or required evidence is absent; 70 a rule crashed.
-
-    \b
-    Examples:
-      nccl-forensics check run.tar.gz
-      nccl-forensics check run.tar.gz --baseline good.json --junit junit.xml --sarif nccl.sarif
-      nccl-forensics check run.tar.gz --fail-on warning --require nccl-log,flight-recorder
     """
     from nccl_forensics import api
     from nccl_forensics import config as configuration

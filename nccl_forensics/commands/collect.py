@@ -18,12 +18,6 @@ def collect(output: str, launcher: str | None) -> None:
     """Print a POSIX sh script to run on each node during the hang; it packs incident-<host>-<time>.tar.gz for `analyze`.
 
     It needs nothing installed on the node, limits the time of every step, ends no process, and masks secrets in environments.
-
-    \b
-    Examples:
-      nccl-forensics collect > collect.sh && sh collect.sh -f /var/log/train
-      nccl-forensics collect --launcher srun
-      ssh node-07 sh -s -- -c < collect.sh > incident-node-07.tar.gz
     """
     from nccl_forensics.collect import LAUNCHERS, script
 

@@ -40,11 +40,6 @@ def compare(
     """Lay two runs side by side: what got slower, what fell back, what changed in the environment.
 
     BEFORE and AFTER are folders, archives or single files, as for `analyze`, or a report.json that it wrote.
-
-    \b
-    Examples:
-      nccl-forensics compare last-week.tar.gz this-week.tar.gz
-      nccl-forensics compare good/report.json bad.tar.gz --html comparison.html
     """
     from nccl_forensics import api
     from nccl_forensics.config import Config, load

@@ -11,6 +11,8 @@ import click
 
 from nccl_forensics.errors import OutputError
 
+_BAR = 30
+
 
 def make_folder(folder: Path) -> None:
     """Make an output folder. Raises ``OutputError``."""
@@ -49,7 +51,8 @@ def progress_bar(quiet: bool) -> Callable[[str, int, int], None] | None:
         return None
 
     def show(stage: str, done: int, total: int) -> None:
-        end = "\n" if done == total else ""
-        click.echo(f"\r{stage}: {done}/{total}{end}", nl=False, err=True)
+        filled = _BAR * done // total if total else _BAR
+        end = "\n" if done >= total else ""
+        click.echo(f"\r{stage} {'━' * filled}{'─' * (_BAR - filled)} {done:,}/{total:,}{end}", nl=False, err=True)
 
     return show

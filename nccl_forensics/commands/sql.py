@@ -36,11 +36,6 @@ def sql(evidence: tuple[str, ...], query: str, form: str, output: str, quiet: bo
     """Run QUERY (Polars SQL, in quotes, last) over the tables of EVIDENCE, or of a folder that `analyze -o` or `--tables` wrote.
 
     `nccl-forensics tables` lists the tables and their columns; the views that rules read can be named too.
-
-    \b
-    Examples:
-      nccl-forensics sql incident.tar.gz 'SELECT rank, nranks, bus_id FROM nccl_comms ORDER BY rank'
-      nccl-forensics sql out 'SELECT path, gaps FROM sources WHERE gaps > 0' --format csv
     """
     from nccl_forensics import api
     from nccl_forensics.errors import UsageError
