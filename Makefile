@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test lint types pytest docs docs-check score lock bench hang clean
+.PHONY: gallery demo test lint types pytest docs docs-check score lock bench hang clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,10 @@ docs: $(STAMP)
 
 docs-check: $(STAMP)
 	$(BIN)/python -m tests.generate_docs --check
+
+# A postmortem of each bundled incident with an index page, and the screenshots of the README.
+gallery: $(STAMP)
+	$(BIN)/python -m tests.gallery out/gallery --screenshots docs/screenshots
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.bench_grammar

@@ -54,6 +54,8 @@ _SUPPLIES = {
     "port_probes": "port probes",
     "sockets": "socket listings (ss)",
     "packets": "packet captures",
+    "flows": "packet captures",
+    "reports": "logs of the training processes",
     "host_processes": "process listings (ps)",
     "filesystems": "df output",
     "limits": "ulimit output",

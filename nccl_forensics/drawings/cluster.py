@@ -129,7 +129,7 @@ def dense(hosts: Sequence[Host], statement: str, width: float, *, titles: bool =
     body: list[str] = []
     for n, host in enumerate(blocks):
         x, y = _NAME + (n % per_line) * block, 6 + (n // per_line) * pitch
-        if n % per_line == 0:
+        if n % per_line == 0 and (n == 0 or host.name != blocks[n - per_line].name):
             body.append(text(0, y + _DOT + 1, cut(plain(host.name, 60), int(_NAME / SANS) + 1), "label"))
         for k, seat in enumerate(host.seats):
             at = f"M{x + (k % _LINE) * _PITCH} {y + (k // _LINE) * _PITCH}h{_DOT}v{_DOT}h-{_DOT}z"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nccl_forensics.drawings.svg import MONO, box, group, svg, text
 from nccl_forensics.plain import cut
 
-_WIDTH, _HEIGHT, _X, _Y = 236, 62, 92, 22
+_WIDTH, _HEIGHT, _X, _Y = 238, 62, 84, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _box(x: float, y: float, one: Box) -> str:
     room = int((_WIDTH - 20) / MONO)
     parts = [
         box(x, y, _WIDTH, _HEIGHT, f"node n-{one.state}", 8),
-        text(x + 12, y + 21, cut(one.name, 31), f"row strong on-node-{one.state}"),
+        text(x + 12, y + 21, cut(one.name, 29), f"row strong on-node-{one.state}"),
     ]
     for k, line in enumerate(one.lines[:2]):
         parts.append(text(x + 12, y + 38 + 15 * k, cut(line, room + 3), f"mono small-digits on-node-{one.state}"))

@@ -39,7 +39,7 @@ def _map(hosts: Sequence[Host]) -> list[Block]:
     rows = _table(ordered, len(hosts) > CARDS)
     if len(hosts) <= CARDS:
         return [Block(said, drawing=Drawing("Hosts and their ranks", drawing.cards(hosts, said), marks), tables=(rows,))]
-    odd = [h for h in ordered if _telling(h) < _ORDER["unknown"]]
+    odd = [h for h in ordered if _telling(h) < _ORDER["unknown"] and h.name != UNKNOWN_HOST]
     dense = drawing.dense(hosts, said, _WIDTH, titles=len(hosts) <= TITLED)
     blocks = [Block(said, drawing=Drawing("All hosts, a square per rank", dense, marks))]
     if odd:

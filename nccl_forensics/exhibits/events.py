@@ -13,6 +13,8 @@ from nccl_forensics.presentation import moment, number, part, rows, text, words
 
 #: Rows of the list, of it with what opens on a click, and marks of the drawing.
 FIRST, EVENTS, MARKS = 30, 150, 400
+#: Ranks of an event that are listed; more are counted.
+_LISTED = 12
 
 
 def build(report: Report, extras: Extras) -> tuple[Block, ...]:
@@ -25,7 +27,7 @@ def build(report: Report, extras: Extras) -> tuple[Block, ...]:
     marks = [m for e in events[:MARKS] if (m := _mark(e, decisive)) is not None]
     picture = (
         Drawing("Events on one time axis", axis(marks, said), (("event", "event"), ("decisive", "quoted as evidence of the verdict")))
-        if len(marks) > 1
+        if len({m.at_ns for m in marks}) > 1
         else None
     )
     body = []
@@ -82,7 +84,7 @@ def _ns(time: str | None) -> int | None:
 
 def _who(event: Event) -> str:
     ranks = event.ranks or (() if event.rank is None else (event.rank,))
-    who = ranks_text(ranks, 4) if ranks else ""
+    who = "" if not ranks else ranks_text(ranks, 4) if len(ranks) <= _LISTED else f"{len(ranks):,} ranks"
     hosts = listed(event.hosts, 2) if event.hosts else plain(event.host, 60)
     return " · ".join(t for t in (who, hosts) if t)
 
@@ -91,7 +93,7 @@ def _what(event: Event) -> str:
     times = (
         f" (×{event.count:,}" + (f", until {moment(plain(event.until, 40))[11:]}" if event.until else "") + ")" if event.count > 1 else ""
     )
-    return plain(event.text, 300) + times
+    return plain(event.text, 200) + times
 
 
 def _times(events: Sequence[Event]) -> list[str]:

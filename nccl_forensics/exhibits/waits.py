@@ -8,10 +8,12 @@ from nccl_forensics.drawings.waits import Box, graph
 from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, operation_text, ranks_text, table
 from nccl_forensics.extras import Extras, Wait
 from nccl_forensics.plain import plain
-from nccl_forensics.words import verb
+from nccl_forensics.words import rank_list, verb
 
 #: Rows of the table, boxes of a column and columns of the drawing.
 EDGES, TALL, WIDE = 60, 6, 4
+#: Characters of the name of a box.
+_NAME = 26
 
 
 def build(report: Report, extras: Extras) -> tuple[Block, ...]:
@@ -76,6 +78,13 @@ def _graph(waits: Sequence[Wait], said: str) -> str:
     return graph(boxes, arrows, said)
 
 
+def _called(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0, 2, 6``, ``224 ranks: 1-7, 129-135, …``: what fits a box."""
+    ranges = rank_list(ranks, 1 << 30).split(", ")
+    whole = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(ranges)}"
+    return whole if len(whole) <= _NAME else f"{len(ranks):,} ranks: {', '.join(ranges[:2])}, …"
+
+
 def _doing(waits: Sequence[Wait]) -> tuple[str, ...]:
     """The operation and its group that a box waits in; the first where it is several."""
     if not waits:
@@ -95,7 +104,7 @@ def _fold(members: Sequence[Sequence[int]], edges: Sequence[tuple[int, int]]) ->
         own = sorted((n for n, d in distance.items() if d == column), key=lambda n: (-len(members[n]), members[n][0]))
         alone = own if len(own) <= TALL else own[: TALL - 1]
         for n in sorted(alone, key=lambda n: members[n][0]):
-            names.append(ranks_text(members[n], 3))
+            names.append(_called(members[n]))
             parts.append([n])
         rest = [n for n in own if n not in alone]
         if rest:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
@@ -13,8 +14,10 @@ from nccl_forensics.masking import mask
 from nccl_forensics.units import iso
 from nccl_forensics.views import Resolver
 
-#: Rows read of each table, events of a report, and how far from the job's own times an event may lie (zones are not always known).
-_READ, _EVENTS, _DAY_NS = 4000, 300, 86_400_000_000_000
+#: Rows read of each table, and events of a report.
+_READ, _EVENTS = 4000, 300
+#: Times before 2001 are times of which the year is not known. Hosts keep kernel logs of weeks.
+_FIRST_YEAR_NS, _MONTH_NS = 978_307_200_000_000_000, 31 * 86_400_000_000_000
 #: Events of one text within so long of each other are one.
 _CLOSE_NS = 2_000_000_000
 _LONGEST = 240
@@ -64,9 +67,7 @@ def events(resolver: Resolver, paths: Mapping[int, str], groups: Sequence[GroupT
     found = [*_collectives(resolver, groups)]
     for lane in _LANES:
         found += _rows(resolver, lane, paths)
-    bounds = _bounds(resolver)
-    if bounds:
-        found = [(t, e) for t, e in found if bounds[0] - _DAY_NS <= t <= bounds[1] + _DAY_NS]
+    found = _placed(found)
     folds: list[_Fold] = []
     open_: dict[tuple[str, str], _Fold] = {}
     for at, event in sorted(found, key=lambda f: (f[0], f[1].lane, f[1].text, f[1].rank if f[1].rank is not None else -1, f[1].path or "")):
@@ -110,7 +111,7 @@ def _rows(resolver: Resolver, lane: _Lane, paths: Mapping[int, str]) -> Iterator
     names = set(frame.collect_schema().names())
     kept = pl.col("time_raw_ns").is_not_null()
     if "time_kind" in names:
-        kept &= pl.col("time_kind").is_in(["epoch", "local-unzoned"])
+        kept &= pl.col("time_kind").is_in(["epoch", "local-unzoned", "local-yearless"])
     if lane.only is not None:
         kept &= lane.only
     for r in frame.filter(kept).sort("time_raw_ns", "source_id", "line_no").head(_READ).collect().iter_rows(named=True):
@@ -120,7 +121,7 @@ def _rows(resolver: Resolver, lane: _Lane, paths: Mapping[int, str]) -> Iterator
         rank = r.get("rank") if r.get("rank") is not None else r.get("hint_rank")
         host = r.get("host") or r.get("hint_host")
         path = paths.get(r["source_id"]) if r["source_id"] is not None else None
-        local = r.get("time_kind", "local-unzoned") == "local-unzoned"
+        local = r.get("time_kind", "local-unzoned") != "epoch"
         count = int(r.get("count") or r.get("repeats") or 1)
         yield (
             r["time_raw_ns"],
@@ -186,8 +187,30 @@ def _collectives(resolver: Resolver, groups: Sequence[GroupTimeline]) -> Iterato
             )
 
 
-def _bounds(resolver: Resolver) -> tuple[int, int] | None:
-    """The times of the job's own evidence."""
-    frame = resolver.get("job_times")
-    row = frame.collect() if frame is not None else None
-    return (row["first_raw_ns"][0], row["last_raw_ns"][0]) if row is not None and row.height else None
+def _placed(found: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
+    """Times without a year (glog and syslog print none; they are kept as of 1970 or 2000) take the year that brings them nearest to the
+    last dated event; without one they are left out. What lies more than a month before that is of another incident."""
+    dated = [t for t, _ in found if t >= _FIRST_YEAR_NS]
+    if not dated:
+        return []
+    last = max(dated)
+    out = []
+    for at, event in found:
+        moved = at if at >= _FIRST_YEAR_NS else min((_in_year(at, y) for y in _years(last)), key=lambda t: abs(t - last))
+        if moved > last - _MONTH_NS:
+            out.append((moved, event if moved == at else replace(event, time=iso(moved))))
+    return out
+
+
+def _years(at_ns: int) -> range:
+    year = datetime.fromtimestamp(at_ns // 1_000_000_000, UTC).year
+    return range(year - 1, year + 2)
+
+
+def _in_year(at_ns: int, year: int) -> int:
+    """The same day and time of another year; 29 February of a common year is 1 March."""
+    seconds, rest = divmod(at_ns, 1_000_000_000)
+    own = datetime.fromtimestamp(seconds, UTC)
+    start = datetime(year, own.month, 1, tzinfo=UTC) + timedelta(days=own.day - 1)
+    moved = start.replace(hour=own.hour, minute=own.minute, second=own.second)
+    return int(moved.timestamp()) * 1_000_000_000 + rest

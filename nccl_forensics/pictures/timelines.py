@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -59,10 +60,10 @@ def _timeline(
         cells.setdefault(r["rank"], {})[r["seq"]] = r | {"text": " ".join(str(r[c]) for c in ("op", "shape", "dtype") if r[c])}
     usual: dict[int, str] = {}
     for column in columns:
-        texts = [str(own[column]["text"]) for own in cells.values() if column in own]
-        usual[column] = (
-            max(texts, key=lambda t: (texts.count(t), t)) if len(texts) < 512 else max(set(texts), key=lambda t: (texts.count(t), t))
-        )
+        if column != at:
+            _without_sizes([own[column] for own in cells.values() if column in own])
+        counts = Counter(str(own[column]["text"]) for own in cells.values() if column in own)
+        usual[column] = max(counts, key=lambda t: (counts[t], t))
     folded: dict[tuple[tuple[str, str | None, CellState], ...], list[int]] = {}
     for rank in sorted(r for r in set(cells) | set(members_of.get(key, [])) if r < UNIDENTIFIED):
         own = cells.get(rank, {})
@@ -91,13 +92,20 @@ def _timeline(
     )
 
 
+def _without_sizes(same: Sequence[dict[str, object]]) -> None:
+    """Away from the divergence, one operation with sizes that differ between ranks (all-to-all, gathers) is one and the same."""
+    if len({r["op"] for r in same}) == 1 and len({r["text"] for r in same}) > 1:
+        for r in same:
+            r["text"] = str(r["op"])
+
+
 def _state(own: Mapping[str, object] | None, usual: str, column: int, at: int) -> tuple[str, str | None, CellState]:
     """(operation, line of code, state); the line of code at the divergence alone, where it tells most and cannot split classes apart."""
     if own is None:
         return "", None, "missing"
     text = str(own["text"])
     site = str(own["call_site"]) if own["call_site"] and column == at else None
-    if text != usual:
+    if text != usual and column >= at:
         return text, site, "diverged"
     if own["done"] is True or column < at:
         return text, site, "completed"

@@ -19,7 +19,7 @@ def outside_code(text):
 
 def test_it_opens_with_the_cause_and_who():
     text = render(hang())
-    assert text.startswith("# Rank 3 skipped all_reduce #<!-- -->18")
+    assert text.startswith("# Rank 3 skipped `all_reduce #18` of")
     assert "**Explained**: `collective-skipped`, high confidence" in text
     assert "| Who | rank 3, host trn-a, GPU 3, pid 17218 |" in text
 
@@ -40,6 +40,13 @@ def test_foreign_text_makes_no_markup_outside_code():
     assert not re.search(r"^# heading", text, flags=re.M)
 
 
+def test_each_exhibit_is_told_in_one_sentence():
+    text = render(hang())
+    assert "- **Divergence timeline**: At #<!-- -->18 ranks 0-2, 4-7 (7 ranks) wait in all_reduce; rank 3 called broadcast instead." in text
+    assert "- **Cluster map**: Rank 3 at fault on trn-a; ranks 0-2, 4-7 (7 ranks) waiting on trn-a, trn-b." in text
+    assert text.count("\n- Impact:\n") == 1
+
+
 def test_a_code_span_or_fence_cannot_be_left():
     assert code("a``b`c") == "```a``b`c```"
     assert code("`x") == "`` `x ``"
@@ -48,12 +55,13 @@ def test_a_code_span_or_fence_cannot_be_left():
 
 def test_prose_names_no_one_and_links_nowhere():
     assert prose("fix #18 for @ann, see https://x.y") == "fix #<!-- -->18 for @<!-- -->ann, see https\\://x.y"
+    assert prose("(all_reduce #18) of x_y #1") == "(`all_reduce #18`) of `x_y #1`"
 
 
 def test_a_clean_run_never_says_ruled_out():
     text = render(healthy())
     assert "No fault was found in what was handed in" in text
-    assert "Not made for want of `kernel log`: gpu-fault, nvlink-fault" in text
+    assert "Not made for want of kernel log: gpu-fault, nvlink-fault" in text
     assert "ruled out" not in text.lower()
 
 
