@@ -7,43 +7,37 @@ from dataclasses import replace
 
 from nccl_forensics.assemble import RunResult
 from nccl_forensics.extras import Extras
-from nccl_forensics.pictures.events import events
-from nccl_forensics.pictures.links import channels, matrices, nics, rings, transports, trees
-from nccl_forensics.pictures.people import cluster, processes, states
-from nccl_forensics.pictures.quotes import Quote, contexts
-from nccl_forensics.pictures.settings import settings
-from nccl_forensics.pictures.stacks import stacks
-from nccl_forensics.pictures.timelines import timelines, waits
+from nccl_forensics.pictures import events, links, people, quotes, settings, stacks, timelines
 from nccl_forensics.pictures.traces import lag_map, step_lanes
 from nccl_forensics.store import Store
 
 
-def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote: Quote) -> Extras:
+def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote: quotes.Quote) -> Extras:
     """All parts; each is empty where the run has no such evidence."""
     resolver = chosen.resolver
     paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
-    groups = timelines(resolver, paths)
-    known = states(report, resolver, groups)
-    hosts = cluster(resolver, known)
+    groups = timelines.timelines(resolver, paths)
+    known = people.states(report, resolver, groups)
+    hosts = people.cluster(resolver, known)
     homes = {seat.rank: host.name for host in hosts for seat in host.seats}
     named = tuple(replace(g, rows=tuple(replace(r, host=_home(r.ranks, homes)) for r in g.rows)) for g in groups)
     return Extras(
         timeline=named,
         cluster=hosts,
-        waits=waits(resolver),
-        stacks=stacks(resolver, paths),
-        transports=transports(resolver),
-        channels=channels(resolver),
-        matrices=matrices(resolver, paths),
-        rings=rings(resolver, paths),
-        trees=trees(resolver, paths),
-        nics=nics(resolver, paths),
-        settings=settings(resolver),
-        events=events(resolver, paths, groups),
-        processes=processes(resolver, known),
+        waits=timelines.waits(resolver),
+        stacks=stacks.stacks(resolver, paths),
+        transports=links.transports(resolver),
+        channels=links.channels(resolver),
+        matrices=links.matrices(resolver, paths),
+        rings=links.rings(resolver, paths),
+        trees=links.trees(resolver, paths),
+        nics=links.nics(resolver, paths),
+        settings=settings.settings(resolver),
+        events=events.events(resolver, paths, groups),
+        processes=people.processes(resolver, known),
         lag_map=lag_map(resolver),
         step_lanes=step_lanes(resolver),
-        contexts=contexts(report, resolver, {p: i for i, p in paths.items()}, quote),
+        contexts=quotes.contexts(report, resolver, {p: i for i, p in paths.items()}, quote),
     )
 
 

@@ -55,7 +55,7 @@ def test_a_code_span_or_fence_cannot_be_left():
 
 def test_prose_names_no_one_and_links_nowhere():
     assert prose("fix #18 for @ann, see https://x.y") == "fix #<!-- -->18 for @<!-- -->ann, see https\\://x.y"
-    assert prose("(all_reduce #18) of x_y #1") == "(`all_reduce #18`) of `x_y #1`"
+    assert prose("(all_reduce #18), no #1") == "(`all_reduce #18`), no #<!-- -->1"
 
 
 def test_a_clean_run_never_says_ruled_out():
