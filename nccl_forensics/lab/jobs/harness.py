@@ -18,6 +18,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
+
+# The first dump imports it (823 modules with torch 2.13): done here, a rank that hangs is not found importing.
+import torch._dynamo
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.elastic.multiprocessing.errors import record
