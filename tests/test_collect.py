@@ -24,7 +24,7 @@ from nccl_forensics.views.source_hosts import host_in_path
 from tests.corpus import ROOT
 from tests.test_docs import run
 
-SHELLS = [words for words in (["dash"], ["busybox", "sh"], ["bash", "--posix"], ["sh"]) if shutil.which(words[0])]
+SHELLS = [words for words in (["dash"], ["busybox", "sh"], ["bash", "--posix"]) if shutil.which(words[0])] or [["sh"]]
 NONE = "SLURM_JOB_ID=no-such-job"
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs the /proc of Linux")
 
@@ -109,9 +109,9 @@ def test_the_script_never_signals_anything_but_its_own_steps() -> None:
 
 FAKES = {
     "squeue": "echo 1",
-    "srun": 'while [ "$1" != sh ]; do shift; done; exec "$@" -j NO=JOB -t 5',
-    "kubectl": 'if [ "$1" = get ]; then echo pod/train-0; echo pod/train-1; else shift 4; exec "$@" -j NO=JOB -t 5; fi',
-    "ssh": 'shift 3; exec "$@" -j NO=JOB -t 5',
+    "srun": 'while [ "$1" != sh ]; do shift; done; exec "$@" -j NO=JOB -T 0',
+    "kubectl": 'if [ "$1" = get ]; then echo pod/train-0; echo pod/train-1; else shift 4; exec "$@" -j NO=JOB -T 0; fi',
+    "ssh": 'shift 3; exec "$@" -j NO=JOB -T 0',
 }
 
 

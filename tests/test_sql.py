@@ -60,8 +60,8 @@ def test_tables_of_an_older_version_take_todays_columns(saved: Path, tmp_path: P
 def test_a_table_that_nothing_fills_is_empty_and_a_view_says_what_it_lacks() -> None:
     store = Store.from_frames({})
     assert select(store, "SELECT rank FROM nccl_comms").height == 0
-    with pytest.raises(UnusableEvidence, match=r"settings.*nccl_env"):
-        select(store, "SELECT * FROM settings")
+    with pytest.raises(UnusableEvidence, match=r"networks.*nccl_network"):
+        select(store, "SELECT * FROM networks")
 
 
 @pytest.mark.parametrize(

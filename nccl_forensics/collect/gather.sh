@@ -44,8 +44,13 @@ now() {
     fi
 }
 
+# Most steps answer at once, so the first looks follow each other quickly.
 pause() {
-    if [ "$1" = short ]; then sleep 0.2 2>/dev/null || sleep 1 2>/dev/null; else sleep "$1" 2>/dev/null; fi
+    case $1 in
+        first) sleep 0.05 2>/dev/null || sleep 1 2>/dev/null ;;
+        short) sleep 0.3 2>/dev/null || sleep 1 2>/dev/null ;;
+        *) sleep "$1" 2>/dev/null ;;
+    esac
 }
 
 # One line of the manifest: status, step, pid, rank, seconds, file, reason. Words of "-" stand for nothing. Steps that begin with "_" serve
@@ -90,6 +95,7 @@ begin() {
 
 # Waits for all that was begun, each to its own limit. What cannot be killed (a driver that is dead) is left behind and said.
 settle() {
+    looks=0
     while [ -n "${pending# }" ]; do
         still=''
         for number in $pending; do
@@ -122,7 +128,8 @@ settle() {
             fi
         done
         pending=$still
-        [ -z "$pending" ] || pause short
+        looks=$((looks + 1))
+        if [ -n "$pending" ]; then if [ "$looks" -lt 12 ]; then pause first; else pause short; fi; fi
     done
 }
 
@@ -282,7 +289,9 @@ find_processes() {
             fp_last=$fp_how
         done <"$work/found.part" >>"$work/found"
         [ "${fp_last:-}" != end ] || break
-        read -r find_after <"$control/at" || break
+        find_after=''
+        read -r find_after 2>/dev/null <"$control/at" || :
+        [ -n "$find_after" ] && [ "$(now)" -lt "$end_at" ] || break
         record stuck processes "$find_after" - "$limit" - "reading its environment hangs: its memory is locked in the kernel"
     done
     rm -f "$work/found.part"
@@ -304,11 +313,16 @@ find_processes() {
     done >"$processes"
 }
 
-# As settle, for the search of processes, which is judged by its output.
+# As settle, for the search of processes: it hangs only where it stays with one process for the limit of a step.
 settle_quietly() {
     sq_job=$control/job$jobs_made
-    sq_until=$(($(now) + limit))
-    while [ ! -s "$sq_job.rc" ] && [ "$(now)" -lt "$sq_until" ]; do pause short; done
+    sq_before='' sq_since=$(now)
+    while [ ! -s "$sq_job.rc" ] && [ "$(now)" -lt "$((sq_since + limit))" ] && [ "$(now)" -lt "$end_at" ]; do
+        pause first
+        sq_at=''
+        read -r sq_at 2>/dev/null <"$control/at" || :
+        if [ "$sq_at" != "$sq_before" ]; then sq_before=$sq_at sq_since=$(now); fi
+    done
     if [ ! -s "$sq_job.rc" ]; then
         read -r sq_child <"$sq_job.pid" || :
         [ -z "${sq_child:-}" ] || kill -9 "$sq_child" 2>/dev/null
@@ -441,7 +455,7 @@ recorders() {
         fi
     done <"$processes"
     settle_requests
-    [ "$asked" = 0 ] || pause 3
+    [ "$asked" = 0 ] || pause 2
     while read -r re_pid re_rank; do
         if ! is_number "$re_rank"; then
             [ "$1" != first ] || record absent flight-recorder "$re_pid" - 0 - "its rank is not known, and the file of its dump is named by it"
@@ -473,7 +487,7 @@ settle_requests() {
     for number in $pending; do
         job=$control/job$number
         sr_until=$(($(now) + 5))
-        while [ ! -s "$job.rc" ] && [ "$(now)" -lt "$sr_until" ]; do pause short; done
+        while [ ! -s "$job.rc" ] && [ "$(now)" -lt "$sr_until" ]; do pause first; done
         if [ ! -s "$job.rc" ]; then
             read -r sr_child <"$job.pid" || :
             [ -z "${sr_child:-}" ] || kill -9 "$sr_child" 2>/dev/null
