@@ -37,6 +37,8 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"\bxox[abprs]-[A-Za-z0-9-]{10,}", MASK),
     (r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}", MASK),
 )
+#: Names of variables (in upper case) whose whole value is a secret.
+SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)(?:KEY|AUTH|PWD)$")
 _COMPILED = tuple((re.compile(pattern), replacement) for pattern, replacement in _PATTERNS)
 #: Something of this occurs in every text that holds a secret.
 _SIGN = r"(?i)passw|passphrase|secret|token|key|credential|authorization|://|[?&](?:sig|x-)|AKIA|ASIA|AIza|gh[pousr]_|github_pat|glpat|hf_|sk-|xox|eyJ|bearer|basic"

@@ -39,6 +39,7 @@ FLOORS: list[set[str]] = [
         "chrome_json",
         "intervals",
         "sqlite_reader",
+        "safe_yaml",
     },
     {"tables"},
     {"simulate"},
@@ -58,6 +59,7 @@ HOMES = {
     "uvicorn": {"serve"},
     "anyio": {"serve"},
     "python_multipart": {"serve"},
+    "yaml": {"safe_yaml"},
     "sqlite3": {"serve", "sqlite_reader"},
     "msgspec": {"chrome_json"},
 }

@@ -150,6 +150,68 @@ def _warnings(value: object) -> str | None:
     return str(value) if value else None
 
 
+_NVLINK_GPU = re.compile(r"^\s*(gpuId|swId|physicalId) (\d+):\s*$")
+_NVLINK_CELLS = re.compile(r"^\s*[UDX_](?: [UDX_])*\s*$")
+
+
+def read_nvlinks(text: Text) -> Reading:
+    """``dcgmi nvlink -s``: one letter per link and GPU. X (disabled) and _ (not supported) are no links."""
+    numbers: list[int] = text.lines["line_no"].to_list()
+    texts: list[str] = text.lines["text"].to_list()
+    rows: list[Row] = []
+    used: list[int] = []
+    for i, line in enumerate(texts[:-1]):
+        head = _NVLINK_GPU.match(line)
+        if not head or not _NVLINK_CELLS.match(texts[i + 1]):
+            continue
+        used += [numbers[i], numbers[i + 1]]
+        if head[1] != "gpuId":
+            continue  # links of switches have no GPU
+        for link, cell in enumerate(texts[i + 1].split()):
+            if cell in "UD":
+                rows.append({"line_no": numbers[i + 1], "gpu_index": int(head[2]), "link": link, "active": cell == "U"})
+    frame = TABLES["nvlinks"].frame(rows)
+    return Reading(frames={"nvlinks": frame} if rows else {}, lines=line_numbers(used))
+
+
+_METRIC = re.compile(r"^(DCGM_FI_DEV_(?:XID_ERRORS|ROW_REMAP_FAILURE|ROW_REMAP_PENDING|RETIRED_PENDING))\{([^}]*)\} ([0-9.eE+]+)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+#: Xids of applications: the exporter keeps the last code, and these say nothing of the GPU (as NVIDIA's device plugin skips them).
+_APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+
+
+def read_exporter(text: Text) -> Reading:
+    """Metrics of dcgm-exporter that are findings by themselves; a gauge of Xid holds the last code only, and its time is not known."""
+    rows: list[Row] = []
+    used: list[int] = []
+    for number, line in text.hits.select("line_no", "text").iter_rows():
+        found = _METRIC.match(line)
+        if not found:
+            continue
+        labels, value = dict(_LABEL.findall(found[2])), int(float(found[3]))
+        used.append(number)
+        if not value:
+            continue
+        name = found[1].removeprefix("DCGM_FI_DEV_").lower()
+        xid = name == "xid_errors"
+        if xid and value in _APPLICATION_XIDS:
+            continue
+        rows.append(
+            {
+                "line_no": number,
+                "host": labels.get("Hostname"),
+                "gpu_index": int(labels["gpu"]) if labels.get("gpu", "").isdigit() else None,
+                "uuid": labels.get("UUID"),
+                "category": "Exporter",
+                "test": name,
+                "status": "fail" if name == "row_remap_failure" else "warn",
+                "message": f"last Xid {value}" if xid else f"{name} {value}",
+            }
+        )
+    frame = TABLES["dcgm_results"].frame(rows)
+    return Reading(frames={"dcgm_results": frame} if rows else {}, lines=line_numbers(used))
+
+
 FORMATS = (
     TextFormat(
         name="dcgm",
@@ -158,6 +220,15 @@ FORMATS = (
         anchors=("| Diagnostic ", "| Overall Health", "DCGM Version"),
         read=read,
         priority=40,
+    ),
+    TextFormat(name="dcgm-nvlink", title="dcgmi nvlink -s", tables=("nvlinks",), anchors=("gpuId ",), read=read_nvlinks, priority=41),
+    TextFormat(
+        name="dcgm-exporter",
+        title="dcgm-exporter's metrics",
+        tables=("dcgm_results",),
+        anchors=("DCGM_FI_DEV_",),
+        read=read_exporter,
+        priority=41,
     ),
     DocumentFormat(name="dcgm-json", title="dcgmi diag -j", tables=("dcgm_results",), sniff=_sniff, read=read_json, priority=30),
 )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.masking import MASK, mask
+from nccl_forensics.masking import MASK, SECRET_NAME, mask
 from nccl_forensics.tables import TABLES
 
 _LINE = re.compile(r"^(?:export |declare -x )?([A-Za-z_][A-Za-z0-9_]{0,127})=(.*)$", re.DOTALL)
-_SECRET = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)(?:KEY|AUTH|PWD)$")
 #: Fewer lines in a row are a command line or a message, not a dump.
 _LEAST = 4
 #: Of the shell itself; PWD is its working directory, no password.
@@ -47,7 +46,7 @@ def _row(line: str) -> Row:
     name, value = found[1], found[2]
     if line.startswith("declare -x ") and len(value) >= 2 and value[0] == value[-1] == '"':
         value = value[1:-1]
-    if _SECRET.search(name.upper()) and name not in _NO_SECRET:
+    if SECRET_NAME.search(name.upper()) and name not in _NO_SECRET:
         value = MASK
     return {"name": name, "value": mask(value)[:4000]}
 

@@ -59,7 +59,11 @@ def read(text: Text) -> Reading:
                 for column, cell in zip(columns, cells[1:], strict=False):
                     name = f"{test} (cpu)" if cpu else test
                     rows.append({**own, "test": name, "row": cells[0], "column": column, "value": real(cell), "unit": unit})
-            case "nv_sum" | "nv_device" | "nv_host" | "bw_title" | "bw_result":
+            case "bw_title":
+                tool, test, unit, columns = "bandwidthtest", (get("bw_title") or "").lower(), "gb_s", []
+            case "numbers" if tool == "bandwidthtest" and test is not None:
+                rows.append({**own, "row": "0", "value": real(line.text.split()[-1]), "unit": "gb_s"})
+            case "nv_sum" | "nv_device" | "nv_host" | "bw_result" | "bw_note":
                 columns = [] if line.kind == "nv_sum" else columns
             case _:
                 if line.text.strip():
@@ -103,9 +107,18 @@ def _read_json(data: bytes) -> Reading:
 FORMATS = (
     TextFormat(
         name="gpu-bandwidth",
-        title="nvbandwidth, p2pBandwidthLatencyTest (text)",
+        title="nvbandwidth, p2pBandwidthLatencyTest, bandwidthTest (text)",
         tables=("gpu_bandwidth",),
-        anchors=("nvbandwidth Version", "_memcpy_", "P2P Connectivity Matrix", "directional P2P=", "Latency Test]", "Access Peer Device="),
+        anchors=(
+            "nvbandwidth Version",
+            "_memcpy_",
+            "P2P Connectivity Matrix",
+            "directional P2P=",
+            "Latency Test]",
+            "Access Peer Device=",
+            "PINNED Memory Transfers",
+            "PAGEABLE Memory Transfers",
+        ),
         read=read,
         priority=35,
     ),

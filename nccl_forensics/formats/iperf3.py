@@ -77,7 +77,9 @@ def _interval(line: Line, ends: Mapping[str, tuple[str | None, str | None]]) -> 
 
 def _sniff_json(head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and (
-        (b'"start"' in head and b'"cookie"' in head and b'"connected"' in head) or b'{"event":"start"' in head or b'"iperf3: error' in head
+        (b'"start"' in head and b'"connected"' in head and (b'"cookie"' in head or b'"test_start"' in head))
+        or b'{"event":"start"' in head
+        or b'"iperf3: error' in head
     )
 
 

@@ -1,15 +1,17 @@
-"""Pods and events of Kubernetes: kubectl get (pods, events), describe pod, and their JSON."""
+"""Pods, events and nodes of Kubernetes: kubectl get (pods, events), describe pod and node, and their JSON and YAML."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 import polars as pl
 
 from nccl_forensics.blocks import Line, after, classify, moment, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.masking import MASK, SECRET_NAME, mask
+from nccl_forensics.safe_yaml import BadYaml, load_all
 from nccl_forensics.tables import TABLES
 
 _OPENS = r"^\s*(?:(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS|(?:NAMESPACE\s+)?LAST SEEN\s+TYPE\s+REASON|Name: +[a-z0-9][a-z0-9.-]*$)"
@@ -174,8 +176,17 @@ def _sniff_json(head: bytes) -> bool:
     if b'"apiVersion"' not in head or b'"kind"' not in head:
         return False
     return (
-        b'"containerStatuses"' in head or b'"involvedObject"' in head or b'"Pod"' in head or b'"Event"' in head or b'"kind": "List"' in head
+        b'"containerStatuses"' in head
+        or b'"involvedObject"' in head
+        or b'"Pod"' in head
+        or b'"Event"' in head
+        or b'"Node"' in head
+        or b'"kind": "List"' in head
     )
+
+
+def _sniff_yaml(head: bytes) -> bool:
+    return re.search(rb"(?m)^(?:- )?apiVersion: ", head[:4096]) is not None and re.search(rb"(?m)^(?:  )?kind: ", head) is not None
 
 
 def _read_json(data: bytes) -> Reading:
@@ -184,20 +195,81 @@ def _read_json(data: bytes) -> Reading:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as problem:
         return Reading(gaps=(Gap(f"unreadable: {problem}"[:200]),))
-    listed = isinstance(document.get("items"), list)
-    items = document["items"] if listed else [document]
-    pods: list[Row] = []
-    events: list[Row] = []
-    for i, item in enumerate(items):
-        if not isinstance(item, dict):
+    return _reading([document])
+
+
+def _read_yaml(data: bytes) -> Reading:
+    """The same objects as YAML (``-o yaml``); documents that are no Kubernetes objects count for nothing."""
+    try:
+        documents = load_all(data)
+    except BadYaml as problem:
+        return Reading(gaps=(Gap(f"unreadable: {problem}", record="documents[0]"),))
+    return _reading(documents)
+
+
+def _reading(documents: Sequence[object]) -> Reading:
+    """Pods with their environment, events and nodes of one or more documents, each an object or a list of them."""
+    found: dict[str, list[Row]] = {"pods": [], "pod_events": [], "scheduler_nodes": [], "environment": []}
+    for d, document in enumerate(documents):
+        if not isinstance(document, dict):
             continue
-        record = f"items[{i}]" if listed else ""
-        if item.get("kind") == "Event" or "involvedObject" in item:
-            events.append(_json_event(item, record))
-        elif item.get("kind") == "Pod" or "containerStatuses" in _mapping(item.get("status")):
-            pods.extend(_json_pod(item, record))
-    found = {"pods": pods, "pod_events": events}
-    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, records=len(pods) + len(events))
+        items = document.get("items")
+        where = f"documents[{d}]." if len(documents) > 1 else ""
+        for i, item in enumerate(items if isinstance(items, list) else [document]):
+            if not isinstance(item, dict):
+                continue
+            record = f"{where}items[{i}]" if isinstance(items, list) else where.rstrip(".")
+            if item.get("kind") == "Event" or "involvedObject" in item:
+                found["pod_events"].append(_json_event(item, record))
+            elif item.get("kind") == "Pod" or "containerStatuses" in _mapping(item.get("status")):
+                found["pods"].extend(_json_pod(item, record))
+                found["environment"].extend(_json_environment(item, record))
+            elif item.get("kind") == "Node":
+                found["scheduler_nodes"].append(_json_node(item, record))
+    frames = {n: TABLES[n].frame(r) for n, r in found.items() if r}
+    return Reading(frames=frames, records=sum(map(len, found.values())))
+
+
+def _json_environment(item: Mapping[str, object], record: str) -> list[Row]:
+    """Variables that the pod's specification gives its containers; values from secrets and fields are not in it."""
+    spec, meta = _mapping(item.get("spec")), _mapping(item.get("metadata"))
+    out: list[Row] = []
+    for c, container in enumerate(_items(spec.get("containers"))):
+        for e, variable in enumerate(_items(container.get("env"))):
+            name, value = variable.get("name"), variable.get("value")
+            if isinstance(name, str) and isinstance(value, str | int | float):
+                text = MASK if SECRET_NAME.search(name.upper()) else mask(str(value))[:4000]
+                place = f"{record}.spec.containers[{c}].env[{e}]".lstrip(".")
+                out.append({"record": place, "host": spec.get("nodeName"), "hint_host": meta.get("name"), "name": name, "value": text})
+    known = {str(r["name"]): str(r["value"]) for r in out}
+    rank = known.get("RANK", "")
+    return [{**r, "rank": int(rank) if rank.isdigit() else None} for r in out]
+
+
+def _json_node(item: Mapping[str, object], record: str) -> Row:
+    """A node with its conditions: not ready, under pressure, or with fewer GPUs to give than it has."""
+    status, meta, spec = _mapping(item.get("status")), _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    conditions = {str(c.get("type")): c for c in _items(status.get("conditions"))}
+    ready = conditions.get("Ready", {})
+    flags = [name for name, c in conditions.items() if name != "Ready" and c.get("status") == "True"]
+    flags += ["DRAIN"] if spec.get("unschedulable") else []
+    has, gives = (_mapping(status.get(k)).get("nvidia.com/gpu") for k in ("capacity", "allocatable"))
+    missing = f"{gives} of {has} GPUs allocatable" if has is not None and str(has) != str(gives) else None
+    told = missing or (f"{ready.get('reason')}: {ready.get('message')}" if ready.get("status") != "True" and ready else None)
+    stamp = moment(str(ready.get("lastTransitionTime") or "").replace("Z", "+00:00"))
+    return {
+        "record": record or "status",
+        "tool": "kubernetes",
+        "node": meta.get("name"),
+        "state": "READY" if ready.get("status") == "True" else "DOWN",
+        "flags": flags,
+        "reason": told,
+        "reason_raw_ns": stamp,
+    }
+
+
+def _items(value: object) -> list[dict[str, object]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
 
 
 def _json_event(item: Mapping[str, object], record: str) -> Row:
@@ -282,10 +354,18 @@ FORMATS = (
     ),
     DocumentFormat(
         name="kubernetes-json",
-        title="kubectl (JSON: pods, events)",
-        tables=("pods", "pod_events"),
+        title="kubectl (JSON: pods, events, nodes)",
+        tables=("pods", "pod_events", "scheduler_nodes", "environment"),
         sniff=_sniff_json,
         read=_read_json,
         priority=40,
+    ),
+    DocumentFormat(
+        name="kubernetes-yaml",
+        title="kubectl (YAML: pods, events, nodes)",
+        tables=("pods", "pod_events", "scheduler_nodes", "environment"),
+        sniff=_sniff_yaml,
+        read=_read_yaml,
+        priority=41,
     ),
 )

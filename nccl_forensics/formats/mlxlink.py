@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+import orjson
 import polars as pl
 
 from nccl_forensics.blocks import after, classify, real, whole
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 
 _DEVICE = re.compile(r"mlxlink\b.*?-d +(\S+)")
@@ -84,4 +85,30 @@ def _value(row: Row, key: str, value: str | None) -> None:
         row["rx_power_dbm"] = [p.strip() for p in bare.split(",") if p.strip()]
 
 
-FORMAT = TextFormat(name="mlxlink", title="mlxlink", tables=("link_quality",), anchors=("Operational Info",), read=read, priority=41)
+def _sniff_json(head: bytes) -> bool:
+    return head.lstrip()[:1] == b"{" and b'"Operational Info"' in head and b'"output"' in head
+
+
+def read_json(data: bytes) -> Reading:
+    """``mlxlink --json``: the same titles and keys as the text, below ``result.output``."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160], record="result"),))
+    output = document.get("result", {}).get("output") if isinstance(document, dict) and isinstance(document.get("result"), dict) else None
+    if not isinstance(output, dict):
+        return Reading(gaps=(Gap("unparsed: no output", record="result"),))
+    row: Row = {"record": "result.output"}
+    for block in output.values():
+        for key, value in block.items() if isinstance(block, dict) else ():
+            if isinstance(value, str | int | float):
+                _value(row, str(key).strip().lower(), str(value))
+    return Reading(frames={"link_quality": TABLES["link_quality"].frame([row])}, records=1)
+
+
+FORMATS = (
+    TextFormat(name="mlxlink", title="mlxlink", tables=("link_quality",), anchors=("Operational Info",), read=read, priority=41),
+    DocumentFormat(
+        name="mlxlink-json", title="mlxlink (JSON, --json)", tables=("link_quality",), sniff=_sniff_json, read=read_json, priority=25
+    ),
+)

@@ -15,7 +15,9 @@ import polars as pl
 
 from nccl_forensics.blocks import Line, classify, real, whole
 from nccl_forensics.facts.bandwidth import bus_factor
+from nccl_forensics.facts.setting_effects import is_setting
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
 
 #: mpirun --tag-output writes its tag again wherever the program flushed: in the middle of a row.
@@ -36,7 +38,8 @@ _SIGNS = (
 )
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|gather|scatter|sendrecv|hypercube)_perf\w*\b")
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d$")
-_LEADING = ("type", "redop", "root")
+#: Columns of words before the numbers; "memtype" is that of rccl-tests (coarse, fine, host).
+_LEADING = ("type", "memtype", "redop", "root")
 _NEAR = 0.02
 
 
@@ -185,6 +188,8 @@ def _row(run: _Run, line: Line, raw: str, claimed: list[int], gaps: list[Gap]) -
         gaps.append(Gap("torn: fewer or more columns than the header names", line.number, text=raw))
         return
     halves, words = cells[-split:], cells[2:-split]
+    if "memtype" in named and len(words) > 1:
+        words = [words[0], *words[2:]]
     head = {"type": words[0]} | {("root" if whole(word) is not None else "redop"): word for word in words[1:]}
     body_names = [n for n in run.columns if n not in _LEADING][:width]
     in_place_only = len(halves) == width and run.placements == 2
@@ -295,7 +300,8 @@ def _sniff_json(head: bytes) -> bool:
 
 
 def _read_json(data: bytes) -> Reading:
-    """A ``-J`` file. Booleans are the strings "true" and "false" there, times are microseconds; ``env`` is not kept (it leaks secrets)."""
+    """A ``-J`` file. Booleans are the strings "true" and "false" there, times are microseconds; of ``env`` only settings of
+    the communication stack are kept (the rest leaks secrets)."""
     gaps: tuple[Gap, ...] = ()
     try:
         document = orjson.loads(data)
@@ -344,7 +350,19 @@ def _read_json(data: bytes) -> Reading:
         "last_bytes": run.rows[-1]["bytes"] if run.rows else None,
     }
     frames = _frames([run])
+    if environment := _environment(document.get("env")):
+        frames["environment"] = TABLES["environment"].frame(environment)
     return Reading(frames=frames, gaps=gaps, records=sum(f.height for f in frames.values()))
+
+
+def _environment(listed: object) -> list[dict[str, object]]:
+    """Settings among the ``K=V`` texts of ``env``."""
+    out: list[dict[str, object]] = []
+    for i, item in enumerate(listed if isinstance(listed, list) else ()):
+        name, equals, value = str(item).partition("=")
+        if equals and is_setting(name):
+            out.append({"record": f"env[{i}]", "name": name, "value": mask(value)[:4000]})
+    return out
 
 
 def _json_rows(result: Mapping[str, object], record: str) -> list[dict[str, object]]:
@@ -431,6 +449,11 @@ FORMATS = (
         priority=8,
     ),
     DocumentFormat(
-        name="nccl-tests-json", title="nccl-tests results (JSON, -J)", tables=_TABLES, sniff=_sniff_json, read=_read_json, priority=20
+        name="nccl-tests-json",
+        title="nccl-tests results (JSON, -J)",
+        tables=(*_TABLES, "environment"),
+        sniff=_sniff_json,
+        read=_read_json,
+        priority=20,
     ),
 )

@@ -23,10 +23,15 @@ _FAILURES: tuple[tuple[str, str], ...] = (
     ("Failed to initialize NVML: Driver/library version mismatch", "version-mismatch"),
     ("Failed to initialize NVML", "no-driver"),
     ("No devices were found", "no-devices"),
+    ("nvidia-container-cli: initialization error: nvml error: driver/library version mismatch", "version-mismatch"),
+    ("nvidia-container-cli: initialization error: nvml error", "no-driver"),
+    ("nvidia-container-cli.real: detection error: nvml error", "no-driver"),
 )
 _HANDLE = re.compile(r"device handle for GPU ?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d)?(\d+)?")
 _TOPO_CELL = re.compile(r"^(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+|C2C|OK|CNS|GNS|TNS|NS|U|DR)$")
 _TOPO_NAME = re.compile(r"^(?:GPU\d+|NIC\d+|mlx\S+|\w*ib\w*\d+|rdma\S+|bnxt\S+|irdma\d+|efa\S*)$")
+_PEER_HEAD = re.compile(r"^\s*(?:GPU\d+\s+)*GPU\d+\s*$")
+_PEER_CELL = re.compile(r"^(?:X|OK|CNS|GNS|TNS|NS|U|DR)$")
 _TABLE_HEAD = re.compile(r"^\| NVIDIA-SMI (\S+) +Driver Version: (\S+) +CUDA Version: (\S+)")
 _TABLE_FIRST = re.compile(
     r"^\|\s+(\d+)\s+(\S.*?)\s+(On|Off|N/A|ERR!|Unknown)?\s*\|\s*([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\S+\s*\|\s*(\S+)\s*\|$"
@@ -84,6 +89,8 @@ def read(text: Text) -> Reading:
             after = _gpu_block(reader, i)
         elif hits[i] and "GPU0" in line and "CPU Affinity" in line:
             after = _topology(reader, i)
+        elif "GPU0\t" in line and _PEER_HEAD.match(line):
+            after = _peers(reader, i)
         elif hits[i] and _TABLE_HEAD.match(line):
             after = _table(reader, i)
         elif line.startswith("# gpu ") and "pwr" in line:
@@ -163,6 +170,29 @@ def _topology(reader: _Reader, start: int) -> int:
             reader.use(i)
         i += 1
     return i
+
+
+def _peers(reader: _Reader, start: int) -> int:
+    """``topo -p2p``: whether GPU pairs may copy to each other. OK is yes; the other words say why not."""
+    columns = reader.texts[start].split()
+    i = start + 1
+    while i < len(reader.texts):
+        cells = reader.texts[i].split()
+        if len(cells) != len(columns) + 1 or not cells[0].startswith("GPU") or not all(_PEER_CELL.match(c) for c in cells[1:]):
+            break
+        for column, cell in zip(columns, cells[1:], strict=True):
+            if cell not in ("X", "U"):
+                row: Row = {"tool": "topo-p2p", "test": "access", "row": cells[0][3:], "column": column[3:], "unit": "bool"}
+                reader.add("gpu_bandwidth", i, {**row, "value": float(cell == "OK"), "message": None if cell == "OK" else cell})
+        reader.use(i)
+        i += 1
+    if i > start + 1:
+        reader.use(start)
+    while i > start + 1 and i < len(reader.texts) and re.match(r"^\s*$|^Legend:|^\s+(?:X|OK|CNS|GNS|TNS|NS|U|DR) += ", reader.texts[i]):
+        if reader.texts[i].strip():
+            reader.use(i)
+        i += 1
+    return i if i > start + 1 else start
 
 
 def _table(reader: _Reader, start: int) -> int:
@@ -329,12 +359,13 @@ def _failure(reader: _Reader, i: int) -> int:
 
 FORMAT = TextFormat(
     name="nvidia-smi",
-    title="nvidia-smi: summary table, -L, nvlink status and error counters, topo -m, CSV queries, dmon, failures",
-    tables=("gpus", "gpu_processes", "nvlinks", "nvlink_counters", "gpu_topology", "gpu_tool_errors"),
+    title="nvidia-smi: summary table, -L, nvlink status and error counters, topo -m and -p2p, CSV queries, dmon, failures",
+    tables=("gpus", "gpu_processes", "nvlinks", "nvlink_counters", "gpu_topology", "gpu_tool_errors", "gpu_bandwidth"),
     anchors=(
         "(UUID: GPU-",
         "(UUID: MIG-",
         "CPU Affinity",
+        "Chipset not supported",
         "| NVIDIA-SMI ",
         "# gpu ",
         "pci.bus_id",

@@ -192,13 +192,14 @@ def _nodes(nodes: pl.LazyFrame) -> Iterator[Finding]:
         if not down and not row["reason"]:
             continue
         node = str(row["node"])
+        few = "GPUs allocatable" in str(row["reason"])
         why = f": {row['reason']}" if row["reason"] else ""
         yield Finding(
-            title=f"the scheduler has {node} as {row['state']}{''.join('+' + f for f in flags)}{why}",
+            title=f"the scheduler has {node} as {row['state'] or 'known'}{''.join('+' + f for f in flags)}{why}",
             summary="Read at the time of collection; it does not tell when the node went away.",
-            cause="node-failed",
-            severity="warning" if down else "info",
-            confidence="medium" if down else "low",
+            cause="gpu-fault" if few else "node-failed",
+            severity="warning" if down or few else "info",
+            confidence="medium" if down or few else "low",
             hosts=(node,),
             culprits=(Culprit(host=node),),
             subject=(node, str(row["state"]), str(row["reason"])),

@@ -30,7 +30,8 @@ from nccl_forensics.words import ranks_words
 #: Interfaces that other hosts cannot reach.
 _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
 _ADDRESS = re.compile(r"connect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
-_HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ ")
+#: NCCL names the device behind "hca" or in front; UCX behind "on".
+_HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )")
 
 
 @rule(

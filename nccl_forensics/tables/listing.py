@@ -62,4 +62,16 @@ TABLES: tuple[Table, ...] = (
         "One environment variable of an env dump.",
         {**_WHERE, "rank": (I32, "RANK of the same dump"), "name": (S, ""), "value": (S, "secrets masked")},
     ),
+    Table(
+        "host_facts",
+        "One fact of a host that small tools print.",
+        {
+            **_WHERE,
+            "tool": (S, "lsmod, uname, proc-driver, chronyc, timedatectl, ipmitool, top"),
+            "kind": (S, "module, version, clock, bmc, load"),
+            "name": (S, "module, nvidia-driver, kernel, offset, synchronized, sensor, load, iowait-percent"),
+            "value": (S, "as written"),
+            "number": (F64, "seconds (negative: behind), load or percent"),
+        },
+    ),
 )

@@ -1,0 +1,96 @@
+"""Facts of a host from small tools: modules (lsmod), driver and kernel versions, clock (chronyc, timedatectl), BMC events, load (top -b)."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from nccl_forensics.blocks import Line, after, classify, moment, real
+from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.tables import TABLES
+
+_OPENS = (
+    r"^\s*(?:Module +Size +Used by|NVRM version: |Linux \S+ \d[^ ]* #|System time +: |Leap status +: |System clock synchronized: "
+    r"|[0-9a-f]+ \| \d\d/\d\d/\d{2,4} \| |top - \d\d:|%Cpu\(s\):)"
+)
+#: Modules that matter to GPU communication; a listing has hundreds.
+_MODULES = re.compile(r"^(?:nvidia\w*|nv_peer_mem|gdrdrv|mlx[45]_\w+|ib_\w+|rdma_\w+|efa|irdma|bnxt_re|amdgpu|amdkfd|nouveau)$")
+
+Row = dict[str, object]
+
+
+def read(text: Text) -> Reading:
+    """One row per fact."""
+    rows: list[Row] = []
+    claimed: list[int] = []
+    listing = False
+    for line in classify(after(text.lines, pl.col("text").str.contains(_OPENS), reach=1000), "host_facts", strip=True):
+        if line.kind == "modules_head":
+            listing = True
+        elif line.kind == "module" and listing:
+            name = str(line.get("module"))
+            if _MODULES.match(name):
+                rows.append({**line.where, "tool": "lsmod", "kind": "module", "name": name, "value": "loaded"})
+        elif line.kind is not None and line.kind != "module":
+            listing = False
+            rows.append({**line.where, **_fact(line)})
+        else:
+            listing = listing and not line.text.strip()
+            continue
+        claimed.append(line.number)
+    frame = TABLES["host_facts"].frame(rows)
+    return Reading(frames={"host_facts": frame} if frame.height else {}, lines=line_numbers(claimed))
+
+
+def _fact(line: Line) -> Row:
+    get = line.get
+    match line.kind:
+        case "nvrm":
+            return {"tool": "proc-driver", "kind": "version", "name": "nvidia-driver", "value": get("driver")}
+        case "uname":
+            return {"tool": "uname", "kind": "version", "name": "kernel", "value": get("kernel"), "host": get("host")}
+        case "clock_offset":
+            offset = real(get("offset"))
+            signed = None if offset is None else -offset if get("side") == "slow" else offset
+            return {"tool": "chronyc", "kind": "clock", "name": "offset", "value": f"{get('offset')} s {get('side')}", "number": signed}
+        case "clock_leap":
+            bad = get("leap") == "Not synchronised"
+            return {"tool": "chronyc", "kind": "clock", "name": "synchronized", "value": "no" if bad else "yes"}
+        case "clock_synchronized":
+            return {"tool": "timedatectl", "kind": "clock", "name": "synchronized", "value": get("synchronized")}
+        case "sel":
+            return {"tool": "ipmitool", "kind": "bmc", "name": get("sensor"), "value": get("event"), **_stamp(line)}
+        case "top_head":
+            return {"tool": "top", "kind": "load", "name": "load", "value": get("load"), "number": real(get("load"))}
+        case _:
+            return {"tool": "top", "kind": "load", "name": "iowait-percent", "value": get("wait"), "number": real(get("wait"))}
+
+
+def _stamp(line: Line) -> Row:
+    """``05/06/2024`` and a clock; BMCs mostly run on UTC and say nothing of a zone."""
+    month, day, year = (line.get("date") or "").split("/")
+    full = f"20{year}" if len(year) == 2 else year
+    stamp = moment(f"{full}-{month}-{day}T{line.get('clock')}")
+    return {} if stamp is None else {"time_raw_ns": stamp, "time_kind": "local-unzoned"}
+
+
+FORMAT = TextFormat(
+    name="host-facts",
+    title="lsmod, uname -a, /proc/driver/nvidia/version, chronyc, timedatectl, ipmitool sel, top -b",
+    tables=("host_facts",),
+    anchors=(
+        "Used by",
+        "NVRM version: ",
+        "Linux ",
+        "System time  ",
+        "Leap status",
+        "System clock synchronized",
+        "Asserted",
+        "asserted",
+        "top - ",
+        "%Cpu(s):",
+    ),
+    read=read,
+    priority=60,
+)
