@@ -1,0 +1,195 @@
+"""One host of the job is not like the others: driver, kernel, modules, clock, or its board management says why.
+
+## What it finds
+Hosts whose NVIDIA driver, kernel or video BIOS differs from most hosts; hosts that lack a kernel module that GPUDirect RDMA or InfiniBand needs
+and the others have loaded; clocks that are not synchronised; hardware events of the board management; hosts that wait for storage.
+
+## Why it matters
+In a job that fails on one host only, the odd one out is the first place to look.
+
+## What would refute it
+The host was the same in runs that went well.
+
+## What to do next
+Bring the host to the state of its peers, or keep it out of the job until then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located, place
+
+#: Modules whose absence costs a path, with what they are for.
+_NEEDED = {
+    "nvidia_peermem": "GPUDirect RDMA (unless dma-buf is used)",
+    "nv_peer_mem": "GPUDirect RDMA (older name)",
+    "gdrdrv": "GDRCopy",
+    "mlx5_ib": "InfiniBand and RoCE",
+    "efa": "EFA",
+}
+_VERSIONS = {"nvidia-driver": "driver", "kernel": "kernel"}
+#: Events of the board management: a part of sensor or event, the cause, and words.
+_EVENTS = (
+    ("thermal trip", "node-failed", "a processor or board got too hot and switched off"),
+    ("uncorrectable", "node-failed", "uncorrectable memory or bus error"),
+    ("pci serr", "pcie-degraded", "PCI system error"),
+    ("pci perr", "pcie-degraded", "PCI parity error"),
+    ("bus fatal", "pcie-degraded", "fatal PCI bus error"),
+    ("failure detected", "gpu-throttled", "a power supply or fan failed"),
+    ("power supply ac lost", "gpu-throttled", "a power supply lost its input"),
+)
+
+
+@rule(name="host-differs", code="EN03", cause="version-mismatch", severity="warning", at_most=24)
+def host_differs(
+    host_facts: pl.LazyFrame | None,
+    gpus: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    *,
+    clock_s: Annotated[float, "seconds that a clock may be off"] = 1.0,
+    iowait: Annotated[float, "percent of CPU time waiting for storage that is worth a warning"] = 50.0,
+) -> Iterator[Finding]:
+    """Versions, modules, clocks, hardware events, waiting for storage."""
+    facts = located(host_facts, source_hosts).filter(pl.col("host").is_not_null()) if host_facts is not None else None
+    said: list[tuple[str, str, str, dict[str, object]]] = []
+    if facts is not None:
+        told = facts.filter(pl.col("kind") == "version")
+        said += [(_VERSIONS.get(row["name"], row["name"]), row["host"], row["value"], row) for row in told.iter_rows(named=True)]
+    if gpus is not None:
+        for row in located(gpus, source_hosts).filter(pl.col("host").is_not_null()).iter_rows(named=True):
+            said += [
+                (what, row["host"], row[c], row)
+                for what, c in (("driver", "driver_version"), (f"video BIOS of {row['name']}", "vbios"))
+                if row[c]
+            ]
+    yield from _versions(said)
+    if facts is None:
+        return
+    yield from _modules(facts.filter(pl.col("kind") == "module"))
+    yield from _clocks(facts.filter(pl.col("kind") == "clock"), clock_s)
+    yield from _hardware(facts.filter(pl.col("kind") == "bmc"))
+    waiting = facts.filter((pl.col("name") == "iowait-percent") & (pl.col("number") >= iowait))
+    for (host,), part in waiting.group_by("host", maintain_order=True):
+        yield _finding(
+            part,
+            host,
+            "host-stall",
+            f"{place(host)} waits for storage {float(str(part['number'].max())):.0f} % of its CPU time",
+            "Data loading or checkpoints stand still, and with them the ranks of this host.",
+            "Look at the file systems and at NFS or Lustre messages in the kernel log.",
+        )
+
+
+def _versions(said: list[tuple[str, str, str, dict[str, object]]]) -> Iterator[Finding]:
+    for what in sorted({w for w, *_ in said}):
+        by_host = {h: (v, r) for w, h, v, r in reversed(said) if w == what}
+        counted = Counter(v for v, _ in by_host.values())
+        if len(counted) < 2 or len(by_host) < 3:
+            continue
+        usual, most = counted.most_common(1)[0]
+        odd = sorted(h for h, (v, _) in by_host.items() if v != usual)
+        if len(odd) * 2 >= len(by_host):
+            continue
+        first = by_host[odd[0]]
+        example = next(r for v, r in by_host.values() if v == usual)
+        yield Finding(
+            title=f"{', '.join(odd[:4])} {'has' if len(odd) == 1 else 'have'} {what} {first[0]}, {most} other hosts have {usual}",
+            summary="Hosts of one job should be alike; the odd one out is suspect where only it fails or is slow.",
+            confidence="medium",
+            hosts=tuple(odd),
+            culprits=tuple(Culprit(host=h) for h in odd),
+            subject=("differs", what, *odd),
+            evidence=(*cite([by_host[h][1] for h in odd], f"another {what}"), *cite([example], "the usual one")),
+            remedy=f"Bring {what} of these hosts to {usual}.",
+            would_refute=("the same difference in runs that went well",),
+            actions=(Action("update_sw_fw", hosts=tuple(odd), confidence="low"),),
+        )
+
+
+def _modules(rows: pl.DataFrame) -> Iterator[Finding]:
+    by_host = {str(h): set(p["name"].to_list()) for (h,), p in rows.group_by("host", maintain_order=True)}
+    for module, purpose in _NEEDED.items():
+        have = sorted(h for h, m in by_host.items() if module in m)
+        lack = sorted(set(by_host) - set(have))
+        if not lack or len(lack) >= len(have):
+            continue
+        part = rows.filter((pl.col("name") == module) & (pl.col("host") == have[0]))
+        listed = rows.filter(pl.col("host").is_in(lack)).unique("host", keep="first", maintain_order=True)
+        yield Finding(
+            title=f"{', '.join(lack[:4])} {'has' if len(lack) == 1 else 'have'} not loaded {module}, which {len(have)} other hosts have",
+            summary=f"The module is for {purpose}.",
+            cause="gdr-disabled" if "peer" in module or module == "gdrdrv" else "socket-fallback",
+            severity="warning",
+            confidence="medium",
+            hosts=tuple(lack),
+            culprits=tuple(Culprit(host=h) for h in lack),
+            subject=("module", module, *lack),
+            evidence=(*cite(listed, "the host's list of modules begins here and has no such line"), *cite(part, "loaded on another host")),
+            remedy=f"modprobe {module} on these hosts, and in their boot configuration.",
+            would_refute=("the path works without it on these hosts (connection lines with GDRDMA)",),
+            actions=(Action("fix_config", hosts=tuple(lack), command=f"modprobe {module}"),),
+        )
+
+
+def _clocks(rows: pl.DataFrame, most: float) -> Iterator[Finding]:
+    off = rows.filter(
+        ((pl.col("name") == "offset") & (pl.col("number").abs() > most)) | ((pl.col("name") == "synchronized") & (pl.col("value") == "no"))
+    )
+    for (host,), part in off.group_by("host", maintain_order=True):
+        words = ", ".join(f"{n} {v}" for n, v in part.select("name", "value").iter_rows())
+        yield Finding(
+            title=f"the clock of {host} is not to be trusted ({words})",
+            summary="Times of this host cannot be compared with those of others: who was first is not known from them.",
+            cause="environment-mismatch",
+            severity="info",
+            confidence="high",
+            hosts=(str(host),),
+            culprits=(Culprit(host=str(host)),),
+            subject=("clock", str(host)),
+            evidence=cite(part, "state of the clock"),
+            remedy="Run chronyd or another NTP client on every host.",
+            would_refute=("another tool shows the clock as synchronised",),
+            actions=(Action("fix_config", hosts=(str(host),), command="chronyc tracking"),),
+        )
+
+
+def _hardware(rows: pl.DataFrame) -> Iterator[Finding]:
+    said = pl.format("{} {}", pl.col("name").fill_null(""), pl.col("value").fill_null("")).str.to_lowercase()
+    for words, cause, meaning in _EVENTS:
+        for (host,), part in rows.filter(said.str.contains(words, literal=True)).group_by("host", maintain_order=True):
+            event = f"{part['name'][0]}: {part['value'][0]}"
+            yield _finding(
+                part,
+                host,
+                cause,
+                f"{place(host)}: {meaning} ({event})",
+                "From the board management's event log; its clock may differ from the host's.",
+                "Compare the time with the failure; drain the host and look at the named part.",
+            )
+
+
+def _finding(rows: pl.DataFrame, host: object, cause: str, title: str, summary: str, remedy: str) -> Finding:
+    hosts = (str(host),) if host else ()
+    return Finding(
+        title=title,
+        summary=summary,
+        cause=cause,
+        severity="warning",
+        confidence="medium",
+        hosts=hosts,
+        culprits=tuple(Culprit(host=h) for h in hosts),
+        subject=(cause, *hosts, title[:60]),
+        evidence=cite(rows, "said by the host"),
+        evidence_total=rows.height,
+        remedy=remedy,
+        would_refute=("it was the same in runs that went well",),
+        actions=(Action("collect_more", hosts=hosts),),
+    )
