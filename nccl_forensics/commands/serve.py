@@ -24,7 +24,7 @@ import click
 )
 @click.option("--insecure", is_flag=True, help="Bind to an address that others can reach without a token.")
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="Answer under this name as well (behind a proxy, without a token).")
-@click.option("--max-upload-gb", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Largest upload, 2^30 bytes.")
+@click.option("--max-upload-gb", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Largest upload, 10^9 bytes.")
 @click.option(
     "--reserve-mb",
     type=click.IntRange(0, 10_000_000),
@@ -69,7 +69,7 @@ def serve(
         ) from problem
     from nccl_forensics.config import load
     from nccl_forensics.serve.access import local_hosts
-    from nccl_forensics.serve.settings import GIB, Settings, default_data, is_loopback, physical_memory, read_token
+    from nccl_forensics.serve.settings import Settings, default_data, is_loopback, physical_memory, read_token
 
     if config is not None:
         load(config)  # a mistake in it is told now, not by every incident
@@ -78,7 +78,7 @@ def serve(
         data=(data or default_data()).resolve(),
         token=token,
         hosts=local_hosts((host, *allowed_host)) if token is None and is_loopback(host) else frozenset(),
-        upload_bytes=max_upload_gb * GIB,
+        upload_bytes=max_upload_gb * 10**9,
         reserve_bytes=reserve_mb << 20,
         analyses=analyses,
         analysis_bytes=analysis_memory_mb << 20 if analysis_memory_mb else physical_memory() * 3 // 4,

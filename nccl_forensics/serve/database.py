@@ -76,6 +76,8 @@ class Database:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[sqlite3.Connection] = []
+        #: Transactions so far: tells whether anything can have changed.
+        self.writes = 0
         self._migrate()
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
@@ -101,6 +103,7 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            self.writes += 1
 
     def forget(self) -> None:
         """Leave nothing of deleted rows behind: neither in the text index nor in the write-ahead log."""

@@ -21,7 +21,7 @@ from nccl_forensics.serve.access import COOKIE, HEADERS, Sessions, cookie_of, sa
 from nccl_forensics.serve.clock import iso
 from nccl_forensics.serve.incidents import STATES, Incident
 from nccl_forensics.serve.problems import Problem, not_found
-from nccl_forensics.serve.routes import accepted, compared, incident_of, service_of, shown, store_facts
+from nccl_forensics.serve.routes import accepted, incident_of, pair, service_of, shown, store_facts
 from nccl_forensics.serve.search import Filter, filter_of
 from nccl_forensics.serve.service import Service
 from nccl_forensics.serve.uploads import PIECE_BYTES
@@ -98,7 +98,7 @@ def size_words(size_bytes: int) -> str:
     value = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 or value == int(value) else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
 
@@ -177,7 +177,7 @@ async def home(request: Request) -> Response:
         "wanted": wanted,
         "notice": notice,
         "recurring": (await anyio.to_thread.run_sync(search.recurring, service.database))[:6],
-        "choices": await anyio.to_thread.run_sync(search.choices, service.database),
+        "choices": await anyio.to_thread.run_sync(service.choices.get),
         "states": STATES,
         "store": await anyio.to_thread.run_sync(store_facts, service),
         "piece_bytes": PIECE_BYTES,
@@ -213,9 +213,8 @@ async def show_incident(request: Request) -> Response:
 async def show_comparison(request: Request) -> Response:
     """Two incidents side by side."""
     service = service_of(request)
-    before, after, found = await compared(service, request.query_params)
-    values = {"before": row_of(service, before), "after": row_of(service, after), "headline": found.headline}
-    return page(request, "compare.html.j2", values)
+    before, after = await pair(service, request.query_params)
+    return page(request, "compare.html.j2", {"before": row_of(service, before), "after": row_of(service, after)})
 
 
 async def show_settings(request: Request) -> Response:

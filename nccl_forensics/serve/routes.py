@@ -306,8 +306,8 @@ async def cancel_upload(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def compared(service: Service, query: Mapping[str, str]) -> tuple[Incident, Incident, Differences]:
-    """The two finished incidents of a query and how their reports differ. Raises ``Problem``."""
+async def pair(service: Service, query: Mapping[str, str]) -> tuple[Incident, Incident]:
+    """The two finished incidents of a query. Raises ``Problem``."""
     held = []
     for name in ("before", "after"):
         identifier = query.get(name, "")
@@ -317,8 +317,7 @@ async def compared(service: Service, query: Mapping[str, str]) -> tuple[Incident
         if incident.status != "done":
             raise Problem(409, "not-done", f"{incident.title} has no report: it is {incident.status}")
         held.append(incident)
-    before, after = held
-    return before, after, await anyio.to_thread.run_sync(_differences, service, before.id, after.id)
+    return held[0], held[1]
 
 
 def _differences(service: Service, before: str, after: str) -> Differences:
@@ -331,7 +330,9 @@ def _differences(service: Service, before: str, after: str) -> Differences:
 
 async def comparison(request: Request) -> Response:
     """Two incidents side by side, as ``compare`` says it: data, or a page."""
-    _, _, found = await compared(service_of(request), request.query_params)
+    service = service_of(request)
+    before, after = await pair(service, request.query_params)
+    found = await anyio.to_thread.run_sync(_differences, service, before.id, after.id)
     if request.url.path.endswith(".html"):
         page = await anyio.to_thread.run_sync(comparison_html.render, found)
         return Response(page, media_type="text/html; charset=utf-8", headers=IN_SANDBOX)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nccl_forensics.serve.clock import DAY_MS, day_ms
 from nccl_forensics.serve.database import Database
@@ -16,6 +17,7 @@ MOST_ROWS = 200
 #: How many finished incidents are looked at for what recurs.
 WINDOW = 10
 _WORDS = 16
+_CHOICES_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,26 +209,32 @@ def related(database: Database, identifier: str) -> tuple[Related, ...]:
     return tuple(Related(k, v, tuple(where)) for (k, v), where in sorted(held.items(), key=lambda item: (order[item[0][0]], item[0][1])))
 
 
-def choices(database: Database) -> dict[str, list[str]]:
-    """What may be chosen in the filters: causes, hosts and job names that occur, most frequent first."""
-    out: dict[str, Counter[str]] = {
-        kind: Counter(
-            {
-                row["value"]: row["n"]
-                for row in database.read(
-                    "SELECT value, count(*) AS n FROM subjects WHERE kind = ? AND (culprit OR kind = 'host') GROUP BY value ORDER BY n DESC LIMIT 200",
-                    (kind,),
-                )
+@dataclass(slots=True)
+class Choices:
+    """What may be chosen in the filters: causes, hosts and job names that occur, most frequent first, 200 of each.
+
+    Counting them goes over every host of every incident, so it is done again only when something was written, and not at once.
+    """
+
+    database: Database
+    _held: dict[str, list[str]] = field(default_factory=dict)
+    _writes: int = -1
+    _at: float = float("-inf")
+
+    def get(self) -> dict[str, list[str]]:
+        """By kind: cause, host, job. At most a few seconds old."""
+        if self._writes != self.database.writes and time.monotonic() - self._at > _CHOICES_SECONDS:
+            self._writes, self._at = self.database.writes, time.monotonic()
+            self._held = {
+                "cause": self._values(
+                    "SELECT value FROM subjects WHERE kind = 'cause' AND culprit GROUP BY value ORDER BY count(*) DESC LIMIT 200"
+                ),
+                "host": self._values("SELECT value FROM subjects WHERE kind = 'host' GROUP BY value ORDER BY count(*) DESC LIMIT 200"),
+                "job": self._values(
+                    "SELECT job FROM incidents WHERE job IS NOT NULL AND status <> 'deleting' GROUP BY job ORDER BY count(*) DESC LIMIT 200"
+                ),
             }
-        )
-        for kind in ("cause", "host")
-    }
-    out["job"] = Counter(
-        {
-            row["job"]: row["n"]
-            for row in database.read(
-                "SELECT job, count(*) AS n FROM incidents WHERE job IS NOT NULL AND status <> 'deleting' GROUP BY job ORDER BY n DESC LIMIT 200"
-            )
-        }
-    )
-    return {kind: [value for value, _ in counts.most_common()] for kind, counts in out.items()}
+        return self._held
+
+    def _values(self, sql: str) -> list[str]:
+        return [row[0] for row in self.database.read(sql)]

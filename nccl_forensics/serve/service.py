@@ -20,6 +20,7 @@ from nccl_forensics.serve.events import Events
 from nccl_forensics.serve.folders import Folders
 from nccl_forensics.serve.incidents import Incidents
 from nccl_forensics.serve.index import Index, index_of
+from nccl_forensics.serve.search import Choices
 from nccl_forensics.serve.settings import Settings
 from nccl_forensics.serve.uploads import Uploads
 
@@ -40,6 +41,7 @@ class Service:
     uploads: Uploads
     analyses: Analyses
     sessions: Sessions | None
+    choices: Choices
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -118,4 +120,5 @@ def open_service(settings: Settings) -> Service:
         Uploads(settings, folders, database, incidents, gate),
         Analyses(settings, folders, incidents, events),
         Sessions(database, settings.token) if settings.token is not None else None,
+        Choices(database),
     )

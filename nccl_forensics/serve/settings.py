@@ -22,7 +22,7 @@ class Settings:
     token: str | None = None
     #: Names under which the service may be addressed; empty: any. Without a token a page elsewhere could otherwise rebind its name to us.
     hosts: frozenset[str] = frozenset()
-    upload_bytes: int = 64 * GIB
+    upload_bytes: int = 64 * 10**9
     upload_files: int = 10_000
     upload_seconds: float = 6 * 3600.0
     #: A client that sends nothing for so long is let go.

@@ -111,7 +111,11 @@ def _fill(data: Path, count: int) -> None:
             "summary": summary,
             "culprits": [{"rank": n % 64, "host": host}],
         }
-        subjects = (("cause", "collective-skipped", True), ("host", host, True), *(("host", f"node-{m:02}", False) for m in range(64)))
+        subjects = (
+            ("cause", "collective-skipped", True),
+            ("host", host, True),
+            *(("host", f"node-{m:02}", False) for m in range(64) if f"node-{m:02}" != host),
+        )
         incidents.add(identifier, f"incident {n}", f"job-{n % 5}", [EvidenceFile("incident.tar.gz", 1_000_000)])
         incidents.take()
         incidents.finish(identifier, Index(verdict, None, subjects, host, summary))
