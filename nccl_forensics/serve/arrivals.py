@@ -44,6 +44,8 @@ class Gate:
     open: int = 0
     _turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     _threads: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
+    #: Threads of their own: what waits for the disk must not keep pages waiting for a thread.
+    _slow: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(4))
 
     @contextlib.asynccontextmanager
     async def upload(self, request: Request) -> AsyncIterator[None]:
@@ -82,6 +84,10 @@ class Gate:
             more = bool(message.get("more_body"))
             if piece := message.get("body", b""):
                 yield piece
+
+    async def settle(self, act: Callable[[], T]) -> T:
+        """Run what waits for the disk in a thread: making, completing and removing folders."""
+        return await anyio.to_thread.run_sync(act, limiter=self._slow)
 
     async def work(self, act: Callable[[], T]) -> T:
         """Run what parses and writes one piece in a thread, when it is this upload's turn."""

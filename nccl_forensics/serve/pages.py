@@ -170,16 +170,21 @@ async def home(request: Request) -> Response:
         wanted = filter_of(request.query_params)
     except Problem as problem:
         wanted, notice = Filter(), problem.message
-    found = await anyio.to_thread.run_sync(search.find, service.database, wanted)
+    # In one go in one thread: every change of threads would wait for its turn behind uploads.
+    return await anyio.to_thread.run_sync(_home, request, service, wanted, notice)
+
+
+def _home(request: Request, service: Service, wanted: Filter, notice: str) -> Response:
+    found = search.find(service.database, wanted)
     values = {
         "rows": [row_of(service, i) for i in found.incidents],
         "found": found,
         "wanted": wanted,
         "notice": notice,
-        "recurring": (await anyio.to_thread.run_sync(search.recurring, service.database))[:6],
-        "choices": await anyio.to_thread.run_sync(service.choices.get),
+        "recurring": search.recurring(service.database)[:6],
+        "choices": service.choices.get(),
         "states": STATES,
-        "store": await anyio.to_thread.run_sync(store_facts, service),
+        "store": store_facts(service),
         "piece_bytes": PIECE_BYTES,
         "origin": str(request.base_url).rstrip("/"),
         "older": _page_link(request, wanted, wanted.offset + wanted.limit) if wanted.offset + wanted.limit < found.total else "",

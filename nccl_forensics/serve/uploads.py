@@ -9,6 +9,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
@@ -85,21 +86,21 @@ class Uploads:
                     await self.gate.work(lambda data=piece: form.feed(data))  # type: ignore[misc]
                 files = form.complete()
                 title, job = title_of(form.fields.get("title")), job_of(form.fields.get("job"))
-                await anyio.to_thread.run_sync(self._queue, Upload(identifier, title, job, files))
+                await self.gate.settle(partial(self._queue, Upload(identifier, title, job, files)))
             except BaseException:
                 form.close()
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self.folders.discard, folder)
+                    await self.gate.settle(partial(self.folders.discard, folder))
                 raise
         return identifier
 
     async def start(self, announced: Mapping[str, object]) -> Upload:
         """Begin a resumable upload. Raises ``Problem``."""
-        files = await anyio.to_thread.run_sync(_announced, announced.get("files"), self.settings.upload_files)
+        files = await self.gate.settle(partial(_announced, announced.get("files"), self.settings.upload_files))
         self.gate.room_for(sum(f.bytes for f in files))
         await self._not_too_many()
         upload = Upload(new_identifier(), title_of(announced.get("title")), job_of(announced.get("job")), files)
-        await anyio.to_thread.run_sync(self._create, upload)
+        await self.gate.settle(partial(self._create, upload))
         return upload
 
     def get(self, identifier: str) -> Upload:
@@ -161,7 +162,7 @@ class Uploads:
             raise Problem(409, "incomplete", f"not complete yet: {', '.join(missing[:5])}", {"received": received})
         self._busy.add((identifier, -1))
         try:
-            await anyio.to_thread.run_sync(self._queue, upload)
+            await self.gate.settle(partial(self._queue, upload))
         finally:
             self._busy.discard((identifier, -1))
         return identifier
@@ -171,7 +172,7 @@ class Uploads:
         await anyio.to_thread.run_sync(self.get, identifier)
         if any(held == identifier for held, _ in self._busy):
             raise Problem(409, "busy", "files of this upload are still being written")
-        await anyio.to_thread.run_sync(self._drop, identifier)
+        await self.gate.settle(partial(self._drop, identifier))
 
     def recover(self) -> int:
         """After a restart: complete what had arrived whole, remove what nobody can go on with. Returns the incidents that were completed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+import tarfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -46,12 +47,17 @@ def done(service: Running) -> str:
 
 
 @pytest.fixture
-def page(browser: Browser, service: Running) -> Iterator[Page]:
+def complaints() -> list[str]:
+    """What the scripts of a page complain about."""
+    return []
+
+
+@pytest.fixture
+def page(browser: Browser, service: Running, complaints: list[str]) -> Iterator[Page]:
     """A page of a desktop; what its scripts complain about fails the test."""
     context = browser.new_context(base_url=service.url, viewport={"width": 1440, "height": 1000})
     page = context.new_page()
     page.set_default_timeout(_SLOW)
-    complaints: list[str] = []
     page.on("pageerror", lambda problem: complaints.append(str(problem)))
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     yield page
@@ -71,7 +77,7 @@ _DROP = """async ([files, target]) => {
 }"""
 
 
-def test_a_dropped_tarball_is_followed_to_its_postmortem_and_deleted(page: Page, service: Running) -> None:
+def test_a_dropped_tarball_is_followed_to_its_postmortem_and_deleted(page: Page, service: Running, complaints: list[str]) -> None:
     page.goto("/")
     page.get_by_label("Title").fill("dropped by hand")
     page.evaluate(_DROP, [[["incident.tar.gz", base64.b64encode(tarball()).decode()]], "#drop"])
@@ -85,6 +91,12 @@ def test_a_dropped_tarball_is_followed_to_its_postmortem_and_deleted(page: Page,
     assert page.locator("iframe").get_attribute("sandbox") == "allow-scripts allow-downloads"
     # Scripts of the postmortem run, and belong to nobody.
     assert "js" in str(postmortem.locator("html").get_attribute("class"))
+    frame = page.frame(url="**/postmortem.html")
+    assert frame is not None
+    assert frame.evaluate("self.origin") == "null"
+    assert frame.evaluate("fetch('/api/incidents').then(() => 'read', () => 'refused')") == "refused"
+    assert frame.evaluate("(() => { try { return parent.document.title } catch (problem) { return problem.name } })()") == "SecurityError"
+    complaints.clear()  # of the policy, about the two lines above
     identifier = page.url.rsplit("/", 1)[1]
     page.get_by_role("button", name="Delete", exact=True).first.click()
     dialog = page.get_by_role("dialog")
@@ -94,7 +106,7 @@ def test_a_dropped_tarball_is_followed_to_its_postmortem_and_deleted(page: Page,
     assert service.client.get(f"/api/incidents/{identifier}").status_code == 404
 
 
-def test_a_folder_and_long_names_arrive_as_one_archive(page: Page, service: Running, tmp_path: object) -> None:
+def test_a_folder_and_long_names_arrive_as_one_archive(page: Page, service: Running) -> None:
     """The archive that the browser puts together is read by Python's own tar."""
     page.goto("/")
     long_name = "ü" * 60 + "-nccl.log"
@@ -113,8 +125,6 @@ def test_a_folder_and_long_names_arrive_as_one_archive(page: Page, service: Runn
     }"""
     page.evaluate(script, long_name)
     page.wait_for_url("**/incidents/*")
-    import tarfile
-
     [kept] = (service.data / "incidents" / page.url.rsplit("/", 1)[1] / "evidence").iterdir()
     assert kept.name == "run.tar"
     with tarfile.open(kept) as tar:
