@@ -33,8 +33,8 @@ def _list(context: click.Context, parameter: click.Parameter, value: bool) -> No
 @click.option("--release", help="NCCL release; the seed chooses if left out.")
 @click.option("--rank", type=click.IntRange(0), help="The rank that the fault strikes.")
 @click.option("--step", type=click.IntRange(0), help="The step in which the fault strikes.")
-@click.option("--detail", type=click.Choice(["auto", "full", "sampled"]), default="auto", show_default=True,
-              help="Text logs of all ranks, or of one host in 16 and of ranks with errors (dumps are kept of all); auto: full up to 512 ranks.")  # fmt: skip
+@click.option("--detail", type=click.Choice(["auto", "full", "sampled", "thin"]), default="auto", show_default=True,
+              help="Text logs of all ranks, or of one host in 16 and of ranks with errors (dumps of all; thin: of these only); auto: full up to 512 ranks.")  # fmt: skip
 @click.option("--lost", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of files that are missing.")
 @click.option("--torn", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of files that are cut off.")
 @click.option("--also", multiple=True, metavar="SCENARIO", help="A lasting trouble that acts as well (repeatable).")
@@ -58,6 +58,7 @@ def simulate(
     from nccl_forensics import simulate as simulator
 
     full = None if detail == "auto" else detail == "full"
-    request = simulator.Request(scenario, ranks, seed, platform, variant, release, rank, step, full, lost, torn, also)
+    thin = detail == "thin"
+    request = simulator.Request(scenario, ranks, seed, platform, variant, release, rank, step, full, thin, lost, torn, also)
     written = simulator.simulate(request, output)
     click.echo(f"{written} files in {output / 'evidence'}, truth in {output / 'truth.json'}")

@@ -34,6 +34,7 @@ class Request:
     rank: int | None = None
     step: int | None = None
     full: bool | None = None
+    thin: bool = False
     lost: float = 0.0
     torn: float = 0.0
     also: tuple[str, ...] = ()
@@ -101,7 +102,7 @@ def simulate(request: Request, out: Path) -> int:
         evidence.mkdir(parents=True)
         folder = Folder(evidence, case.seed, request.lost, request.torn)
         full = request.full if request.full is not None else request.ranks <= FULL_UP_TO
-        write_evidence(case, world, folder, full)
+        write_evidence(case, world, folder, full and not request.thin, request.thin)
         write_truth(case, world, request.scenario, out / "truth.json")
     except OSError as problem:
         shutil.rmtree(evidence, ignore_errors=True)

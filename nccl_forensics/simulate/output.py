@@ -51,8 +51,8 @@ def detailed(world: World, rank: int, full: bool) -> bool:
     return process.host.index % 16 == 0 or told
 
 
-def write_evidence(case: Case, world: World, folder: Folder, full: bool) -> None:
-    """All files of an incident."""
+def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: bool = False) -> None:
+    """All files of an incident; ``full`` and ``thin`` as in ``detailed``, ``thin`` for dumps and stacks as well."""
     kept = case.gathered
     for rank in range(world.layout.world):
         process = world.processes[rank]
@@ -65,6 +65,8 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool) -> None
             folder.put(f"logs/nccl.{host}.{process.pid}.log", nccl.log(world, rank, options))
         if kept.torch and close:
             folder.put(f"logs/{host}/attempt_0/{process.local_rank}/stderr.log", torch_log.text(world, rank))
+        if thin and not close:
+            continue
         running = process.ending.how == "running"
         dumped = process.dumped_at if not running else world.now
         if kept.recorder == "pickle" and dumped is not None:

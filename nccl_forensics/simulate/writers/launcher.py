@@ -38,9 +38,11 @@ def text(world: World, host: int) -> Iterator[str]:
     if first.ending.by != "self":
         at = first.ending.at - SECOND
         yield f"{_stamp(at, 'W', agent, f'{_ELASTIC}agent/server/api.py:719')}Received {15} death signal, shutting down workers\n"
-    for p in processes:
-        if p.ending.by == "launcher":
-            yield f"{_stamp(p.ending.at - 200_000_000, 'W', agent, f'{_ELASTIC}multiprocessing/api.py:900')}Sending process {p.pid} closing signal SIGTERM\n"
+    told = [p for p in processes if p.ending.by == "launcher"]
+    began = min((p.ending.at for p in told), default=0) - SECOND // 5
+    for number, p in enumerate(told):
+        lead = _stamp(began + number * 1_400_000, "W", agent, f"{_ELASTIC}multiprocessing/api.py:900")
+        yield f"{lead}Sending process {p.pid} closing signal SIGTERM\n"
     if first.ending.by != "self":
         yield from _interrupted(agent)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from functools import lru_cache
 
 from nccl_forensics.simulate import fabric
 from nccl_forensics.simulate.engine import Entry
@@ -99,6 +100,11 @@ def _entry(
     return row
 
 
+@lru_cache(maxsize=64)
+def _members(members: range) -> str:
+    return str(list(members))
+
+
 def contents(world: World, rank: int, at: int) -> dict[str, object]:
     """A dump as torch builds it at a moment."""
     schema = tuple(int(x) for x in world.torch.schema.split("."))
@@ -122,7 +128,7 @@ def contents(world: World, rank: int, at: int) -> dict[str, object]:
     elif schema >= (2, 7):
         result["nccl_version"] = world.processes[rank].release
     result["pg_config"] = {
-        g.name: {"name": g.name, "desc": g.desc, "ranks": str(list(g.members))} for i, g in enumerate(groups) if i in used or i == 0
+        g.name: {"name": g.name, "desc": g.desc, "ranks": _members(g.members)} for i, g in enumerate(groups) if i in used or i == 0
     }
     result["pg_status"] = status
     result["entries"] = [_entry(world, rank, e, at, schema, frames) for e in entries]
