@@ -78,7 +78,15 @@ def _theme(colours: Sequence[str], ink: str, soft: str, line: str, paper: str) -
             "xaxis": {**axis, "showgrid": False},
             "yaxis": axis,
         },
-        "data": {"heatmap": [{"type": "heatmap", "colorbar": {"thickness": 12, "outlinewidth": 0, "tickfont": {"color": soft}}}]},
+        "data": {
+            "heatmap": [
+                {
+                    "type": "heatmap",
+                    "colorscale": _scale(line, colours[0]),
+                    "colorbar": {"thickness": 12, "outlinewidth": 0, "tickfont": {"color": soft}},
+                }
+            ]
+        },
     }
 
 

@@ -151,7 +151,9 @@
   }
 
   // --- figures: data from the report, looks from the one theme -------------------------------------------------
+  var onPaper = false;
   function dark() {
+    if (onPaper) { return false; }
     return root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   }
   var themes = document.getElementById("plot-themes");
@@ -182,9 +184,13 @@
   window.addEventListener("beforeprint", function () {
     closed = [];
     each("details:not([open])", function (item) { closed.push(item); item.open = true; });
+    onPaper = true;
+    draw();
   });
   window.addEventListener("afterprint", function () {
     closed.forEach(function (item) { item.open = false; });
+    onPaper = false;
+    draw();
   });
   document.getElementById("print").addEventListener("click", function () { window.print(); });
 

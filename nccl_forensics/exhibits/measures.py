@@ -94,7 +94,7 @@ def _curves(sized: Sequence[Row], said: str) -> Figure | None:
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "name": name,
+                "name": name or "not named",
                 "x": [value(b, "bytes") for b in points],
                 "y": [value(b, "bus_bw_gb_s") for b in points],
                 "marker": {"symbol": _SYMBOLS[n], "size": 7},
@@ -122,8 +122,8 @@ def _curves(sized: Sequence[Row], said: str) -> Figure | None:
         layout["annotations"] = [
             {
                 "xref": "paper",
-                "x": 1,
-                "xanchor": "right",
+                "x": 0,
+                "xanchor": "left",
                 "y": expected,
                 "yanchor": "bottom",
                 "text": f"expected {expected:.4g} GB/s",

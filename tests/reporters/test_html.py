@@ -2,8 +2,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -261,28 +259,6 @@ def test_text_can_be_read_in_light_and_dark(front, back, mode):
     }
     high, low = sorted((luminance(pairs[front][mode]), luminance(pairs[back][mode])), reverse=True)
     assert (high + 0.05) / (low + 0.05) >= 4.5
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("name", ["hang", "hostile", "measured"])
-def test_a_browser_runs_the_page_without_complaint(name, tmp_path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium on this machine")
-    file = tmp_path / "postmortem.html"
-    file.write_text(render(SAMPLES[name]()), encoding="utf-8")
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    quiet += [
-        "--disable-component-update",
-        "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--enable-logging=stderr",
-        "--virtual-time-budget=3000",
-    ]
-    done = subprocess.run([browser, *quiet, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=120, check=False)
-    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-    assert re.search(r'<html[^>]*class="js"', done.stdout)
-    assert done.stdout.count('class="canvas js-plotly-plot"') == (3 if name == "measured" else 0)
 
 
 def test_only_a_rank_that_waits_for_nobody_ends_the_waiting():
