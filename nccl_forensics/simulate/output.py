@@ -10,8 +10,8 @@ from nccl_forensics.simulate.case import Case
 from nccl_forensics.simulate.clusters import Host
 from nccl_forensics.simulate.noise import mix, share
 from nccl_forensics.simulate.world import World
+from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, recorder, stacks, torch_log
 from nccl_forensics.simulate.writers import host as host_tools
-from nccl_forensics.simulate.writers import launcher, nccl, recorder, stacks, torch_log
 
 
 class Folder:
@@ -88,6 +88,8 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: b
             or _odd(world, machine.index)
         ):
             _host_files(case, world, machine, folder)
+    if world.bandwidth_test is not None:
+        folder.put("health/all_reduce_perf.log", bandwidth.all_reduce(world, world.bandwidth_test))
     if kept.scheduler:
         folder.put(f"slurm-{world.job}.out", launcher.slurm(world))
 

@@ -74,6 +74,14 @@ class Process:
     unconnected: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BandwidthTest:
+    """A run of nccl-tests on the job's hosts before it: bus bandwidth at large sizes, and elements that came out wrong by size."""
+
+    bus_gb_s: float
+    wrong: dict[int, int] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class World:
     """The incident."""
@@ -92,7 +100,7 @@ class World:
     agents: dict[int, int]
     scheduler: list[Met] = field(default_factory=list)
     launcher_died: set[int] = field(default_factory=set)
-    network_plugin: str | None = None
+    bandwidth_test: BandwidthTest | None = None
 
     def state(self, rank: int) -> RankState | None:
         """The rank in the model; None where its process never ran the program."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nccl_forensics.facts.bandwidth import ceiling
 from nccl_forensics.simulate.aftermath import Death
 from nccl_forensics.simulate.case import Case
 from nccl_forensics.simulate.clusters import Host
@@ -9,7 +10,7 @@ from nccl_forensics.simulate.noise import pick, share
 from nccl_forensics.simulate.program import Item, inserted
 from nccl_forensics.simulate.scenarios.base import Scenario, target, truth
 from nccl_forensics.simulate.scenarios.programs import _MAIN
-from nccl_forensics.simulate.world import SECOND, Ending, Met, World
+from nccl_forensics.simulate.world import SECOND, BandwidthTest, Ending, Met, World
 
 #: Xid -> (text, CUDA's words to the process, what nvidia-smi shows afterwards).
 _XIDS: tuple[tuple[int, str, str, str], ...] = (
@@ -249,7 +250,55 @@ def software_crash(case: Case) -> None:
     truth(case, ("software-crash",), ((), tuple(range(case.world_size))), f"every rank crashes in {library} in step {step}")
 
 
+def _tested(case: Case, part: float, wrong: dict[int, int]) -> None:
+    """A bandwidth test ran before the job; the job itself goes well."""
+    case.observe, case.first_step = "finish", 0
+    limit = ceiling([case.platform.product], 8, 1)
+    inside = limit.bus_bw_gb_s * 1.03 if limit is not None else case.platform.nvlinks * case.platform.nvlink_gb_s * 0.8
+    between = case.platform.nics * case.platform.nic_gbit_s / 8 * 0.95
+    reached = inside if case.host_count == 1 else min(inside, between)
+
+    def late(world: World) -> None:
+        world.bandwidth_test = BandwidthTest(reached * part, wrong)
+
+    case.after.append(late)
+
+
+def data_corruption(case: Case) -> None:
+    dice = pick(case.seed, "sizes")
+    wrong = {8 << (2 * dice.randrange(8, 15)): dice.randrange(1, 5000) for _ in range(2)}
+    _tested(case, 1.0, wrong)
+    truth(case, ("data-corruption",), ((), tuple(range(case.world_size))), f"all_reduce_perf counts wrong elements: {wrong}")
+
+
+def low_bus_bandwidth(case: Case) -> None:
+    part = 0.35 + 0.3 * case.dice("part")
+    _tested(case, part, {})
+    truth(
+        case,
+        ("low-bus-bandwidth",),
+        ((), tuple(range(case.world_size))),
+        f"all_reduce_perf reaches {part:.0%} of what the platform carries",
+    )
+
+
 SCENARIOS = (
+    Scenario(
+        "data-corruption",
+        "a bandwidth test gets wrong results",
+        data_corruption,
+        ("log", "dump", "log-host"),
+        8,
+        platforms=("a100", "h100", "h200", "v100"),
+    ),
+    Scenario(
+        "low-bus-bandwidth",
+        "a bandwidth test far below what the links carry",
+        low_bus_bandwidth,
+        ("log", "dump", "log-host"),
+        8,
+        platforms=("a100", "h100", "h200", "v100"),
+    ),
     Scenario(
         "gpu-fault",
         "a GPU fails: Xid, memory errors, off the bus",
