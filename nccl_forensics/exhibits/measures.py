@@ -35,9 +35,12 @@ def _lag(lag: Sequence[Row], total: int | None) -> Block | None:
         ("median_ms", "Median lag ms"),
         ("p99_ms", "p99 lag ms"),
         ("lost_ms", "Lost ms"),
+        ("source", "Measured by"),
     )
     shown = sorted(lag[:POINTS], key=lambda r: number(r, "rank") or 0)
-    names = [str(r.get("rank")) for r in shown]
+    # Enqueue times of dumps and durations of traces may both tell of a rank.
+    both = len({text(r, "source", 20) for r in shown}) > 1
+    names = [f"{amount(r.get('rank'))} ({text(r, 'source', 20)})" if both else amount(r.get("rank")) for r in shown]
     bars = [
         {
             "type": "bar",

@@ -120,6 +120,8 @@ def _lag(lag: LagMap | None) -> Block | None:
         "text": [[plain(c, 120) for c in lag.columns] for _ in lag.ranks],
         "hovertemplate": "%{y}, %{text}: %{z:.4g} ms after the first<extra></extra>",
         "colorbar": {"title": {"text": "ms"}},
+        "zmin": 0,
+        "autocolorscale": True,
     }
     layout = {
         "height": min(720, 160 + 16 * max(8, len(lag.ranks))),

@@ -61,6 +61,7 @@ class Columns:
     ``device``: ``name`` (number), ``copy`` (memcpy, memset or null), ``stream``, ``device``, ``correlation``. ``calls``: ``thread``,
     ``correlation``. ``operators``: ``thread``, ``communicates``. ``ranges``: ``thread``, ``kind``, ``name``, ``step``, ``args``
     (number in ``arguments``). ``arguments`` are those of collectives' operators, ranges and kernels.
+    ``strange`` are categories of windows in which nothing was of a kind that is kept.
     """
 
     device: pl.DataFrame
@@ -75,6 +76,12 @@ class Columns:
     events: int
     malformed: int
     clamped: int
+    strange: list[str] = field(default_factory=list)
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is any event of a kind that is kept."""
+        return self.first is not None
 
 
 def gather(trace: Trace) -> Columns:
@@ -96,6 +103,7 @@ class _Gatherer:
         self._pids: dict[object, int] = {}
         self._bounds: list[tuple[int, int]] = []
         self._events = self._malformed = self._clamped = 0
+        self._strange: dict[str, int] = {}
 
     def take(self, first: int, events: Sequence[Event]) -> None:
         """Keep what is needed of one window."""
@@ -105,6 +113,8 @@ class _Gatherer:
         for pair in enumerate(events, first):
             if pair[1].ph == "X" and (kind := kinds.get(pair[1].cat)) is not None:
                 held[kind].append(pair)
+        if not any(held.values()):
+            self._strange.update({e.cat[:40]: 0 for e in events if e.cat})
         self._device(held["device"])
         calls = [(i, e) for i, e in held["call"] if e.args is not None and e.args.correlation is not None]
         self._add("call", calls, thread=[self._threads.of(e.tid) for _, e in calls], correlation=_numbers(calls, _correlation))
@@ -211,6 +221,7 @@ class _Gatherer:
             events=self._events,
             malformed=self._malformed,
             clamped=self._clamped,
+            strange=sorted(self._strange),
         )
 
 

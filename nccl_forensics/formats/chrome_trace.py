@@ -34,6 +34,10 @@ def read(data: Content) -> Reading:
         gaps = (*gaps, Gap(f"{len(trace.breaks) - _MOST_GAPS} more broken events", record=f"traceEvents[{rest.index}]"))
     if not columns.events:
         return Reading(gaps=gaps or (Gap("not a Chrome trace: it holds no events", record="traceEvents"),))
+    if not columns.measured:
+        known = ", ".join(columns.strange[:5])
+        why = "not measured: no event of a category that torch's profiler writes" + (f" (categories here: {known})" if known else "")
+        return Reading(gaps=(*gaps, Gap(why, record="traceEvents")))
     activity = Activity.of(columns, classify(columns.names))
     listed = collectives(columns, activity)
     frames = {

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nccl_forensics.bundle import open_bundle
+from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.facts.collective_kernels import message_bytes, operation
 from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats.base import Reading
 from nccl_forensics.formats.chrome_trace import read
+from nccl_forensics.grammar import load
 from nccl_forensics.intervals import Cover, union
 from nccl_forensics.reading import read_source
 from tests.corpus import corpus
@@ -204,3 +208,53 @@ def test_the_public_traces_are_read_whole() -> None:
         read_rows[name] = row(reading, "traces")
     assert [r["rank"] for r in read_rows.values()] == [3, 0]
     assert [r["collectives"] for r in read_rows.values()] == [60, 21]
+
+
+def test_lark_and_the_column_form_read_kernel_names_alike() -> None:
+    names = [
+        "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
+        "ncclKernel_Generic(ncclDevComm*)",
+        "ncclDevKernel_AllReduce_Sum_f8e4m3_TREE_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_AllGather_RING_LL",
+        "ncclDevKernelDebug_Generic_2(x) [clone .kd]",
+        "void ncclDevKernel_ReduceScatter_Sum_bf16_COLLNET_CHAIN_SIMPLE(x)",
+        "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(x)",
+        "ncclOther_1",
+        "gemm",
+    ]
+    grammar = load("collective_kernel")
+    found = grammar.extract(pl.Series("text", names))
+    for row, name in enumerate(names):
+        kind = found.kind[row]
+        columns = None if kind is None else (kind, found.frames[kind].filter(pl.col("row") == row).drop("row").row(0, named=True))
+        assert grammar.parse(name) == columns, name
+
+
+def test_copies_that_rocm_shows_as_kernels_are_copies() -> None:
+    made = (
+        Sample().kernel("MEMORY_COPY_HOST_TO_DEVICE", 0, 10).kernel("__amd_rocclr_fillBufferAligned.kd", 20, 5).kernel("Cijk_Ailk", 30, 7)
+    )
+    reading = read(made.text())
+    assert (ms(reading, "memcpy_ns"), ms(reading, "compute_ns")) == (0.015, 0.007)
+    assert sorted(reading.frames["trace_kernels"]["kind"].to_list()) == ["compute", "memcpy", "memset"]
+
+
+def test_events_of_no_known_category_are_told_and_not_measured() -> None:
+    made = Sample()
+    made._add("backward-compute", "backward-compute", 0, 10, pid=0, tid=0)
+    result = read_source(json.dumps(made.events).encode())
+    assert result.error is not None
+    assert "backward-compute" in result.error
+    assert "traces" not in result.frames
+
+
+def test_a_gzip_that_was_cut_off_yields_what_it_holds(tmp_path: Path) -> None:
+    packed = gzip.compress(Sample(3, 4, [e for n in range(400) for e in gpu().events]).text())
+    (tmp_path / "rank3.json.gz").write_bytes(packed[: len(packed) // 2])
+    with open_bundle([tmp_path]) as bundle:
+        store = read_bundle(bundle, InlineEngine())
+    [source] = store.sources.iter_rows(named=True)
+    assert "chrome-trace" in source["formats"]
+    assert source["error"] is not None
+    assert store.scan("traces").collect()["rank"].to_list() == [3]
+    assert "truncated" in store.scan("gaps").collect()["reason"][0]
