@@ -132,7 +132,7 @@ def analyze(
     bundle = open_bundle(inputs, limits=limits)
     try:
         store = _read(bundle, engine, progress)
-        incident = _analyze(bundle, store, overrides, title)
+        incident = _analyze(bundle, store, overrides, title, progress)
         if suppressions:
             suppress(_findings(incident), suppressions, today or newest_day(store))
         if tables is not None:
@@ -207,13 +207,23 @@ def compare(
 ) -> Comparison:
     """Analyse two runs, or take their ``report.json``, and lay them side by side. Raises as ``analyze`` does."""
 
-    def side(given: str | Path) -> Mapping[str, object]:
+    def side(given: str | Path, title: str) -> Mapping[str, object]:
         if _is_report(Path(given)):
             return read_report(given)
-        return analyze([given], engine=engine, limits=limits, overrides=overrides, progress=progress).report
+        return analyze([given], engine=engine, limits=limits, overrides=overrides, title=title, progress=progress).report
 
-    one, other = side(before), side(after)
+    one, other = (side(given, title) for given, title in zip((before, after), _titles(before, after), strict=True))
     return Comparison(one, other, differences(one, other))
+
+
+def _titles(before: str | Path, after: str | Path) -> tuple[str, str]:
+    """The last names of both paths, with as many folders in front as tell them apart."""
+    parts = [Path(given).parts for given in (before, after)]
+    for count in range(1, max(len(p) for p in parts) + 1):
+        one, other = ("/".join(p[-count:]) for p in parts)
+        if one != other:
+            return one, other
+    return str(before), str(after)
 
 
 def _is_report(file: Path) -> bool:
@@ -257,9 +267,16 @@ def _read(bundle: Bundle, engine: Engine | None, progress: Progress | None) -> S
     return store
 
 
-def _analyze(bundle: Bundle, store: Store, overrides: Mapping[str, Mapping[str, Value]] | None, title: str | None) -> Incident:
+def _analyze(
+    bundle: Bundle,
+    store: Store,
+    overrides: Mapping[str, Mapping[str, Value]] | None,
+    title: str | None,
+    progress: Progress | None,
+) -> Incident:
     runs = find_runs(store)
-    results = [_run(store, run, bundle.scratch, overrides, prefix=f"R{run.number}-" if len(runs) > 1 else "") for run in runs]
+    step = (lambda done, total: progress("checking", done, total)) if progress is not None else None
+    results = [_run(store, run, bundle.scratch, overrides, f"R{run.number}-" if len(runs) > 1 else "", step) for run in runs]
     chosen = _choose(results)
     name = title or ", ".join(Path(i).name or i for i in bundle.inputs)
     report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
@@ -267,10 +284,17 @@ def _analyze(bundle: Bundle, store: Store, overrides: Mapping[str, Mapping[str, 
     return Incident(report, gather(report, chosen, store, bundle.quote), store)
 
 
-def _run(store: Store, run: Run, scratch: Path, overrides: Mapping[str, Mapping[str, Value]] | None, prefix: str) -> RunResult:
+def _run(
+    store: Store,
+    run: Run,
+    scratch: Path,
+    overrides: Mapping[str, Mapping[str, Value]] | None,
+    prefix: str,
+    step: Callable[[int, int], None] | None,
+) -> RunResult:
     own = store.without(run.foreign) if run.foreign else store
     resolver = Resolver(own, scratch)
-    outcomes = tuple(run_rules(resolver, overrides, prefix))
+    outcomes = tuple(run_rules(resolver, overrides, prefix, step))
     signs: list[str] = []
     frame = resolver.get("failures")
     if frame is not None:

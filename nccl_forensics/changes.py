@@ -14,7 +14,7 @@ from typing import Literal
 
 from nccl_forensics.facts.settings import DECISIVE, HARMLESS
 from nccl_forensics.plain import plain
-from nccl_forensics.presentation import amount, number, part, rows, size, text
+from nccl_forensics.presentation import amount, number, part, rows, sentence, size, text
 
 Json = Mapping[str, object]
 Kind = Literal["changed", "only-before", "only-after"]
@@ -107,9 +107,9 @@ class Differences:
     @property
     def headline(self) -> str:
         """What came out, and the difference that explains most, in one sentence."""
-        told = [f"{c.subject}: {c.before} before, {c.after} after{percent(c)}" for c in self.results[:2]]
-        told += [f"{AREA_WORDS.get(c.area, c.area).lower()}: {_arrow(c)}" for c in self.explains[:1]]
-        return "; ".join(told) if told else "nothing differs in what both sides show"
+        told = [f"{c.subject}: {c.before} → {c.after}{percent(c)}" for c in self.results[:2]]
+        told += [_arrow(c) for c in self.explains[:1]]
+        return sentence("; ".join(told)) if told else "Nothing differs in what both sides show"
 
     @property
     def every(self) -> tuple[Change, ...]:
@@ -135,7 +135,7 @@ def _arrow(change: Change) -> str:
         return f"{change.subject} {change.before}, not shown after"
     if change.area == "finding":
         return change.after or "" if change.before == "not found" else f"gone: {change.before}"
-    return f"{change.subject}, {change.before} before, {change.after} after"
+    return f"{change.subject}: {change.before} → {change.after}"
 
 
 #: Weight from which a difference is told as an explanation; the others are listed after.

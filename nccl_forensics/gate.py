@@ -18,7 +18,7 @@ from nccl_forensics.suppressions import Suppression, found, remarks
 
 Json = Mapping[str, object]
 #: Areas in which a run is held against its baseline.
-AREAS = ("bandwidth", "overlap", "lag", "channels", "transport", "topology", "environment", "version", "hardware", "outcome", "finding")
+AREAS = ("bandwidth", "overlap", "lag", "channels", "transport", "topology", "environment", "version", "hardware", "finding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _held_against(change: Change, tolerance: Tolerance) -> str:
         return ""
     if area in ("version", "hardware"):
         return f"{subject}: {moved}"
-    if area in ("transport", "gdr", "network", "channels", "topology", "outcome"):
+    if area in ("transport", "gdr", "network", "channels", "topology"):
         return f"{subject}: {moved}" if change.direction == "worse" else ""
     return ""
 

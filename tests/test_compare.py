@@ -27,7 +27,7 @@ def subjects(found: Differences, part: str) -> list[str]:
 def test_the_same_report_twice_differs_in_nothing() -> None:
     found = differences(GOOD, GOOD)
     assert found.every == ()
-    assert found.headline == "nothing differs in what both sides show"
+    assert found.headline == "Nothing differs in what both sides show"
     assert len(found.equal) == 10
 
 
@@ -39,7 +39,7 @@ def test_what_came_out_stands_first_and_what_explains_it_in_its_order() -> None:
     [result] = found.results
     assert (result.before, result.after, result.direction) == ("200 GB/s", "50 GB/s", "worse")
     assert result.after_where == "t.txt:9"
-    assert found.headline.startswith("all_reduce float on 8 ranks: 200 GB/s before, 50 GB/s after (-75 %)")
+    assert found.headline == "all_reduce float on 8 ranks: 200 GB/s → 50 GB/s (-75 %); transport over the network: NET/IB → NET/Socket"
 
 
 def test_what_one_side_shows_is_unknown_on_the_other_and_never_equal() -> None:
@@ -192,6 +192,12 @@ def test_an_empty_comparison_makes_every_report() -> None:
     assert "0 things" in comparison_terminal.render(nothing, color=False, width=80)
 
 
+def test_sides_of_one_name_are_told_apart_by_their_folders() -> None:
+    assert api._titles("a/evidence", "b/evidence") == ("a/evidence", "b/evidence")
+    assert api._titles("runs/a.tar", "runs/b.tar") == ("a.tar", "b.tar")
+    assert api._titles("x", "x") == ("x", "x")
+
+
 # --- the command -----------------------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +208,10 @@ def test_a_side_may_be_a_report_of_an_earlier_analysis(tmp_path: Path, monkeypat
     from_report = run(["compare", str(tmp_path / "good.json"), bad, "--json", "-"])
     from_evidence = run(["compare", good, bad, "--json", "-"])
     assert from_report.exit_code == from_evidence.exit_code == 0
-    assert from_report.stdout_bytes == from_evidence.stdout_bytes
-    document = orjson.loads(from_report.stdout_bytes)
+    document, other = (orjson.loads(done.stdout_bytes) for done in (from_report, from_evidence))
+    assert other["before"].pop("title") == "nccl-healthy-8r/evidence"
+    assert document["before"].pop("title") == "evidence"
+    assert {k: v for k, v in document.items() if k != "after"} == {k: v for k, v in other.items() if k != "after"}
     assert "2.26.2" in str([c["after"] for c in document["explains"] if c["subject"] == "NCCL"])
     assert run(["compare", good, "/nowhere"]).exit_code == 3
 

@@ -182,6 +182,12 @@ def failing(outcome: Gate) -> list[str]:
     return [i.rule for i in outcome.failures]
 
 
+def test_an_outcome_is_judged_by_its_findings_and_verdict_not_against_the_baseline() -> None:
+    good = GOOD | {"traits": [*GOOD["traits"], trait("outcome", "the job", "finished")]}  # type: ignore[misc]
+    slow = GOOD | {"traits": [*GOOD["traits"], trait("outcome", "the job", "slow")]}  # type: ignore[misc]
+    assert failing(gate(slow, good)) == []
+
+
 def test_the_same_run_again_is_no_regression() -> None:
     assert gate(GOOD, GOOD).exit_code == 0
 

@@ -103,6 +103,17 @@ def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(monkeypatch: pyte
     assert (last.count("━"), last.endswith("2/2")) == (30, True)
 
 
+def test_an_analysis_tells_how_far_reading_and_checking_are() -> None:
+    told: list[tuple[str, int, int]] = []
+    api.analyze([INCIDENT], engine=InlineEngine(), progress=lambda *step: told.append(step))
+    stages = list(dict.fromkeys(stage for stage, _, _ in told))
+    assert stages == ["reading", "checking"]
+    for stage in stages:
+        steps = [(done, total) for name, done, total in told if name == stage]
+        assert steps == sorted(steps)
+        assert steps[-1][0] == steps[-1][1]
+
+
 def test_the_functions_of_the_package_are_those_of_the_api() -> None:
     for name in ("analyze", "check", "compare", "sql", "read_report", "Incident", "Comparison"):
         assert getattr(nccl_forensics, name) is getattr(api, name)

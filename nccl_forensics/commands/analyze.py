@@ -12,7 +12,7 @@ from nccl_forensics.commands.output import make_folder, progress_bar, width, wri
 
 
 @click.command()
-@click.argument("evidence", nargs=-1, required=True)
+@click.argument("evidence", nargs=-1, required=True, type=click.Path())
 @click.option(
     "-o",
     "--output",

@@ -23,7 +23,7 @@ def format_names(context: click.Context, parameter: click.Parameter, incomplete:
 
 
 @click.command()
-@click.argument("evidence", nargs=-1, required=True)
+@click.argument("evidence", nargs=-1, required=True, type=click.Path())
 @click.option("--fail-on", type=click.Choice(SEVERITIES), help="Fail for findings of this severity and worse.  [default: error]")
 @click.option(
     "--require",

@@ -12,8 +12,8 @@ from nccl_forensics.commands.output import make_folder, progress_bar, width, wri
 
 
 @click.command()
-@click.argument("before")
-@click.argument("after")
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
 @click.option(
     "-o",
     "--output",

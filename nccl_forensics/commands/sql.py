@@ -19,7 +19,7 @@ _ROWS, _CELL = 200, 80
 
 
 @click.command()
-@click.argument("evidence", nargs=-1, required=True)
+@click.argument("evidence", nargs=-1, required=True, type=click.Path())
 @click.argument("query")
 @click.option(
     "--format",

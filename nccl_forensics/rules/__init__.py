@@ -128,13 +128,21 @@ def fingerprint(made_by: Rule, finding: Finding) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run_rules(resolver: Resolver, overrides: Mapping[str, Mapping[str, Value]] | None = None, prefix: str = "") -> list[Outcome]:
+def run_rules(
+    resolver: Resolver,
+    overrides: Mapping[str, Mapping[str, Value]] | None = None,
+    prefix: str = "",
+    step: Callable[[int, int], None] | None = None,
+) -> list[Outcome]:
     """Run every rule. A rule that raises is reported as crashed, and the others go on.
 
-    ``overrides`` are thresholds by rule name. ``prefix`` goes in front of finding ids.
+    ``overrides`` are thresholds by rule name. ``prefix`` goes in front of finding ids. ``step`` is told how many rules are done, and how many
+    there are.
     """
     outcomes: list[Outcome] = []
-    for r in all_rules():
+    for number, r in enumerate(all_rules()):
+        if step is not None:
+            step(number, len(all_rules()))
         thresholds: dict[str, Value] = {t.name: t.default for t in r.inputs.thresholds}
         thresholds.update((overrides or {}).get(r.name, {}))
         try:
@@ -149,6 +157,8 @@ def run_rules(resolver: Resolver, overrides: Mapping[str, Mapping[str, Value]] |
             continue
         found = tuple(Found(f"{prefix}{r.code}-{i + 1}", fingerprint(r, f), r, f) for i, f in enumerate(findings))
         outcomes.append(Outcome(r, "found" if found else "clean", found, (), thresholds))
+    if step is not None:
+        step(len(all_rules()), len(all_rules()))
     return outcomes
 
 

@@ -79,7 +79,9 @@ def _analyze(job: Mapping[str, object]) -> None:
     assert isinstance(title, str)
     config = load(Path(file)) if isinstance(file, str) else Config()
 
-    def read(_stage: str, done: int, total: int) -> None:
+    def read(stage: str, done: int, total: int) -> None:
+        if stage != "reading":
+            return
         tell("reading", done, total)
         if done == total:
             tell("judging", 0, 0)
