@@ -12,7 +12,7 @@ from nccl_forensics.tables import TABLES
 
 _LINE = (
     r"^\[(?<seconds>\d{9,11})\.(?<micros>\d{6})\] \[(?<host>[\w.-]{1,128}):(?<pid>\d{1,10})\s*:(?<tid>\d{1,10})\]\s+(?<file>[\w.-]{1,64}):(?<file_line>\d{1,6})"
-    r"\s+UCX\s+(?<word>ERROR|FATAL|WARN)\s+(?<message>.*)$"
+    r"\s+UCX\s+(?<word>ERROR|FATAL|WARN|DIAG|INFO|DEBUG|TRACE|REQ|DATA|ASYNC|FUNC|POLL)\s+(?<message>.*)$"
 )
 #: What a message means, the first that fits; anything else is the plugin's own word.
 _KINDS = (
@@ -23,9 +23,10 @@ _KINDS = (
 
 
 def read(text: Text) -> Reading:
-    """Rows of ``nccl_errors``: level WARN for errors, INFO for warnings."""
+    """Rows of ``nccl_errors``: level WARN for errors, INFO for warnings. Lines of lower levels are known and of no interest."""
     fields = text.hits.select("line_no", found=pl.col("text").str.extract_groups(_LINE)).unnest("found")
-    rows = fields.filter(pl.col("message").is_not_null())
+    lines = fields.filter(pl.col("word").is_not_null())
+    rows = lines.filter(pl.col("word").is_in(["ERROR", "FATAL", "WARN"]))
     kind = pl.lit("plugin")
     for pattern, name in reversed(_KINDS):
         kind = pl.when(pl.col("message").str.contains(pattern)).then(pl.lit(name)).otherwise(kind)
@@ -39,14 +40,14 @@ def read(text: Text) -> Reading:
         detail=pl.lit("UCX"),
     )
     frame = TABLES["nccl_errors"].conform(told)
-    return Reading(frames={"nccl_errors": frame} if frame.height else {}, lines=frame["line_no"])
+    return Reading(frames={"nccl_errors": frame} if frame.height else {}, lines=lines["line_no"])
 
 
 FORMAT = TextFormat(
     name="ucx-log",
     title="UCX log lines",
     tables=("nccl_errors",),
-    anchors=("UCX  ERROR", "UCX  FATAL", "UCX  WARN"),
+    anchors=("UCX  ",),
     read=read,
     priority=21,
 )

@@ -64,6 +64,7 @@ def ras_behind(
     nccl_ras_ranks: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
+    nccl_ras_groups: pl.LazyFrame | None = None,
     *,
     most: Annotated[float, "share of a communicator's ranks that may be behind; more is no outlier"] = 0.5,
 ) -> Iterator[Finding]:
@@ -71,7 +72,7 @@ def ras_behind(
     an operation at any moment."""
     known = people(processes)
     counts = _counts(nccl_ras_items, nccl_ras_ranks)
-    world = _world(nccl_ras_ranks)
+    world, alike = _world(nccl_ras_ranks), _alike(nccl_ras_groups)
     failed = failures is not None and failures.collect().height > 0
     for (comm, op), part in counts.group_by("comm_id", "op", maintain_order=True):
         reports = part["report"].unique(maintain_order=True).to_list()
@@ -88,7 +89,7 @@ def ras_behind(
         stuck = len(reports) > 1 and _same(part, reports[-2:], behind)
         severity: Severity = "critical" if stuck or failed else "warning"
         confidence: Confidence = "high" if stuck else "medium"
-        culprits = tuple(_who(row, known, world.get(str(comm), False)) for row in behind.iter_rows(named=True))
+        culprits = tuple(_who(row, known, alike or world.get(str(comm), False)) for row in behind.iter_rows(named=True))
         ranks = tuple(sorted({c.rank for c in culprits if c.rank is not None}))
         listed = behind["rank"].drop_nulls().to_list()
         who = ranks_words(ranks) if ranks else f"rank {', '.join(map(str, listed))} of communicator {comm}"
@@ -124,13 +125,15 @@ def ras_dead(
     nccl_ras_ranks: pl.LazyFrame | None,
     nccl_ras_events: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
+    nccl_ras_groups: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Processes that RAS declared dead, and communicators that it says are in error."""
     known = people(processes)
     if nccl_ras_items is not None:
         rows = nccl_ras_items.filter((pl.col("kind") == "DEAD") & pl.col("pid").is_not_null()).sort("source_id", "line_no").collect()
         yield from _dead(rows, known, {})
-        yield from _errors(nccl_ras_items.filter((pl.col("kind") == "ERROR") & pl.col("error").is_not_null()), known)
+        wrong = nccl_ras_items.filter((pl.col("kind") == "ERROR") & pl.col("error").is_not_null())
+        yield from _errors(wrong, known, _alike(nccl_ras_groups))
     if nccl_ras_ranks is not None:
         gone = nccl_ras_ranks.filter(pl.col("considered_dead").fill_null(False)).sort("source_id", "record").collect()
         yield from _dead(gone.unique(["host", "pid"], keep="first", maintain_order=True), known, _world(nccl_ras_ranks))
@@ -174,13 +177,13 @@ def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool]) -> Iterator
     )
 
 
-def _errors(items: pl.LazyFrame, known: People) -> Iterator[Finding]:
+def _errors(items: pl.LazyFrame, known: People, alike: bool) -> Iterator[Finding]:
     rows = items.sort("source_id", "line_no").collect()
     for error, cause in _ERRORS.items():
         part = rows.filter(pl.col("error").str.starts_with(error))
         if not part.height:
             continue
-        culprits = tuple(c for row in part.iter_rows(named=True) if (c := _who(row, known, False)).rank is not None or c.pid is not None)
+        culprits = tuple(c for row in part.iter_rows(named=True) if (c := _who(row, known, alike)).rank is not None or c.pid is not None)
         ranks = tuple(sorted({c.rank for c in culprits if c.rank is not None}))
         yield Finding(
             title=f"RAS: {int(part['ranks'].fill_null(1).sum())} ranks report '{error}'",
@@ -236,6 +239,12 @@ def _world(ranks: pl.LazyFrame | None) -> dict[str, bool]:
     sizes = ranks.group_by("comm_id").agg(pl.col("nranks").max()).collect()
     largest = sizes["nranks"].max()
     return {str(c): n is not None and n == largest for c, n in sizes.iter_rows()}
+
+
+def _alike(groups: pl.LazyFrame | None) -> bool:
+    """Whether all communicators of a text report have the same number of ranks: then their ranks are those of the job."""
+    sizes = [] if groups is None else groups.select(pl.col("nranks").drop_nulls().unique()).collect()["nranks"].to_list()
+    return len(sizes) == 1
 
 
 def _who(row: dict[str, object], known: People, is_world: bool) -> Culprit:

@@ -49,6 +49,14 @@ def test_half_of_the_ranks_and_more_are_no_outliers() -> None:
     assert ras_behind.check(table("nccl_ras_items", {**items[0], "ranks": 40}, {**items[1], "ranks": 41}), None, PEOPLE, FAILED) == []
 
 
+def test_ranks_of_a_report_whose_communicators_are_alike_are_those_of_the_job() -> None:
+    items = table("nccl_ras_items", *report(5, 6649, 6650))
+    one = table("nccl_ras_groups", {"group": 0, "nranks": 32}, {"group": 1, "nranks": 32})
+    several = table("nccl_ras_groups", {"group": 0, "nranks": 32}, {"group": 1, "nranks": 4})
+    assert [f.ranks for f in ras_behind.check(items, None, None, FAILED, one)] == [(5,)]
+    assert [f.ranks for f in ras_behind.check(items, None, None, FAILED, several)] == [()]
+
+
 def counts(*launched: int, missing: int | None = None) -> pl.LazyFrame:
     rows = [
         {"record": f"communicators[0].ranks[{r}]", "comm_id": "0xc0", "nranks": 8, "rank": r, "host": "node1", "pid": 22108 + r}

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
-from nccl_forensics.rules.stack_stalls import collective_skipped_by_stacks, host_stall_by_stacks, input_stall_by_stacks
+from nccl_forensics.rules import Rule
+from nccl_forensics.rules.stack_stalls import (
+    collective_mismatch_by_stacks,
+    collective_skipped_by_stacks,
+    host_stall_by_stacks,
+    input_stall_by_stacks,
+    p2p_deadlock_by_stacks,
+)
 from nccl_forensics.stack_tree import BUSY, PASSED
 from nccl_forensics.views.stack_stalls import STACK_STALLS
 from tests.views.frames import rows
@@ -63,3 +71,20 @@ def test_ranks_alike_give_one_finding_and_sure_ones_stand_first() -> None:
 
 def test_other_causes_are_quiet() -> None:
     assert host_stall_by_stacks.check(table(stall(rank=1))) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause"),
+    [
+        (input_stall_by_stacks, "input-stall"),
+        (host_stall_by_stacks, "host-stall"),
+        (p2p_deadlock_by_stacks, "p2p-deadlock"),
+        (collective_skipped_by_stacks, "collective-skipped"),
+        (collective_mismatch_by_stacks, "collective-mismatch"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_cause_is_the_matter_of_one_rule(rule: Rule, cause: str) -> None:
+    others = sorted({"input-stall", "host-stall", "p2p-deadlock", "collective-skipped", "collective-mismatch"} - {cause})
+    assert [f.cause for f in rule.check(table(stall(rank=1, cause=cause)))] == [cause]
+    assert rule.check(table(*[stall(rank=1, cause=other) for other in others])) == []
