@@ -471,7 +471,7 @@ def _party(culprit: Json) -> Party:
 def _opinion(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
     culprits = rows(verdict, "culprits")
     because = tuple(findings[i] for i in words(verdict, "because") if i in findings)
-    quotes = [q for f in because for q in f.quotes]
+    quotes = list(dict.fromkeys(q for f in because for q in f.quotes))
     point = part(verdict, "first_divergence")
     cause = text(verdict, "cause")
     summary = text(verdict, "summary")
@@ -547,10 +547,17 @@ def _action(position: int, action: Json) -> ActionText:
     )
 
 
+#: A quoted line shorter than this tells nothing alone.
+_TELLING = 12
+
+
 def _quote(item: Json, context: Sequence[tuple[int, str, bool]]) -> Quote:
     path, line, record = text(item, "path", 400), number(item, "line"), text(item, "record", 120)
     where = f"{path}:{line}" if path and line is not None else f"{path} {record}" if path and record else path
-    quoted = text(item, "text", QUOTE) or next((plain(t, QUOTE) for _, t, marked in context if marked), "")
+    quoted = text(item, "text", QUOTE)
+    if len(quoted.strip()) < _TELLING:
+        # The first of several lines, or none: the lines together tell more.
+        quoted = plain(" ".join(t.strip() for _, t, marked in context[:15] if marked), QUOTE) or quoted
     return Quote(
         kind=text(item, "kind", 20),
         where=where,

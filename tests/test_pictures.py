@@ -54,6 +54,16 @@ def test_a_rank_that_died_by_itself_is_dead_also_where_it_was_waited_for():
     assert people.states(report("gpu-stall", 1), frames, [GROUP])[2] == "dead"
 
 
+def test_a_host_that_only_the_launcher_or_the_verdict_names_is_used():
+    frames = Frames(processes=[process(0, None), process(1, "b"), process(2, None)], endings=[ending(0, "victim") | {"host": "a"}])
+    told = {"verdict": {"culprits": [{"rank": 2, "host": "c"}, {"rank": None, "host": "d"}]}}
+    found = people.homes(told, frames)
+    assert found == {0: "a", 1: "b", 2: "c"}
+    assert [(h.name, [s.rank for s in h.seats]) for h in people.cluster(frames, {0: "ok", 1: "ok", 3: "ok"}, found)] == [
+        ("a", [0]), ("b", [1]), ("host unknown", [3]),
+    ]  # fmt: skip
+
+
 def test_without_a_hang_nobody_is_said_to_wait():
     frames = Frames(processes=[process(0), process(1)])
     assert people.states(report(None, divergence=False), frames, [GROUP]) == {0: "ok", 1: "ok"}

@@ -18,8 +18,8 @@ def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote:
     paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
     groups = timelines.timelines(resolver, paths)
     known = people.states(report, resolver, groups)
-    hosts = people.cluster(resolver, known)
-    homes = {seat.rank: host.name for host in hosts for seat in host.seats}
+    homes = people.homes(report, resolver)
+    hosts = people.cluster(resolver, known, homes)
     named = tuple(replace(g, rows=tuple(replace(r, host=_home(r.ranks, homes)) for r in g.rows)) for g in groups)
     return Extras(
         timeline=named,
@@ -34,7 +34,7 @@ def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote:
         nics=links.nics(resolver, paths),
         settings=settings.settings(resolver),
         events=events.events(resolver, paths, groups),
-        processes=people.processes(resolver, known),
+        processes=people.processes(resolver, known, homes),
         lag_map=lag_map(resolver),
         step_lanes=step_lanes(resolver),
         contexts=quotes.contexts(report, resolver, {p: i for i, p in paths.items()}, quote),

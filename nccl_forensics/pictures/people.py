@@ -71,17 +71,30 @@ def _gpu(person: Mapping[str, object]) -> str | None:
     return str(value) if value is not None else None
 
 
-def cluster(resolver: Resolver, known: Mapping[int, RankState]) -> tuple[Host, ...]:
+def homes(report: Mapping[str, object], resolver: Resolver) -> dict[int, str]:
+    """Rank to host: what is known of the process, else what a launcher said at its end, else what the verdict found out."""
+    found: dict[int, str] = {}
+    verdict = report["verdict"]
+    assert isinstance(verdict, dict)
+    found |= {c["rank"]: str(c["host"]) for c in verdict["culprits"] if c["rank"] is not None and c["host"]}
+    endings = resolver.get("endings")
+    if endings is not None and "host" in endings.collect_schema().names():
+        told = endings.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").collect()
+        found |= dict(told.iter_rows())
+    return found | {rank: str(p["host"]) for rank, p in people_of(resolver).items() if p.get("host")}
+
+
+def cluster(resolver: Resolver, known: Mapping[int, RankState], hosts_of: Mapping[int, str]) -> tuple[Host, ...]:
     """Hosts with their ranks, in the order of their first rank."""
     people = people_of(resolver)
     hosts: dict[str, list[Seat]] = {}
     for rank in sorted(known):
         person = people.get(rank, {})
-        hosts.setdefault(str(person.get("host") or "host unknown"), []).append(Seat(rank, known[rank], _gpu(person)))
+        hosts.setdefault(hosts_of.get(rank, "host unknown"), []).append(Seat(rank, known[rank], _gpu(person)))
     return tuple(Host(name, tuple(seats)) for name, seats in hosts.items())
 
 
-def processes(resolver: Resolver, known: Mapping[int, RankState]) -> tuple[Process, ...]:
+def processes(resolver: Resolver, known: Mapping[int, RankState], hosts_of: Mapping[int, str]) -> tuple[Process, ...]:
     """Every rank with what is known of its process."""
     people = people_of(resolver)
     ends: dict[int, str] = {}
@@ -106,7 +119,7 @@ def processes(resolver: Resolver, known: Mapping[int, RankState]) -> tuple[Proce
                 rank,
                 known[rank],
                 int(str(local)) if local is not None else None,
-                str(p["host"]) if p.get("host") else None,
+                hosts_of.get(rank),
                 int(str(pid)) if pid is not None else None,
                 _gpu(p),
                 str(p["nccl_version"]) if p.get("nccl_version") else None,
