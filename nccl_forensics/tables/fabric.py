@@ -282,4 +282,17 @@ TABLES: tuple[Table, ...] = (
             "duration_s": (F64, "first to last packet"),
         },
     ),
+    Table(
+        "rdma_gids",
+        "One GID of an RDMA port (show_gids).",
+        {
+            **_WHERE,
+            **_PORT,
+            "index": (I32, "what NCCL_IB_GID_INDEX numbers"),
+            "gid": (S, ""),
+            "address": (S, "IPv4 address in it; null where it has none"),
+            "roce": (S, "v1, v2"),
+            "netdev": (S, ""),
+        },
+    ),
 )

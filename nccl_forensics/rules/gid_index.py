@@ -1,0 +1,68 @@
+"""NCCL_IB_GID_INDEX names a GID that is not the routable one of a port.
+
+## What it finds
+The setting NCCL_IB_GID_INDEX together with listings of GIDs (show_gids) in which this index is missing on a port, is RoCE v1, or has no IPv4
+address, while another index of the same port is RoCE v2 with one.
+
+## Why it matters
+Queue pairs are then made with an address that the fabric does not route: connections time out (ibv_modify_qp 110) or fail at once (22).
+
+## What would refute it
+The fabric is InfiniBand, where the index does not matter, or the job uses other devices.
+
+## What to do next
+Unset NCCL_IB_GID_INDEX (NCCL 2.21 and later choose by themselves), or set the index that is RoCE v2 with an address on every host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located, place
+
+
+@rule(
+    name="gid-index",
+    code="SE08",
+    cause="bad-setting",
+    severity="error",
+    at_most=32,
+    explains=("connection-failed", "ib-link", "rank-never-joined"),
+)
+def gid_index(rdma_gids: pl.LazyFrame, settings: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> Iterator[Finding]:
+    """One finding per host and index: its ports on which the index does not lead to a routable address."""
+    set_to = settings.filter((pl.col("name") == "NCCL_IB_GID_INDEX") & pl.col("value").str.contains(r"^\d{1,3}$")).collect()
+    rows = located(rdma_gids, source_hosts)
+    for setting in set_to.iter_rows(named=True):
+        index = int(setting["value"])
+        for (_, host), own in rows.group_by("source_id", "host", maintain_order=True):
+            wrong: list[tuple[str, int]] = []
+            shown: list[dict[str, object]] = []
+            for (device, port), part in own.group_by("device", "port", maintain_order=True):
+                good = part.filter((pl.col("roce") == "v2") & pl.col("address").is_not_null())
+                if good.height and index not in good["index"].to_list():
+                    wrong.append((f"{device}:{port}", int(good["index"][0])))
+                    shown += [*part.filter(pl.col("index") == index).to_dicts(), good.row(0, named=True)]
+            if not wrong:
+                continue
+            ports = ", ".join(p for p, _ in wrong[:4])
+            hosts = (str(host),) if host else ()
+            yield Finding(
+                title=f"NCCL_IB_GID_INDEX={index} is not the routable address of {ports} on {place(host)}: that is index {wrong[0][1]}",
+                summary="The index that is set is missing there, is RoCE v1, or has no IPv4 address.",
+                confidence="medium",
+                hosts=hosts,
+                culprits=tuple(Culprit(host=str(host) if host else None, nic=p) for p, _ in wrong[:8]),
+                subject=("gid", str(index), str(host)),
+                evidence=(*cite([setting], "the setting"), *cite(shown, "GIDs of the port")),
+                evidence_total=1 + len(shown),
+                remedy="Unset NCCL_IB_GID_INDEX, or set the index that is RoCE v2 with an address on every host.",
+                prevention="Compare show_gids of all hosts in the job's prologue.",
+                would_refute=("the job's traffic does not use these ports",),
+                actions=(Action("change-setting", hosts=hosts, command="unset NCCL_IB_GID_INDEX", confidence="medium"),),
+            )
