@@ -51,6 +51,9 @@ _UNEVEN = [
     "all_gather_v",
     "all_gatherv",
 ]
+_EXCHANGES = ["all_to_all", "all_to_all_single", "all_to_all_v_single", "alltoall"]
+#: Calls after which a habit of sizes is known.
+_KNOWN_CALLS = 20
 #: Operations that have no data type of their own, or not on every rank.
 _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
@@ -61,7 +64,8 @@ def divergences(operations: pl.LazyFrame) -> pl.LazyFrame:
     """The first disagreement of each group: ``kind`` is skipped, different, extra, shape, dtype or argument; ``ranks`` deviate from
     ``others``. Cites the deviant's operation (``source_id`` …) and a peer's (``peer_source_id`` …)."""
     ops = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
-    sized = ~pl.col("op").is_in(_UNEVEN)
+    ops = _with_sized(ops)
+    sized = pl.col("sized")
     typed = ~pl.col("op").is_in(_ONE_SIDED)
     per_seq = ops.group_by("domain", "group_key", "seq").agg(
         pl.col("op").n_unique().alias("ops"),
@@ -94,10 +98,29 @@ def divergences(operations: pl.LazyFrame) -> pl.LazyFrame:
     return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
 
 
+def _with_sized(ops: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds ``sized``: whether sizes of this operation must agree. Those of an all-to-all may differ by right (experts get what the router
+    sends), unless the group's calls of it were all but always of one size on all ranks."""
+    uneven = ops.filter(pl.col("op").is_in(_EXCHANGES) & pl.col("shape").is_not_null())
+    counts = uneven.group_by("domain", "group_key", "op", "shape").agg(pl.len().alias("n"))
+    even = (
+        counts.group_by("domain", "group_key", "op")
+        .agg(pl.col("n").max().alias("most"), pl.col("n").sum().alias("all"))
+        .filter(
+            (pl.col("all") >= _KNOWN_CALLS) & (pl.col("most") < pl.col("all")) & (pl.col("all") - pl.col("most") <= 0.05 * pl.col("all"))
+        )
+        .select("domain", "group_key", "op", even=pl.lit(True))
+    )
+    return (
+        ops.join(even, on=["domain", "group_key", "op"], how="left")
+        .with_columns(sized=~pl.col("op").is_in(_UNEVEN) | pl.col("even").fill_null(False))
+        .drop("even")
+    )
+
+
 def _signature(row: dict[str, object]) -> tuple[Hashable, ...]:
     """What identifies an operation across ranks and steps, without arguments that may differ by right."""
-    sized = row["op"] not in _UNEVEN
-    return (str(row["op"]), row["shape"] if sized else None, row["dtype"] if row["op"] not in _ONE_SIDED else None)
+    return (str(row["op"]), row["shape"] if row["sized"] else None, row["dtype"] if row["op"] not in _ONE_SIDED else None)
 
 
 def _read_group(group: pl.DataFrame) -> dict[str, object] | None:

@@ -502,10 +502,22 @@ def _watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     The rank is the launcher's or torch's own prefix; the rank inside the group counts only where the group is the default one.
     """
     known = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"]))
-    default = pl.col("pg_name").is_null() | (pl.col("pg_desc") == "default_pg") | (pl.col("pg_name") == "0")
+    # The line of the timeout names no group; a later line of the same process about the same operation does.
+    named = known.filter(pl.col("pg_name").is_not_null()).select("source_id", "hint_rank", "seq", named="pg_name")
+    known = known.join(
+        named.unique(["source_id", "hint_rank", "seq"], keep="first", maintain_order=True),
+        on=["source_id", "hint_rank", "seq"],
+        how="left",
+        nulls_equal=True,
+    ).with_columns(pg_name=pl.coalesce("pg_name", "named"))
+    several = bool(named.filter(pl.col("named") != "0").head(1).collect().height)
+    default = (pl.col("pg_desc") == "default_pg") | (pl.col("pg_name") == "0") | pl.col("pg_name").is_null()
     rank = pl.coalesce(pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank")), pl.when(default).then(pl.col("pg_rank")))
-    # Lines of old releases name the group by its local number only, or not at all: one group 0 is taken for the default one.
+    # Lines of old releases name the group by its local number only, or not at all: one group 0 is taken for the default one, unless
+    # the rank inside the group is another than the global one.
     key = pl.when(pl.col("pg_name").is_not_null()).then(pl.format("pg:{}", pl.col("pg_name"))).otherwise(pl.lit("pg:0"))
+    elsewhere = pl.col("pg_name").is_null() & (pl.lit(several) | (pl.col("pg_rank").is_not_null() & (pl.col("pg_rank") != rank)))
+    known = known.filter(~elsewhere.fill_null(False))
     return (
         known.with_columns(rank=rank, group_key=key)
         .filter(pl.col("rank").is_not_null())
