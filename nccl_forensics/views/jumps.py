@@ -27,7 +27,8 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
         front = max(ranks.values())
         behind = [r for r, s in ranks.items() if s < front]
         peers = [r for r, s in ranks.items() if s == front]
-        if not behind or len(behind) >= len(peers):
+        pair = len(behind) == len(peers) == 1
+        if not behind or (len(behind) >= len(peers) and not (pair and operations is not None)):
             continue
         for rank in behind:
             for other, theirs in last.items():
@@ -55,17 +56,19 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
                         other[1],
                     )
                     break
-    if len(out) > 1 and operations is not None:
-        missed = _fewer_calls(out, last, operations)
-        out = {r: v for r, v in out.items() if r in missed} or out
+    if out and operations is not None:
+        fewer = _fewer_calls(out, last, operations)
+        missed = {r: v for r, v in out.items() if fewer[r]}
+        # Of two alone in a group either may be the one that went on: only calls that are missing tell.
+        out = missed or {r: v for r, v in out.items() if fewer[r] is None and len(last[(str(v[0]["domain"]), str(v[0]["group_key"]))]) > 2}
     return out
 
 
 def _fewer_calls(
     jumps: dict[int, tuple[dict[str, object], str]], last: dict[tuple[str, str], dict[int, int]], operations: pl.LazyFrame
-) -> set[int]:
-    """Those of the ranks that made fewer calls like the missed one between their last two operations of the group they went on to, than
-    any peer did between the same two, or without such peers than they did one operation earlier.
+) -> dict[int, bool | None]:
+    """Which of the ranks made fewer calls like the missed one between their last two operations of the group they went on to, than any
+    peer did between the same two, or without such peers than they did one operation earlier; None where that cannot be counted.
 
     Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own.
     """
@@ -79,7 +82,7 @@ def _fewer_calls(
     most = frame.group_by("domain", "rank", "source_id").len().sort("len", "source_id", descending=[True, False])
     frame = frame.join(most.unique(["domain", "rank"], keep="first", maintain_order=True), on=["domain", "rank", "source_id"])
     lines = {key: part.sort("order").to_dicts() for key, part in frame.group_by("domain", "rank")}
-    out: set[int] = set()
+    out: dict[int, bool | None] = dict.fromkeys(jumps)
     for rank, (fact, ahead) in jumps.items():
         domain = str(fact["domain"])
         end = last[(domain, ahead)][rank]
@@ -89,13 +92,10 @@ def _fewer_calls(
         theirs = [n for r in members if (n := _calls_between(lines.get((domain, r), []), ahead, end - 1, end, alike)) is not None]
         if mine is None:
             continue
-        if theirs:
-            usual = max(theirs)
-        else:
-            earlier = _calls_between(lines.get((domain, rank), []), ahead, end - 2, end - 1, alike)
-            usual = earlier if earlier is not None else mine
-        if mine < usual:
-            out.add(rank)
+        earlier = _calls_between(lines.get((domain, rank), []), ahead, end - 2, end - 1, alike)
+        usual = max(theirs) if theirs else earlier
+        if usual is not None:
+            out[rank] = mine < usual
     return out
 
 
