@@ -77,6 +77,12 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, co
     explained_by: dict[str, str] = {}
     roots = _roots(stops, explained_by)
     signs = tuple(failure)
+    # A loss that NCCL refuses to live with is behind a stop that says no more than that NCCL failed.
+    weak = [f for f in stops if f.finding.confidence != "high"]
+    behind = [f for f in losses if f.finding.cause in _CAN_STOP and f.finding.confidence == "high" and any(explains(f, s) for s in weak)]
+    if behind and len(weak) == len(stops):
+        explained_by.clear()
+        roots = _roots([*behind, *stops], explained_by)
     if roots:
         root = roots[0]
         for other in every:

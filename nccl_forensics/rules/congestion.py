@@ -85,6 +85,8 @@ def _rdma(counters: pl.DataFrame, wait_share: float, marked_share: float, outlie
             sure,
             [ports[key]["port_xmit_wait"]],
             {"wait_share": share},
+            # Between two samples of the job itself, time not sent is a loss; one sample may be of any other time.
+            severity="error" if grew else "warning",
         )
     for key, rows in ports.items():
         carried = max((int(str(rows[c]["growth"] or 0)) for c in ("port_rcv_packets", "port_xmit_packets") if c in rows), default=0)
@@ -121,11 +123,11 @@ def _finding(
     confidence: Confidence,
     rows: list[Mapping[str, object]],
     metrics: Mapping[str, float | int | str | None],
+    severity: Severity = "warning",
 ) -> Finding:
     place, host, node, device, port = key
     owner = host or node
     name = f"{device or 'a port'}" + (f" port {port}" if port is not None else "") + (f" of {owner}" if owner else "")
-    severity: Severity = "warning"
     hosts = (str(host),) if host else ()
     return Finding(
         title=f"{name} {what}",

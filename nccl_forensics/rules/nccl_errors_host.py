@@ -185,6 +185,7 @@ def cuda_fault(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, ending
         ranks=ranks,
         hosts=hosts,
         culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+        cause="nvlink-fault" if "nvlink" in str(text).lower() else None,
         subject=("cuda", text, *hosts),
         evidence=(*(cite(said, text) if said.height else ()), *cite(exceptions, "raised by this rank")),
         evidence_total=said.height + raised.height,

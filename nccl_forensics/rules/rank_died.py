@@ -82,7 +82,8 @@ def rank_died(endings: pl.LazyFrame) -> Iterator[Finding]:
             for r in part.iter_rows(named=True)
             if r["exc_source_id"] is not None
         ]
-        sure = kind not in ("vanished", "exit", "abort", "left")
+        # An error of NCCL on its way up is the end of the process and not the beginning of the trouble.
+        sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] != "nccl-error"
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
             summary=f"{first['why']}.",

@@ -55,17 +55,19 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> It
     counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()
     if len(counts) < 2:
         return
+    # Up to 2.21 only rank 0 of a communicator prints its release, so that the lines cannot be counted against each other.
+    countable = all(_prints_everywhere(str(c["version"])) for c in counts)
     odd, usual = counts[0], counts[-1]
-    ranks = tuple(odd["rank"])
+    ranks = tuple(odd["rank"]) if countable else ()
     lines = seen.filter(pl.col("version") == odd["version"])
     other = seen.filter(pl.col("version") == usual["version"]).head(2)
-    names = ranks_words(ranks) if ranks else f"{odd['len']} process{'es' if odd['len'] != 1 else ''}"
+    names = ranks_words(ranks) if ranks else f"{odd['len']} process{'es' if odd['len'] != 1 else ''} that say so"
     yield Finding(
         title=f"{names} loaded NCCL {odd['version']}, the others {usual['version']}",
         summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size.",
-        confidence="high" if odd["len"] < usual["len"] else "medium",
+        confidence="high" if odd["len"] < usual["len"] or not countable else "medium",
         ranks=ranks,
-        hosts=tuple(sorted({h for h in lines["host"].to_list() if h})),
+        hosts=tuple(sorted({h for h in lines["host"].to_list() if h})) if countable else (),
         culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("nccl", str(odd["version"]), str(usual["version"])),
         evidence=(*cite(lines, f"loads {odd['version']}"), *cite(other, f"loads {usual['version']}")),
@@ -74,3 +76,9 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> It
         would_refute=("the processes belong to different jobs",),
         actions=(Action("change-setting", ranks=ranks, confidence="high"),),
     )
+
+
+def _prints_everywhere(version: str) -> bool:
+    """Whether every process of this release prints its version (NCCL 2.22 and later; before, rank 0 of a communicator alone)."""
+    parts = version.split(".")
+    return len(parts) < 2 or not parts[1].isdigit() or (int(parts[0]), int(parts[1])) >= (2, 22)

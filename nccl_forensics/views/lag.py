@@ -26,17 +26,17 @@ LAG = {
     "call_site": pl.String(),
 }
 
-LATE_MS = 50.0
+LATE_MS = 5.0
 
 
 @view(rows="ranks x groups")
-def lag(operations: pl.LazyFrame) -> pl.LazyFrame:
+def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
     ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last),
-    ``late_count`` (how often that was at least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
+    ``late_count`` (how often that was at least 5 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
 
     Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival, so
-    that only what varies counts as late. Cites the collective in which the rank was latest.
+    that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Cites the collective in which the rank was latest.
     """
     ops = operations.filter(
         (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
@@ -47,7 +47,17 @@ def lag(operations: pl.LazyFrame) -> pl.LazyFrame:
     )
     # Only what a rank is late by beyond its own usual distance: a clock offset is the same in every collective.
     middle = full.with_columns(distance=pl.col("created_ns") - pl.col("created_ns").median().over(key))
-    offset = middle.with_columns(arrival=pl.col("distance") - pl.col("distance").quantile(0.1).over("group_key", "rank"))
+    usual = middle.with_columns(usual=pl.col("distance").quantile(0.1).over("group_key", "rank"))
+    hosts = pl.LazyFrame(schema={"rank": pl.Int32(), "host": pl.String()})
+    if processes is not None:
+        known = processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
+        hosts = known.select("rank", "host").unique("rank", keep="first", maintain_order=True)
+    clocks = usual.join(hosts, on="rank", how="left").with_columns(
+        clock=pl.when(pl.col("host").is_not_null() & (pl.col("rank").n_unique().over("group_key", "host") > 2))
+        .then(pl.col("usual").median().over("group_key", "host"))
+        .otherwise(pl.col("usual"))
+    )
+    offset = clocks.with_columns(arrival=pl.col("distance") - pl.col("clock"))
     ranked = offset.with_columns(
         first=pl.col("arrival").min().over(key),
         latest=pl.col("arrival").max().over(key),
