@@ -46,6 +46,7 @@ def stack_stalls(
     endings: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     blockers: pl.LazyFrame | None,
+    last_calls: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, p2p-deadlock,
     collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
@@ -57,8 +58,12 @@ def stack_stalls(
     died = endings is not None and endings.filter(pl.col("own")).collect().height > 0
     failed = failures is not None and failures.collect().height > 0
     rows: list[dict[str, object]] = []
+    moved = dict(last_calls.select("rank", "moved").collect().iter_rows()) if last_calls is not None else {}
     if not told and not died:
         for row in odd_stacks.collect().iter_rows(named=True):
+            peers = [moved[r] for r in row["others"] or () if r in moved]
+            if not failed and len(peers) > 1 and sum(bool(m) for m in peers) * 2 > len(peers):
+                continue  # the others move: the job advances, it is not stuck
             judged = _judge(row, failed)
             if judged is not None:
                 rows.append({name: row[name] for name in STACK_STALLS if name in row} | {"cause": judged[0], "confidence": judged[1]})

@@ -147,15 +147,22 @@ def _p2p(
 ) -> list[dict[str, object]]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``seen`` holds the
     (domain, rank) of which there is evidence at all: of others it is not known what they posted."""
+    unfinished = operations.filter((pl.col("domain") == "fr") & ~pl.col("done").fill_null(False))
+    # Calls of one batch share a number and run together; and what stands behind other unfinished work tells nothing by itself.
+    alone = unfinished.with_columns(
+        single=(pl.len().over("group_key", "rank", "seq", "is_p2p") == 1)
+        & ~((pl.col("op") == "coalesced").any().over("group_key", "rank"))
+        & (pl.col("created_ns") == pl.col("created_ns").min().over("rank"))
+    )
     pending = (
-        operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & ~pl.col("done").fill_null(False) & pl.col("peer").is_not_null())
+        alone.filter(pl.col("is_p2p") & pl.col("peer").is_not_null())
         .filter(pl.col("op").is_in(["send", "recv"]))
         .group_by("domain", "group_key", "rank", "op", "peer")
         .agg(
             pl.len().alias("n"),
             *[
                 pl.col(c).sort_by("order").first()
-                for c in ("seq", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns")
+                for c in ("seq", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns", "single")
             ],
         )
         .sort("domain", "group_key", "rank", "op", "peer")
@@ -172,7 +179,27 @@ def _p2p(
         posted[(row["group_key"], row["rank"], row["op"], peer)] = row["n"]
         edges.append((group, row, peer))
     rows: list[dict[str, object]] = []
+    # Calls of a pair run in order: where the first unfinished one is a send on both sides, or a receive, neither ever ends.
+    first: dict[tuple[object, ...], dict[str, object]] = {}
+    for _, row, peer in edges:
+        key = (row["domain"], row["group_key"], row["rank"], peer)
+        if key not in first or int(str(row["seq"])) < int(str(first[key]["seq"])):
+            first[key] = row
+    alike = {
+        key
+        for key, row in first.items()
+        if (back := first.get((*key[:2], key[3], key[2]))) is not None and back["op"] == row["op"] and row["single"] and back["single"]
+    }
     for group, row, peer in edges:
+        key = (row["domain"], row["group_key"], row["rank"], peer)
+        if key in alike and first[key] is row:
+            base = _edge(
+                group,
+                row | {"last_op": row["op"], "last_call_site": row["call_site"], "last_created_ns": row["created_ns"]},
+                int(str(row["rank"])),
+            )
+            rows.append(base | {"kind": "p2p", "awaited": peer, "seq": row["seq"], "behind": None})
+            continue
         partner = "recv" if row["op"] == "send" else "send"
         if posted.get((row["group_key"], peer, partner, row["rank"]), 0) >= int(str(row["n"])):
             continue

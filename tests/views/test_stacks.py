@@ -332,7 +332,7 @@ def test_a_note_that_stands_for_six_outweighs_two() -> None:
 def verdicts(*rows: dict[str, object], failed: bool = False) -> list[tuple[str, str, int | None]]:
     """(cause, confidence, rank) of what these stacks alone say."""
     signs = pl.LazyFrame({"sign": ["timeout"]}) if failed else None
-    frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs, None)
+    frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs, None, None)
     return frame.select("cause", "confidence", "rank").collect().rows()
 
 
@@ -358,11 +358,11 @@ def test_past_the_call_of_the_others_is_a_skip_and_before_it_a_mismatch() -> Non
 def test_better_evidence_silences_the_stacks() -> None:
     odd = odd_stacks(states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, LOADER))))
     told = pl.LazyFrame({"rank": [1]})
-    assert stack_stalls(odd, told, None, None, None, None).collect().height == 0
-    assert stack_stalls(odd, None, told, None, None, None).collect().height == 0
-    assert stack_stalls(odd, None, None, pl.LazyFrame({"own": [True]}), None, None).collect().height == 0
-    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["behind"]})).collect().height == 0
-    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["unseen"]})).collect().height == 1
+    assert stack_stalls(odd, told, None, None, None, None, None).collect().height == 0
+    assert stack_stalls(odd, None, told, None, None, None, None).collect().height == 0
+    assert stack_stalls(odd, None, None, pl.LazyFrame({"own": [True]}), None, None, None).collect().height == 0
+    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["behind"]}), None).collect().height == 0
+    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["unseen"]}), None).collect().height == 1
 
 
 # --- real ones -------------------------------------------------------------------------------------------------------------------

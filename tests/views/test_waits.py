@@ -86,3 +86,23 @@ def test_nothing_is_known_of_what_a_peer_without_evidence_posted() -> None:
     sends = operations({0: ["recv"]}).with_columns(is_p2p=pl.lit(True), peer=pl.lit(1, pl.Int32()), done=pl.lit(False))
     edges = waits(sends, state, groups({"pg:0": [0, 1]}), None, None).collect()
     assert edges.select("waiter", "awaited", "kind").rows() == [(0, 1, "unseen")]
+
+
+def pair(first: str, second: str) -> pl.LazyFrame:
+    """Ranks 0 and 1 that each begin with one call to the other."""
+    calls = operations({0: [first], 1: [second]})
+    return calls.with_columns(
+        is_p2p=pl.lit(True), peer=(1 - pl.col("rank")).cast(pl.Int32), done=pl.lit(False), created_ns=pl.lit(2_000, pl.Int64)
+    )
+
+
+def test_two_ranks_that_both_send_first_wait_for_each_other() -> None:
+    state, known = progress({"pg:0": {0: (1, 0), 1: (1, 0)}}), groups({"pg:0": [0, 1]})
+
+    def cycles(calls: pl.LazyFrame) -> list[tuple[int, str]]:
+        edges = waits(calls, state, known, None, None).collect().lazy()
+        return blockers(edges, state).collect().select("rank", "kind").rows()
+
+    assert cycles(pair("send", "send")) == [(0, "cycle"), (1, "cycle")]
+    assert cycles(pair("recv", "recv")) == [(0, "cycle"), (1, "cycle")]
+    assert cycles(pair("send", "recv")) == []
