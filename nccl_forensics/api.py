@@ -205,11 +205,12 @@ def compare(
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Analyse two runs, or take their ``report.json``, and lay them side by side. Raises as ``analyze`` does."""
+    """Analyse two runs, or take their ``report.json`` (or the folder of an earlier analysis), and lay them side by side. Raises as ``analyze`` does."""
 
     def side(given: str | Path, title: str) -> Mapping[str, object]:
-        if _is_report(Path(given)):
-            return read_report(given)
+        earlier = _report_of(Path(given))
+        if earlier is not None:
+            return read_report(earlier)
         return analyze([given], engine=engine, limits=limits, overrides=overrides, title=title, progress=progress).report
 
     one, other = (side(given, title) for given, title in zip((before, after), _titles(before, after), strict=True))
@@ -224,6 +225,12 @@ def _titles(before: str | Path, after: str | Path) -> tuple[str, str]:
         if one != other:
             return one, other
     return str(before), str(after)
+
+
+def _report_of(given: Path) -> Path | None:
+    """The report that a path stands for: itself, or that of a folder which `analyze -o` wrote; None for evidence."""
+    file = given / "report.json" if (given / "postmortem.md").is_file() else given
+    return file if _is_report(file) else None
 
 
 def _is_report(file: Path) -> bool:

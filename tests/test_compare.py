@@ -214,6 +214,11 @@ def test_a_side_may_be_a_report_of_an_earlier_analysis(tmp_path: Path, monkeypat
     assert {k: v for k, v in document.items() if k != "after"} == {k: v for k, v in other.items() if k != "after"}
     assert "2.26.2" in str([c["after"] for c in document["explains"] if c["subject"] == "NCCL"])
     assert run(["compare", good, "/nowhere"]).exit_code == 3
+    (tmp_path / "out").mkdir()
+    (tmp_path / "good.json").rename(tmp_path / "out" / "report.json")
+    (tmp_path / "out" / "postmortem.md").write_text("# written by analyze -o")
+    assert api._report_of(tmp_path / "out") == tmp_path / "out" / "report.json"
+    assert api._report_of(tmp_path) is None
 
 
 def compared(before: Path, after: Path) -> Differences:

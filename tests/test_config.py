@@ -11,6 +11,7 @@ from nccl_forensics.config import Config, discover, load
 from nccl_forensics.errors import UsageError
 from nccl_forensics.gate import Tolerance
 from nccl_forensics.suppressions import Suppression
+from tests.corpus import ROOT
 
 FULL = """
 [check]
@@ -50,6 +51,14 @@ def test_everything_that_is_said_is_taken(tmp_path: Path) -> None:
         tmp_path / "good.json",
         Tolerance(bandwidth=0.2, lag_ms=5, ignore=("version", "environment:NCCL_IB_TC")),
     )
+
+
+def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    config = load(written(tmp_path, page.split("```toml\n", 1)[1].split("```", 1)[0]))
+    assert config.baseline == tmp_path / "baseline.json"
+    assert config.tolerance.ignore == ("environment:NCCL_IB_TIMEOUT", "version:GPU driver")
+    assert config.suppressions[0].host == "old-rack-*"
 
 
 def test_a_table_of_pyproject_says_the_same(tmp_path: Path) -> None:

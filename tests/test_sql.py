@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import date
 from pathlib import Path
 
 import orjson
@@ -12,7 +13,7 @@ import pytest
 from nccl_forensics import api
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.errors import UnusableEvidence, UsageError
-from nccl_forensics.query import saved_store, select
+from nccl_forensics.query import newest_day, saved_store, select
 from nccl_forensics.store import Store
 from tests.corpus import ROOT
 from tests.test_docs import run
@@ -83,6 +84,19 @@ def test_a_folder_of_broken_tables_is_unusable(tmp_path: Path) -> None:
     (tmp_path / "sources.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(UnusableEvidence, match="cannot be read"):
         saved_store(tmp_path)
+
+
+def test_the_newest_day_is_that_of_the_latest_wall_clock_in_any_table() -> None:
+    day = 86_400_000_000_000
+    lines = [
+        {"source_id": 0, "line_no": 1, "time_raw_ns": 20_000 * day + 5, "time_kind": "epoch"},
+        {"source_id": 0, "line_no": 2, "time_raw_ns": 99_000 * day, "time_kind": "monotonic"},
+    ]
+    later = [{"source_id": 0, "line_no": 1, "time_raw_ns": 20_002 * day, "time_kind": "local-unzoned"}]
+    frames = {"nccl_env": pl.DataFrame(lines), "watchdog": pl.DataFrame(later)}
+    assert newest_day(Store.from_frames(frames)) == date(2024, 10, 6)
+    assert newest_day(Store.from_frames({"nccl_env": pl.DataFrame(lines[1:])})) is None
+    assert newest_day(Store.from_frames({})) is None
 
 
 def test_all_forms_of_a_result_hold_the_same_rows(saved: Path, tmp_path: Path) -> None:

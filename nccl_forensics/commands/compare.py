@@ -39,7 +39,7 @@ def compare(
 ) -> None:
     """Lay two runs side by side: what got slower, what fell back, what changed in the environment.
 
-    BEFORE and AFTER are folders, archives or single files, as for `analyze`, or a report.json that it wrote.
+    BEFORE and AFTER are folders, archives or single files, as for `analyze`, or what it wrote: a report.json, or the folder of -o.
     """
     from nccl_forensics import api
     from nccl_forensics.config import Config, load
