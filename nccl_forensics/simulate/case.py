@@ -190,8 +190,9 @@ def _history(seed: int, host: Host, begin: int) -> None:
     if dice.random() < 0.15:
         gpu, at = dice.randrange(len(host.gpus)), begin - int(dice.uniform(20, 60) * 3600) * SECOND
         text = "Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0): Out Of Range Address"
-        host.events.append((at, "xid", {"gpu": gpu, "code": 13, "text": text, "pid": dice.randrange(3000, 9000)}))
-        host.events.append((at + SECOND // 5, "xid", {"gpu": gpu, "code": 43, "text": "Ch 00000008", "pid": dice.randrange(3000, 9000)}))
+        pid = dice.randrange(3000, 9000)
+        host.events.append((at, "xid", {"gpu": gpu, "code": 13, "text": text, "pid": pid}))
+        host.events.append((at + SECOND // 5, "xid", {"gpu": gpu, "code": 43, "text": "Ch 00000008", "pid": pid}))
     for nic in host.nics:
         if host.platform.network in ("ib", "roce") and nic.index < 2:
             host.events.append((host.boot_ns + (41 + nic.index) * SECOND, "link", {"nic": nic.index, "state": "up"}))
