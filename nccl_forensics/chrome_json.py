@@ -285,7 +285,7 @@ def is_trace(head: bytes) -> bool:
     return False
 
 
-def plain(raw: msgspec.Raw) -> object:
+def plain(raw: msgspec.Raw | bytes) -> object:
     """The value of a field that was kept as text; None where it is absent or broken."""
     text = bytes(raw)
     if not text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import tarfile
+from functools import lru_cache
 from pathlib import Path
 
 import polars as pl
@@ -23,6 +24,7 @@ EXACT = 1e-5
 ROUNDED = 0.03
 
 
+@lru_cache(maxsize=4)
 def windows(path: Path) -> dict[int | None, dict[str, float]]:
     """Unions of the whole trace in µs, by rank."""
     with open_bundle([path]) as bundle:

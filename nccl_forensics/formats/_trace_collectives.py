@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import math
+from functools import lru_cache
 
 import polars as pl
 
@@ -14,8 +16,8 @@ from nccl_forensics.formats._trace_measures import Activity
 from nccl_forensics.intervals import Cover
 from nccl_forensics.tables import TABLES
 
-#: Longer lists of ranks are not kept per collective: the group's size and name identify it.
-_MOST_RANKS = 4096
+#: Longer lists of ranks are not kept: they stand in every collective, and their hash tells groups apart.
+_MOST_RANKS = 64
 
 Row = dict[str, object]
 
@@ -146,12 +148,13 @@ def _named(args: Args | None, op: str | None, raw: str | None) -> Row:
     """Group and position of a collective, where its arguments tell them."""
     row: Row = {"op": op, "op_raw": raw, "out_elements": None}
     if args is None:
-        return row | dict.fromkeys(("pg_name", "pg_desc", "pg_ranks", "group_size", "seq", "src", "dst"))
-    ranks = _ranks(plain(args.pg_ranks))
+        return row | dict.fromkeys(("pg_name", "pg_desc", "pg_ranks", "pg_members", "group_size", "seq", "src", "dst"))
+    ranks, members = _members(bytes(args.pg_ranks))
     return row | {
         "pg_name": str(args.pg_name) if args.pg_name not in (None, "") else None,
         "pg_desc": args.pg_desc if args.pg_desc not in (None, "", "undefined") else None,
         "pg_ranks": ranks,
+        "pg_members": members,
         "group_size": whole(args.group_size),
         "seq": whole(args.sequence),
         "src": whole(args.source),
@@ -159,15 +162,23 @@ def _named(args: Args | None, op: str | None, raw: str | None) -> Row:
     }
 
 
-def _ranks(value: object) -> list[int] | None:
-    """``"[0, 1]"`` or a list; None where it is cut (``"[0, 1, ..., 63]"``) or too long to keep."""
-    if isinstance(value, str):
-        if "..." in value or len(value) > 16 * _MOST_RANKS:
-            return None
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
+@lru_cache(maxsize=1024)
+def _members(text: bytes) -> tuple[list[int] | None, str | None]:
+    """(ranks, hash) of ``"[0, 1]"`` or a list. The ranks are None where it is cut (``"[0, 1, ..., 63]"``), too long to keep or not told."""
+    value = plain(text)
+    if not value:
+        return None, None
+    told = value if isinstance(value, str) else repr(value)
+    return _ranks(told), hashlib.blake2s(told.replace(" ", "").encode(), digest_size=6).hexdigest()
+
+
+def _ranks(text: str) -> list[int] | None:
+    if "..." in text or len(text) > 10 * _MOST_RANKS:
+        return None
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
     if not isinstance(value, list | tuple) or not 0 < len(value) <= _MOST_RANKS:
         return None
     ranks = [r for r in value if isinstance(r, int) and not isinstance(r, bool) and 0 <= r < 10_000_000]

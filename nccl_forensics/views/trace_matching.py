@@ -64,17 +64,17 @@ def trace_matches(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) ->
         .join(ranks, on="source_id")
         .with_columns(
             group_known=pl.col("pg_name").is_not_null(),
-            members=pl.col("pg_ranks").list.eval(pl.element().cast(pl.String)).list.join(","),
-        )
-        .with_columns(
-            group_key=pl.when("group_known")
+            group_key=pl.when(pl.col("pg_name").is_not_null())
             .then(
-                pl.format("trace:{}:{}", "pg_name", pl.col("members").fill_null(pl.format("{} ranks", pl.col("group_size").fill_null(0))))
+                pl.format(
+                    "trace:{}:{}", "pg_name", pl.col("pg_members").fill_null(pl.format("{} ranks", pl.col("group_size").fill_null(0)))
+                )
             )
             .otherwise(pl.format("trace:all:{}", pl.col("backend").fill_null(""))),
             group_name="pg_name",
             group_desc="pg_desc",
         )
+        .select(*(c for c in TRACE_MATCHES if c not in ("position", "matched_by")), "ordinal", "seq", "began", "absolute")
         .sort("group_key", "capture", "rank", "ordinal")
     )
     rows = own.with_columns(turn=pl.int_range(pl.len()).over("group_key", "capture", "rank")).collect()

@@ -65,6 +65,20 @@ def test_windows_that_begin_at_other_steps_match_all_the_same(tmp_path: Path, se
     assert sorted(at["len"].unique().to_list()) == [2, 3, 4]
 
 
+def test_groups_of_one_name_and_other_members_are_other_groups(tmp_path: Path) -> None:
+    made = []
+    for rank in range(4):
+        members = [0, 1] if rank < 2 else [2, 3]
+        trace = Sample(rank, 4)
+        for n in range(3):
+            trace.kernel(ALL_REDUCE, n * 1000, 500, args=collective(seq=n, group="tp", ranks=members))
+        made.append(trace)
+    matched = rows(resolver(tmp_path, made), "trace_matches")
+    groups = {r["group_key"] for r in matched}
+    assert len(groups) == 2
+    assert {frozenset(r["rank"] for r in matched if r["group_key"] == g) for g in groups} == {frozenset({0, 1}), frozenset({2, 3})}
+
+
 def test_without_steps_and_clocks_an_ambiguous_order_is_left_out() -> None:
     plain = pl.DataFrame(
         {"sign": [1, 2] * 6, "step": [None] * 12, "at": [None] * 12}, schema={"sign": pl.UInt64, "step": pl.Int64, "at": pl.Int64}
