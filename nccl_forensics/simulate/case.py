@@ -38,6 +38,8 @@ class Gathered:
 VARIANTS: dict[str, Gathered] = {
     "dump": Gathered(nccl="default", recorder="pickle"),
     "log": Gathered(nccl="operations", recorder=""),
+    "log-dump": Gathered(nccl="operations", recorder="pickle"),
+    "log-net": Gathered(nccl="default", recorder="", network=True, scheduler=True),
     "live": Gathered(nccl="operations", recorder="json", launcher=False, stacks=True),
     "dump-only": Gathered(nccl="", recorder="pickle"),
     "host": Gathered(nccl="default", recorder="pickle", kernel=True, gpus=True, fabric=True, network=True, scheduler=True),

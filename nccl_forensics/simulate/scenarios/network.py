@@ -129,8 +129,17 @@ def mtu_mismatch(case: Case) -> None:
 SCENARIOS = (
     Scenario("ib-link", "a port of an adapter goes down", ib_link, ("log-host", "host", "log"), 16, 2, _INFINIBAND),
     Scenario(
-        "congestion", "ports that wait for credits", congestion, ("host", "log-host", "host"), 16, 2, (*_INFINIBAND, "h100-roce"), slow=True
+        "congestion",
+        "ports that wait for credits",
+        congestion,
+        ("host", "log-host", "host-only"),
+        16,
+        2,
+        (*_INFINIBAND, "h100-roce"),
+        slow=True,
     ),
-    Scenario("packet-loss", "packets lost on RoCE", packet_loss, ("host", "log-host", "host"), 16, 2, ("h100-roce", "pcie"), slow=True),
-    Scenario("mtu-mismatch", "MTUs that differ", mtu_mismatch, ("log-host", "host", "log-host"), 16, 2, ("tcp",)),
+    Scenario(
+        "packet-loss", "packets lost on RoCE", packet_loss, ("host", "log-host", "host-only"), 16, 2, ("h100-roce", "pcie"), slow=True
+    ),
+    Scenario("mtu-mismatch", "MTUs that differ", mtu_mismatch, ("log-host", "host", "log-net"), 16, 2, ("tcp",)),
 )

@@ -336,7 +336,7 @@ SCENARIOS = (
     Scenario("collective-mismatch", "a rank calls another collective", collective_mismatch, ("dump", "log", "live", "dump-only"), 4),
     Scenario("shape-mismatch", "a rank gives another size", shape_mismatch, ("dump", "log", "live", "dump-only"), 4),
     Scenario("dtype-mismatch", "a rank gives another data type", dtype_mismatch, ("dump", "log", "live", "dump-only"), 4),
-    Scenario("argument-mismatch", "a rank gives another root or reduction", argument_mismatch, ("log", "live", "log"), 4),
+    Scenario("argument-mismatch", "a rank gives another root or reduction", argument_mismatch, ("log", "live", "log-dump"), 4),
     Scenario("host-stall", "a rank stands on its host", host_stall, ("dump", "live", "log", "dump-only"), 4),
     Scenario("input-stall", "a rank stands in its data loader", input_stall, ("dump", "live", "log"), 4),
     Scenario("gpu-stall", "a GPU stands still in work that its peers finish", gpu_stall, ("dump", "dump-only", "host"), 4),
