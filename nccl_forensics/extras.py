@@ -130,10 +130,10 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """Channels whose trees have the same shape: root, depth and the most children of one rank."""
+    """Channels whose trees have the same shape: depth and the most children of one rank. ``roots`` are those of all of them."""
 
     channels: tuple[int, ...]
-    root: int | None
+    roots: tuple[int, ...]
     depth: int | None
     widest: int
     ranks: int

@@ -12,7 +12,7 @@ import pytest
 
 from nccl_forensics.api import analyze
 from nccl_forensics.engine import InlineEngine
-from nccl_forensics.reporters import json_report
+from nccl_forensics.reporters import html, json_report, markdown
 from tests.corpus import ROOT, corpus_root
 from tests.score import FLOOR, Case, Score, below_floor, cases, run, run_all, summary
 
@@ -36,8 +36,12 @@ def test_a_bundled_incident_is_explained_as_its_truth_says(case: Case) -> None:
 
 @pytest.mark.parametrize("case", BUNDLED, ids=lambda c: c.name)
 def test_two_runs_give_the_same_valid_bytes(case: Case) -> None:
-    first, second = (json_report.render(analyze([case.evidence], engine=InlineEngine()).report) for _ in range(2))
+    incidents = [analyze([case.evidence], engine=InlineEngine()) for _ in range(2)]
+    first, second = (json_report.render(i.report) for i in incidents)
     assert first == second
+    for reporter in (html, markdown):
+        one, other = (reporter.render(i.report, i.extras) for i in incidents)
+        assert one == other
     jsonschema.validate(orjson.loads(first), schema())
 
 

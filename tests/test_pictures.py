@@ -166,7 +166,7 @@ def tree(rank, up, down, channel=0):
 def test_a_tree_is_told_by_root_depth_and_width():
     rows = [tree(0, None, [1, 2]), tree(1, 0, [3]), tree(2, 0, []), tree(3, 1, [])]
     [shape] = links.trees(Frames(nccl_trees=rows), {0: "log"})
-    assert (shape.root, shape.depth, shape.widest, shape.ranks) == (0, 2, 2, 4)
+    assert (shape.roots, shape.depth, shape.widest, shape.ranks) == ((0,), 2, 2, 4)
 
 
 def test_trees_of_several_communicators_in_one_log_are_not_mixed():

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nccl_forensics.drawings import links
-from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, Table, listed, table, where_text
+from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, Table, listed, ranks_text, table, where_text
 from nccl_forensics.extras import ChannelCount, Extras, HostNics, LinkMatrix, Ring, TreeShape
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation import ROWS, amount
@@ -152,7 +152,11 @@ def _shapes(rings: Sequence[Ring], trees: Sequence[TreeShape]) -> Block:
             )
             for r in rings[:24]
         ]
-        tables.append(table("Rings", ("Channels", "Ranks in order", "Hosts in order", "Evidence"), body, max(0, len(rings) - 24)))
+        tables.append(
+            table(
+                "Rings", ("Channels", "Ranks in order", "Hosts in order", "Evidence"), body, max(0, len(rings) - 24), folded=len(rings) > 2
+            )
+        )
     if trees:
         channels = sum(len(t.channels) for t in trees)
         said.append(
@@ -161,7 +165,7 @@ def _shapes(rings: Sequence[Ring], trees: Sequence[TreeShape]) -> Block:
         shapes = [
             (
                 Item(rank_list(t.channels, 6)),
-                Item(f"rank {t.root}" if t.root is not None else "not told"),
+                Item(ranks_text(t.roots, 6) if t.roots else "not told"),
                 Item(amount(t.depth), "num"),
                 Item(amount(t.widest), "num"),
                 Item(amount(t.ranks), "num"),
@@ -169,6 +173,6 @@ def _shapes(rings: Sequence[Ring], trees: Sequence[TreeShape]) -> Block:
             )
             for t in trees[:24]
         ]
-        columns = ("Channels", "Root", "Depth", "Most children", "Ranks that told", "Evidence")
-        tables.append(table("Trees", columns, shapes, max(0, len(trees) - 24)))
+        columns = ("Channels", "Roots", "Depth", "Most children", "Ranks that told", "Evidence")
+        tables.append(table("Trees", columns, shapes, max(0, len(trees) - 24), folded=len(trees) > 2))
     return Block("; ".join(said) + ".", "Rings and trees", tables=tuple(tables))

@@ -184,13 +184,17 @@ def trees(resolver: Resolver, paths: Mapping[int, str]) -> tuple[TreeShape, ...]
         .agg(pl.col("source_id").first(), pl.col("line_no").first())
     )
     cites = {c: (s, n) for c, s, n in cite.collect().iter_rows()}
-    alike: dict[tuple[int | None, int | None, int, int], list[int]] = {}
+    alike: dict[tuple[int | None, int, int], tuple[list[int], set[int]]] = {}
     for (channel,), own in rows.group_by("channel", maintain_order=True):
-        alike.setdefault(_shape(own), []).append(int(str(channel)))
+        root, depth, widest, count = _shape(own)
+        same = alike.setdefault((depth, widest, count), ([], set()))
+        same[0].append(int(str(channel)))
+        same[1].update(() if root is None else (root,))
     out = []
-    for (root, depth, widest, count), own_channels in alike.items():
+    for (depth, widest, count), (own_channels, roots) in alike.items():
         source, line = cites.get(own_channels[0], (None, None))
-        out.append(TreeShape(tuple(own_channels), root, depth, widest, count, paths.get(source) if source is not None else None, line))
+        path = paths.get(source) if source is not None else None
+        out.append(TreeShape(tuple(own_channels), tuple(sorted(roots)), depth, widest, count, path, line))
     return tuple(out[:_RINGS])
 
 

@@ -300,7 +300,7 @@ def hang() -> Sample:
             ),
         ),
         rings=(Ring((0, 1, 2), (0, 1, 2, 3, 4, 5, 6, 7), ("trn-a", "trn-b"), "logs/rank0.stderr.log", 90),),
-        trees=(TreeShape((0, 1, 2), 0, 3, 2, 8, "logs/rank0.stderr.log", 91),),
+        trees=(TreeShape((0, 1, 2), (0,), 3, 2, 8, "logs/rank0.stderr.log", 91),),
         nics=(HostNics(("trn-a", "trn-b"), ("mlx5_0", "mlx5_1"), ("mlx5_0",), 400.0, "IB", "logs/rank0.stderr.log", 12),),
         settings=(
             Setting("NCCL_P2P_DISABLE", (("1", "4-7"), ("not set", "0-3")), True),
@@ -542,7 +542,7 @@ def hostile() -> Sample:
         settings=(Setting(NASTY, ((NASTY, NASTY), (NASTY, NASTY)), True),),
         matrices=(LinkMatrix(NASTY, (NASTY, NASTY), (NASTY, NASTY), (("", NASTY), (NASTY, "")), NASTY, 1),),
         rings=(Ring((0,), (0, 1), (NASTY, NASTY), NASTY, 1),),
-        trees=(TreeShape((0,), 0, 1, 1, 2, NASTY, 1),),
+        trees=(TreeShape((0,), (0,), 1, 1, 2, NASTY, 1),),
         nics=(HostNics((NASTY,), (NASTY,), (NASTY,), 1.0, NASTY, NASTY, 1),),
         events=(
             Event(NASTY, NASTY, 1, NASTY, NASTY, 1, NASTY),
