@@ -22,6 +22,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nccl_forensics.serve.arrivals import drain
 from nccl_forensics.serve.clock import DAY_MS, now_ms
 from nccl_forensics.serve.database import Database
 
@@ -128,6 +129,8 @@ class Guard:
             await send(message)
 
         refused = self._refusal(scope["method"], path, scope.get("query_string", b"").decode("latin-1"), headers)
+        if refused is not None:
+            await drain(headers, receive)
         await (refused or self.app)(scope, receive, send_with_headers)
 
     def _refusal(self, method: str, path: str, query: str, headers: Headers) -> Response | None:

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from nccl_forensics.serve.access import Guard
-from nccl_forensics.serve.arrivals import ClientGone
+from nccl_forensics.serve.arrivals import ClientGone, drain
 from nccl_forensics.serve.pages import PAGES, problem_page
 from nccl_forensics.serve.problems import Problem, no_room
 from nccl_forensics.serve.routes import ROUTES
@@ -46,7 +46,9 @@ def make_app(service: Service) -> ASGIApp:
     return Guard(app, service.sessions, service.settings.hosts)
 
 
-def _answer(request: Request, problem: Problem) -> Response:
+async def _answer(request: Request, problem: Problem) -> Response:
+    if problem.close and problem.status != 408:
+        await drain(request.headers, request.receive)
     if request.url.path.startswith("/api/") or request.url.path == "/healthz":
         answer: Response = JSONResponse(problem.body(), status_code=problem.status)
     else:
@@ -56,15 +58,15 @@ def _answer(request: Request, problem: Problem) -> Response:
     return answer
 
 
-def _on_problem(request: Request, problem: Exception) -> Response:
+async def _on_problem(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, Problem)
-    return _answer(request, problem)
+    return await _answer(request, problem)
 
 
-def _on_http(request: Request, problem: Exception) -> Response:
+async def _on_http(request: Request, problem: Exception) -> Response:
     assert isinstance(problem, HTTPException)
     codes = {404: "not-found", 405: "wrong-method"}
-    answer = _answer(request, Problem(problem.status_code, codes.get(problem.status_code, "http"), str(problem.detail)))
+    answer = await _answer(request, Problem(problem.status_code, codes.get(problem.status_code, "http"), str(problem.detail)))
     for name, value in (problem.headers or {}).items():
         answer.headers[name] = value
     return answer
@@ -74,12 +76,12 @@ def _on_gone(_request: Request, _problem: Exception) -> Response:
     return Response(status_code=400, headers={"connection": "close"})
 
 
-def _on_store(request: Request, problem: Exception) -> Response:
+async def _on_store(request: Request, problem: Exception) -> Response:
     if "full" in str(problem) or "disk I/O" in str(problem):
-        return _answer(request, no_room())
+        return await _answer(request, no_room())
     LOG.error("the store: %s", problem)
-    return _answer(request, Problem(503, "busy", "the store cannot be written at the moment; try again later", close=True))
+    return await _answer(request, Problem(503, "busy", "the store cannot be written at the moment; try again later", close=True))
 
 
-def _on_defect(request: Request, _problem: Exception) -> Response:
-    return _answer(request, Problem(500, "defect", "a defect of the service; its log says more", close=True))
+async def _on_defect(request: Request, _problem: Exception) -> Response:
+    return await _answer(request, Problem(500, "defect", "a defect of the service; its log says more", close=True))

@@ -17,6 +17,7 @@ from typing import BinaryIO, TypeVar
 import anyio.to_thread
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive
 
@@ -28,11 +29,29 @@ from nccl_forensics.serve.settings import Settings
 _FIELD_BYTES, _FIELDS = 64 << 10, 32
 #: Bytes between two looks at the free space of the disk.
 _LOOK_EVERY = 1 << 20
+_DRAIN_BYTES, _DRAIN_SECONDS = 16 << 20, 3.0
 T = TypeVar("T")
 
 
 class ClientGone(Exception):
     """The client closed the connection; nobody is there to be answered."""
+
+
+async def drain(headers: Headers, receive: Receive) -> None:
+    """Read on for a moment before a call is refused: a connection that is closed on a client that still sends loses the answer.
+
+    A client that asked whether it should send at all (``Expect``) is told no by the answer itself.
+    """
+    if "100-continue" in headers.get("expect", "").lower():
+        return
+    left = _DRAIN_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
 
 
 @dataclass(slots=True)

@@ -49,6 +49,13 @@ def test_every_call_but_the_health_check_needs_the_token(guarded: Running) -> No
         assert anyone.get("/api/incidents", headers={"Authorization": f"bearer {TOKEN}"}).status_code == 200
 
 
+def test_a_refused_upload_gets_its_answer_while_it_still_sends(guarded: Running) -> None:
+    with httpx.Client(base_url=guarded.url) as anyone:
+        answer = anyone.post("/api/incidents", files={"file": ("x", b"x" * (4 << 20))})
+        assert (answer.status_code, answer.json()["code"]) == (401, "no-token")
+    assert guarded.client.post("/api/incidents", content=b"x" * (4 << 20), headers={"Content-Type": "text/plain"}).status_code == 415
+
+
 def test_a_browser_logs_in_with_the_token_and_out_again(guarded: Running) -> None:
     with httpx.Client(base_url=guarded.url, headers={"Accept": "text/html"}) as browser:
         turned = browser.get("/incidents/abc?x=1")

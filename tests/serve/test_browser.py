@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 import tarfile
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -158,6 +159,21 @@ def test_files_are_picked_and_a_broken_connection_is_mended(page: Page, service:
     assert len(broken) == 2
     state = service.client.get(f"/api/incidents/{page.url.rsplit('/', 1)[1]}").json()
     assert [f["name"] for f in state["files"]] == ["rank0.log", "rank1.log"]
+    page.unroute_all()
+
+
+def test_an_upload_is_cancelled(page: Page, service: Running) -> None:
+    page.goto("/")
+    page.route("**/files/0?offset=*", lambda route: None)  # it never gets through
+    page.evaluate(_DROP, [[["slow.log", base64.b64encode(b"x" * 1000).decode()]], "#drop"])
+    page.get_by_role("progressbar", name="Upload of slow.log").wait_for()
+    page.get_by_role("button", name="Cancel the upload of slow.log").click()
+    page.locator("#uploads li").wait_for(state="detached")
+    page.wait_for_function("document.getElementById('toast').textContent.includes('cancelled')")
+    end = time.monotonic() + 30
+    while [f for f in service.files() if f.startswith("uploads/")]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
     page.unroute_all()
 
 

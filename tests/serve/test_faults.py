@@ -51,7 +51,7 @@ def test_a_killed_service_forgets_no_finished_incident_and_reads_the_rest_again(
         assert service.client.put(f"{url}/files/0?offset=0", content=data[:1000]).status_code == 200
         under_way = service.upload(("incident.tar.gz", data), title="running")
         service.wait(under_way, "running")
-        waiting = service.upload(("incident.tar.gz", data), title="waiting")
+        waiting = service.upload(("waiting.bin", bytes(range(256)) * 9), title="waiting")
         held = half_sent(service)
         until(lambda: len(uploading(service)) == 2)
         children = _children(service.process.pid)
@@ -69,8 +69,9 @@ def test_a_killed_service_forgets_no_finished_incident_and_reads_the_rest_again(
         assert service.client.get(url).json()["files"][0]["received"] == 1000
         assert service.client.put(f"{url}/files/0?offset=1000", content=data[1000:]).status_code == 200
         resumed = service.client.post(f"{url}/finish").json()["id"]
-        for identifier in (waiting, resumed):
-            assert service.wait(identifier)["status"] == "done"
+        assert service.wait(resumed)["status"] == "done"
+        # Whoever waited before, waited on and was read before it.
+        assert service.client.get(f"/api/incidents/{waiting}").json()["error_code"] == "unusable"
 
         # And in good order: the analysis under way waits for the next start.
         last = service.upload(("incident.tar.gz", data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import re
 import subprocess
 import sys
@@ -52,6 +53,56 @@ def test_answers_are_as_described(service: Running) -> None:
     holds(service.client.get("/api/compare", params={"before": accepted["id"], "after": accepted["id"]}).json(), "Comparison")
     holds(service.client.post("/api/uploads", json={"files": [{"name": "x", "bytes": 3}]}).json(), "Upload")
     holds(service.client.get("/api/incidents/aaaaaaaaaaaa").json(), "Error")
+
+
+#: What no caller should send, and some will.
+_ODD: tuple[object, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    2**63,
+    2**70,
+    1e308,
+    "",
+    "x",
+    "\x00",
+    "a" * 5000,
+    "\ud800".encode("utf-8", "replace").decode(),
+    "../..",
+    [],
+    [None],
+    {},
+    {"a": 1},
+)
+
+
+def test_odd_calls_get_an_answer_that_is_described(service: Running) -> None:
+    """Every operation with odd paths, queries and bodies, without any library for it; schemathesis tries more where it is installed."""
+    chance = random.Random(7)
+    paths = document()["paths"]
+    assert isinstance(paths, dict)
+    known = service.client.post("/api/uploads", json={"files": [{"name": "x", "bytes": 9}]}).json()["id"]
+    read = service.upload(("x.log", b"x\n"))
+    for (method, path), _ in [(o, n) for o in sorted(operations()) for n in range(8)]:
+        if path.endswith("events"):
+            continue
+        operation = paths[path][method.lower()]
+        url = path.replace("{id}", chance.choice([known, read, "aaaaaaaaaaaa", "%00", "x" * 300])).replace(
+            "{number}", chance.choice(["0", "1", "-1", "x"])
+        )
+        query = {p["name"]: str(chance.choice(_ODD)) for p in operation.get("parameters", ()) if chance.random() < 0.7}
+        body: dict[str, object] = {}
+        if "requestBody" in operation:
+            names = ["title", "job", "notes", "pinned", "revision", "files", "evidence_days", "store_gb"]
+            odd = {
+                name: chance.choice([*_ODD, [{"name": chance.choice(_ODD), "bytes": chance.choice(_ODD)}]])
+                for name in chance.sample(names, 3)
+            }
+            body = chance.choice([{"json": odd}, {"content": b"\xff{"}, {"files": {"file": ("", b"")}}, {"json": chance.choice(_ODD)}])  # type: ignore[dict-item]
+        answer = service.client.request(method, url, params=query, **body)  # type: ignore[arg-type]
+        assert answer.status_code < 500, (method, url, query, body, answer.text)
+        assert str(answer.status_code) in operation["responses"], (method, url, query, body, answer.status_code)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
