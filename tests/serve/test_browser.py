@@ -230,8 +230,7 @@ def test_colours_follow_the_system_and_the_switch(browser: Browser, service: Run
     context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_pages_are_accessible_and_fit(browser: Browser, service: Running, done: str, width: int, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
     failed = service.upload(("beach.png", b"\x89PNG\r\n\x1a\n" * 9), title="beach")

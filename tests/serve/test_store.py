@@ -142,7 +142,7 @@ def test_a_result_that_comes_after_the_cancel_is_not_taken(tmp_path: Path) -> No
     assert (incidents.get("x").status, incidents.get("x").verdict) == ("failed", None)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=60))
 def test_no_search_text_is_an_operator(text: str) -> None:
     connection = sqlite3.connect(":memory:")
@@ -161,7 +161,7 @@ def test_filters_that_cannot_be_meant_are_refused(query: dict[str, str]) -> None
         filter_of(query)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(max_size=300), max_size=12))
 def test_names_stay_inside_and_never_meet(names: list[str]) -> None:
     made = Names()
