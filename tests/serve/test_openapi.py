@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -106,7 +107,7 @@ def test_odd_calls_get_an_answer_that_is_described(service: Running) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("schemathesis") is None, reason="schemathesis is not installed")
-def test_nothing_that_the_document_allows_is_a_server_error(service: Running) -> None:
+def test_nothing_that_the_document_allows_is_a_server_error(service: Running, tmp_path: Path) -> None:
     """Made-up calls to every operation; the streams of events are left out, because they do not end."""
     done = subprocess.run(
         [
@@ -127,6 +128,7 @@ def test_nothing_that_the_document_allows_is_a_server_error(service: Running) ->
         capture_output=True,
         text=True,
         timeout=500,
+        cwd=tmp_path,  # it leaves a folder of its own
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
