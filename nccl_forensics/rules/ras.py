@@ -65,6 +65,7 @@ def ras_behind(
     processes: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     nccl_ras_groups: pl.LazyFrame | None = None,
+    sources: pl.LazyFrame | None = None,
     *,
     most: Annotated[float, "share of a communicator's ranks that may be behind; more is no outlier"] = 0.5,
 ) -> Iterator[Finding]:
@@ -72,6 +73,10 @@ def ras_behind(
     an operation at any moment."""
     known = people(processes)
     counts = _counts(nccl_ras_items, nccl_ras_ranks)
+    if sources is not None:
+        # A copy of a report is no second look at the job.
+        copies = sources.filter(pl.col("duplicate_of").is_not_null()).select("source_id").collect()["source_id"]
+        counts = counts.filter(~pl.col("source_id").is_in(copies.implode()))
     world, alike = _world(nccl_ras_ranks), _alike(nccl_ras_groups)
     failed = failures is not None and failures.collect().height > 0
     for (comm, op), part in counts.group_by("comm_id", "op", maintain_order=True):

@@ -74,4 +74,15 @@ TABLES: tuple[Table, ...] = (
             "number": (F64, "seconds (negative: behind), load or percent"),
         },
     ),
+    Table(
+        "shm_files",
+        "One file of /dev/shm that belongs to communication or data loading (ls -l).",
+        {
+            **_WHERE,
+            "name": (S, "nccl-AbCdEf, torch_<pid>_..., cuda.shm..., psm2_..., sem...."),
+            "owner": (S, ""),
+            "bytes": (I64, ""),
+            "modified": (S, "as written: May 6 07:08"),
+        },
+    ),
 )

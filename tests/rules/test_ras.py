@@ -42,6 +42,14 @@ def test_two_reports_with_the_same_counts_prove_that_it_does_not_move() -> None:
     assert finding.severity == "warning"
 
 
+def test_a_copy_of_a_report_is_no_second_look() -> None:
+    twice = table("nccl_ras_items", *[{**row, "source_id": s} for s in (0, 1) for row in report(5, 6649, 6650)])
+    copied = pl.LazyFrame({"source_id": [0, 1], "duplicate_of": [None, 0]}, schema={"source_id": pl.UInt32(), "duplicate_of": pl.UInt32()})
+    apart = copied.with_columns(duplicate_of=pl.lit(None, dtype=pl.UInt32()))
+    assert [f.severity for f in ras_behind.check(twice, None, PEOPLE, None, None, copied)] == ["warning"]
+    assert [f.severity for f in ras_behind.check(twice, None, PEOPLE, None, None, apart)] == ["critical"]
+
+
 def test_half_of_the_ranks_and_more_are_no_outliers() -> None:
     items = report(5, 6649, 6650)
     items[1]["ranks"] = 40
