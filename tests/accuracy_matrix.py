@@ -96,7 +96,11 @@ def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
                 for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
                     if platform and scenario.platforms and platform not in scenario.platforms:
                         continue
-                    yield Job(Request(name, ranks, seed, platform=platform, lost=arguments.lost, variant=arguments.variant), arguments.keep)
+                    request = Request(
+                        name, ranks, seed, platform=platform, variant=arguments.variant,
+                        lost=arguments.lost, torn=arguments.torn, also=tuple(arguments.also),
+                    )  # fmt: skip
+                    yield Job(request, arguments.keep)
 
 
 def rows(outcomes: list[Outcome]) -> Iterator[str]:
@@ -137,6 +141,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--lost", type=float, default=0.0, help="share of files removed")
+    parser.add_argument("--torn", type=float, default=0.0, help="share of files cut off")
+    parser.add_argument("--also", action="append", default=[], choices=sorted(n for n, s in SCENARIOS.items() if s.slow))
     parser.add_argument("--keep", help="keep the incidents in this folder")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", help="write all outcomes to this file")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nccl_forensics.errors import OutputError, UsageError
-from nccl_forensics.simulate.case import Case, new_case
+from nccl_forensics.simulate.case import Case, Truth, new_case
 from nccl_forensics.simulate.clusters import PLATFORMS
 from nccl_forensics.simulate.noise import mix
 from nccl_forensics.simulate.output import Folder, write_evidence, write_truth
@@ -72,6 +72,11 @@ def make(request: Request) -> tuple[Case, World]:
     for name in request.also:
         _also(case, name)
     scenario.apply(case)
+    if case.truth.causes == (None,) and case.also:
+        # A job that would be well: what acts beside nothing is the trouble, each of them a right answer.
+        causes = tuple(dict.fromkeys(c for _, t in case.also for c in t.causes))
+        culprits = tuple(dict.fromkeys(x for _, t in case.also for x in t.culprits or ()))
+        case.truth = Truth(causes, culprits, what="; ".join(t.what for _, t in case.also))
     return case, case.build()
 
 
