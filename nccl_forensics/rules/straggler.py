@@ -35,9 +35,8 @@ def straggler(
     lag: pl.LazyFrame | None,
     late_ranks: pl.LazyFrame | None = None,
     *,
-    late_at_least: Annotated[int, "collectives that a rank must come last to, by 5 ms or more"] = 5,
+    late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
-    lost_ms: Annotated[float, "milliseconds that must be lost per late collective, where not every second one is late"] = 50.0,
     time_share: Annotated[float, "share of the window that must be lost to the rank, by enqueue times"] = 0.1,
     window_share: Annotated[float, "share of the traced time that the others must lose to it, by traces"] = 0.05,
     p_value: Annotated[float, "chance of so many last places among alike ranks, by traces"] = 0.001,
@@ -52,7 +51,7 @@ def straggler(
             else []
         )
     }
-    for found in _enqueued(lag, late_at_least, lost_share, lost_ms, time_share, at_least) if lag is not None else ():
+    for found in _enqueued(lag, late_at_least, lost_share, time_share, at_least) if lag is not None else ():
         row = traced.pop(found.ranks[0], None)
         if row is None:
             yield found
@@ -69,9 +68,7 @@ def straggler(
         )
 
 
-def _enqueued(
-    lag: pl.LazyFrame, late_at_least: int, lost_share: float, lost_ms: float, time_share: float, at_least: int
-) -> Iterator[Finding]:
+def _enqueued(lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int) -> Iterator[Finding]:
     """By the enqueue times of Flight Recorder dumps."""
     rows = lag.filter((pl.col("collectives") >= at_least) & (pl.col("members") > 2)).collect()
     for _, part in rows.group_by("group_key", maintain_order=True):
@@ -82,10 +79,6 @@ def _enqueued(
         late = worst["late_count"]
         # A step has many collectives and a slow rank is late to the first of them only, so that they cannot be counted as shares.
         if late < late_at_least:
-            continue
-        # Milliseconds are noise of the scheduler, unless they are there in every second collective and nearly all that is lost.
-        constant = late * 2 >= worst["collectives"] and worst["lost_ms"] >= max(0.8 * total, 0.3 * (worst["span_ms"] or 0.0))
-        if worst["lost_ms"] < lost_ms * late and not constant:
             continue
         if worst["lost_ms"] < lost_share * total or worst["lost_ms"] < time_share * (worst["span_ms"] or 0.0):
             continue

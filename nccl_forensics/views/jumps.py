@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 
 from nccl_forensics.alignment import REACH, expect, read_divergence
@@ -139,10 +141,11 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         )
         .collect()
     )
-    out: dict[int, tuple[dict[str, object], str]] = {}
-    ranks = 0
-    for (_, rank), part in recent.group_by("domain", "rank", maintain_order=True):
-        ranks += 1
+    found: dict[tuple[str, int], list[tuple[tuple[object, ...], dict[str, object], str]]] = {}
+    alike: Counter[tuple[object, ...]] = Counter()
+    members: Counter[str] = Counter()
+    for (domain, rank), part in recent.group_by("domain", "rank", maintain_order=True):
+        members[str(domain)] += 1
         rows = part.to_dicts()
         line = [(r["group_key"], r["op"], r["shape"], r["dtype"]) for r in rows]
         for at in range(max(2, len(line) - _TAIL), len(line)):
@@ -165,6 +168,14 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
                 "own_record": rows[at]["record"],
                 "waiters": [],
             }
-            out[int(str(rank))] = (fact, str(rows[at]["group_key"]))
-            break
+            place = (domain, rows[at]["op"], rows[at]["seq"], earlier["op"])
+            alike[place] += 1
+            found.setdefault((str(domain), int(str(rank))), []).append((place, fact, str(rows[at]["group_key"])))
+    out: dict[int, tuple[dict[str, object], str]] = {}
+    for (domain, rank), breaks in found.items():
+        # A habit that many break at the same place is a new phase of the program, or was no habit yet.
+        own = [b for b in breaks if alike[b[0]] * 4 <= members[domain]]
+        if own:
+            out.setdefault(rank, (own[0][1], own[0][2]))
+    ranks = max(members.values(), default=0)
     return out if len(out) * 4 <= ranks else {}

@@ -26,14 +26,14 @@ LAG = {
     "call_site": pl.String(),
 }
 
-LATE_MS = 5.0
+LATE_MS = 50.0
 
 
 @view(rows="ranks x groups")
 def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
     ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last),
-    ``late_count`` (how often that was at least 5 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
+    ``late_count`` (how often that was at least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
 
     Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival, so
     that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Cites the collective in which the rank was latest.
@@ -75,7 +75,7 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
             pl.col("behind_ms").quantile(0.99).alias("p99_ms"),
             ((pl.col("latest") - pl.col("second")).filter(pl.col("is_last")).sum() / 1e6).alias("lost_ms"),
             (pl.col("is_last") & (pl.col("latest") - pl.col("second") >= LATE_MS * 1e6)).sum().alias("late_count"),
-            (pl.col("first").max() - pl.col("first").min()).alias("span_ms") / 1e6,
+            (pl.col("created_ns").max() - pl.col("created_ns").min()).alias("span_ms") / 1e6,
             pl.col("everyone").first().alias("members"),
             pl.col("source_id").sort_by("behind_ms").last(),
             pl.col("record").sort_by("behind_ms").last(),
