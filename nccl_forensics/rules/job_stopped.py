@@ -92,7 +92,8 @@ def job_stopped(
         stuck = [frame for frame in (stalls, stack_stalls) if frame is not None and frame.head(1).collect().height]
         if not own and not stuck and not scheduled:
             yield from _launcher(worker_exits)
-        yield from _lines(worker_exits.filter(pl.col("kind") == "scheduler"), own, told)
+        standing = [*own, "ranks that stand still"] if stuck else own
+        yield from _lines(worker_exits.filter(pl.col("kind") == "scheduler"), standing, told)
     ended: set[str] = set()
     if pods is not None:
         for finding in _pods(pods, own):
@@ -155,10 +156,11 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Find
         if state not in told:
             words, always = _STATES[state]
             part = pl.DataFrame(items, infer_schema_length=None)
-            # srun itself cancels the steps after a rank failed: alone it says nothing of who did it.
-            yield _finding(
-                f"the job {words}", state, part, own, always, "node-failed" if state == "NODE_FAIL" else None, (), weak=state == "CANCELLED"
-            )
+            cause = "node-failed" if state == "NODE_FAIL" else None
+            # srun itself cancels the steps after a rank failed: beside a failure it says nothing of who did it.
+            cancelled = state == "CANCELLED"
+            said = _finding(f"the job {words}", state, part, own, always, cause, (), weak=cancelled and bool(own))
+            yield replace(said, confidence="medium") if cancelled and not own else said
 
 
 def _pods(pods: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:

@@ -321,12 +321,17 @@ def test_a_job_that_was_not_stopped_from_outside_is_quiet(state: str):
     assert stopped(state) == []
 
 
-def test_the_word_of_slurm_in_the_jobs_output_counts_and_a_bare_cancel_is_weak():
+def test_the_word_of_slurm_in_the_jobs_output_counts_and_a_bare_cancel_less():
     limit = {"kind": "scheduler", "message": "slurmstepd: error: *** JOB 39 ON c1 CANCELLED AT 2024-05-06T07:08:09 DUE TO TIME LIMIT ***"}
     bare = {"kind": "scheduler", "message": "slurmstepd: error: *** STEP 39.0 ON c1 CANCELLED AT 2024-05-06T07:08:09 ***"}
     [by_limit] = job_stopped.check(None, None, table("worker_exits", limit, bare), None, None, None, None, None, None)
     [by_cancel] = job_stopped.check(None, None, table("worker_exits", bare), None, None, None, None, None, None)
-    assert (by_limit.severity, by_cancel.severity) == ("critical", "warning")
+    assert (by_limit.severity, by_limit.confidence) == ("critical", "high")
+    assert (by_cancel.severity, by_cancel.confidence) == ("critical", "medium")
+    # Beside a failure of the job itself srun's own cancelling of the steps says nothing.
+    signs = pl.LazyFrame({"sign": ["watchdog timeouts"]})
+    [beside] = job_stopped.check(None, None, table("worker_exits", bare), None, None, signs, None, None, None)
+    assert (beside.severity, beside.confidence) == ("info", "low")
 
 
 MINE = {
