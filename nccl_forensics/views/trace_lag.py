@@ -97,8 +97,8 @@ def trace_lag(trace_arrivals: pl.LazyFrame, trace_measures: pl.LazyFrame) -> pl.
             (pl.col("lost_ns").sum() / 1e6).alias("lost_ms"),
             (pl.col("wait_ns").sum() / 1e6).alias("waited_ms"),
             *((pl.col(f"{d}_excess").filter("is_last").sum() / 1e6).alias(f"{d}_excess_ms") for d in (*_DOING, "host")),
-            pl.col("source_id").sort_by("lost_ns").last(),
-            pl.col("record").sort_by("lost_ns").last(),
+            pl.col("source_id").sort_by("lost_ns", "capture", "position").last(),
+            pl.col("record").sort_by("lost_ns", "capture", "position").last(),
         )
         .join(spans, on="rank", how="left")
         .collect()
