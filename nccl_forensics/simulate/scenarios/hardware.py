@@ -185,7 +185,7 @@ def out_of_memory(case: Case) -> None:
     truth(
         case,
         ("out-of-memory",) if told else ("out-of-memory", "rank-died"),
-        ((rank,),),
+        _named(case, rank),
         f"rank {rank} runs out of {'GPU' if device else 'host'} memory in step {step}",
     )
 

@@ -125,9 +125,10 @@ def version_mismatch(case: Case) -> None:
     case.after.append(late)
     rest = tuple(r for r in range(case.world_size) if r not in odd)
     even = len(odd) == len(rest)
-    truth(
-        case, ("version-mismatch",), (odd, rest, ()) if even else (odd,), f"ranks {list(odd)} load NCCL {other}, the others {case.release}"
-    )
+    # Up to 2.21 only the process with rank 0 prints its release: who is odd cannot be told then.
+    quiet = "2.21.5" in (case.release, other)
+    accepted = (odd, rest, ()) if even else (odd, ()) if quiet else (odd,)
+    truth(case, ("version-mismatch",), accepted, f"ranks {list(odd)} load NCCL {other}, the others {case.release}")
 
 
 def environment_mismatch(case: Case) -> None:
