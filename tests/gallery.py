@@ -73,7 +73,7 @@ li { border-top: 1px solid var(--line); padding: 16px 0; display: grid; grid-tem
 a { color: inherit; font-weight: 600; font-size: 1.08rem; text-decoration-thickness: 1px; text-underline-offset: .18em; }
 .state { font-weight: 600; font-size: .9rem; } .explained { color: var(--bad); } .nothing-wrong { color: var(--good); }
 .unexplained, .insufficient-evidence { color: var(--warn); }
-code { display: block; font-size: .84rem; color: var(--soft); } small { display: block; color: var(--soft); }
+li code { display: block; font-size: .84rem; color: var(--soft); } small { display: block; color: var(--soft); }
 @media (max-width: 640px) { li { grid-template-columns: 1fr; gap: 4px; } }
 """
 
