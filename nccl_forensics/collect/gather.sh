@@ -415,8 +415,10 @@ stacks() {
         name=$(name_of "$sa_pid" "$sa_rank")
         [ -d "/proc/$sa_pid" ] || continue
         if [ "$with_gdb" = 1 ] || [ ! -s "$work/stacks-$1/$name-pyspy.txt" ] || ! spied "$1" "$name"; then
-            begin stack "$sa_pid" "$sa_rank" "stacks-$1/$name-gdb.txt" "$((limit * 2))" \
-                gdb -nx -batch -ex 'set pagination off' -ex 'thread apply all bt 64' -p "$sa_pid"
+            # It reads the symbols of all libraries first, which takes its time; asking servers for more would take longer.
+            begin stack "$sa_pid" "$sa_rank" "stacks-$1/$name-gdb.txt" "$((limit * 3))" \
+                gdb -nx -batch -iex 'set debuginfod enabled off' -iex 'set auto-load off' -ex 'set pagination off' \
+                -ex 'thread apply all bt 64' -p "$sa_pid"
         fi
     done <"$processes"
     settle
