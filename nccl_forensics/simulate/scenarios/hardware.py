@@ -277,10 +277,11 @@ def data_corruption(case: Case) -> None:
 
 def low_bus_bandwidth(case: Case) -> None:
     part = 0.35 + 0.3 * case.dice("part")
+    # What several hosts should reach stands in no data sheet: there a test alone proves nothing.
     _tested(case, part, {})
     truth(
         case,
-        ("low-bus-bandwidth",),
+        ("low-bus-bandwidth",) if case.host_count == 1 else ("low-bus-bandwidth", None),
         ((), tuple(range(case.world_size))),
         f"all_reduce_perf reaches {part:.0%} of what the platform carries",
     )
