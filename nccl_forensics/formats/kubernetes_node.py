@@ -23,6 +23,8 @@ def read(text: Text) -> Reading:
     numbers: list[int] = text.lines["line_no"].to_list()
     texts: list[str] = text.lines["text"].to_list()
     starts = [i for i, line in enumerate(texts) if _NAME.match(line)]
+    if not starts:
+        return Reading()
     rows: list[Row] = []
     used: list[int] = []
     for start, end in zip(starts, [*starts[1:], len(texts)], strict=True):

@@ -104,6 +104,11 @@ def test_a_node_with_fewer_gpus_to_give_says_so(name: str, node: str, state: str
     assert "7 of 8 GPUs allocatable" in found["reason"]
 
 
+def test_words_of_a_node_without_its_name_are_nothing_and_no_gap() -> None:
+    found = read_source(b"Allocatable:\n  nvidia.com/gpu:     7\nMemoryPressure\n")
+    assert (found.formats, found.gap_lines) == ((), 0)
+
+
 @pytest.mark.parametrize("text", [b"a: &x [1]\nb: *x\n", b"a: [", b"\xff\xfe\x00", b"!!python/object/apply:os.system [ls]\n"])
 def test_hostile_yaml_is_refused(text: bytes) -> None:
     with pytest.raises(BadYaml):
