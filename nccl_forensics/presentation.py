@@ -61,6 +61,10 @@ CONFIDENCE_MEANING = {
 }
 
 
+#: What the reading stage says of a file without a byte.
+EMPTY = "empty file"
+
+
 @dataclass(frozen=True, slots=True)
 class ContextText:
     """One raw line around an evidence line."""
@@ -259,6 +263,7 @@ class Presentation:
     sources_total: int
     sources_in_error: tuple[SourceText, ...]
     sources_failed: int
+    sources_empty: int
     sources_with_gaps: tuple[SourceText, ...]
     gaps: tuple[GapText, ...]
     more_gaps: int
@@ -331,6 +336,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         sources_total=total_sources,
         sources_in_error=tuple(s for s in texts if s.error)[:ROWS],
         sources_failed=sum(bool(s.error) for s in texts),
+        sources_empty=sum(s.error == EMPTY for s in texts),
         sources_with_gaps=tuple(t for t, s in zip(texts, sources, strict=True) if number(s, "gaps") and not t.error)[:ROWS],
         gaps=tuple(_gap(g) for g in gaps[:50]),
         more_gaps=max(0, (number(report, "gaps_total") or len(gaps)) - 50),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nccl_forensics.extras import Extras
 from nccl_forensics.plain import cut_columns
-from nccl_forensics.presentation import Presentation, Quote, present
+from nccl_forensics.presentation import EMPTY, Presentation, Quote, present
 
 #: Lines of one screen, and the column in which values start.
 SCREEN, LABEL = 40, 13
@@ -182,9 +182,15 @@ def _tail(page: _Page, shown: Presentation) -> list[tuple[str, str, str]]:
         checks += f", {len(shown.rules_crashed)} crashed"
     out = [("Findings", found, ""), ("Checks", checks, "")]
     read = f"{shown.sources_total} {'source' if shown.sources_total == 1 else 'sources'}"
-    if shown.sources_failed:
-        names = "; ".join(f"{s.path}: {s.error}" for s in shown.sources_in_error[:2])
-        out.append(("Sources", f"{read}, {shown.sources_failed} could not be read as a whole: {names}", "warn"))
+    # Launchers make the files of every rank, written to or not: an empty one is told, and is no trouble in reading.
+    empty = f", {shown.sources_empty} of them empty" if shown.sources_empty else ""
+    if shown.sources_failed > shown.sources_empty:
+        names = "; ".join(f"{s.path}: {s.error}" for s in [s for s in shown.sources_in_error if s.error != EMPTY][:2])
+        out.append(
+            ("Sources", f"{read}{empty}, {shown.sources_failed - shown.sources_empty} could not be read as a whole: {names}", "warn")
+        )
+    elif shown.sources_empty:
+        out.append(("Sources", f"{read}{empty}, all others could be read", ""))
     else:
         out.append(("Sources", f"{read}, all could be read", ""))
     return out
