@@ -89,7 +89,7 @@ def gpu_fault(
     source_ranks: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
     corrected_dram: Annotated[int, "corrected memory errors from which a GPU is watched"] = CORRECTED_DRAM_LIMIT,
     corrected_sram: Annotated[int, "corrected cache errors from which a GPU is watched"] = CORRECTED_SRAM_LIMIT,

@@ -122,7 +122,8 @@ def _jobs(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
 
 def _launcher(exits: pl.LazyFrame) -> Iterator[Finding]:
     """The launcher was told to end, and nothing of the job says that it had failed or stood still before."""
-    if exits.filter(pl.col("kind") == "scheduler").head(1).collect().height:
+    # A worker that failed comes first, whatever the launchers of the other hosts were then told.
+    if exits.filter(pl.col("kind").is_in(["scheduler", "root-cause", "failure", "failed"])).head(1).collect().height:
         return
     rows = exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
     part = rows.sort("source_id", "line_no").collect()

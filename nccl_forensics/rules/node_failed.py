@@ -50,7 +50,7 @@ def node_failed(
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     lockup_s: Annotated[float, "seconds that a CPU must be stuck before the node counts as failed"] = 60.0,
     hung_tasks: Annotated[int, "reports of hung tasks of the job from which they count as a stop"] = 2,
 ) -> Iterator[Finding]:

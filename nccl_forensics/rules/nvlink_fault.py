@@ -56,7 +56,7 @@ def nvlink_fault(
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     after_off_bus_s: Annotated[float, "seconds after an Xid 79 within which a switch's link goes down as its consequence"] = 60.0,
     replay_factor: Annotated[float, "times the median of the other links at which replay or CRC counters stand out"] = 100.0,
     replay_least: Annotated[float, "replay or CRC errors below which a link is never named"] = 1000.0,

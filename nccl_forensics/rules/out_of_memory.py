@@ -64,7 +64,7 @@ def out_of_memory(
     source_ranks: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     *,
-    window_h: Annotated[float, "hours around the job within which a host's events are judged"] = 24.0,
+    window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
 ) -> Iterator[Finding]:
     """Kills by the kernel first, then ranks that say so themselves."""
     who = people(processes)

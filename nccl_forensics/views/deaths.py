@@ -180,7 +180,7 @@ def endings(
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
-        if who["kind"] == "exit" and len(heard) > 1 and who["rank"] not in heard:
+        if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
         rows_out.append(who)

@@ -211,7 +211,20 @@ def _jumped(
     own = _line(by_rank[odd[0]], at)
     peer = max((_line(by_rank[p], at) for p in peers), key=len)
     reading = read_divergence(history, peer, own)
-    return reading if reading.kind == "skipped" and reading.sure and len(own) + len(history) >= 2 else None
+    if reading.kind != "skipped" or not reading.sure or len(own) + len(history) < 2:
+        return None
+    here, there = by_rank[odd[0]][at], by_rank[peers[0]][at]
+    if here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3:
+        # At the same line of code it is the same call, unless that line is where calls of its size are made.
+        alike = {
+            row["call_site"]
+            for rank, line in by_rank.items()
+            for seq, row in line.items()
+            if (rank, seq) != (odd[0], at) and _signature(row) == _signature(here)
+        }
+        if here["call_site"] not in alike:
+            return None
+    return reading
 
 
 def _different_op(

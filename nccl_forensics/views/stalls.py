@@ -116,6 +116,15 @@ def stalls(
             # It waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
             continue
         rows.append(_classify(rank, found[rank], stacks, tail.get(rank)))
+    known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
+    bare = {
+        r["rank"]
+        for r in rows
+        if r is not None and r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"
+    }
+    if len(known) >= 4 and len(bare) * 2 >= len(known):
+        # Most of the job cannot be what the rest waits for: the end of the walk is not in the evidence, or is no rank at all.
+        rows = [r for r in rows if r is None or r["rank"] not in bare]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
 
 
