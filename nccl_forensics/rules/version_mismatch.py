@@ -56,12 +56,12 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> It
     if len(counts) < 2:
         return
     # Up to 2.21 only rank 0 of a communicator prints its release, so that the lines cannot be counted against each other.
-    countable = all(_prints_everywhere(str(c["version"])) for c in counts)
+    countable = all(_prints_everywhere(str(c["version"])) or c["rank"] != [0] for c in counts)
     odd, usual = counts[0], counts[-1]
     ranks = tuple(odd["rank"]) if countable else ()
     lines = seen.filter(pl.col("version") == odd["version"])
     other = seen.filter(pl.col("version") == usual["version"]).head(2)
-    names = ranks_words(ranks) if ranks else f"{odd['len']} process{'es' if odd['len'] != 1 else ''} that say so"
+    names = ranks_words(ranks) if ranks else f"{odd['len']} process{'es' if odd['len'] != 1 else ''}"
     yield Finding(
         title=f"{names} loaded NCCL {odd['version']}, the others {usual['version']}",
         summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size.",

@@ -40,6 +40,12 @@ def test_a_process_of_unknown_rank_is_counted_and_not_blamed() -> None:
     assert finding.title.startswith("1 process loaded")
 
 
+def test_a_release_that_only_rank_0_prints_is_not_counted_against_the_others() -> None:
+    [finding] = version_mismatch.check(versions("2.21.5", "2.27.7", "2.27.7"), PEOPLE)
+    assert told(finding) == ("critical", "high", ())
+    assert finding.hosts == ()
+
+
 def test_equal_releases_stay_quiet_and_the_first_line_of_a_process_speaks() -> None:
     assert version_mismatch.check(versions("2.27.7", "2.27.7", "2.27.7"), PEOPLE) == []
     twice = pl.concat([versions("2.27.7", "2.27.7"), versions("2.27.7", "2.21.5").with_columns(line_no=pl.lit(9, pl.UInt32))])
