@@ -4,18 +4,24 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
+RUNTIME = $(VENV)/.runtime
 
-.PHONY: gallery demo test lint types pytest docs docs-check score lock bench hang clean
+.PHONY: gallery demo test lint types pytest docs docs-check score robustness lock bench hang clean
 
-$(STAMP): pyproject.toml constraints.txt
+# What a user needs, and on top of it what a developer needs.
+$(RUNTIME): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $(RUNTIME)
+
+$(STAMP): $(RUNTIME)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(RUNTIME)
 	$(BIN)/nccl-forensics analyze fixtures/incidents/skipped-collective-8r/evidence --output out/demo
 
-test: lint types docs-check pytest
+test: lint types docs-check pytest robustness
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -30,6 +36,11 @@ pytest: $(STAMP)
 # Every case with a truth, against the floors in tests/score_floor.json.
 score: $(STAMP)
 	$(BIN)/python -m tests.score
+	$(BIN)/python -m tests.robustness
+
+# The verdicts when evidence is missing, renamed, cut or mixed, against the floors in tests/robustness_floor.json.
+robustness: $(STAMP)
+	$(BIN)/python -m tests.robustness
 
 docs: $(STAMP)
 	$(BIN)/python -m tests.generate_docs
