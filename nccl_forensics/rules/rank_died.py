@@ -61,8 +61,10 @@ _SAID = {
         "p2p-deadlock",
     ),
 )
-def rank_died(endings: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding per kind of ending with the ranks that share it."""
+def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterator[Finding]:
+    """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others
+    is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
+    stood = _stood(last_calls) if last_calls is not None else set()
     own = endings.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True).collect()
     everyone = endings.collect().height
     if everyone >= 3 and _alike(own, everyone):
@@ -84,10 +86,11 @@ def rank_died(endings: pl.LazyFrame) -> Iterator[Finding]:
         ]
         # An error of NCCL on its way up is the end of the process and not the beginning of the trouble.
         sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] != "nccl-error"
+        waited = kind in ("segfault", "abort") and bool(ranks) and set(ranks) <= stood
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
             summary=f"{first['why']}.",
-            confidence="high" if ranks and sure else "medium",
+            confidence="low" if waited else "high" if ranks and sure else "medium",
             ranks=ranks,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in part.iter_rows(named=True)),
@@ -106,3 +109,10 @@ def _alike(own: pl.DataFrame, everyone: int) -> bool:
     if own.height < 2 or own.height < 0.8 * everyone:
         return False
     return own.select("kind", "signal", "type").n_unique() == 1
+
+
+def _stood(last_calls: pl.LazyFrame) -> set[int]:
+    """Ranks whose stacks stand still in a call that waits for others, if those of all sampled ranks (two at least) do."""
+    seen = last_calls.filter(pl.col("witness") == "stack").collect()
+    still = seen.filter(pl.col("place").is_in(["collective", "p2p"]) & ~pl.col("moved").fill_null(True))
+    return set(still["rank"].to_list()) if seen.height == still.height >= 2 else set()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from nccl_forensics.rules.rank_died import rank_died
+from nccl_forensics.views.last_calls import LAST_CALLS
 from tests.rules.frames import cited, endings, told
+from tests.views.frames import rows
 
 VICTIMS = [{"rank": r, "kind": "victim", "own": False, "signature": "gloo-closed"} for r in (0, 1, 3)]
 
 
 def test_the_killed_rank_is_named_and_its_victims_are_not() -> None:
-    [finding] = rank_died.check(endings({"rank": 2, "kind": "killed", "signal": "SIGKILL", "host": "node1", "pid": 77}, *VICTIMS))
+    [finding] = rank_died.check(endings({"rank": 2, "kind": "killed", "signal": "SIGKILL", "host": "node1", "pid": 77}, *VICTIMS), None)
     assert told(finding) == ("critical", "high", (2,))
     assert (finding.culprits[0].host, finding.culprits[0].pid) == ("node1", 77)
     assert cited(finding) == [(0, 12)]
@@ -20,7 +23,7 @@ def test_the_killed_rank_is_named_and_its_victims_are_not() -> None:
 
 def test_an_exception_is_quoted_with_its_place_and_cited_before_the_launchers_line() -> None:
     raised = {"type": "ValueError", "message": "bad batch\nmore", "signature": "user", "frame": "step (train.py:9)"}
-    [finding] = rank_died.check(endings({"rank": 2, "kind": "exception", "exc_source_id": 5, "exc_line_no": 80} | raised, *VICTIMS))
+    [finding] = rank_died.check(endings({"rank": 2, "kind": "exception", "exc_source_id": 5, "exc_line_no": 80} | raised, *VICTIMS), None)
     assert told(finding) == ("critical", "high", (2,))
     assert finding.title == "rank 2 raised an exception: ValueError: bad batch at step (train.py:9)"
     assert cited(finding) == [(5, 80), (0, 12)]
@@ -29,19 +32,31 @@ def test_an_exception_is_quoted_with_its_place_and_cited_before_the_launchers_li
 
 @pytest.mark.parametrize("kind", ["vanished", "exit", "abort"])
 def test_endings_that_say_little_are_medium(kind: str) -> None:
-    [finding] = rank_died.check(endings({"rank": 2, "kind": kind}, *VICTIMS))
+    [finding] = rank_died.check(endings({"rank": 2, "kind": kind}, *VICTIMS), None)
     assert told(finding) == ("critical", "medium", (2,))
 
 
 def test_deaths_of_different_kinds_are_findings_of_their_own_earliest_first() -> None:
     first = {"rank": 3, "kind": "segfault", "signal": "SIGSEGV", "time_raw_ns": 1}
     second = {"rank": 1, "kind": "killed", "signal": "SIGKILL", "time_raw_ns": 2}
-    assert [f.ranks for f in rank_died.check(endings(second, first))] == [(3,), (1,)]
+    assert [f.ranks for f in rank_died.check(endings(second, first), None)] == [(3,), (1,)]
 
 
 def test_consequences_and_terminations_alone_stay_quiet() -> None:
-    assert rank_died.check(endings(*VICTIMS, {"rank": 2, "kind": "terminated", "own": False, "signal": "SIGTERM"})) == []
+    assert rank_died.check(endings(*VICTIMS, {"rank": 2, "kind": "terminated", "own": False, "signal": "SIGTERM"}), None) == []
 
 
 def test_ranks_that_all_died_alike_are_left_to_the_crash_of_the_software() -> None:
-    assert rank_died.check(endings(*[{"rank": r, "kind": "segfault", "signal": "SIGSEGV"} for r in range(4)])) == []
+    assert rank_died.check(endings(*[{"rank": r, "kind": "segfault", "signal": "SIGSEGV"} for r in range(4)]), None) == []
+
+
+def test_a_crash_of_a_rank_that_stood_in_a_collective_with_all_the_others_is_the_end_of_a_hang() -> None:
+    def stood(*places: str) -> pl.LazyFrame:
+        seen = [{"rank": r, "place": p, "witness": "stack", "moved": False} for r, p in enumerate(places)]
+        return rows(LAST_CALLS, *seen)
+
+    crashed = endings({"rank": 2, "kind": "segfault", "signal": "SIGSEGV"}, *VICTIMS)
+    [finding] = rank_died.check(crashed, stood("collective", "collective", "collective"))
+    assert told(finding) == ("critical", "low", (2,))
+    [finding] = rank_died.check(crashed, stood("collective", "collective", "user-code"))
+    assert told(finding) == ("critical", "high", (2,))
