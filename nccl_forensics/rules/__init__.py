@@ -152,7 +152,7 @@ def run_rules(
                 continue
             frames = [resolver.get(n) for n in _parameters(r)]
             findings = r.check(*frames, **thresholds)
-        except Exception as error:
+        except (Exception, pl.exceptions.PanicException) as error:  # a panic of Polars is no Exception
             outcomes.append(Outcome(r, "crashed", (), (), thresholds, f"{type(error).__name__}: {error}"[:500]))
             continue
         found = tuple(Found(f"{prefix}{r.code}-{i + 1}", fingerprint(r, f), r, f) for i, f in enumerate(findings))

@@ -30,7 +30,7 @@ from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT,
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, timely, untimely_finding
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, short, timely, untimely_finding
 from nccl_forensics.words import ranks_words
 
 #: Codes whose pid is only the process that asked.
@@ -155,6 +155,9 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     confidence: Confidence = "medium" if program or facts.kind in ("driver", "engine") else "high"
     if program and len(buses) >= 3:
         confidence = "low"  # the same fault on many GPUs speaks for the program that they all run
+    if facts.kind in ("app", "consequence") and _of_others(own, host, who):
+        severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
+        note += " Its process is none of the job's and the line bears no date: it may be older than the job."
     many = len(buses) > 1 and facts.kind in ("bus", "firmware")
     message = next((m for m in own["message"].to_list() if m), None)
     yield Finding(
@@ -195,6 +198,17 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         alternatives=(("software-crash", ranks, "this code is usually raised by a fault of the program"),) if program else (),
         metrics={"xid": code, "lines": own.height},
     )
+
+
+def _of_others(rows: pl.DataFrame, host: object, who: People) -> bool:
+    """Whether undated lines name processes of which none is a rank, on a host whose ranks are known with their pids.
+
+    A pid alone proves nothing: in a container a rank knows itself by another number than the kernel does.
+    """
+    if host is None or rows["pid"].null_count() or not rows["time_kind"].eq_missing("monotonic").all():
+        return False
+    known = {pid for (place, pid) in who.pids if place == short(host)}
+    return bool(known) and not known & set(rows["pid"].to_list())
 
 
 def _weigh(facts: Xid, codes: set[int], rows: pl.DataFrame) -> tuple[Severity, str, str]:

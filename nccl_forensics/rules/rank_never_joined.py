@@ -50,7 +50,8 @@ def rank_never_joined(comms: pl.LazyFrame, bootstrapped: pl.LazyFrame) -> Iterat
             + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected."),
             confidence="high" if len(missing) == 1 else "medium",
             ranks=missing,
-            culprits=tuple(Culprit(rank=r) for r in missing),
+            # Logs of a few ranks only were collected: which of the others came is not to be seen.
+            culprits=tuple(Culprit(rank=r) for r in missing) if len(missing) <= len(present) else (),
             subject=("never-joined", str(size)),
             evidence=(
                 *cite(part, f"started with nranks {size} and never completed", at_most=8),

@@ -71,6 +71,15 @@ def test_a_fault_that_is_mostly_the_programs_is_said_so():
     assert finding.alternatives[0][0] == "software-crash"
 
 
+def test_an_undated_fault_of_a_process_that_is_none_of_the_jobs_is_context():
+    job = processes((3, "node7", 99, "17000"))
+    [finding] = check(xids=table("xids", xid(13, pid=5091, time_kind="monotonic")), processes=job)
+    assert (finding.severity, finding.confidence, finding.culprits) == ("warning", "low", ())
+    for other in (xid(13, pid=99, time_kind="monotonic"), xid(13, pid=5091, time_kind="epoch"), xid(79, pid=5091, time_kind="monotonic")):
+        [finding] = check(xids=table("xids", other), processes=job)
+        assert finding.severity == "critical"
+
+
 def test_nvlink_codes_are_left_to_their_own_rule():
     assert check(xids=table("xids", xid(74))) == []
 

@@ -25,9 +25,14 @@ def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
 
 
 def test_where_several_logs_are_missing_some_were_perhaps_not_collected() -> None:
-    [finding] = rank_never_joined.check(comms(comm(0, 4)), past())
-    assert told(finding) == ("critical", "medium", (1, 2, 3))
+    [finding] = rank_never_joined.check(comms(comm(0, 4), comm(1, 4)), past())
+    assert told(finding) == ("critical", "medium", (2, 3))
     assert "may not have been collected" in finding.summary
+
+
+def test_of_most_ranks_missing_none_is_blamed() -> None:
+    [finding] = rank_never_joined.check(comms(comm(0, 4)), past())
+    assert (finding.ranks, finding.culprits) == ((1, 2, 3), ())
 
 
 def test_a_rank_without_a_log_did_join_where_another_got_past_the_bootstrap() -> None:
