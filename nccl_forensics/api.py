@@ -18,6 +18,7 @@ from nccl_forensics.changes import Differences, differences
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extras import Extras
+from nccl_forensics.frames import steady_engine
 from nccl_forensics.gate import Demands, Gate, judge_run
 from nccl_forensics.pictures import gather
 from nccl_forensics.query import newest_day, saved_store, select, table
@@ -110,6 +111,7 @@ class Incident:
         return written
 
 
+@steady_engine()
 def analyze(
     inputs: Sequence[str | Path],
     *,
@@ -148,6 +150,7 @@ def analyze(
     return incident
 
 
+@steady_engine()
 def sql(
     inputs: Sequence[str | Path],
     query: str,
@@ -164,6 +167,7 @@ def sql(
         return select(_read(bundle, engine, progress), query)
 
 
+@steady_engine()
 def check(
     inputs: Sequence[str | Path],
     demands: Demands | None = None,
@@ -196,6 +200,7 @@ class Comparison:
     differences: Differences
 
 
+@steady_engine()
 def compare(
     before: str | Path,
     after: str | Path,

@@ -45,7 +45,7 @@ FLOORS: list[set[str]] = [
     {"simulate"},
     {"facts", "lab", "collect"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
-    {"errors", "units", "resources", "masking", "plain", "pci", "hostlist"},
+    {"errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist"},
 ]
 HOMES = {
     "lark": {"grammar"},

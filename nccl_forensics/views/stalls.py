@@ -104,6 +104,8 @@ def stalls(
         seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
+        if found and not timed_out and not dead and progress is not None:
+            found = {rank: row for rank, row in found.items() if not _came(rank, row, progress)}
     if not timed_out and _advancing(found, stacks):
         found = {}
     tail = _tails(operations, found) if operations is not None else {}
@@ -166,6 +168,19 @@ def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, 
     waiters = waiters or set(stacks) - set(found)
     sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack"]
     return len(sampled) > 1 and sum(bool(m) for m in sampled) * 2 > len(sampled)
+
+
+def _came(rank: int, row: dict[str, object], progress: pl.LazyFrame) -> bool:
+    """Whether recorders of this rank and of all who were seen waiting for it are level and have nothing unfinished: it came after all."""
+    waiters = row["waiters"]
+    assert isinstance(waiters, list)
+    seen = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_in([rank, *waiters])).collect()
+    if not {rank, *waiters} <= set(seen["rank"].to_list()):
+        return False
+    return (
+        seen["first_pending"].null_count() == seen.height
+        and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
+    )
 
 
 def _beyond_the_barrier(barriers: dict[int, dict[str, object]], blockers: pl.LazyFrame) -> dict[int, dict[str, object]]:
@@ -316,7 +331,7 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {
             "cause": "host-stall",
             # An idle thread in the user's own function may wait in a call that leaves no Python frame (Work.wait, a copy from the GPU).
-            "confidence": "high" if place != "user-code" and (sure or row["seen_by"] != "stacks") else "medium",
+            "confidence": "high" if place not in ("user-code", "import") and (sure or row["seen_by"] != "stacks") else "medium",
             "why": f"its stack is outside any collective: {place} ({stack['reason']})",
         }
     if row.get("kind") == "gpu":
