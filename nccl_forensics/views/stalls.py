@@ -82,8 +82,9 @@ def stalls(
                 # Nothing of its progress is known, but it stands elsewhere than those who wait for it.
                 kind = "other-call" if stack["place"] == "collective" else "unseen"
                 found[row["rank"]] = dict(row) | {"kind": kind, "seen_by": "stacks"}
-    jumped = jumped_groups(progress, operations) if progress is not None and found else {}
-    if not jumped and found and operations is not None:
+    stuck_gpu = any(row["kind"] == "gpu" for row in found.values())
+    jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
+    if not jumped and found and operations is not None and not stuck_gpu:
         jumped = broken_steps(operations)
     if jumped:
         found = {rank: row for rank, row in found.items() if rank in jumped}

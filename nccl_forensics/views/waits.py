@@ -272,6 +272,10 @@ BLOCKERS = {
 }
 
 
+#: Operations that end on no rank before all have begun them.
+_JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter|all_to_all|barrier)"
+
+
 @view(rows="ranks")
 def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
@@ -303,7 +307,11 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     if not sinks and not walked:
         sinks, cycles = _circle(out, into, gpu)
     chosen: list[tuple[int, str]] = [(r, "gpu" if r in gpu else "behind") for r in sinks]
-    covered = set(sinks)
+    # What all members must have joined and several have finished keeps nobody waiting: whose GPU has not finished it is stuck by itself.
+    joined = strong.filter((pl.col("kind") == "gpu") & pl.col("op").str.contains(_JOINED))
+    several = joined.group_by("awaited", "group_key").agg(pl.col("waiter").n_unique().alias("n")).filter(pl.col("n") > 1)
+    chosen += [(r, "gpu") for r in sorted(set(several["awaited"].to_list()) - set(sinks))] if set(sinks) <= gpu else []
+    covered = {r for r, _ in chosen}
     for cycle in cycles:
         chosen += [(r, "cycle") for r in cycle if r not in covered]
     if walked or not chosen:

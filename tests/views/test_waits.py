@@ -106,3 +106,13 @@ def test_two_ranks_that_both_send_first_wait_for_each_other() -> None:
     assert cycles(pair("send", "send")) == [(0, "cycle"), (1, "cycle")]
     assert cycles(pair("recv", "recv")) == [(0, "cycle"), (1, "cycle")]
     assert cycles(pair("send", "recv")) == []
+
+
+def test_a_gpu_that_several_overtook_in_what_all_must_join_is_stuck_although_it_waits_elsewhere() -> None:
+    # In a, ranks 1-3 finished what 0 did not; in b, ranks 0, 2 and 3 finished what 1 did not: two GPUs stand still.
+    last = {
+        "pg:a": {0: (9, 5), 1: (9, 8), 2: (9, 8), 3: (9, 8)},
+        "pg:b": {0: (7, 6), 1: (7, 3), 2: (7, 6), 3: (7, 6)},
+    }
+    found = ends(last, {"pg:a": [0, 1, 2, 3], "pg:b": [0, 1, 2, 3]})
+    assert [(rank, kind) for rank, kind, _ in found] == [(0, "gpu"), (1, "gpu")]
