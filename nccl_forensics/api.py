@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 from nccl_forensics.archives import Limits
-from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly
+from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, most_seen
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.changes import Differences, differences
 from nccl_forensics.engine import Engine, default_engine, read_bundle
@@ -311,7 +311,7 @@ def _run(
     frame = resolver.get("failures")
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(outcomes, signs, bool(store.present - _SILENT), all_seen(resolver) or ended_orderly(resolver))
+    verdict = judge(outcomes, signs, bool(store.present - _SILENT), all_seen(resolver) or ended_orderly(resolver), most_seen(resolver))
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

@@ -68,9 +68,10 @@ def explains(a: Found, b: Found) -> bool:
     return True
 
 
-def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, complete: bool = True) -> Verdict:
+def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, complete: bool = True, enough: bool = True) -> Verdict:
     """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all;
-    ``complete``: every rank of the job has evidence, or an orderly end was seen: else nobody can tell that nothing is wrong."""
+    ``complete``: every rank of the job has evidence, or an orderly end was seen;
+    ``enough``: what there is of an incomplete job still tells that nothing was wrong with it."""
     every = [f for o in outcomes for f in o.found]
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
@@ -99,9 +100,9 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, co
     roots = _roots(losses, explained_by)
     if roots:
         return Verdict("explained", roots[0], roots[0].finding.confidence, tuple(roots[1:]), explained_by, signs)
-    if not has_job or not complete:
+    if not has_job or not (complete or enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
-    return Verdict("nothing-wrong", None, "medium", (), explained_by, signs)
+    return Verdict("nothing-wrong", None, "medium" if complete else "low", (), explained_by, signs)
 
 
 #: Causes of a loss that can also end a job.

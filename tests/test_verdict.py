@@ -32,6 +32,9 @@ def outcome(
 
 def test_no_finding_and_no_sign_of_failure_is_nothing_wrong() -> None:
     assert judge([], [], has_job=True).status == "nothing-wrong"
+    part = judge([], [], has_job=True, complete=False)
+    assert (part.status, part.confidence) == ("nothing-wrong", "low")
+    assert judge([], [], has_job=True, complete=False, enough=False).status == "insufficient-evidence"
 
 
 def test_a_failure_without_a_finding_is_unexplained_and_never_nothing_wrong() -> None:

@@ -40,7 +40,8 @@ def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.
         return
     world = members.filter(pl.col("nranks") == pl.col("nranks").max())
     size = int(str(world["nranks"].max()))
-    if world["rank"].n_unique() < size or size < 3:
+    present = world["rank"].n_unique()
+    if present < size - 1 or present < 3:
         return
     refused = (
         nccl_errors.filter(
@@ -65,15 +66,15 @@ def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.
         .sort("progress", "rank")
         .collect()
     )
-    if tails.height < size or tails["progress"][0] >= tails["progress"][1]:
+    if tails.height < present or tails["progress"][0] >= tails["progress"][1]:
         return
     row = tails.row(0, named=True)
     if row["noise"]:
         return
     yield Finding(
         title=f"rank {row['rank']} on {row['host']} ended during NCCL's init; its peers' connections are refused",
-        summary=f"All {size} ranks started the communicator and none completed it. The log of rank {row['rank']} ends first, at: {row['message']!r}.",
-        confidence="medium",
+        summary=f"{present} of {size} ranks started the communicator and none completed it. The log of rank {row['rank']} ends first, at: {row['message']!r}.",
+        confidence="medium" if present == size else "low",
         ranks=(row["rank"],),
         hosts=(str(row["host"]),),
         culprits=(Culprit(rank=row["rank"], host=row["host"], pid=row["pid"]),),
