@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
 
@@ -172,6 +172,41 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
             "reason": str(row["reason"]),
         },
     )
+
+
+def stalled_or_late(
+    stalled: Iterable[Finding],
+    late_ranks: pl.LazyFrame | None,
+    reasons: tuple[str, ...],
+    what: str,
+    *,
+    reason_share: float,
+    lost_share: float,
+    window_share: float,
+    p_value: float,
+    at_least: int,
+    remedy: str,
+    prevention: str,
+) -> Iterator[Finding]:
+    """Findings about ranks of a job that stands still; then one for each other rank that traces show late for one of these reasons.
+
+    ``what``: what such a rank does while the others wait.
+    """
+    known: set[int] = set()
+    for found in stalled:
+        known.update(found.ranks)
+        yield found
+    if late_ranks is None:
+        return
+    for row in late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least):
+        if row["reason"] in reasons and row["rank"] not in known and float(str(row["reason_share"])) >= reason_share:
+            lost = float(str(row["lost_ms"])) / 1000
+            yield late_finding(
+                row,
+                f"rank {row['rank']} keeps the others waiting while {what}: {lost:.1f} s lost in the traced steps",
+                remedy=remedy,
+                prevention=prevention,
+            )
 
 
 def where_reported(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> pl.DataFrame:

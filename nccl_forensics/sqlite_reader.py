@@ -66,7 +66,7 @@ class Database:
         sorting = f" ORDER BY {_quoted(order)}" if order in known else ""
         try:
             # Names are quoted and come from our own constants or from the file's list of columns.
-            cursor = self._connection.execute(f"SELECT rowid, {listed} FROM {_quoted(table)}{sorting}")  # noqa: S608
+            cursor = self._connection.execute(f"SELECT rowid, {listed} FROM {_quoted(table)}{sorting}")  # noqa: S608 (see above)
             while batch := cursor.fetchmany(_BATCH):
                 yield batch
         except sqlite3.Error as problem:

@@ -23,7 +23,7 @@ import polars as pl
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import late_finding, late_rows, stall_findings
+from nccl_forensics.rules_shared import stall_findings, stalled_or_late
 
 
 @rule(
@@ -45,20 +45,19 @@ def host_stall(
     at_least: Annotated[int, "traced collectives of the group that must be comparable"] = 8,
 ) -> Iterator[Finding]:
     """One finding for all ranks that stall alike; of a job that only runs slowly, one for each rank that traces show so."""
-    stalled: set[int] = set()
-    for found in _stalled(stalls) if stalls is not None else ():
-        stalled.update(found.ranks)
-        yield found
-    if late_ranks is None:
-        return
-    for row in late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least):
-        if row["reason"] in ("gc", "host") and row["rank"] not in stalled and float(str(row["reason_share"])) >= reason_share:
-            yield late_finding(
-                row,
-                f"rank {row['rank']} keeps the others waiting while its device has nothing to run: {float(str(row['lost_ms'])) / 1000:.1f} s lost in the traced steps",
-                remedy="Find out what this rank does on its host between collectives that the others do not: garbage collection, logging, checks, a busy CPU.",
-                prevention="Collect garbage at the same step on all ranks; keep rank-dependent host work out of the step.",
-            )
+    yield from stalled_or_late(
+        _stalled(stalls) if stalls is not None else (),
+        late_ranks,
+        ("gc", "host"),
+        "its device has nothing to run",
+        reason_share=reason_share,
+        lost_share=lost_share,
+        window_share=window_share,
+        p_value=p_value,
+        at_least=at_least,
+        remedy="Find out what this rank does on its host between collectives that the others do not: garbage collection, logging, checks, a busy CPU.",
+        prevention="Collect garbage at the same step on all ranks; keep rank-dependent host work out of the step.",
+    )
 
 
 def _stalled(stalls: pl.LazyFrame) -> Iterator[Finding]:

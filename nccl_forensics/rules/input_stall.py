@@ -24,7 +24,7 @@ import polars as pl
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import late_finding, late_rows, stall_findings
+from nccl_forensics.rules_shared import stall_findings, stalled_or_late
 
 
 @rule(
@@ -46,20 +46,19 @@ def input_stall(
     at_least: Annotated[int, "traced collectives of the group that must be comparable"] = 8,
 ) -> Iterator[Finding]:
     """One finding for all ranks that stall alike; of a job that only runs slowly, one for each rank that traces show so."""
-    stalled: set[int] = set()
-    for found in _stalled(stalls) if stalls is not None else ():
-        stalled.update(found.ranks)
-        yield found
-    if late_ranks is None:
-        return
-    for row in late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least):
-        if row["reason"] in ("loader", "lead") and row["rank"] not in stalled and float(str(row["reason_share"])) >= reason_share:
-            yield late_finding(
-                row,
-                f"rank {row['rank']} keeps the others waiting while it takes its next batch: {float(str(row['lost_ms'])) / 1000:.1f} s lost in the traced steps",
-                remedy="Look at this rank's storage, the worker processes of its loader and their number; compare with its neighbours.",
-                prevention="Give the loader workers and prefetching enough to stay ahead of the step; log the time of each batch per rank.",
-            )
+    yield from stalled_or_late(
+        _stalled(stalls) if stalls is not None else (),
+        late_ranks,
+        ("loader", "lead"),
+        "it takes its next batch",
+        reason_share=reason_share,
+        lost_share=lost_share,
+        window_share=window_share,
+        p_value=p_value,
+        at_least=at_least,
+        remedy="Look at this rank's storage, the worker processes of its loader and their number; compare with its neighbours.",
+        prevention="Give the loader workers and prefetching enough to stay ahead of the step; log the time of each batch per rank.",
+    )
 
 
 def _stalled(stalls: pl.LazyFrame) -> Iterator[Finding]:

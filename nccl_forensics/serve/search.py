@@ -95,9 +95,9 @@ def find(database: Database, wanted: Filter) -> Found:
         values += value
     where = " AND ".join(conditions)
     # Conditions are constants of this module; what the client sent travels as values.
-    [total] = database.read(f"SELECT count(*) AS n FROM incidents WHERE {where}", values)  # noqa: S608
+    [total] = database.read(f"SELECT count(*) AS n FROM incidents WHERE {where}", values)  # noqa: S608 (constants, see above)
     rows = database.read(
-        f"SELECT * FROM incidents WHERE {where} ORDER BY number DESC LIMIT ? OFFSET ?",  # noqa: S608
+        f"SELECT * FROM incidents WHERE {where} ORDER BY number DESC LIMIT ? OFFSET ?",  # noqa: S608 (as above)
         (*values, wanted.limit, wanted.offset),
     )
     return Found(tuple(incident_of(row) for row in rows), total["n"])
@@ -111,11 +111,11 @@ def _conditions(wanted: Filter) -> Iterator[tuple[str, tuple[object, ...]]]:
     blamed = " AND culprit" if wanted.culprit else ""
     if wanted.host:
         yield (
-            f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'host' AND instr(lower(value), lower(?)){blamed})",  # noqa: S608
+            f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'host' AND instr(lower(value), lower(?)){blamed})",  # noqa: S608 (a constant)
             (wanted.host,),
         )
     if wanted.rank:
-        yield f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'rank' AND value = ?{blamed})", (wanted.rank,)  # noqa: S608
+        yield f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'rank' AND value = ?{blamed})", (wanted.rank,)  # noqa: S608 (a constant)
     if wanted.job:
         yield "instr(lower(coalesce(job, '')), lower(?))", (wanted.job,)
     if (since := day_ms(wanted.since)) is not None:
@@ -165,7 +165,7 @@ def recurring(database: Database, window: int = WINDOW) -> tuple[Recurring, ...]
     marks = ", ".join("?" for _ in titles)
     held: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in database.read(
-        f"SELECT incident, kind, value FROM subjects WHERE culprit AND kind IN ('host', 'gpu', 'cause') AND incident IN ({marks})",  # noqa: S608
+        f"SELECT incident, kind, value FROM subjects WHERE culprit AND kind IN ('host', 'gpu', 'cause') AND incident IN ({marks})",  # noqa: S608 (question marks only)
         tuple(titles),
     ):
         held[row["kind"], row["value"]].add(row["incident"])

@@ -27,4 +27,4 @@ def share(seed: int, *parts: int | str) -> float:
 
 def pick(seed: int, *parts: int | str) -> random.Random:
     """A generator of its own for these parts."""
-    return random.Random(mix(seed, *parts))  # noqa: S311
+    return random.Random(mix(seed, *parts))  # noqa: S311 (to be repeated by seed, not to be secret)

@@ -145,7 +145,7 @@ def _run(plan: Plan, main: Callable[[Job, Callable[[], None]], None]) -> None:
     torch.manual_seed(1234 + job.rank)
     stacks = Path(plan.places["faulthandler"])
     stacks.mkdir(parents=True, exist_ok=True)
-    faulthandler.register(signal.SIGUSR1, file=open(stacks / f"rank{job.rank}.txt", "w"), all_threads=True)  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1, file=open(stacks / f"rank{job.rank}.txt", "w"), all_threads=True)  # noqa: SIM115 (open as long as the process lives)
     if plan.device == "cuda":
         # NCCL's watchdog writes its dump here by itself.
         Path(plan.places["fr_pickle"]).mkdir(parents=True, exist_ok=True)

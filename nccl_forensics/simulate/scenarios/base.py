@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nccl_forensics.simulate.case import Case, Truth
-from nccl_forensics.simulate.layout import Layout
-from nccl_forensics.simulate.program import Item, operations
+from nccl_forensics.simulate.layout import Group, Layout
+from nccl_forensics.simulate.program import Item, operations, step_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,10 @@ def target(case: Case, rank: int, step: int, *, least: int = 3, waiting: bool = 
 
 def plan(case: Case, rank: int, step: int) -> list[Item]:
     """The ordinary program of a rank in a step."""
-    from nccl_forensics.simulate.program import step_items
-
     return step_items(case.layout, case.training, case.layout.digits(rank)["pp"], step)
 
 
-def group_of(case: Case, rank: int, role: str):  # type: ignore[no-untyped-def]
+def group_of(case: Case, rank: int, role: str) -> Group:
     """The group of a role; every item's role has one."""
     found = case.layout.group(role, rank)
     assert found is not None
