@@ -17,6 +17,7 @@ from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.changes import Differences, differences
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
+from nccl_forensics.extensions import extensions
 from nccl_forensics.extras import Extras
 from nccl_forensics.frames import steady_engine
 from nccl_forensics.gate import Demands, Gate, judge_run
@@ -293,6 +294,7 @@ def _analyze(
     name = title or ", ".join(Path(i).name or i for i in bundle.inputs)
     report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
     report["traits"] = traits(chosen, store)
+    report["plugins"] = extensions()
     return Incident(report, gather(report, chosen, store, bundle.quote), store)
 
 

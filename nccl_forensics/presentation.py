@@ -272,6 +272,7 @@ class Presentation:
     ranks_missing: str
     ranks_missing_words: str
     versions: tuple[tuple[str, str], ...]
+    broken_plugins: tuple[str, ...]
 
 
 def present(report: Json, extras: Extras) -> Presentation:
@@ -345,6 +346,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         ranks_missing=rank_list(ranks(case, "ranks_missing")),
         ranks_missing_words=rank_list(ranks(case, "ranks_missing"), 4),
         versions=_versions(case, generator),
+        broken_plugins=tuple(_plugin(p) for p in rows(report, "plugins") if p.get("error") is not None)[:ROWS],
     )
 
 
@@ -679,6 +681,11 @@ def _source(source: Json) -> SourceText:
         stale=source.get("stale") is True,
         error=text(source, "error", 300),
     )
+
+
+def _plugin(plugin: Json) -> str:
+    """An extension that could not be loaded, with its reason."""
+    return f"{text(plugin, 'origin', 80)}, {text(plugin, 'kind', 20)} {text(plugin, 'name', 80)}: {text(plugin, 'error', 300)}"
 
 
 def _gap(gap: Json) -> GapText:

@@ -17,7 +17,7 @@ from polars.exceptions import PanicException, PolarsError
 from nccl_forensics.errors import UnusableEvidence, UsageError
 from nccl_forensics.frames import steady_engine
 from nccl_forensics.store import ALWAYS, SOURCES, Store, schema_of
-from nccl_forensics.tables import TABLES
+from nccl_forensics.tables import TABLES, third_party
 from nccl_forensics.views import Resolver, all_views
 
 _UNKNOWN_TABLE = re.compile(r"relation '([^']*)' was not found")
@@ -113,6 +113,7 @@ def saved_store(folder: Path) -> Store | None:
     place = next((p for p in (folder, folder / "tables") if (p / "sources.parquet").is_file()), None)
     if place is None:
         return None
+    third_party()  # they may have tables of their own
     names = sorted(f.stem for f in place.glob("*.parquet") if f.stem in TABLES)
     try:
         sources = _conformed(pl.scan_parquet(place / "sources.parquet"), SOURCES).collect()

@@ -310,7 +310,11 @@ def _safely(text_format: TextFormat, text: Text) -> Reading:
     try:
         reading = text_format.read(text)
         frames = _conformed(reading)
-        return Reading(frames, reading.lines, reading.gaps, reading.unmodelled)
+        # An extension's reader is not type-checked here: what it does wrong is to come up inside this try.
+        numbers = (reading.lines.cast(pl.UInt32), reading.unmodelled.cast(pl.UInt32))
+        if not all(isinstance(gap, Gap) for gap in reading.gaps):
+            raise TypeError("gaps of another type than Gap")
+        return Reading(frames, numbers[0], reading.gaps, numbers[1])
     except (Exception, PanicException) as problem:
         return Reading(gaps=(_unreadable(problem, int(text.hits["line_no"][0])),))
 

@@ -13,7 +13,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"commands", "serve"},
     {"api", "__init__"},
-    {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits"},
+    {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "extensions"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
     {"verdict"},
@@ -45,7 +45,7 @@ FLOORS: list[set[str]] = [
     {"simulate"},
     {"facts", "lab", "collect"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
-    {"errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist"},
+    {"plugins", "errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist"},
 ]
 HOMES = {
     "lark": {"grammar"},

@@ -18,9 +18,10 @@ COMMANDS: dict[str, str] = {
     "rules": "What is checked.",
     "rule": "One rule's page, with its inputs and thresholds.",
     "tables": "What tables there are and their columns.",
+    "plugins": "What extensions are installed, and why one is not used.",
 }
 #: Commands whose module has another name.
-MODULES: dict[str, str] = {"formats": "catalog", "rules": "catalog", "rule": "catalog", "tables": "catalog"}
+MODULES: dict[str, str] = {"formats": "catalog", "rules": "catalog", "rule": "catalog", "tables": "catalog", "plugins": "catalog"}
 
 #: Command -> lines that show how it is used, printed below its options.
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -55,4 +56,5 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rules": ("nccl-forensics rules",),
     "rule": ("nccl-forensics rule collective-skipped", "nccl-forensics rule CO01"),
     "tables": ("nccl-forensics tables",),
+    "plugins": ("nccl-forensics plugins",),
 }

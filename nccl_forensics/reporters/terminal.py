@@ -180,6 +180,8 @@ def _tail(page: _Page, shown: Presentation) -> list[tuple[str, str, str]]:
     checks = f"{len(shown.rules_found)} found something, {len(shown.rules_clean)} clean, {len(shown.rules_skipped)} not made for want of evidence"
     if shown.rules_crashed:
         checks += f", {len(shown.rules_crashed)} crashed"
+    if shown.broken_plugins:
+        checks += f"; {len(shown.broken_plugins)} extensions could not be loaded (nccl-forensics plugins)"
     out = [("Findings", found, ""), ("Checks", checks, "")]
     read = f"{shown.sources_total} {'source' if shown.sources_total == 1 else 'sources'}"
     # Launchers make the files of every rank, written to or not: an empty one is told, and is no trouble in reading.

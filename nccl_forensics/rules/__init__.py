@@ -17,9 +17,11 @@ from typing import Literal
 
 import polars as pl
 
-from nccl_forensics.model import SEVERITIES, Finding, Severity
+from nccl_forensics import tables
+from nccl_forensics.model import CAUSES, CONFIDENCES, SEVERITIES, Action, Culprit, Evidence, Finding, Severity
+from nccl_forensics.plugins import Plugin, Unacceptable, gathered, load
 from nccl_forensics.registry import Inputs, inputs_of
-from nccl_forensics.views import Resolver
+from nccl_forensics.views import Resolver, all_views
 from nccl_forensics.words import UNIDENTIFIED
 
 HEADINGS = ("## What it finds", "## Why it matters", "## What would refute it", "## What to do next")
@@ -85,13 +87,75 @@ def rule(
 
 
 @cache
-def all_rules() -> tuple[Rule, ...]:
-    """Every rule, by code."""
+def own_rules() -> tuple[Rule, ...]:
+    """Every rule of the program, by code."""
     found: list[Rule] = []
     for info in sorted(pkgutil.iter_modules(__path__), key=lambda m: m.name):
         module = importlib.import_module(f"{__name__}.{info.name}")
         found.extend(v for v in vars(module).values() if isinstance(v, Rule))
     return tuple(sorted(found, key=lambda r: r.code))
+
+
+@cache
+def third_party() -> tuple[Plugin[Rule], ...]:
+    """Rules of extensions."""
+    tables.third_party()  # they may read tables of their own
+    taken = {word for r in own_rules() for word in (r.name, r.code)}
+
+    def accept(held: object) -> list[Rule]:
+        rules = gathered(held, Rule)
+        for r in rules:
+            _examine(r, taken)
+            taken.update((r.name, r.code))
+        return rules
+
+    return load("rules", accept)
+
+
+def _examine(r: Rule, taken: set[str]) -> None:
+    """Raises ``Unacceptable`` for a rule that could not work beside the others."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", r.name) or not re.fullmatch(r"[A-Z]{2,8}[0-9]{2,4}", r.code):
+        raise Unacceptable(f"rule {r.name!r} ({r.code!r}): a name is made of a-z, 0-9 and -, a code of capitals and digits (ACME01)")
+    if twice := sorted({r.name, r.code} & taken):
+        raise Unacceptable(f"rule {' and '.join(twice)} is there already")
+    if r.cause not in CAUSES:
+        raise Unacceptable(f"rule {r.name!r}: cause {r.cause!r} is none of the report's")
+    if r.severity not in SEVERITIES:
+        raise Unacceptable(f"rule {r.name!r}: severity {r.severity!r} is none of {', '.join(SEVERITIES)}")
+    if unknown := sorted(set(r.inputs.names) - tables.TABLES.keys() - all_views().keys() - {"sources"}):
+        raise Unacceptable(f"rule {r.name!r} reads {', '.join(unknown)}, which no table or view is called")
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, also those of extensions, by code."""
+    return tuple(sorted((*own_rules(), *(r for plugin in third_party() for r in plugin.values)), key=lambda r: r.code))
+
+
+@cache
+def _foreign() -> frozenset[str]:
+    """Names of the rules of extensions."""
+    return frozenset(r.name for plugin in third_party() for r in plugin.values)
+
+
+def _refuse_unsound(finding: Finding) -> None:
+    """Raises ``TypeError`` or ``ValueError`` for a finding that no report could hold: an extension's rule is not type-checked here."""
+    if finding.cause not in CAUSES or finding.severity not in SEVERITIES or finding.confidence not in CONFIDENCES:
+        raise ValueError(f"a finding of cause {finding.cause!r}, severity {finding.severity!r}, confidence {finding.confidence!r}")
+    wanted: tuple[tuple[object, type], ...] = (
+        *((text, str) for text in (finding.title, finding.summary, finding.remedy, finding.prevention)),
+        *((rank, int) for rank in finding.ranks),
+        *((text, str) for text in (*finding.hosts, *finding.subject, *finding.would_refute, *finding.metrics)),
+        *((item, Evidence) for item in finding.evidence),
+        *((item, Action) for item in finding.actions),
+        *((item, Culprit) for item in finding.culprits),
+        *((item.source_id, int) for item in finding.evidence if item.source_id is not None),
+    )
+    for value, kind in wanted:
+        if not isinstance(value, kind):
+            raise TypeError(f"a finding holds a {type(value).__name__} where a {kind.__name__} is wanted")
+    if not all(value is None or isinstance(value, str | int | float) for value in finding.metrics.values()):
+        raise TypeError("a finding's metrics are numbers and texts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +216,9 @@ def run_rules(
                 continue
             frames = [resolver.get(n) for n in _parameters(r)]
             findings = r.check(*frames, **thresholds)
+            if r.name in _foreign():
+                for finding in findings:
+                    _refuse_unsound(finding)
         except (Exception, pl.exceptions.PanicException) as error:  # a panic of Polars is no Exception
             outcomes.append(Outcome(r, "crashed", (), (), thresholds, f"{type(error).__name__}: {error}"[:500]))
             continue

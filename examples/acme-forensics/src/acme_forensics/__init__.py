@@ -1,0 +1,1 @@
+"""Acme's own checks in nccl-forensics."""
