@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics import __version__
+from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.facts.collecting import STEPS
 from nccl_forensics.masking import mask
@@ -68,8 +69,14 @@ def assemble(
         "sources_total": total,
         "gaps": gaps[:ROWS],
         "gaps_total": len(gaps),
-        "checklist": _checklist(chosen),
+        "checklist": checklist(chosen.outcomes, lambda name: _holds_rows(chosen.resolver, name)),
     }
+
+
+def _holds_rows(resolver: Resolver, name: str) -> bool:
+    """Whether a table or view holds anything: a format that fills several tables makes all of them present, also those it found nothing for."""
+    frame = resolver.get(name)
+    return frame is not None and frame.head(1).collect().height > 0
 
 
 class _Writer:
@@ -222,6 +229,7 @@ def _action(a: Action) -> dict[str, object]:
 def _rule(o: Outcome) -> dict[str, object]:
     return {
         "rule": o.rule.name,
+        "title": o.rule.title,
         "code": o.rule.code,
         "status": o.status,
         "missing": list(o.missing),
@@ -474,16 +482,4 @@ def _not_collected(chosen: RunResult, store: Store) -> list[tuple[str, str, list
         what, command = STEPS.get(row["step"], (row["step"], None))
         why = f"collect could not get it: {row['reason'] or row['status']} ({paths[row['source_id']]}:{row['line_no']})"
         out.append((what, why, list(row["ranks"]), list(row["hosts"]), command))
-    return out
-
-
-def _checklist(chosen: RunResult) -> list[dict[str, object]]:
-    """The field's questions with ok, bad or unknown: a rule that was skipped leaves its question unknown."""
-    out: list[dict[str, object]] = []
-    for o in chosen.outcomes:
-        answer = "unknown" if o.status in ("skipped", "crashed") else "ok"
-        bad = [f for f in o.found if f.finding.severity in ("critical", "error", "warning")]
-        if bad:
-            answer = "bad"
-        out.append({"item": o.rule.title, "answer": answer, "finding": bad[0].id if bad else None, "where": f"rule {o.rule.name}"})
     return out

@@ -222,6 +222,8 @@ class CheckText:
     finding: str
     anchor: str
     where: str
+    section: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +332,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         rules_crashed=tuple(r for r in rules if r.status == "crashed"),
         checks=_checks(rules),
         skipped_by_missing=_by_missing(skipped),
-        clean_by_cause=_by_cause(rules, rows(report, "checklist")),
+        clean_by_cause=_by_cause(rules, rows(report, "rules")),
         thresholds=tuple((r.rule, name, value) for r in rules for name, value in r.thresholds),
         sources=tuple(texts[:ROWS]),
         more_sources=max(0, total_sources - ROWS),
@@ -648,7 +650,7 @@ def _by_missing(skipped: Sequence[RuleText]) -> tuple[tuple[str, str], ...]:
     return tuple((missing, ", ".join(names)) for missing, names in groups.items())
 
 
-def _by_cause(rules: Sequence[RuleText], checklist: Sequence[Json]) -> tuple[tuple[str, str, str], ...]:
+def _by_cause(rules: Sequence[RuleText], titled: Sequence[Json]) -> tuple[tuple[str, str, str], ...]:
     """Causes of which every check that was made was clean: the cause, what it means, the checks. A rule without a cause of its name
     (``ib-error``) stands under its own."""
     found = {r.rule for r in rules if r.status == "found"}
@@ -657,10 +659,8 @@ def _by_cause(rules: Sequence[RuleText], checklist: Sequence[Json]) -> tuple[tup
         cause = max((c for c in CAUSES if rule.rule == c or rule.rule.startswith(f"{c}-")), key=len, default=rule.rule)
         if rule.status == "clean" and cause not in found:
             groups.setdefault(cause, []).append(rule.rule)
-    titles = {text(c, "where", 100): text(c, "item", 300) for c in checklist}
-    return tuple(
-        (cause, CAUSES.get(cause, titles.get(f"rule {cause}", "")).rstrip("."), ", ".join(names)) for cause, names in groups.items()
-    )
+    titles = {text(r, "rule", 80): text(r, "title", 300) for r in titled}
+    return tuple((cause, CAUSES.get(cause, titles.get(cause, "")).rstrip("."), ", ".join(names)) for cause, names in groups.items())
 
 
 def _source(source: Json) -> SourceText:
@@ -698,19 +698,9 @@ _ANSWERS = ("bad", "ok", "unknown")
 
 
 def _checklist(items: Sequence[Json], findings: Mapping[str, FindingText]) -> tuple[CheckText, ...]:
-    """Questions that several rules answer are asked once: at fault where one found something, clean where one was."""
-    asked: dict[str, list[Json]] = {}
-    for item in items:
-        asked.setdefault(text(item, "item", 300), []).append(item)
-    checks = []
-    for same in asked.values():
-        best = min((_ANSWERS.index(answer) for i in same if (answer := text(i, "answer", 20)) in _ANSWERS), default=2)
-        first = next((i for i in same if text(i, "answer", 20) == _ANSWERS[best]), same[0])
-        where = ", ".join(
-            dict.fromkeys(w for i in same if text(i, "answer", 20) == text(first, "answer", 20) and (w := text(i, "where", 300)))
-        )
-        checks.append((best, _check({**first, "where": where.replace(", rule ", ", ")}, findings)))
-    return tuple(check for _, check in sorted(checks, key=lambda c: c[0]))
+    """What is at fault first, then what is clean, then what is not known; each in the order of the sections."""
+    ordered = sorted(items, key=lambda i: _ANSWERS.index(a) if (a := text(i, "answer", 20)) in _ANSWERS else len(_ANSWERS))
+    return tuple(_check(item, findings) for item in ordered)
 
 
 def _checklist_counts(checks: Sequence[CheckText]) -> str:
@@ -729,6 +719,8 @@ def _check(check: Json, findings: Mapping[str, FindingText]) -> CheckText:
         found.title if found else "",
         found.anchor if found else "",
         text(check, "where", 300),
+        text(check, "section", 40),
+        command(check),
     )
 
 
