@@ -57,7 +57,7 @@ def channels(resolver: Resolver) -> tuple[ChannelCount, ...]:
     frame = resolver.get("nccl_channels")
     if frame is None:
         return ()
-    folded = frame.group_by("coll", "p2p", "nvls").agg(pl.len().alias("n")).sort("n", "coll", descending=True).collect()
+    folded = frame.group_by("coll", "p2p", "nvls").agg(pl.len().alias("n")).sort("n", "coll", "p2p", "nvls", descending=True).collect()
     return tuple(
         ChannelCount(f"told by {r['n']:,} {'process' if r['n'] == 1 else 'processes'}", None, r["coll"], r["p2p"], r["nvls"])
         for r in folded.head(50).iter_rows(named=True)

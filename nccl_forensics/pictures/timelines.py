@@ -130,7 +130,7 @@ def waits(resolver: Resolver) -> tuple[Wait, ...]:
         .agg(pl.col("waiter").unique().sort())
         .group_by("group_key", "group_name", "group_desc", "comm_id", "kind", "seq", "op", "waiter")
         .agg(pl.col("awaited").unique().sort())
-        .sort("group_key", "seq", pl.col("awaited").list.first(), nulls_last=True)
+        .sort("group_key", "seq", pl.col("awaited").list.first(), "kind", "op", pl.col("waiter").list.first(), nulls_last=True)
         .collect()
     )
     return tuple(

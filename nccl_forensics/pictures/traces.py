@@ -84,7 +84,7 @@ def step_lanes(resolver: Resolver) -> tuple[StepLanes, ...]:
     out = []
     for place, role in sorted(chosen.items()):
         source, rank, _ = order.row(place)
-        rows = own.filter(pl.col("source_id") == source).sort("lane", "start_ns").head(_SEGMENTS).collect()
+        rows = own.filter(pl.col("source_id") == source).sort("lane", "start_ns", "duration_ns").head(_SEGMENTS).collect()
         lanes = tuple(
             StepLane(lane, tuple((a / 1e6, d / 1e6) for a, d in part.select("start_ns", "duration_ns").iter_rows()))
             for (lane,), part in rows.group_by("lane", maintain_order=True)
