@@ -14,6 +14,7 @@ import polars as pl
 from nccl_forensics.archives import Limits
 from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, most_seen
 from nccl_forensics.bundle import Bundle, open_bundle
+from nccl_forensics.cache import Cache
 from nccl_forensics.changes import Differences, differences
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
@@ -117,6 +118,7 @@ def analyze(
     inputs: Sequence[str | Path],
     *,
     engine: Engine | None = None,
+    cache: Cache | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     suppressions: Sequence[Suppression] = (),
@@ -128,13 +130,14 @@ def analyze(
     """Analyse folders, archives and files; see the contract for what the report holds.
 
     ``overrides`` are thresholds by rule and name. ``suppressions`` are judged by ``today``, or without one by the newest day in the
-    evidence; the findings that they fit stay in the report and are marked.
+    evidence; the findings that they fit stay in the report and are marked. With a ``cache`` (``nccl_forensics.cache.open_cache``), sources
+    that were read before are not read again; the report is the same.
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
     bundle = open_bundle(inputs, limits=limits)
     try:
-        store = _read(bundle, engine, progress)
+        store = _read(bundle, engine, cache, progress)
         incident = _analyze(bundle, store, overrides, title, progress)
         if suppressions:
             suppress(_findings(incident), suppressions, today or newest_day(store))
@@ -157,6 +160,7 @@ def sql(
     query: str,
     *,
     engine: Engine | None = None,
+    cache: Cache | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> pl.DataFrame:
@@ -165,7 +169,7 @@ def sql(
     if saved is not None:
         return select(saved, query)
     with open_bundle(inputs, limits=limits) as bundle:
-        return select(_read(bundle, engine, progress), query)
+        return select(_read(bundle, engine, cache, progress), query)
 
 
 @steady_engine()
@@ -175,6 +179,7 @@ def check(
     *,
     baseline: str | Path | Mapping[str, object] | None = None,
     engine: Engine | None = None,
+    cache: Cache | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     today: date | None = None,
@@ -187,7 +192,14 @@ def check(
     wanted = demands or Demands()
     good = read_report(baseline) if isinstance(baseline, str | Path) else baseline
     incident = analyze(
-        inputs, engine=engine, limits=limits, overrides=overrides, suppressions=wanted.suppressions, today=today, progress=progress
+        inputs,
+        engine=engine,
+        cache=cache,
+        limits=limits,
+        overrides=overrides,
+        suppressions=wanted.suppressions,
+        today=today,
+        progress=progress,
     )
     return judge_run(incident.report, wanted, good, today or newest_day(incident.store)), incident
 
@@ -207,6 +219,7 @@ def compare(
     after: str | Path,
     *,
     engine: Engine | None = None,
+    cache: Cache | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     progress: Progress | None = None,
@@ -217,7 +230,7 @@ def compare(
         earlier = _report_of(Path(given))
         if earlier is not None:
             return read_report(earlier)
-        return analyze([given], engine=engine, limits=limits, overrides=overrides, title=title, progress=progress).report
+        return analyze([given], engine=engine, cache=cache, limits=limits, overrides=overrides, title=title, progress=progress).report
 
     one, other = (side(given, title) for given, title in zip((before, after), _titles(before, after), strict=True))
     return Comparison(one, other, differences(one, other))
@@ -272,9 +285,9 @@ def _findings(incident: Incident) -> list[dict[str, object]]:
     return findings
 
 
-def _read(bundle: Bundle, engine: Engine | None, progress: Progress | None) -> Store:
+def _read(bundle: Bundle, engine: Engine | None, cache: Cache | None, progress: Progress | None) -> Store:
     step = (lambda done, total: progress("reading", done, total)) if progress is not None else None
-    store = read_bundle(bundle, engine or default_engine(bundle), step)
+    store = read_bundle(bundle, engine or default_engine(bundle), step, cache)
     if not any(store.sources["formats"].list.len().fill_null(0).to_list()):
         raise UnusableEvidence(f"nothing recognised in {', '.join(bundle.inputs)}: {_why_nothing(store)}")
     return store

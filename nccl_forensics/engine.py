@@ -11,9 +11,10 @@ import io
 import mmap
 import os
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as PoolTimeout
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import polars as pl
 from polars.exceptions import PanicException
 
 from nccl_forensics.bundle import Bundle, Member
+from nccl_forensics.cache import Cache, Packed
 from nccl_forensics.formats import all_formats
 from nccl_forensics.store import ALWAYS, SOURCES, Store
 
@@ -36,26 +38,32 @@ _BATCH_FILES, _BATCH_BYTES = 64, 4 << 20
 #: What reading costs about: used only to choose how many workers to start.
 _BYTES_PER_SECOND, _SECONDS_PER_FILE, _SECONDS_PER_WORKER = 20e6, 0.02, 1.5
 _HEAD = 64 << 10
+#: A file that was written to less than so many seconds ago may have been written to again without its time telling.
+_FRESH_SECONDS = 2.0
+
+#: A frame on its way: small ones by message without ``source_id``, large ones as Arrow IPC files that hold it.
+Part = Packed | Path
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One source to read: its plain file and where big frames may be written."""
+    """One source to read: its plain file, where big frames may be written, and the cache that keeps what was read."""
 
     source_id: int
     file: Path
     bytes: int
     scratch: Path
+    cache: Cache | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came back for one source: facts for its row and its frames (with ``source_id``), as Arrow IPC bytes or files."""
+    """What came back for one source: facts for its row and its frames."""
 
     source_id: int
     facts: dict[str, object]
     formats: tuple[str, ...]
-    frames: dict[str, bytes | Path]
+    frames: dict[str, Part]
     filled: tuple[str, ...] = ()
 
 
@@ -72,23 +80,10 @@ def read_ref(ref: Ref) -> Result:
     from nccl_forensics.reading import read_source
 
     with ref.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        before = os.fstat(stream.fileno())
         digest = hashlib.file_digest(stream, "sha256").hexdigest()  # through the mapping, all of its pages would count as memory in use
         reading = read_source(data)
-    frames: dict[str, bytes | Path] = {}
-    for name, frame in reading.frames.items():
-        if not frame.height:
-            continue
-        # The identifier stands in the frame, so that many files of one table can be scanned as one.
-        own = pl.repeat(ref.source_id, frame.height, dtype=pl.UInt32, eager=True).alias("source_id")
-        frame = frame.select(own, pl.all())
-        if frame.estimated_size() > _BY_MESSAGE:
-            target = ref.scratch / f"{digest}.{ref.source_id}.{name}.arrow"
-            frame.write_ipc(target)
-            frames[name] = target
-        else:
-            buffer = io.BytesIO()
-            frame.write_ipc(buffer)
-            frames[name] = buffer.getvalue()
+        settled = ref.cache is not None and _settled(stream, before, len(data), digest)
     facts: dict[str, object] = {
         "lines": reading.lines,
         "records": reading.records,
@@ -99,7 +94,66 @@ def read_ref(ref: Ref) -> Result:
         "error": reading.error,
         "sha256": digest,
     }
+    held = {name: frame for name, frame in reading.frames.items() if frame.height}
+    if ref.cache is not None and settled and _lasting(held):
+        ref.cache.save(digest, before.st_size, facts, reading.formats, reading.filled, held)
+    frames: dict[str, Part] = {}
+    for name in list(held):
+        frame = held.pop(name)
+        size = int(frame.estimated_size())
+        if size > _BY_MESSAGE:
+            frames[name] = _filed(ref, digest, name, frame)
+        else:
+            buffer = io.BytesIO()
+            frame.write_ipc_stream(buffer)
+            frames[name] = Packed(frame.height, size, buffer.getvalue())
     return Result(ref.source_id, facts, reading.formats, frames, reading.filled)
+
+
+def _filed(ref: Ref, digest: str, name: str, frame: pl.DataFrame) -> Path:
+    """A big frame as a file in scratch. The identifier stands in it, so that many files of one table can be scanned as one."""
+    target = ref.scratch / f"{digest}.{ref.source_id}.{name}.arrow"
+    own = pl.repeat(ref.source_id, frame.height, dtype=pl.UInt32, eager=True).alias("source_id")
+    frame.select(own, pl.all()).write_ipc(target)
+    return target
+
+
+def _settled(stream: io.BufferedReader, before: os.stat_result, length: int, digest: str) -> bool:
+    """Whether the file held these bytes all the time that it was being read: some evidence is still being copied in."""
+
+    def state(told: os.stat_result) -> tuple[int, int]:
+        return told.st_size, told.st_mtime_ns
+
+    if length != before.st_size or state(os.fstat(stream.fileno())) != state(before):
+        return False
+    if abs(time.time() - before.st_mtime) > _FRESH_SECONDS:
+        return True
+    stream.seek(0)
+    return hashlib.file_digest(stream, "sha256").hexdigest() == digest
+
+
+def _lasting(frames: Mapping[str, pl.DataFrame]) -> bool:
+    """Whether reading again would give the same: where a reader fell over, memory or a library may have been the reason."""
+    gaps = frames.get("gaps")
+    return gaps is None or not gaps["reason"].str.starts_with("unreadable").any()
+
+
+def recall(ref: Ref, sizes: frozenset[int]) -> Result | None:
+    """What the cache knows of a source; ``sizes`` are those of the sources that it knows."""
+    if ref.cache is None or ref.bytes not in sizes:
+        return None
+    try:
+        with ref.file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        entry = ref.cache.load(digest, ref.bytes)
+        if entry is None:
+            return None
+        frames: dict[str, Part] = {}
+        for name, part in entry.frames.items():
+            frames[name] = _filed(ref, digest, name, part.frame()) if part.size > _BY_MESSAGE else part
+    except (OSError, pl.exceptions.PolarsError, PanicException):
+        return None
+    return Result(ref.source_id, entry.facts, entry.formats, frames, entry.filled)
 
 
 def _failed(ref: Ref, why: str) -> Result:
@@ -258,28 +312,52 @@ def default_engine(bundle: Bundle) -> Engine:
     return LocalEngine(workers=max(1, min(os.cpu_count() or 1, 16, int(seconds / _SECONDS_PER_WORKER))))
 
 
-def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], None] | None = None) -> Store:
-    """Read every member once; identical content is read once and counted once."""
+def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], None] | None = None, cache: Cache | None = None) -> Store:
+    """Read every member once, but for those that the cache knows; identical content is read once and counted once."""
     twin = _twins(bundle.members)
     refs = [
-        Ref(m.source_id, m.file, m.bytes, bundle.scratch)
+        Ref(m.source_id, m.file, m.bytes, bundle.scratch, cache)
         for m in bundle.members
         if m.file is not None and m.bytes and m.source_id not in twin
     ]
     results: dict[int, Result] = {}
-    for done, result in enumerate(engine.map(read_ref, refs), start=1):
+    for done, result in enumerate(_results(refs, engine, cache), start=1):
         results[result.source_id] = result
         if progress is not None:
             progress(done, len(refs))
-    held: dict[str, list[bytes | Path]] = defaultdict(list)
+    held: dict[str, list[tuple[int, Part]]] = defaultdict(list)
     for source_id in sorted(results):
         for name, content in results[source_id].frames.items():
-            held[name].append(content)
+            held[name].append((source_id, content))
     rows = [_source_row(m, results, twin.get(m.source_id)) for m in bundle.members]
     tables_of = {f.name: f.tables for f in all_formats()}
     present = {t for r in results.values() for name in r.filled for t in tables_of.get(name, ())} | set(held)
     tables = {name: _join(name, parts, bundle.scratch) for name, parts in sorted(held.items())}
     return Store(pl.DataFrame(rows, schema=SOURCES, infer_schema_length=None), ALWAYS | frozenset(present), tables)
+
+
+def _results(refs: Sequence[Ref], engine: Engine, cache: Cache | None) -> Iterator[Result]:
+    """Results of all sources: first those that the cache knows. It is kept within its bound while the others are read."""
+    if cache is None:
+        yield from engine.map(read_ref, refs)
+        return
+    sizes = cache.sizes()
+    known: set[int] = set()
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:  # hashing and decoding leave the interpreter's lock
+        for result in pool.map(lambda ref: recall(ref, sizes), refs) if sizes else ():
+            if result is not None:
+                known.add(result.source_id)
+                yield result
+    size_of = {ref.source_id: ref.bytes for ref in refs if ref.source_id not in known}
+    fresh = 0
+    for result in engine.map(read_ref, [ref for ref in refs if ref.source_id not in known]):
+        yield result
+        fresh += size_of[result.source_id]
+        if fresh * 8 > cache.limit_bytes:
+            cache.trim()
+            fresh = 0
+    if fresh:
+        cache.trim()
 
 
 def _twins(members: Iterable[Member]) -> dict[int, int]:
@@ -317,28 +395,45 @@ def _digest(member: Member, upto: int | None = None) -> str:
         return (hashlib.sha256(stream.read(upto)) if upto else hashlib.file_digest(stream, "sha256")).hexdigest()
 
 
-def _join(name: str, parts: list[bytes | Path], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:
+def _join(name: str, parts: list[tuple[int, Part]], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:
     """One table of all its parts in their order: a frame if it is small, else files, small neighbours in one."""
-    size = sum(p.stat().st_size if isinstance(p, Path) else len(p) for p in parts)
+    size = sum(p.stat().st_size if isinstance(p, Path) else p.size for _, p in parts)
     if size <= _IN_MEMORY:
-        return pl.concat([pl.read_ipc(io.BytesIO(p.read_bytes() if isinstance(p, Path) else p)) for p in parts])
+        return _together(parts)
     files: list[Path] = []
-    small: list[pl.DataFrame] = []
+    small: list[tuple[int, Part]] = []
 
     def flush() -> None:
         if small:
             files.append(scratch / f"{name}.{len(files)}.joined.arrow")
-            pl.concat(small).write_ipc(files[-1])
+            _together(small).write_ipc(files[-1])
             small.clear()
 
-    for part in parts:
+    waiting = 0
+    for source_id, part in parts:
         if isinstance(part, Path):
             flush()
             files.append(part)
-        else:
-            small.append(pl.read_ipc(io.BytesIO(part)))
+            waiting = 0
+            continue
+        if waiting + part.size > _IN_MEMORY // 4:
+            flush()
+            waiting = 0
+        small.append((source_id, part))
+        waiting += part.size
     flush()
     return tuple(files)
+
+
+def _together(parts: list[tuple[int, Part]]) -> pl.DataFrame:
+    """One frame of several parts, each row with the number of its source in front."""
+    frames = [pl.read_ipc(io.BytesIO(p.read_bytes())).drop("source_id") if isinstance(p, Path) else p.frame() for _, p in parts]
+    own = pl.DataFrame(
+        {"source_id": [source_id for source_id, _ in parts], "rows": [f.height for f in frames]},
+        schema={"source_id": pl.UInt32(), "rows": pl.UInt32()},
+    )
+    numbers = own.select(pl.col("source_id").repeat_by("rows").explode())["source_id"]
+    return pl.concat(frames).insert_column(0, numbers)
 
 
 def _source_row(member: Member, results: Mapping[int, Result], twin: int | None) -> dict[str, object]:
@@ -354,4 +449,4 @@ def _source_row(member: Member, results: Mapping[int, Result], twin: int | None)
     return row
 
 
-__all__ = ["Engine", "InlineEngine", "LocalEngine", "Ref", "Result", "default_engine", "read_bundle", "read_ref"]
+__all__ = ["Engine", "InlineEngine", "LocalEngine", "Ref", "Result", "default_engine", "read_bundle", "read_ref", "recall"]

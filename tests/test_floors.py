@@ -19,7 +19,7 @@ FLOORS: list[set[str]] = [
     {"verdict"},
     {"rules", "rules_shared", "rules_hosts", "rules_traces"},
     {"views"},
-    {"engine", "store"},
+    {"engine", "store", "cache"},
     {"reading", "prefixes"},
     {"formats"},
     {

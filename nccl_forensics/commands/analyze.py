@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nccl_forensics.commands.caching import cache_options, chosen_cache
 from nccl_forensics.commands.output import make_folder, progress_bar, width, write
 from nccl_forensics.errors import OutputError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--tables", type=click.Path(file_okay=False, path_type=Path), help="Write every table as parquet into this folder.")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds and suppressions.")
+@cache_options
 @click.option("--quiet", is_flag=True, help="No progress and no verdict on the terminal.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
 def analyze(
@@ -48,6 +50,9 @@ def analyze(
     reports: tuple[str, ...],
     tables: Path | None,
     config: Path | None,
+    no_cache: bool,
+    cache_dir: Path | None,
+    cache_size: int,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -62,6 +67,7 @@ def analyze(
         make_folder(output)
     incident = api.analyze(
         evidence,
+        cache=chosen_cache(no_cache, cache_dir, cache_size),
         overrides=configured.thresholds,
         suppressions=configured.suppressions,
         tables=tables or (output / "tables" if output is not None else None),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from nccl_forensics.commands.caching import cache_options, chosen_cache
 from nccl_forensics.commands.output import progress_bar, width, write
 
 if TYPE_CHECKING:
@@ -30,9 +32,20 @@ _ROWS, _CELL = 200, 80
     help="Form of the result.",
 )
 @click.option("-o", "--output", metavar="F", default="-", help="Write the result to F instead of standard output.")
+@cache_options
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--no-color", is_flag=True, help="Accepted for uniformity; the result has no colour.")
-def sql(evidence: tuple[str, ...], query: str, form: str, output: str, quiet: bool, no_color: bool) -> None:
+def sql(
+    evidence: tuple[str, ...],
+    query: str,
+    form: str,
+    output: str,
+    no_cache: bool,
+    cache_dir: Path | None,
+    cache_size: int,
+    quiet: bool,
+    no_color: bool,
+) -> None:
     """Run QUERY (Polars SQL, in quotes, last) over the tables of EVIDENCE, or of a folder that `analyze -o` or `--tables` wrote.
 
     `nccl-forensics tables` lists the tables and their columns; the views that rules read can be named too.
@@ -42,7 +55,7 @@ def sql(evidence: tuple[str, ...], query: str, form: str, output: str, quiet: bo
 
     if form == "parquet" and output == "-" and sys.stdout.isatty():
         raise UsageError("parquet is not for a terminal: add --output FILE, or redirect standard output")
-    rows = api.sql(evidence, query, progress=progress_bar(quiet))
+    rows = api.sql(evidence, query, cache=chosen_cache(no_cache, cache_dir, cache_size), progress=progress_bar(quiet))
     write(output, _FORMS[form](rows))
 
 
