@@ -34,6 +34,8 @@ from nccl_forensics.views import Resolver
 
 #: Tables that by themselves do not tell how a job or its machines fared.
 _SILENT = frozenset({"sources", "gaps", "unmodelled"})
+#: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
+_FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits"})
 #: No report is bigger: its lists are bounded.
 _REPORT_BYTES = 256 << 20
 Progress = Callable[[str, int, int], None]
@@ -326,10 +328,15 @@ def _run(
     frame = resolver.get("failures")
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(outcomes, signs, bool(store.present - _SILENT), all_seen(resolver) or ended_orderly(resolver), most_seen(resolver))
+    verdict = judge(outcomes, signs, _has_job(own), all_seen(resolver) or ended_orderly(resolver), most_seen(resolver))
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )
+
+
+def _has_job(store: Store) -> bool:
+    """Whether anything was seen by which a job, or a part of its machines, can be judged to be well."""
+    return any(store.scan(table).head(1).collect().height for table in sorted(store.present - _SILENT - _FAILURES_ONLY))
 
 
 _HANGS = frozenset(

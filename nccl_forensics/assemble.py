@@ -301,12 +301,12 @@ def most_seen(resolver: Resolver) -> bool:
 
 
 def ended_orderly(resolver: Resolver) -> bool:
-    """Whether all communicators that were seen, at least one, were taken down."""
+    """Whether all communicators that were seen, at least one, were taken down by a call meant for it; after a failure they are aborted."""
     comms = resolver.get("comms")
     if comms is None:
         return False
     frame = comms.filter(pl.col("rank").is_not_null()).collect()
-    return bool(frame.height) and frame["ended"].null_count() == 0
+    return bool(frame.height) and bool((frame["ended"] == "destroy-complete").fill_null(False).all())
 
 
 def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:

@@ -100,7 +100,8 @@ def gpu_fault(
     if xids is not None:
         rows = located(xids, source_hosts)
         inside = timely(rows, job_times, window_h)
-        for finding in _by_xid(rows.filter(inside), who):
+        dated = (job_times is not None and job_times.head(1).collect().height > 0) or _cuda_failed(exceptions)
+        for finding in _by_xid(rows.filter(inside), who, dated):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -120,7 +121,7 @@ def gpu_fault(
 # ---- Xid ----
 
 
-def _by_xid(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+def _by_xid(rows: pl.DataFrame, who: People, dated: bool) -> Iterator[Finding]:
     rows = rows.filter(pl.col("code").is_not_null())
     if not rows.height:
         return
@@ -133,21 +134,21 @@ def _by_xid(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
     for host, code in sorted(leaders, key=lambda k: (_rank_code(k[1]), str(k[0]))):
         buses = leaders[(host, code)]
         mine = rows.filter((pl.col("host").eq_missing(pl.lit(host, dtype=pl.String()))) & pl.col("bus_id").is_in(buses, nulls_equal=True))
-        yield from _xid_finding(host, code, buses, mine, who)
+        yield from _xid_finding(host, code, buses, mine, who, dated)
 
 
 def _rank_code(code: int) -> tuple[int, int]:
     return (DEPTH[xid(code).kind], code)
 
 
-def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFrame, who: People, dated: bool) -> Iterator[Finding]:
     facts = xid(code)
     if facts.kind in ("link", "benign"):
         return  # links have a rule of their own
     own = rows.filter(pl.col("code") == code)
     others = sorted({c for c in rows["code"].to_list() if c != code})
     severity, action, note = _weigh(facts, set(rows["code"].to_list()), rows)
-    culprits = tuple(_culprit(host, bus, own, code, who) for bus in sorted(buses, key=str))
+    culprits = tuple(_culprit(host, bus, rows, code, who) for bus in sorted(buses, key=str))
     ranks = ranks_of(culprits)
     subject = f"{len(buses)} GPUs of {host or 'one host'}" if len(buses) > 1 else place(host, buses[0])
     behind = f" ({ranks_words(ranks)})" if ranks else ""
@@ -155,9 +156,9 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     confidence: Confidence = "medium" if program or facts.kind in ("driver", "engine") else "high"
     if program and len(buses) >= 3:
         confidence = "low"  # the same fault on many GPUs speaks for the program that they all run
-    if facts.kind in ("app", "consequence") and _of_others(own, host, who):
+    if facts.kind in ("app", "consequence") and _of_others(own, host, who, dated):
         severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
-        note += " Its process is none of the job's and the line bears no date: it may be older than the job."
+        note += " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
     many = len(buses) > 1 and facts.kind in ("bus", "firmware")
     message = next((m for m in own["message"].to_list() if m), None)
     yield Finding(
@@ -200,12 +201,20 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     )
 
 
-def _of_others(rows: pl.DataFrame, host: object, who: People) -> bool:
-    """Whether undated lines name processes of which none is a rank, on a host whose ranks are known with their pids.
+def _cuda_failed(exceptions: pl.LazyFrame | None) -> bool:
+    """Whether a rank says that its GPU failed it: then a fault of the kernel's log has somebody to belong to."""
+    if exceptions is None:
+        return False
+    return any(_cuda_fault(m) for m in exceptions.filter(pl.col("message").str.contains("(?i)cuda")).select("message").collect()["message"])
+
+
+def _of_others(rows: pl.DataFrame, host: object, who: People, dated: bool) -> bool:
+    """Whether lines name processes of which none is a rank, on a host whose ranks are known with their pids, and no times tell that the job
+    ran then: the lines bear no date, or nothing of the job does (not ``dated``) and no rank tells of a fault of its GPU.
 
     A pid alone proves nothing: in a container a rank knows itself by another number than the kernel does.
     """
-    if host is None or rows["pid"].null_count() or not rows["time_kind"].eq_missing("monotonic").all():
+    if host is None or rows["pid"].null_count() or (dated and not rows["time_kind"].eq_missing("monotonic").all()):
         return False
     known = {pid for (place, pid) in who.pids if place == short(host)}
     return bool(known) and not known & set(rows["pid"].to_list())
@@ -233,18 +242,20 @@ def _weigh(facts: Xid, codes: set[int], rows: pl.DataFrame) -> tuple[Severity, s
     return severity, action, note
 
 
-def _culprit(host: object, bus: object, own: pl.DataFrame, code: int, who: People) -> Culprit:
-    rank, pid = who.of_gpu(host, bus), None
-    if code not in _PID_MISLEADS:
-        pids = (
-            own.filter(pl.col("bus_id").eq_missing(pl.lit(bus, dtype=pl.String())))["pid"]
-            .drop_nulls()
-            .unique(maintain_order=True)
-            .to_list()
-        )
-        pid = pids[0] if len(pids) == 1 else None
-        rank = rank if rank is not None else who.of_pid(host, pid)
-    return Culprit(rank=rank, host=str(host) if host else None, gpu=str(bus) if bus else None, pid=pid)
+def _culprit(host: object, bus: object, rows: pl.DataFrame, code: int, who: People) -> Culprit:
+    """The GPU with its rank and process. Where the code is raised by whoever asks the driver next, what followed tells the GPU's process."""
+    rank = who.of_gpu(host, bus)
+    told = ~pl.col("code").is_in(list(_PID_MISLEADS)) if code in _PID_MISLEADS else pl.col("code") == code
+    pids = rows.filter(told & pl.col("bus_id").eq_missing(pl.lit(bus, dtype=pl.String())))["pid"].drop_nulls().unique().to_list()
+    pid = pids[0] if len(pids) == 1 else None
+    if code in _PID_MISLEADS and who.of_pid(host, pid) is None:
+        pid = None
+    return Culprit(
+        rank=rank if rank is not None else who.of_pid(host, pid),
+        host=str(host) if host else None,
+        gpu=str(bus) if bus else None,
+        pid=pid,
+    )
 
 
 # ---- tools and states ----

@@ -19,9 +19,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.model import Finding
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.words import group_words, operation_words, ranks_words
 
 
 @rule(
@@ -42,3 +44,45 @@ def group_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
         prevention="Keep one order of groups in code; avoid collectives under conditions that differ between ranks.",
         action="fix-code",
     )
+
+
+@rule(
+    name="group-deadlock-by-order",
+    code="DE05",
+    cause="group-deadlock",
+    severity="critical",
+    at_most=8,
+    explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "host-stall"),
+)
+def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | None) -> Iterator[Finding]:
+    """Everyone enqueued everything, and two operations of two groups stand in opposite orders on ranks that share both groups."""
+    failed = failures is not None and failures.collect().height > 0
+    for row in inversions.sort("group_key", "other_key").collect().iter_rows(named=True):
+        ranks = tuple(row["ranks"]) if row["majority"] else ()
+        one, two = operation_words(row["op"], row["seq"]), operation_words(row["other_op"], row["other_seq"])
+        first = group_words({k: row[k] for k in ("group_name", "group_desc")} | {"comm_id": None})
+        second = group_words({"group_name": row["other_name"], "group_desc": row["other_desc"], "comm_id": None})
+        confidence: Confidence = "high" if failed and row["majority"] else "medium"
+        sites = [s for s in (row["call_site"], row["peer_call_site"]) if s]
+        yield Finding(
+            title=f"{ranks_words(row['ranks'])} called {one} of {first} before {two} of {second}, {ranks_words(row['others'])} the other way "
+            "round; neither ends",
+            summary="Every member of both groups has enqueued both operations, and their GPUs wait for each other."
+            + (f" Called at {' and '.join(sites)}." if sites else ""),
+            confidence=confidence,
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r) for r in ranks),
+            subject=(str(row["group_desc"] or row["group_name"]), str(row["other_desc"] or row["other_name"]), *sites[:1]),
+            divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
+            evidence=(
+                *cite([{"source_id": row["source_id"], "record": row["record"]}], f"{ranks_words(row['ranks'][:1])} enqueued this first"),
+                *cite(
+                    [{"source_id": row["peer_source_id"], "record": row["peer_record"]}],
+                    f"{ranks_words(row['others'][:1])} enqueued this first",
+                ),
+            ),
+            remedy="Call the collectives of these groups in the same order on all ranks.",
+            prevention="Keep one order of groups in code; avoid collectives under conditions that differ between ranks.",
+            would_refute=("one of the two operations ends later: then the order did no harm",),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
+        )

@@ -36,7 +36,9 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
     ``late_count`` (how often that was at least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
 
     Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival, so
-    that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Cites the collective in which the rank was latest.
+    that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Where the ends of
+    operations were noticed too, they tell the offset of a clock from a constant lateness, within what their spread allows: an operation
+    ends on all ranks at once, whoever came late to it. Cites the collective in which the rank was latest.
     """
     ops = operations.filter(
         (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
@@ -47,7 +49,10 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
     )
     # Only what a rank is late by beyond its own usual distance: a clock offset is the same in every collective.
     middle = full.with_columns(distance=pl.col("created_ns") - pl.col("created_ns").median().over(key))
-    usual = middle.with_columns(usual=pl.col("distance").quantile(0.1).over("group_key", "rank"))
+    usual = middle.with_columns(
+        usual=pl.col("distance").quantile(0.1).over("group_key", "rank"),
+        end=pl.col("completed_ns") - pl.col("completed_ns").median().over(key),
+    )
     hosts = pl.LazyFrame(schema={"rank": pl.Int32(), "host": pl.String()})
     if processes is not None:
         known = processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
@@ -55,7 +60,7 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
     clocks = usual.join(hosts, on="rank", how="left").with_columns(
         clock=pl.when(pl.col("host").is_not_null() & (pl.col("rank").n_unique().over("group_key", "host") > 2))
         .then(pl.col("usual").median().over("group_key", "host"))
-        .otherwise(pl.col("usual"))
+        .otherwise(_between_ends(pl.col("usual")))
     )
     offset = clocks.with_columns(arrival=pl.col("distance") - pl.col("clock"))
     ranked = offset.with_columns(
@@ -84,3 +89,21 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
         .select([pl.col(c).cast(t) for c, t in LAG.items()])
         .sort("group_key", "rank")
     )
+
+
+#: Ends that must have been noticed on a rank before they tell its clock.
+_ENDS = 16
+#: The watchdog looks for ends this often (torch 2.9 c10d/ProcessGroupNCCL.cpp ``kWatchdogThreadSleepMillis``).
+_LOOKS_MS = 100
+
+
+def _between_ends(usual: pl.Expr) -> pl.Expr:
+    """The usual distance of a rank, held within the offset that the ends of its operations show.
+
+    An end is noticed when the watchdog looks, so a rank's ends scatter over half its interval on both sides of the truth; where they do
+    not scatter, its looks keep step with the job, and the ends are off by up to that half.
+    """
+    own = ("group_key", "rank")
+    count, offset, spread = (e.over(*own) for e in (pl.col("end").count(), pl.col("end").median(), pl.col("end").std()))
+    unsure = 4 * spread / count.sqrt() + pl.when(spread < _LOOKS_MS / 8 * 1e6).then(_LOOKS_MS / 2 * 1e6).otherwise(0.0)
+    return pl.when(count >= _ENDS).then(usual.clip(offset - unsure, offset + unsure)).otherwise(usual)

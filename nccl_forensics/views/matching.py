@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.watchdogs import watchdog_progress
 from nccl_forensics.words import UNIDENTIFIED
 
 OPERATIONS = {
@@ -34,6 +35,7 @@ OPERATIONS = {
     "done": pl.Boolean(),
     "pending": pl.Boolean(),
     "created_ns": pl.Int64(),
+    "completed_ns": pl.Int64(),
     "timeout_ms": pl.Int64(),
     "order": pl.Int64(),
     "source_id": pl.UInt32(),
@@ -237,6 +239,7 @@ def _fr_operations(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFram
         .then(~pl.col("retired"))
         .otherwise((pl.col("state") != "completed") & pl.col("time_completed_ns").is_null()),
         created_ns=pl.col("time_created_ns"),
+        completed_ns=pl.col("time_completed_ns"),
         order=pl.col("record_id"),
         line_no=pl.lit(None, dtype=pl.UInt32()),
     )
@@ -311,6 +314,7 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
         root=pl.when(pl.col("is_p2p")).then(None).otherwise(pl.col("root")),
         done=pl.lit(None, dtype=pl.Boolean()),
         created_ns=pl.lit(None, dtype=pl.Int64()),
+        completed_ns=pl.lit(None, dtype=pl.Int64()),
         order=pl.col("line_no").cast(pl.Int64),
         state=pl.lit(None, dtype=pl.String()),
         call_site=pl.lit(None, dtype=pl.String()),
@@ -401,7 +405,7 @@ def groups(
                 entry["members"], entry["size"] = union, len(union)
             entry["group_desc"] = entry["group_desc"] or desc
     if watchdog is not None:
-        named = _watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
+        named = watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
         desc = dict(
             watchdog.filter(pl.col("pg_name").is_not_null())
             .group_by(pl.format("pg:{}", pl.col("pg_name")))
@@ -466,7 +470,7 @@ def progress(
     if operations is not None:
         parts.append(_seen_progress(operations, fr_status, fr_pg_names, dumps))
     if watchdog is not None:
-        parts.append(_watchdog_progress(watchdog))
+        parts.append(watchdog_progress(watchdog))
     if not parts:
         return pl.LazyFrame(schema=PROGRESS)
     typed = [
@@ -494,48 +498,6 @@ PROGRESS = {
     "record": pl.String(),
     "timeout_ms": pl.Int64(),
 }
-
-
-def _watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
-    """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters.
-
-    The rank is the launcher's or torch's own prefix; the rank inside the group counts only where the group is the default one.
-    """
-    known = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"]))
-    # The line of the timeout names no group; a later line of the same process about the same operation does.
-    named = known.filter(pl.col("pg_name").is_not_null()).select("source_id", "hint_rank", "seq", named="pg_name")
-    known = known.join(
-        named.unique(["source_id", "hint_rank", "seq"], keep="first", maintain_order=True),
-        on=["source_id", "hint_rank", "seq"],
-        how="left",
-        nulls_equal=True,
-    ).with_columns(pg_name=pl.coalesce("pg_name", "named"))
-    several = bool(named.filter(pl.col("named") != "0").head(1).collect().height)
-    default = (pl.col("pg_desc") == "default_pg") | (pl.col("pg_name") == "0") | pl.col("pg_name").is_null()
-    rank = pl.coalesce(pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank")), pl.when(default).then(pl.col("pg_rank")))
-    # Lines of old releases name the group by its local number only, or not at all: one group 0 is taken for the default one, unless
-    # the rank inside the group is another than the global one.
-    key = pl.when(pl.col("pg_name").is_not_null()).then(pl.format("pg:{}", pl.col("pg_name"))).otherwise(pl.lit("pg:0"))
-    elsewhere = pl.col("pg_name").is_null() & (pl.lit(several) | (pl.col("pg_rank").is_not_null() & (pl.col("pg_rank") != rank)))
-    known = known.filter(~elsewhere.fill_null(False))
-    return (
-        known.with_columns(rank=rank, group_key=key)
-        .filter(pl.col("rank").is_not_null())
-        .sort("source_id", "line_no")
-        .group_by("group_key", "rank")
-        .agg(
-            pl.lit("watchdog").first().alias("domain"),
-            pl.col("seq").min().alias("first_pending"),
-            pl.max_horizontal(pl.col("last_enqueued").max(), pl.col("seq").max()).alias("last_seq"),
-            pl.col("last_completed").max().alias("last_done"),
-            pl.len().alias("count"),
-            pl.col("op").drop_nulls().first().alias("last_op"),
-            pl.col("source_id").first(),
-            pl.col("line_no").first(),
-            pl.col("timeout_ms").max(),
-            pl.col("line_no").max().cast(pl.Int64).alias("last_order"),
-        )
-    )
 
 
 def _seen_progress(

@@ -45,6 +45,7 @@ def source_hosts(
     kernel_spans: pl.LazyFrame | None,
     bandwidth_devices: pl.LazyFrame | None,
     scheduler_nodes: pl.LazyFrame | None,
+    worker_exits: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """``source_id``, ``host``, ``how`` for every source whose host can be told; no guess for the others.
 
@@ -57,6 +58,7 @@ def source_hosts(
         (kernel_spans, "host", True),
         (bandwidth_devices, "host", False),
         (scheduler_nodes, "node", False),
+        (worker_exits, "host", False),
     ):
         if table is None:
             continue

@@ -75,9 +75,27 @@ def test_an_undated_fault_of_a_process_that_is_none_of_the_jobs_is_context():
     job = processes((3, "node7", 99, "17000"))
     [finding] = check(xids=table("xids", xid(13, pid=5091, time_kind="monotonic")), processes=job)
     assert (finding.severity, finding.confidence, finding.culprits) == ("warning", "low", ())
-    for other in (xid(13, pid=99, time_kind="monotonic"), xid(13, pid=5091, time_kind="epoch"), xid(79, pid=5091, time_kind="monotonic")):
+    for other in (xid(13, pid=99, time_kind="monotonic"), xid(79, pid=5091, time_kind="monotonic")):
         [finding] = check(xids=table("xids", other), processes=job)
         assert finding.severity == "critical"
+
+
+def test_a_dated_fault_needs_a_job_that_is_dated_or_tells_of_it():
+    job = processes((3, "node7", 99, "17000"))
+    fault = table("xids", xid(13, pid=5091, time_kind="epoch"))
+    [finding] = check(xids=fault, processes=job)
+    assert (finding.severity, finding.confidence, finding.culprits) == ("warning", "low", ())
+    told = table("exceptions", {"rank": 3, "message": "CUDA error: an illegal memory access was encountered"})
+    assert "critical" in {f.severity for f in check(xids=fault, processes=job, exceptions=told)}
+
+
+def test_a_code_that_any_process_raises_is_pinned_to_the_process_by_what_followed():
+    job = processes((3, "node7", 99, None))
+    rows = table("xids", xid(119, pid=99), xid(45, pid=99))
+    [finding] = [f for f in check(xids=rows, processes=job) if f.severity == "critical"]
+    assert finding.ranks == (3,)
+    stranger = table("xids", xid(119, pid=4711, comm="nvidia-smi"), xid(45, pid=4712))
+    assert [f.ranks for f in check(xids=stranger, processes=job) if f.severity == "critical"] == [()]
 
 
 def test_nvlink_codes_are_left_to_their_own_rule():

@@ -48,3 +48,23 @@ def test_a_late_rank_is_named_although_its_clock_is_off() -> None:
 def test_a_rank_late_to_the_first_of_many_collectives_of_each_step_is_named() -> None:
     # Eight collectives a step, of which it delays one: 12 % of them, and nearly all the time that is lost.
     assert found(arrivals([300, 0, 0, 0, 0, 0, 0, 0] * 6)) == [(2,)]
+
+
+def with_ends(frame: pl.LazyFrame, *, offset_ms: int, rank: int = 2, scatter_ms: int = 40) -> pl.LazyFrame:
+    """All ranks notice the end of each operation 90 ms after its start, each at its own moment within ``scatter_ms``, by its own clock."""
+    table = frame.collect()
+    looks = [(7 * s + 3 * r) % 11 * scatter_ms // 10 + (offset_ms if r == rank else 0) for r, s in table.select("rank", "seq").iter_rows()]
+    return table.with_columns(completed_ns=(pl.col("seq") * 100 + 90 + pl.Series(looks)) * MS).lazy()
+
+
+def test_a_constant_lateness_is_told_from_a_clock_by_the_ends() -> None:
+    assert found(with_ends(arrivals([150] * 40), offset_ms=0)) == [(2,)]
+    # Without ends it may as well be the clock; and where the ends are off alike, it is.
+    assert found(arrivals([150] * 40)) == []
+    assert found(with_ends(arrivals([150] * 40), offset_ms=150)) == []
+
+
+def test_ends_that_keep_step_with_the_job_tell_less() -> None:
+    # The watchdog's looks may be off by half its interval and never vary: 80 ms could be that and a clock.
+    assert found(with_ends(arrivals([80] * 40), offset_ms=0, scatter_ms=0)) == []
+    assert found(with_ends(arrivals([150] * 40), offset_ms=0, scatter_ms=0)) == [(2,)]

@@ -1,0 +1,128 @@
+"""Collectives of two groups that ranks enqueued in opposite orders, with neither finished."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import combinations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+INVERSIONS = {
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "other_key": pl.String(),
+    "other_name": pl.String(),
+    "other_desc": pl.String(),
+    "other_seq": pl.Int64(),
+    "other_op": pl.String(),
+    "ranks": pl.List(pl.Int32()),
+    "others": pl.List(pl.Int32()),
+    "majority": pl.Boolean(),
+    "source_id": pl.UInt32(),
+    "record": pl.String(),
+    "call_site": pl.String(),
+    "peer_source_id": pl.UInt32(),
+    "peer_record": pl.String(),
+    "peer_call_site": pl.String(),
+}
+_Op = dict[str, object]
+_Role = tuple[object, ...]
+
+
+@view(rows="groups")
+def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> pl.LazyFrame:
+    """Pairs of groups whose members all entered an operation in each, finished neither, and did not enqueue the two in one order.
+
+    ``ranks`` enqueued the operation of the first group before that of the second, ``others`` the other way round. ``majority``: among
+    all ranks that have such a pair (groups of the same description at the same position count as alike) most go with ``others``, so
+    that ``ranks`` are the exception.
+    """
+    waiting = stuck.filter(pl.col("domain") == "fr").collect().to_dicts()
+    if len(waiting) < 2:
+        return pl.LazyFrame(schema=INVERSIONS)
+    at = pl.DataFrame(
+        {"group_key": [w["group_key"] for w in waiting], "seq": [w["seq"] for w in waiting]}, schema_overrides={"seq": pl.Int64}
+    )
+    entered = (
+        operations.filter((pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("pending"))
+        .join(at.lazy(), on=["group_key", "seq"])
+        .sort("group_key", "rank", "order")
+        .unique(["group_key", "rank"], keep="first", maintain_order=True)
+        .collect()
+    )
+    by_group: dict[str, dict[int, _Op]] = {}
+    for row in entered.iter_rows(named=True):
+        by_group.setdefault(row["group_key"], {})[row["rank"]] = row
+    # How the ranks order operations of these two roles, over all groups that play them.
+    habit: Counter[tuple[object, ...]] = Counter()
+    pairs = []
+    for one, two in combinations(waiting, 2):
+        a, b = by_group.get(one["group_key"], {}), by_group.get(two["group_key"], {})
+        for rank in set(a) & set(b):
+            first, second = (one, two) if _before(a[rank], b[rank]) else (two, one)
+            habit[(*_role(first), *_role(second))] += 1
+        if set(a) & set(b):
+            pairs.append((one, two))
+    # Ranks whose own group has passed its operation had it before the one that all still wait in.
+    habit.update((*done, *pending) for done, pending in _passed(operations, waiting, by_group))
+    rows: list[dict[str, object]] = []
+    for one, two in pairs:
+        a, b = by_group[one["group_key"]], by_group[two["group_key"]]
+        shared = sorted(set(a) & set(b))
+        ahead = [r for r in shared if _before(a[r], b[r])]
+        behind = [r for r in shared if r not in ahead]
+        if not ahead or not behind:
+            continue
+        usual, unusual = habit[(*_role(two), *_role(one))], habit[(*_role(one), *_role(two))]
+        if usual < unusual:
+            one, two, a, b, ahead, behind, usual, unusual = two, one, b, a, behind, ahead, unusual, usual
+        odd, peer = a[ahead[0]], b[behind[0]]
+        rows.append(
+            {
+                **{k: one[k] for k in ("group_key", "group_name", "group_desc", "seq", "op")},
+                **{f"other_{k.removeprefix('group_')}": two[k] for k in ("group_key", "group_name", "group_desc", "seq", "op")},
+                "ranks": ahead,
+                "others": behind,
+                "majority": usual > unusual,
+                "source_id": odd["source_id"],
+                "record": odd["record"],
+                "call_site": odd["call_site"],
+                "peer_source_id": peer["source_id"],
+                "peer_record": peer["record"],
+                "peer_call_site": peer["call_site"],
+            }
+        )
+    return pl.DataFrame(rows, schema=INVERSIONS, infer_schema_length=None).lazy()
+
+
+def _before(one: _Op, two: _Op) -> bool:
+    return int(str(one["order"])) < int(str(two["order"]))
+
+
+def _role(group: dict[str, object]) -> _Role:
+    return (group["group_desc"] or group["group_key"], group["seq"])
+
+
+def _passed(
+    operations: pl.LazyFrame, waiting: list[dict[str, object]], by_group: dict[str, dict[int, _Op]]
+) -> Iterator[tuple[_Role, _Role]]:
+    """(role of an operation that a rank finished, role of the one it waits in), where another group of the former role waits in it."""
+    roles = {_role(w) for w in waiting}
+    alike = pl.DataFrame([(str(d), s) for d, s in roles if d is not None], schema={"group_desc": pl.String, "seq": pl.Int64}, orient="row")
+    done = (
+        operations.filter((pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("done"))
+        .join(alike.lazy(), on=["group_desc", "seq"])
+        .select("rank", "group_desc", "seq", "order")
+        .collect()
+    )
+    for rank, desc, seq, order in done.iter_rows():
+        for group in waiting:
+            own = by_group.get(str(group["group_key"]), {}).get(rank)
+            if own is not None and order < own["order"] and _role(group) != (desc, seq):
+                yield (desc, seq), _role(group)

@@ -1,0 +1,81 @@
+"""What the watchdogs of the ranks tell when a timeout strikes: of which group, in which operation, and how far they were."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+CALLS = {
+    "group_key": pl.String(),
+    "group_desc": pl.String(),
+    "rank": pl.Int32(),
+    "pg_rank": pl.Int32(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "numel_in": pl.Int64(),
+    "numel_out": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+}
+
+
+@view(rows="ranks x groups")
+def watchdog_calls(watchdog: pl.LazyFrame) -> pl.LazyFrame:
+    """The operation in which each rank's watchdog timed out, one row per group and rank: the first one, with its numbers of elements
+    (``NumelIn``, ``NumelOut``; torch 2.0 and later print them)."""
+    lines = watchdog_lines(watchdog)
+    about = lines.group_by("group_key", "rank").agg(pl.col("pg_rank").drop_nulls().first(), pl.col("pg_desc").drop_nulls().first())
+    timed = lines.filter((pl.col("kind") == "timeout") & pl.col("op").is_not_null() & pl.col("seq").is_not_null())
+    first = timed.unique(["group_key", "rank"], keep="first", maintain_order=True).drop("pg_rank", "pg_desc")
+    return (
+        first.join(about, on=["group_key", "rank"], how="left")
+        .rename({"pg_desc": "group_desc"})
+        .select([pl.col(c).cast(t) for c, t in CALLS.items()])
+        .sort("group_key", "rank")
+    )
+
+
+def watchdog_lines(watchdog: pl.LazyFrame) -> pl.LazyFrame:
+    """Lines of a timeout or a failure with their ``rank`` and ``group_key``, in the order of source and line.
+
+    The rank is the launcher's or torch's own prefix; the rank inside the group counts only where the group is the default one.
+    """
+    known = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"]))
+    # The line of the timeout names no group; a later line of the same process about the same operation does.
+    named = known.filter(pl.col("pg_name").is_not_null()).select("source_id", "hint_rank", "seq", named="pg_name")
+    known = known.join(
+        named.unique(["source_id", "hint_rank", "seq"], keep="first", maintain_order=True),
+        on=["source_id", "hint_rank", "seq"],
+        how="left",
+        nulls_equal=True,
+    ).with_columns(pg_name=pl.coalesce("pg_name", "named"))
+    several = bool(named.filter(pl.col("named") != "0").head(1).collect().height)
+    default = (pl.col("pg_desc") == "default_pg") | (pl.col("pg_name") == "0") | pl.col("pg_name").is_null()
+    rank = pl.coalesce(pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank")), pl.when(default).then(pl.col("pg_rank")))
+    # Lines of old releases name the group by its local number only, or not at all: one group 0 is taken for the default one, unless
+    # the rank inside the group is another than the global one.
+    key = pl.when(pl.col("pg_name").is_not_null()).then(pl.format("pg:{}", pl.col("pg_name"))).otherwise(pl.lit("pg:0"))
+    elsewhere = pl.col("pg_name").is_null() & (pl.lit(several) | (pl.col("pg_rank").is_not_null() & (pl.col("pg_rank") != rank)))
+    known = known.filter(~elsewhere.fill_null(False))
+    return known.with_columns(rank=rank, group_key=key).filter(pl.col("rank").is_not_null()).sort("source_id", "line_no")
+
+
+def watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
+    """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters."""
+    return (
+        watchdog_lines(watchdog)
+        .group_by("group_key", "rank")
+        .agg(
+            pl.lit("watchdog").first().alias("domain"),
+            pl.col("seq").min().alias("first_pending"),
+            pl.max_horizontal(pl.col("last_enqueued").max(), pl.col("seq").max()).alias("last_seq"),
+            pl.col("last_completed").max().alias("last_done"),
+            pl.len().alias("count"),
+            pl.col("op").drop_nulls().first().alias("last_op"),
+            pl.col("source_id").first(),
+            pl.col("line_no").first(),
+            pl.col("timeout_ms").max(),
+            pl.col("line_no").max().cast(pl.Int64).alias("last_order"),
+        )
+    )

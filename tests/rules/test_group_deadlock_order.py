@@ -1,0 +1,67 @@
+"""Two groups whose operations stand in opposite orders on the ranks that share them."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.group_deadlock import group_deadlock_by_order
+from nccl_forensics.views.inversions import inversions
+from nccl_forensics.views.stuck import STUCK
+from tests.rules.frames import cited, told
+from tests.views.frames import operations, rows
+
+WORLD, ONE, TWO = "pg:0", "pg:1", "pg:2"
+
+
+def waiting(*groups: tuple[str, str, list[int]]) -> pl.LazyFrame:
+    """Groups that all members wait in: key, description, ranks. Each stands in its first operation."""
+    common = {"domain": "fr", "seq": 1, "op": "all_reduce", "complete": True}
+    return rows(STUCK, *({**common, "group_key": k, "group_name": k[3:], "group_desc": d, "ranks": r} for k, d, r in groups))
+
+
+def called(orders: dict[int, list[str]], desc: dict[str, str], done: tuple[str, ...] = ()) -> pl.LazyFrame:
+    """For each rank the groups of which it called the first operation, in its order."""
+    parts = []
+    for rank, keys in orders.items():
+        for order, key in enumerate(keys):
+            part = operations({rank: ["all_reduce"]}, group=key).with_columns(
+                order=pl.lit(order, dtype=pl.Int64),
+                group_desc=pl.lit(desc[key]),
+                pending=pl.lit(key not in done),
+                done=pl.lit(key in done),
+                record=pl.lit(f"entries[{order}]"),
+            )
+            parts.append(part)
+    return pl.concat(parts)
+
+
+DESC = {WORLD: "default_pg", ONE: "dp", TWO: "dp"}
+
+
+def test_the_rank_with_the_other_order_is_named_by_what_all_others_do() -> None:
+    # Ranks 0 and 1 are one data-parallel group, 2 and 3 another, which has passed its operation.
+    calls = called({0: [WORLD, ONE], 1: [ONE, WORLD], 2: [TWO, WORLD], 3: [TWO, WORLD]}, DESC, done=(TWO,))
+    found = inversions(waiting((WORLD, "default_pg", [0, 1, 2, 3]), (ONE, "dp", [0, 1])), calls)
+    [finding] = group_deadlock_by_order.check(found, None)
+    assert told(finding) == ("critical", "medium", (0,))
+    assert cited(finding) == [(0, "entries[0]"), (1, "entries[0]")]
+    failures = pl.DataFrame({"sign": ["timeout"], "count": [1]}).lazy()
+    [finding] = group_deadlock_by_order.check(found, failures)
+    assert finding.confidence == "high"
+
+
+def test_where_two_ranks_differ_and_no_other_tells_nobody_is_named() -> None:
+    calls = called({0: [WORLD, ONE], 1: [ONE, WORLD]}, DESC)
+    [finding] = group_deadlock_by_order.check(inversions(waiting((WORLD, "default_pg", [0, 1]), (ONE, "dp", [0, 1])), calls), None)
+    assert told(finding) == ("critical", "medium", ())
+
+
+def test_one_order_on_all_ranks_is_no_deadlock() -> None:
+    calls = called({0: [ONE, WORLD], 1: [ONE, WORLD], 2: [TWO, WORLD], 3: [TWO, WORLD]}, DESC)
+    everyone = waiting((WORLD, "default_pg", [0, 1, 2, 3]), (ONE, "dp", [0, 1]), (TWO, "dp", [2, 3]))
+    assert inversions(everyone, calls).collect().height == 0
+
+
+def test_groups_without_a_rank_in_common_have_no_order() -> None:
+    calls = called({0: [ONE], 2: [TWO]}, DESC)
+    assert inversions(waiting((ONE, "dp", [0, 1]), (TWO, "dp", [2, 3])), calls).collect().height == 0

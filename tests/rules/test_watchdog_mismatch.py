@@ -1,0 +1,90 @@
+"""Watchdogs that name one position and do not agree on the call."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.reading import read_source
+from nccl_forensics.rules.watchdog_mismatch import collective_mismatch_by_watchdog, shape_mismatch_by_watchdog
+from nccl_forensics.views.watchdogs import CALLS, watchdog_calls
+from tests.rules.frames import cited, divergences, told
+from tests.views.frames import rows
+
+
+def calls(*found: tuple[int, str, int], seq: int = 9) -> pl.LazyFrame:
+    """(rank, operation, elements) of the group mesh_dp."""
+    return rows(
+        CALLS,
+        *(
+            {
+                "group_key": "pg:1",
+                "group_desc": "mesh_dp",
+                "rank": rank,
+                "pg_rank": rank,
+                "seq": seq,
+                "op": op,
+                "numel_in": size,
+                "numel_out": size,
+                "source_id": rank,
+                "line_no": 3,
+            }
+            for rank, op, size in found
+        ),
+    )
+
+
+def test_the_rank_with_another_number_of_elements_is_named() -> None:
+    [finding] = shape_mismatch_by_watchdog.check(calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 6), (2, "ALLREDUCE", 4)), None)
+    assert told(finding) == ("critical", "medium", (1,))
+    assert cited(finding) == [(1, 3), (0, 3), (2, 3)]
+    assert collective_mismatch_by_watchdog.check(calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 6), (2, "ALLREDUCE", 4)), None) == []
+
+
+def test_the_rank_in_another_collective_is_named() -> None:
+    frame = calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 4), (2, "BROADCAST", 4))
+    [finding] = collective_mismatch_by_watchdog.check(frame, None)
+    assert told(finding) == ("critical", "medium", (2,))
+    assert shape_mismatch_by_watchdog.check(frame, None) == []
+
+
+def test_without_a_majority_nobody_is_named() -> None:
+    [finding] = shape_mismatch_by_watchdog.check(calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 6)), None)
+    assert told(finding) == ("critical", "low", ())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        calls((0, "ALLTOALL_BASE", 4), (1, "ALLTOALL_BASE", 6), (2, "ALLTOALL_BASE", 4)),  # sizes differ by right
+        calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 4), (2, "ALLREDUCE", 4)),
+        pl.concat([calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 4)), calls((2, "ALLREDUCE", 6), seq=10)]),  # another position
+        calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 6), (2, "ALLREDUCE", 4)).with_columns(pg_rank=pl.lit(0, dtype=pl.Int32)),
+    ],
+    ids=["uneven", "alike", "elsewhere", "two groups of one name"],
+)
+def test_what_is_no_mismatch_is_quiet(frame: pl.LazyFrame) -> None:
+    assert shape_mismatch_by_watchdog.check(frame, None) == []
+
+
+def test_operations_seen_elsewhere_speak_instead() -> None:
+    frame = calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 6), (2, "ALLREDUCE", 4))
+    assert shape_mismatch_by_watchdog.check(frame, divergences("missing", [1], [0, 2])) == []
+
+
+def test_the_lines_of_a_rank_are_joined_by_their_number() -> None:
+    # The line of the timeout names the sizes, a later one the group.
+    text = "".join(
+        f"[rank{rank}]:[E113 16:58:40.052347996 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn={size}, NumelOut={size}, Timeout(ms)=300000) ran for 300033 milliseconds before timing out.\n"
+        f"[rank{rank}]:[E113 16:58:40.052577996 ProcessGroupNCCL.cpp:2271] [PG ID 1 PG GUID 1(mesh_dp) Rank {rank}] failure detected by watchdog at "
+        f"work sequence id: 9 PG status: last enqueued work: 12, last completed work: 8\n"
+        for rank, size in ((0, 4), (1, 6), (2, 4))
+    )
+    watchdog = read_source(text.encode()).frames["watchdog"].with_columns(source_id=pl.lit(0, dtype=pl.UInt32))
+    found = watchdog_calls(watchdog.lazy()).collect()
+    assert found.select("group_key", "group_desc", "rank", "seq", "numel_in", "line_no").rows() == [
+        ("pg:1", "mesh_dp", 0, 9, 4, 1),
+        ("pg:1", "mesh_dp", 1, 9, 6, 3),
+        ("pg:1", "mesh_dp", 2, 9, 4, 5),
+    ]
