@@ -320,9 +320,9 @@ def _run(
     overrides: Mapping[str, Mapping[str, Value]] | None,
     prefix: str,
     step: Callable[[int, int], None] | None,
+    resolver: Resolver | None = None,
 ) -> RunResult:
-    own = store.without(run.foreign) if run.foreign else store
-    resolver = Resolver(own, scratch)
+    resolver = resolver or Resolver(store.without(run.foreign) if run.foreign else store, scratch)
     outcomes = tuple(run_rules(resolver, overrides, prefix, step))
     signs: list[str] = []
     frame = resolver.get("failures")

@@ -13,7 +13,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"commands", "serve"},
     {"api", "__init__"},
-    {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "extensions", "checklist"},
+    {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "watching", "extensions", "checklist"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
     {"verdict"},

@@ -29,6 +29,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "nccl-forensics analyze incident.tar.gz -o out",
         "nccl-forensics analyze node*.tar.gz slurm-4711.out --html postmortem.html",
         "nccl-forensics analyze /var/log/train --json - --quiet | jq .verdict",
+        "nccl-forensics analyze --watch /shared/incident -o out",
     ),
     "check": (
         "nccl-forensics check run.tar.gz",
