@@ -322,7 +322,8 @@ def _run(
     step: Callable[[int, int], None] | None,
     resolver: Resolver | None = None,
 ) -> RunResult:
-    resolver = resolver or Resolver(store.without(run.foreign) if run.foreign else store, scratch)
+    own = store.without(run.foreign) if run.foreign else store
+    resolver = resolver or Resolver(own, scratch)
     outcomes = tuple(run_rules(resolver, overrides, prefix, step))
     signs: list[str] = []
     frame = resolver.get("failures")
