@@ -2,7 +2,7 @@
 
 An entry holds what reading made of one source: facts for its row and its frames, without ``source_id``. It is found by the SHA-256 of the
 source's bytes, its size, and the fingerprint of everything that reading depends on (this program's code below the views, its grammars,
-Python and the libraries that parse), so it never has to be invalidated.
+extensions, Python and the libraries that parse), so it never has to be invalidated.
 
 An entry is a file, written aside and renamed, that ends with the SHA-256 of all that stands before: one that was cut off, damaged or meddled
 with is passed over and the source is read again. Nothing in it is executed (JSON and Arrow IPC). The folder is private; one that others can
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache as once
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -34,7 +35,7 @@ import orjson
 import polars as pl
 from polars.exceptions import PanicException
 
-from nccl_forensics import __version__
+from nccl_forensics import __version__, plugins
 from nccl_forensics.resources import grammars_folder
 
 #: The folder and its bound where nothing else is said.
@@ -42,7 +43,7 @@ DEFAULT_BYTES = 4 << 30
 #: Packages and modules that stand above reading or beside it: what they do does not change what is read.
 ABOVE = frozenset(
     {
-        "api", "assemble", "changes", "cli", "collect", "commands", "config", "drawings", "exhibits", "figures", "gate", "lab",
+        "api", "assemble", "changes", "checklist", "cli", "collect", "commands", "config", "drawings", "exhibits", "extensions", "figures", "gate", "lab",
         "pictures", "presentation", "query", "ray_engine", "remote", "render", "reporters", "rules", "rules_hosts", "rules_shared",
         "rules_traces", "runs", "serve", "simulate", "suppressions", "trace_report", "traits", "verdict", "views", "watching",
     }
@@ -211,12 +212,24 @@ def fingerprint() -> str:
     for name in _PARSERS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             state.update(f" {name} {metadata.version(name)}".encode())
+    state.update(f" {plugins.identity()}".encode())
     code = [f for f in package.rglob("*.py") if f.relative_to(package).parts[0].removesuffix(".py") not in ABOVE]
-    for file in sorted((*code, *grammars_folder().glob("*.lark"))):
+    for file in (*sorted((*code, *grammars_folder().glob("*.lark"))), *_added()):
         content = file.read_bytes()
         state.update(f"\n{file.name} {len(content)}\n".encode())
         state.update(content)
     return state.hexdigest()[:16]
+
+
+def _added() -> Iterator[Path]:
+    """The code of extensions that bring formats or tables: one that is being written changes without its version."""
+    for top in sorted({entry.module.split(".")[0] for kind in ("formats", "tables") for entry in plugins.installed(kind)}):
+        with contextlib.suppress(ImportError, ValueError):
+            spec = find_spec(top)
+            if spec is not None and spec.submodule_search_locations:
+                yield from sorted(f for place in spec.submodule_search_locations for f in Path(place).rglob("*.py"))
+            elif spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+                yield Path(spec.origin)
 
 
 def _pack(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import polars as pl
@@ -196,6 +197,24 @@ def test_the_fingerprint_changes_with_code_grammars_and_libraries(tmp_path: Path
     monkeypatch.setattr(cache_module.metadata, "version", lambda name: "0")
     fingerprint.cache_clear()
     assert len({own, other, fingerprint()}) == 3
+    monkeypatch.undo()
+    fingerprint.cache_clear()
+
+
+def test_the_fingerprint_covers_formats_that_other_packages_bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = fingerprint()
+    package = tmp_path / "acme_formats_of_a_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = EntryPoint("acme", "acme_formats_of_a_test.deep:FORMAT", "nccl_forensics.formats")
+    monkeypatch.setattr(cache_module.plugins, "installed", lambda kind: (entry,) if kind == "formats" else ())
+    told = [own]
+    for text in ("FORMAT = 1", "FORMAT = 2"):
+        (package / "deep.py").write_text(text)
+        fingerprint.cache_clear()
+        told.append(fingerprint())
+    assert len(set(told)) == 3
     monkeypatch.undo()
     fingerprint.cache_clear()
 
