@@ -55,6 +55,8 @@ _SUPPLIES = {
     "sockets": "socket listings (ss)",
     "packets": "packet captures",
     "flows": "packet captures",
+    "net_settings": "settings of the Ethernet cards (ethtool -a, -g, -k, -m)",
+    "ib_routes": "traces through the fabric (ibtracert)",
     "reports": "logs of the training processes",
     "host_processes": "process listings (ps)",
     "filesystems": "df output",

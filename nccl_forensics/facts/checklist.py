@@ -187,6 +187,8 @@ QUESTIONS: tuple[Question, ...] = (
         "ibstat; perfquery -x; mlxlink -d mlx5_0 -c",
     ),
     _q(FABRIC, "Is the fabric free of congestion?", "congestion", "ib_port_counters net_counters", "perfquery -x; ethtool -S IFACE"),
+    _q(FABRIC, "Do all paths through the fabric arrive?", "broken-path", "ib_routes", "ibtracert SOURCE_LID TARGET_LID"),
+    _q(FABRIC, "Are cables and optical modules free of alarms?", "optical-module", "net_settings", "ethtool -m IFACE; mlxlink -d mlx5_0 -m"),
     _q(FABRIC, "Does NCCL use the right GID of each port?", "gid-index", "rdma_gids", "show_gids"),
     _q(
         NETWORK,
@@ -194,6 +196,13 @@ QUESTIONS: tuple[Question, ...] = (
         "mtu-mismatch",
         "net_interfaces ib_ports pings",
         "ip link; ping -M do -s 8972 PEER; ibv_devinfo",
+    ),
+    _q(
+        NETWORK,
+        "Are Ethernet cards set up alike: pause, rings, offloads?",
+        "nic-settings",
+        "net_settings",
+        "ethtool -a IFACE; ethtool -g IFACE; ethtool -k IFACE",
     ),
     _q(
         NETWORK,

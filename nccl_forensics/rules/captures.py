@@ -1,7 +1,7 @@
 """A packet capture shows what the network did: segments sent again, connections that nobody answered, resets.
 
 ## What it finds
-TCP conversations and RoCE queue pairs of a pcap file in which much was sent twice; hosts whose SYNs stay without an answer or are refused.
+TCP conversations and RoCE queue pairs of a capture (pcap, or the text of tshark) in which much was sent twice; hosts whose SYNs stay without an answer or are refused.
 
 ## Why it matters
 A capture is proof: it shows which direction lost packets and which host did not answer, where counters only add up.
@@ -43,7 +43,7 @@ def capture_loss(
     """Pairs of hosts and directions by what was sent again, the worst first."""
     pairs = (
         flows.group_by("source_id", "protocol", "source", "destination")
-        .agg(pl.col("packets").sum(), pl.col("resent").sum(), pl.col("naks").sum(), pl.col("record").sort_by("resent").last())
+        .agg(pl.col("packets").sum(), pl.col("resent").sum(), pl.col("naks").sum(), pl.col("record", "line_no").sort_by("resent").last())
         .with_columns(share=pl.col("resent") / pl.col("packets"))
         .filter((pl.col("resent") >= least) & (pl.col("share") >= loss_share))
         .sort("share", "source", "destination", descending=[True, False, False])
@@ -94,7 +94,7 @@ def capture_unanswered(
     asked = tcp.filter(pl.col("syns") > 0).join(back, on=ends, how="left").with_columns(pl.col("answers", "refusals").fill_null(0))
     ports = (
         asked.group_by("source_id", "source", "destination", "destination_port")
-        .agg(pl.col("syns").sum(), pl.col("answers").sum(), pl.col("refusals").sum(), pl.col("record").first())
+        .agg(pl.col("syns").sum(), pl.col("answers").sum(), pl.col("refusals").sum(), pl.col("record", "line_no").first())
         .filter((pl.col("answers") == 0) & ((pl.col("syns") >= tries) | (pl.col("refusals") > 0)))
         .sort("source_id", "source", "destination", "destination_port")
         .collect()

@@ -20,7 +20,7 @@ def flow(source: str, destination: str, **counts: object) -> dict[str, object]:
 
 
 def flows(*rows: dict[str, object]) -> pl.LazyFrame:
-    return table("flows", *rows).drop("line_no", strict=False)
+    return table("flows", *rows)
 
 
 def test_a_direction_that_sends_much_twice_is_named() -> None:
