@@ -188,7 +188,9 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     _q(FABRIC, "Is the fabric free of congestion?", "congestion", "ib_port_counters net_counters", "perfquery -x; ethtool -S IFACE"),
     _q(FABRIC, "Do all paths through the fabric arrive?", "broken-path", "ib_routes", "ibtracert SOURCE_LID TARGET_LID"),
-    _q(FABRIC, "Are cables and optical modules free of alarms?", "optical-module", "net_settings", "ethtool -m IFACE; mlxlink -d mlx5_0 -m"),
+    _q(
+        FABRIC, "Are cables and optical modules free of alarms?", "optical-module", "net_settings", "ethtool -m IFACE; mlxlink -d mlx5_0 -m"
+    ),
     _q(FABRIC, "Does NCCL use the right GID of each port?", "gid-index", "rdma_gids", "show_gids"),
     _q(
         NETWORK,
