@@ -33,7 +33,7 @@ from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
 
 #: Tables that by themselves do not tell how a job or its machines fared.
-_SILENT = frozenset({"sources", "gaps", "unmodelled"})
+_SILENT = frozenset({"sources", "gaps", "unmodelled", "training_steps"})
 #: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
 _FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits"})
 #: No report is bigger: its lists are bounded.

@@ -55,6 +55,8 @@ _SUPPLIES = {
     "sockets": "socket listings (ss)",
     "packets": "packet captures",
     "flows": "packet captures",
+    "training_steps": "the training loop's log with loss and gradient norm",
+    "loss_jumps": "the training loop's log with loss and gradient norm",
     "net_settings": "settings of the Ethernet cards (ethtool -a, -g, -k, -m)",
     "ib_routes": "traces through the fabric (ibtracert)",
     "reports": "logs of the training processes",

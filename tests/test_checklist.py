@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from nccl_forensics import api
-from nccl_forensics.checklist import OF_EXTENSIONS, checklist
+from nccl_forensics.checklist import FURTHER, checklist, variant_of
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.facts.checklist import QUESTIONS, SECTIONS
 from nccl_forensics.model import Finding, Severity
@@ -53,7 +53,8 @@ def test_a_rule_that_was_skipped_or_crashed_answers_nothing() -> None:
 def test_every_rule_answers_a_question_and_every_question_can_be_answered() -> None:
     asked = Counter(name for q in QUESTIONS for name in q.rules)
     assert set(asked) <= set(RULES)
-    assert {r.name for r in RULES.values() if r.severity != "info"} - set(asked) == set()
+    unasked = {r.name for r in RULES.values() if r.severity != "info"} - set(asked)
+    assert {name for name in unasked if variant_of(name, asked) is None} == set(), "add them to a question of facts/checklist.py"
     for q in QUESTIONS:
         assert q.section in SECTIONS
         assert q.command
@@ -65,7 +66,7 @@ def test_every_rule_answers_a_question_and_every_question_can_be_answered() -> N
 def test_a_rule_that_no_question_knows_is_a_question_of_its_own() -> None:
     rule = RULES["gpu-throttled"]
     foreign = Rule("acme", "ACME01", rule.cause, rule.severity, rule.at_most, (), rule.function, rule.inputs)
-    [item] = [i for i in checklist([Outcome(foreign, "clean", (), (), {})], lambda name: True) if i["section"] == OF_EXTENSIONS]
+    [item] = [i for i in checklist([Outcome(foreign, "clean", (), (), {})], lambda name: True) if i["section"] == FURTHER]
     assert (item["answer"], item["item"]) == ("ok", rule.title)
 
 
@@ -78,3 +79,11 @@ def test_nccl_logs_alone_say_nothing_of_the_hosts() -> None:
         assert answers[section] == {"unknown"}, section
     assert "ok" in answers["Hang"]
     assert not any("bad" in said for said in answers.values())
+
+
+def test_a_variant_of_a_rule_answers_its_question() -> None:
+    rule = RULES["gpu-throttled"]
+    variant = Rule("gpu-throttled-by-guess", "GP99", rule.cause, rule.severity, rule.at_most, (), rule.function, rule.inputs)
+    found = (Found("GP99-1", "f", variant, Finding("slow", severity="error")),)
+    items = checklist([Outcome(variant, "found", found, (), {})], lambda name: True)
+    assert [i["item"] for i in items if i["answer"] == "bad"] == [QUESTION]

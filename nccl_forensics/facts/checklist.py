@@ -155,6 +155,27 @@ QUESTIONS: tuple[Question, ...] = (
         "bandwidth_rows",
         "all_reduce_perf -b 8 -e 8G -f 2 -g 8 -c 1",
     ),
+    _q(
+        CORRUPTION,
+        "Did loss and gradient norm keep to their course?",
+        "loss-jump",
+        "training_steps",
+        "the log of the training loop, with loss and gradient norm of every step",
+    ),
+    _q(
+        CORRUPTION,
+        "Are there no memory or link errors near a break of the loss?",
+        "corruption-signs",
+        "training_steps",
+        "the log of the training loop; sudo dmesg -T; nvidia-smi -q -d ECC; nvidia-smi nvlink -e",
+    ),
+    _q(
+        CORRUPTION,
+        "Do all ranks compute the same gradient norm?",
+        "replicas-differ",
+        "training_steps",
+        "the log of every rank, with the gradient norm of every step",
+    ),
     _q(CORRUPTION, "Do all ranks reduce the same data type?", "dtype-mismatch", _OPERATIONS, _DUMPS),
     _q(GPU, "Did the driver report no error of a GPU (Xid)?", "gpu-fault cuda-fault", "kernel_spans xids", "sudo dmesg -T | grep Xid"),
     _q(

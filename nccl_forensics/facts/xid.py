@@ -553,3 +553,9 @@ def nvlink5_needs_reset(unit: str, words: tuple[int, ...]) -> bool | None:
     if name == "NETIR_LINK_EVT" and (words[0] >> 20) & 0x3F in NVLINK5_LINK_IGNORED:
         return False
     return words[1] in NVLINK5_RESET[name]
+
+
+#: Memory errors that nothing held back: what the GPU computed meanwhile may be wrong. 171 and 172 qualify a 48.
+UNCONTAINED = frozenset({48, 95, 140, 171, 172})
+#: Memory errors that were corrected, mended, or kept to the process that met them.
+CONTAINED = frozenset({63, 64, 92, 94})

@@ -199,4 +199,17 @@ TABLES: tuple[Table, ...] = (
             "times": (U32, "samples that showed this stack (py-spy record)"),
         },
     ),
+    Table(
+        "training_steps",
+        "One line in which a training loop tells its loss: Megatron-LM, Hugging Face Trainer, torchtitan, fairseq, Lightning, plain prints.",
+        {
+            **LINE,
+            **TIME,
+            **HINT,
+            "step": (I64, "iteration as written; null where the line has none"),
+            "loss": (F64, "training loss; not-a-number and infinity are kept"),
+            "grad_norm": (F64, "norm of the gradients; not-a-number and infinity are kept"),
+            "skipped": (I64, "iterations skipped so far, where told"),
+        },
+    ),
 )

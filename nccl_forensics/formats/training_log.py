@@ -1,0 +1,64 @@
+"""Lines in which a training loop tells its loss, whatever the framework: Megatron-LM, Trainer, torchtitan, fairseq, Lightning, plain prints.
+
+Frameworks write the same few facts in any order, with any separator, so the line is searched for each instead of being parsed by a grammar.
+A line counts if it has a training loss and either a step or the shape of the Trainer's dictionary, which has none.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.tables import TABLES
+
+_NUMBER = r"[-+]?(?:[0-9]+\.?[0-9]*(?:[eE][-+]?[0-9]+)?|nan|NaN|NAN|inf|Inf|Infinity)"
+_IS = r"['\"]?\s*[:=]?\s*['\"]?"
+#: The word before tells whose loss it is: of the whole step, not of a part of it, of a test or of packets.
+_LOSS = rf"(?:^|[^A-Za-z0-9_])(?:([A-Za-z][A-Za-z0-9]*)[ _/])?[Ll]oss{_IS}({_NUMBER})(?:$|[^A-Za-z0-9_.%])"
+_WHOLE = ("", "lm", "train", "training", "total", "mean", "avg", "step", "reduced")
+_STEP = r"(?i)(?:^|[^a-z0-9_.])(?:iteration|iter|(?:global[_ ])?step)['\"]?\s*[:=]?\s*\[?([0-9]+)(?:$|[^0-9.])"
+#: Lightning and tqdm count ``10/100 [00:01<00:10`` and write the loss behind it; fairseq ``epoch 001:    100 / 2000 loss=``.
+_OF = r"(?:\s|:)([0-9]+) ?/ ?[0-9]+ (?:\[[0-9:]+<|loss=)"
+_NORM = rf"(?i)(?:^|[^a-z0-9_])(?:grad(?:ient)?[ _]?norm|gnorm){_IS}({_NUMBER})(?:$|[^A-Za-z0-9_])"
+_SKIPPED = r"(?i)number of skipped iterations:\s*([0-9]+)"
+#: A clock of the training loop itself, where no launcher's prefix told the time.
+_CLOCK = r"^.{0,40}?([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})"
+_DICTIONARY = r"^\s*\{'loss': "
+
+
+def read(text: Text) -> Reading:
+    """One row per line with a training loss."""
+    body = pl.col("text")
+    found = (
+        text.hits.with_columns(
+            whose=body.str.extract(_LOSS, 1).str.to_lowercase().fill_null(""),
+            loss=_value(body.str.extract(_LOSS, 2)),
+            step=pl.coalesce(body.str.extract(_STEP, 1), body.str.extract(_OF, 1)).cast(pl.Int64, strict=False),
+            grad_norm=_value(body.str.extract(_NORM, 1)),
+            skipped=body.str.extract(_SKIPPED, 1).cast(pl.Int64, strict=False),
+        )
+        .filter(pl.col("loss").is_not_null() & pl.col("whose").is_in(_WHOLE))
+        .filter(pl.col("step").is_not_null() | body.str.contains(_DICTIONARY))
+    )
+    if found.is_empty():
+        return Reading()
+    own = pl.concat_str(body.str.extract(_CLOCK, 1), pl.lit(" "), body.str.extract(_CLOCK, 2))
+    clock = own.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)
+    kind = pl.coalesce("time_kind", pl.when(clock.is_not_null()).then(pl.lit("local-unzoned")))
+    found = found.with_columns(time_raw_ns=pl.coalesce("time_raw_ns", clock), time_kind=kind)
+    return Reading(frames={"training_steps": TABLES["training_steps"].conform(found)}, lines=found["line_no"])
+
+
+def _value(text: pl.Expr) -> pl.Expr:
+    """A number; not-a-number and infinity as such, in whatever case they are written."""
+    return text.str.to_lowercase().str.replace("infinity", "inf").cast(pl.Float64, strict=False)
+
+
+FORMAT = TextFormat(
+    name="training-log",
+    title="loss and gradient norm of a training loop",
+    tables=("training_steps",),
+    anchors=("loss", "Loss"),
+    read=read,
+    priority=75,
+)

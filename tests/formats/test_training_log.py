@@ -1,0 +1,47 @@
+"""Training loops that tell their loss."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+import polars as pl
+
+from nccl_forensics.reading import read_source
+from tests.corpus import ROOT
+
+
+def test_the_layouts_of_the_frameworks_are_read_and_other_losses_are_not() -> None:
+    found = read_source((ROOT / "fixtures" / "training_log" / "sample.txt").read_bytes())
+    assert (found.formats, found.records, found.gap_lines, found.foreign) == (("training-log",), 9, 0, 5)
+    rows = found.frames["training_steps"].select("line_no", "step", "loss", "grad_norm").rows()
+    assert [row for row in rows if row[0] != 8] == [
+        (1, 100, 2.345678, 1.234),
+        (2, None, 2.3456, 0.875),
+        (3, 10, 4.1234, 1.2345),
+        (4, 100, 2.3456, None),
+        (5, 100, 2.3001, None),
+        (6, 10, 2.31, None),
+        (7, 100, 12.3, 2.31),
+        (9, 12, 2.25, 0.9),
+    ]
+    [(_, step, loss, norm)] = [row for row in rows if row[0] == 8]
+    assert (step, math.isnan(loss), math.isinf(norm)) == (101, True, True)
+
+
+def test_rank_and_time_are_kept() -> None:
+    rows = read_source((ROOT / "fixtures" / "training_log" / "sample.txt").read_bytes()).frames["training_steps"]
+    told = {n: (rank, time, kind) for n, rank, time, kind in rows.select("line_no", "hint_rank", "time_raw_ns", "time_kind").iter_rows()}
+    start = int(datetime(2026, 5, 1, 10, tzinfo=UTC).timestamp())
+    assert told[1] == (None, start * 10**9, "local-unzoned")
+    assert told[3][0] == 3
+    assert told[4] == (None, None, None)
+
+
+def test_a_loss_without_a_step_is_no_training_step() -> None:
+    assert read_source(b"the loss: 3.2 was high\nloss 1.0\n").formats == ()
+
+
+def test_a_count_of_skipped_iterations_is_read() -> None:
+    found = read_source(b"iteration 5/ 9 | lm loss: 2.0E+00 | number of skipped iterations:   2 |\n")
+    assert found.frames["training_steps"].select(pl.col("skipped")).item() == 2
