@@ -433,7 +433,8 @@ def _together(parts: list[tuple[int, Part]]) -> pl.DataFrame:
         schema={"source_id": pl.UInt32(), "rows": pl.UInt32()},
     )
     numbers = own.select(pl.col("source_id").repeat_by("rows").explode())["source_id"]
-    return pl.concat(frames).insert_column(0, numbers)
+    # In one piece: Polars 2.1.0 leaves an empty piece behind when a frame of several is filtered, and pl.format panics on it.
+    return pl.concat(frames, rechunk=True).insert_column(0, numbers)
 
 
 def _source_row(member: Member, results: Mapping[int, Result], twin: int | None) -> dict[str, object]:
