@@ -121,6 +121,7 @@ def analyze(
     *,
     engine: Engine | None = None,
     cache: Cache | None = None,
+    scratch: Path | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     suppressions: Sequence[Suppression] = (),
@@ -133,11 +134,11 @@ def analyze(
 
     ``overrides`` are thresholds by rule and name. ``suppressions`` are judged by ``today``, or without one by the newest day in the
     evidence; the findings that they fit stay in the report and are marked. With a ``cache`` (``nccl_forensics.cache.open_cache``), sources
-    that were read before are not read again; the report is the same.
+    that were read before are not read again; the report is the same. ``scratch`` is where archives are unpacked and big tables lie.
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
-    bundle = open_bundle(inputs, limits=limits)
+    bundle = open_bundle(inputs, limits=limits, scratch=scratch)
     try:
         store = _read(bundle, engine, cache, progress)
         incident = _analyze(bundle, store, overrides, title, progress)
@@ -163,6 +164,7 @@ def sql(
     *,
     engine: Engine | None = None,
     cache: Cache | None = None,
+    scratch: Path | None = None,
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> pl.DataFrame:
@@ -170,7 +172,7 @@ def sql(
     saved = saved_store(Path(inputs[0])) if len(inputs) == 1 and Path(inputs[0]).is_dir() else None
     if saved is not None:
         return select(saved, query)
-    with open_bundle(inputs, limits=limits) as bundle:
+    with open_bundle(inputs, limits=limits, scratch=scratch) as bundle:
         return select(_read(bundle, engine, cache, progress), query)
 
 
@@ -182,6 +184,7 @@ def check(
     baseline: str | Path | Mapping[str, object] | None = None,
     engine: Engine | None = None,
     cache: Cache | None = None,
+    scratch: Path | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     today: date | None = None,
@@ -197,6 +200,7 @@ def check(
         inputs,
         engine=engine,
         cache=cache,
+        scratch=scratch,
         limits=limits,
         overrides=overrides,
         suppressions=wanted.suppressions,
@@ -222,6 +226,7 @@ def compare(
     *,
     engine: Engine | None = None,
     cache: Cache | None = None,
+    scratch: Path | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     progress: Progress | None = None,
@@ -232,7 +237,9 @@ def compare(
         earlier = _report_of(Path(given))
         if earlier is not None:
             return read_report(earlier)
-        return analyze([given], engine=engine, cache=cache, limits=limits, overrides=overrides, title=title, progress=progress).report
+        return analyze(
+            [given], engine=engine, cache=cache, scratch=scratch, limits=limits, overrides=overrides, title=title, progress=progress
+        ).report
 
     one, other = (side(given, title) for given, title in zip((before, after), _titles(before, after), strict=True))
     return Comparison(one, other, differences(one, other))

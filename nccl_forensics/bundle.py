@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from nccl_forensics.archives import Budget, Limits, Unpacked, Unpacker, junk, room_in, shown
+from nccl_forensics import remote
+from nccl_forensics.archives import Budget, Limits, Unpacked, Unpacker, junk, room_in, shown, sniff
 from nccl_forensics.errors import ForensicsError, UnusableEvidence
 
 _INDEX_EVERY = 1024
@@ -158,7 +159,10 @@ def _why_nothing(names: list[str], members: tuple[Member, ...], skipped: list[tu
 
 def _labels(names: list[str]) -> list[str]:
     """A name for each input, told apart by as much of its path as that needs."""
-    short = [Path(n).name or Path(n).resolve().name or "root" if n != "-" else "stdin" for n in names]
+    short = [
+        remote.last_name(n) if remote.is_url(n) else Path(n).name or Path(n).resolve().name or "root" if n != "-" else "stdin"
+        for n in names
+    ]
     labels = []
     for name, label in zip(names, short, strict=True):
         if short.count(label) > 1:
@@ -178,6 +182,9 @@ def _gather(name: str, label: str, unpacker: Unpacker, *, several: bool) -> Iter
     if name == "-":
         yield from unpacker.unpack(unpacker.spool(sys.stdin.buffer, "standard input"), label, inside=inside)
         return
+    if remote.is_url(name):
+        yield from _fetched(name, label, unpacker, several=several)
+        return
     root = Path(name)
     try:
         if root.is_dir():
@@ -194,6 +201,21 @@ def _gather(name: str, label: str, unpacker: Unpacker, *, several: bool) -> Iter
             raise UnusableEvidence(f"{name}: no such file or folder")
     except (OSError, ValueError) as problem:
         raise UnusableEvidence(f"{name}: cannot be opened: {getattr(problem, 'strerror', None) or problem}") from problem
+
+
+def _fetched(url: str, label: str, unpacker: Unpacker, *, several: bool) -> Iterator[Unpacked]:
+    """What lies in an object store: an object like a file, all below a prefix like a folder. Packed objects are not kept once unpacked."""
+    for item in remote.objects(url):
+        path = shown(f"{label}/{item.path}" if several else item.path) if item.path else label
+        if junk(path):
+            unpacker.skipped.append((path, "left by a file manager"))
+            continue
+        unpacker.budget.member(path)
+        with remote.opened(item.url) as stream:
+            file = unpacker.spool(stream, path)
+        yield from unpacker.unpack(file, path, inside=None if item.path or several else "")
+        if sniff(file) is not None:
+            file.unlink(missing_ok=True)
 
 
 def _folder(root: Path, prefix: str, unpacker: Unpacker) -> Iterator[Unpacked]:

@@ -118,6 +118,14 @@ def _filed(ref: Ref, digest: str, name: str, frame: pl.DataFrame) -> Path:
     return target
 
 
+def packed(file: Path) -> Packed:
+    """A filed frame in the form of small ones, to go by message all the same."""
+    frame = pl.read_ipc(io.BytesIO(file.read_bytes())).drop("source_id")
+    buffer = io.BytesIO()
+    frame.write_ipc_stream(buffer, compression="zstd")
+    return Packed(frame.height, int(frame.estimated_size()), buffer.getvalue())
+
+
 def _settled(stream: io.BufferedReader, before: os.stat_result, length: int, digest: str) -> bool:
     """Whether the file held these bytes all the time that it was being read: some evidence is still being copied in."""
 
@@ -156,18 +164,19 @@ def recall(ref: Ref, sizes: frozenset[int]) -> Result | None:
     return Result(ref.source_id, entry.facts, entry.formats, frames, entry.filled)
 
 
-def _failed(ref: Ref, why: str) -> Result:
+def failed(ref: Ref, why: str) -> Result:
+    """What stands for a source that could not be read."""
     return Result(ref.source_id, {"error": f"not read: {why}"}, (), {})
 
 
-def _attempt(function: Callable[[Ref], Result], ref: Ref) -> Result:
+def attempt(function: Callable[[Ref], Result], ref: Ref) -> Result:
     """One source; whatever its content brings about stays with it."""
     try:
         return function(ref)
     except MemoryError:
-        return _failed(ref, "it needs more memory than one source may use")
+        return failed(ref, "it needs more memory than one source may use")
     except (Exception, PanicException) as problem:
-        return _failed(ref, f"{type(problem).__name__}: {problem}"[:300])
+        return failed(ref, f"{type(problem).__name__}: {problem}"[:300])
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +186,7 @@ class InlineEngine:
     def map(self, function: Callable[[Ref], Result], refs: Sequence[Ref]) -> Iterator[Result]:
         """Results in the order of the references."""
         for ref in refs:
-            yield _attempt(function, ref)
+            yield attempt(function, ref)
 
 
 def _limit_memory(memory_bytes: int) -> None:
@@ -189,7 +198,7 @@ def _limit_memory(memory_bytes: int) -> None:
 
 
 def _batch(function: Callable[[Ref], Result], refs: tuple[Ref, ...]) -> list[Result]:
-    return [_attempt(function, ref) for ref in refs]
+    return [attempt(function, ref) for ref in refs]
 
 
 class _Worker(SpawnProcess):
@@ -232,7 +241,7 @@ class LocalEngine:
         """Results as they come. Small sources travel in batches; a batch whose worker dies is read again one by one."""
         lost: list[_Lost] = []
         read_any = False
-        for outcome in self._pass(function, _batches(refs)):
+        for outcome in self._pass(function, batches(refs)):
             if isinstance(outcome, _Lost):
                 lost.append(outcome)
             else:
@@ -246,12 +255,12 @@ class LocalEngine:
             elif outcome.broken:
                 broken.append(outcome)
             else:
-                yield from (_failed(ref, outcome.why) for ref in outcome.refs)
+                yield from (failed(ref, outcome.why) for ref in outcome.refs)
         # A pool that breaks takes others' sources with it: each of them gets a pool of its own, unless no pool works at all.
         for one in broken:
             for outcome in self._pass(function, [one.refs]) if read_any else (one,):
                 if isinstance(outcome, _Lost):
-                    yield from (_failed(ref, outcome.why) for ref in outcome.refs)
+                    yield from (failed(ref, outcome.why) for ref in outcome.refs)
                 else:
                     yield from outcome
 
@@ -292,7 +301,7 @@ class LocalEngine:
         return self.seconds_per_source + self.seconds_per_gb * sum(r.bytes for r in refs) / 1e9
 
 
-def _batches(refs: Sequence[Ref]) -> list[tuple[Ref, ...]]:
+def batches(refs: Sequence[Ref]) -> list[tuple[Ref, ...]]:
     """Big sources alone and first, small ones in batches."""
     out: list[tuple[Ref, ...]] = []
     batch: list[Ref] = []
@@ -450,4 +459,19 @@ def _source_row(member: Member, results: Mapping[int, Result], twin: int | None)
     return row
 
 
-__all__ = ["Engine", "InlineEngine", "LocalEngine", "Ref", "Result", "default_engine", "read_bundle", "read_ref", "recall"]
+__all__ = [
+    "Engine",
+    "InlineEngine",
+    "LocalEngine",
+    "Part",
+    "Ref",
+    "Result",
+    "attempt",
+    "batches",
+    "default_engine",
+    "failed",
+    "packed",
+    "read_bundle",
+    "read_ref",
+    "recall",
+]

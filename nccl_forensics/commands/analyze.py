@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nccl_forensics.commands.caching import cache_options, chosen_cache
+from nccl_forensics import remote
 from nccl_forensics.commands.output import make_folder, progress_bar, width, write
+from nccl_forensics.commands.reading import means, reading_options
 from nccl_forensics.errors import LimitReached, UnusableEvidence, UsageError
 
 if TYPE_CHECKING:
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Outputs:
-    """Where the results go."""
+    """Where the results go. ``copies`` are folders that stand here for those in a store: copied there when they are written."""
 
     folder: Path | None
     html: str | None
     markdown: str | None
     json: str | None
     tables: Path | None
+    copies: tuple[tuple[Path, str], ...] = ()
 
     @property
     def to_stdout(self) -> bool:
@@ -38,7 +40,7 @@ class _Outputs:
 
     @property
     def places(self) -> list[Path]:
-        return [Path(p) for p in (self.folder, self.html, self.markdown, self.json, self.tables) if p is not None]
+        return [Path(p) for p in (self.folder, self.html, self.markdown, self.json, self.tables) if p is not None and not remote.is_url(p)]
 
     def write(self, incident: Incident) -> None:
         """Write what was asked for. Raises ``OutputError``."""
@@ -50,6 +52,8 @@ class _Outputs:
             self._put(self.markdown, "postmortem.md", markdown.render(incident.report, incident.extras).encode())
         if self.html or self.folder is not None:
             self._put(self.html, "postmortem.html", html.render(incident.report, incident.extras).encode())
+        for folder, url in self.copies:
+            remote.put_folder(folder, url)
 
     def _put(self, file: str | None, name: str, content: bytes) -> None:
         write(file, content)
@@ -61,35 +65,32 @@ class _Outputs:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for postmortem.html, postmortem.md, report.json and tables/.",
+    type=click.Path(file_okay=False),
+    help="Folder (or URL) for postmortem.html, postmortem.md, report.json and tables/.",
 )
 @click.option("--html", "html_file", metavar="F", help="Write the HTML postmortem to F ('-' for standard output).")
 @click.option("--markdown", "markdown_file", metavar="F", help="Write the Markdown postmortem to F ('-' for standard output).")
 @click.option("--json", "json_file", metavar="F", help="Write report.json to F ('-' for standard output).")
-@click.option("--tables", type=click.Path(file_okay=False, path_type=Path), help="Write every table as parquet into this folder.")
+@click.option("--tables", type=click.Path(file_okay=False), help="Write every table as parquet into this folder (or URL).")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds and suppressions.")
 @click.option(
     "--watch", is_flag=True, help="Go on: analyse again when files changed and stand still, and print what changed in the verdict."
 )
 @click.option("--settle", type=click.FloatRange(0.1), default=3.0, show_default=True, metavar="SECONDS",
               help="With --watch: how long no file must have changed.")  # fmt: skip
-@cache_options
+@reading_options
 @click.option("--quiet", is_flag=True, help="No progress and no verdict on the terminal.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
 def analyze(
     evidence: tuple[str, ...],
-    output: Path | None,
+    output: str | None,
     html_file: str | None,
     markdown_file: str | None,
     json_file: str | None,
-    tables: Path | None,
+    tables: str | None,
     config: Path | None,
     watch: bool,
     settle: float,
-    no_cache: bool,
-    cache_dir: Path | None,
-    cache_size: int,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -99,23 +100,25 @@ def analyze(
     from nccl_forensics.reporters import terminal
 
     configured = load(config) if config is not None else Config()
-    outputs = _Outputs(output, html_file, markdown_file, json_file, tables or (output / "tables" if output is not None else None))
-    if watch:
-        _refuse(evidence, outputs)
-    if output is not None:
-        make_folder(output)
     color = not no_color and "NO_COLOR" not in os.environ and sys.stdout.isatty()
     with ExitStack() as own:
-        cache = chosen_cache(no_cache, cache_dir, cache_size)
-        if cache is None and watch and not no_cache:
-            from nccl_forensics.cache import open_cache
 
-            cache, _ = open_cache(Path(own.enter_context(tempfile.TemporaryDirectory(prefix="nccl-forensics-"))), cache_size)
+        def folder() -> Path:
+            return Path(own.enter_context(tempfile.TemporaryDirectory(prefix="nccl-forensics-")))
+
+        outputs = _outputs(output, html_file, markdown_file, json_file, tables, folder)
+        if watch:
+            _refuse(evidence, outputs)
+        if outputs.folder is not None:
+            make_folder(outputs.folder)
+        read = means(own_cache=folder() if watch else None)
 
         def once() -> Incident:
             incident = api.analyze(
                 evidence,
-                cache=cache,
+                engine=read.engine,
+                cache=read.cache,
+                scratch=read.scratch,
                 overrides=configured.thresholds,
                 suppressions=configured.suppressions,
                 tables=outputs.tables,
@@ -128,7 +131,7 @@ def analyze(
             if not quiet and not outputs.to_stdout:
                 click.echo(terminal.render(incident.report, incident.extras, color=color, width=width()), color=color)
                 if output is not None:
-                    click.echo(f"\npostmortem: {output / 'postmortem.html'}")
+                    click.echo(f"\npostmortem: {output.rstrip('/')}/postmortem.html")
 
         if watch:
             _watch(evidence, once, show, settle, quiet)
@@ -136,10 +139,29 @@ def analyze(
             show(once())
 
 
+def _outputs(
+    output: str | None, html: str | None, markdown: str | None, json: str | None, tables: str | None, folder: Callable[[], Path]
+) -> _Outputs:
+    """The places that the options name; ``folder`` makes one that stands for a place in a store."""
+    copies: list[tuple[Path, str]] = []
+
+    def here(place: str | None) -> Path | None:
+        if place is None or not remote.is_url(place):
+            return Path(place) if place is not None else None
+        copies.append((folder(), place))
+        return copies[-1][0]
+
+    whole = here(output)
+    listed = here(tables) or (whole / "tables" if whole is not None else None)
+    return _Outputs(whole, html, markdown, json, listed, tuple(copies))
+
+
 def _refuse(evidence: tuple[str, ...], outputs: _Outputs) -> None:
     """What cannot be watched. Raises ``UsageError``."""
     if "-" in evidence:
         raise UsageError("--watch: standard input can be read only once")
+    if any(map(remote.is_url, evidence)):
+        raise UsageError("--watch: only files and folders can be watched")
     if outputs.to_stdout:
         raise UsageError("--watch: reports go to files, standard output tells what changed")
     for place in outputs.places:

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from nccl_forensics.commands.caching import cache_options, chosen_cache
 from nccl_forensics.commands.output import progress_bar, write
+from nccl_forensics.commands.reading import means, reading_options
 from nccl_forensics.model import SEVERITIES, Severity
 
 
@@ -56,7 +56,7 @@ def format_names(context: click.Context, parameter: click.Parameter, incomplete:
     metavar="YYYY-MM-DD",
     help="The day by which suppressions expire.  [default: the newest day in the evidence]",
 )
-@cache_options
+@reading_options
 @click.option("--quiet", is_flag=True, help="No progress, and nothing on standard output but what was asked for.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
 def check(
@@ -71,9 +71,6 @@ def check(
     json_file: str | None,
     config: Path | None,
     today: datetime | None,
-    no_cache: bool,
-    cache_dir: Path | None,
-    cache_size: int,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -103,12 +100,15 @@ def check(
         configured.suppressions,
         configured.tolerance,
     )
+    read = means()
     try:
         gate, incident = api.check(
             evidence,
             demands,
             baseline=baseline or configured.baseline,
-            cache=chosen_cache(no_cache, cache_dir, cache_size),
+            engine=read.engine,
+            cache=read.cache,
+            scratch=read.scratch,
             overrides=configured.thresholds,
             today=today.date() if today is not None else None,
             progress=progress_bar(quiet),

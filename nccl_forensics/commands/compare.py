@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from nccl_forensics.commands.caching import cache_options, chosen_cache
 from nccl_forensics.commands.output import make_folder, progress_bar, width, write
+from nccl_forensics.commands.reading import means, reading_options
 
 
 @click.command()
@@ -25,7 +25,7 @@ from nccl_forensics.commands.output import make_folder, progress_bar, width, wri
 @click.option("--markdown", "markdown_file", metavar="F", help="Write it as Markdown to F ('-' for standard output).")
 @click.option("--json", "json_file", metavar="F", help="Write it as JSON to F ('-' for standard output).")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds.")
-@cache_options
+@reading_options
 @click.option("--quiet", is_flag=True, help="No progress and nothing on the terminal.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
 def compare(
@@ -36,9 +36,6 @@ def compare(
     markdown_file: str | None,
     json_file: str | None,
     config: Path | None,
-    no_cache: bool,
-    cache_dir: Path | None,
-    cache_size: int,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -53,8 +50,15 @@ def compare(
     configured = load(config) if config is not None else Config()
     if output is not None:
         make_folder(output)
+    read = means()
     compared = api.compare(
-        before, after, cache=chosen_cache(no_cache, cache_dir, cache_size), overrides=configured.thresholds, progress=progress_bar(quiet)
+        before,
+        after,
+        engine=read.engine,
+        cache=read.cache,
+        scratch=read.scratch,
+        overrides=configured.thresholds,
+        progress=progress_bar(quiet),
     ).differences
     for name, file, render in (
         ("comparison.json", json_file, comparison_json.render),

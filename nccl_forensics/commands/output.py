@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from nccl_forensics import remote
 from nccl_forensics.errors import OutputError
 
 _BAR = 30
@@ -23,12 +24,15 @@ def make_folder(folder: Path) -> None:
 
 
 def write(target: str | Path | None, content: bytes) -> None:
-    """Write a whole file or nothing; ``-`` is standard output, ``None`` nowhere. Raises ``OutputError``."""
+    """Write a whole file or nothing; ``-`` is standard output, ``None`` nowhere, a URL an object. Raises ``OutputError``."""
     if target is None:
         return
     if str(target) == "-":
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
+        return
+    if remote.is_url(target):
+        remote.write(str(target), content)
         return
     path = Path(target)
     partial = path.with_name(path.name + ".partial")

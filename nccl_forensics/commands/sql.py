@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from nccl_forensics.commands.caching import cache_options, chosen_cache
 from nccl_forensics.commands.output import progress_bar, width, write
+from nccl_forensics.commands.reading import means, reading_options
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,7 +31,7 @@ _ROWS, _CELL = 200, 80
     help="Form of the result.",
 )
 @click.option("-o", "--output", metavar="F", default="-", help="Write the result to F instead of standard output.")
-@cache_options
+@reading_options
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--no-color", is_flag=True, help="Accepted for uniformity; the result has no colour.")
 def sql(
@@ -40,9 +39,6 @@ def sql(
     query: str,
     form: str,
     output: str,
-    no_cache: bool,
-    cache_dir: Path | None,
-    cache_size: int,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -55,7 +51,8 @@ def sql(
 
     if form == "parquet" and output == "-" and sys.stdout.isatty():
         raise UsageError("parquet is not for a terminal: add --output FILE, or redirect standard output")
-    rows = api.sql(evidence, query, cache=chosen_cache(no_cache, cache_dir, cache_size), progress=progress_bar(quiet))
+    read = means()
+    rows = api.sql(evidence, query, engine=read.engine, cache=read.cache, scratch=read.scratch, progress=progress_bar(quiet))
     write(output, _FORMS[form](rows))
 
 
