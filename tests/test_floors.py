@@ -47,7 +47,7 @@ FLOORS: list[set[str]] = [
     {"simulate"},
     {"facts", "lab", "collect"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
-    {"plugins", "errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist"},
+    {"plugins", "errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist", "ranklist"},
 ]
 HOMES = {
     "lark": {"grammar"},

@@ -7,7 +7,6 @@ There is no rank inside a dump.
 
 from __future__ import annotations
 
-import ast
 import gc
 import hashlib
 import json
@@ -15,6 +14,7 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from types import NoneType
@@ -23,6 +23,7 @@ import orjson
 import polars as pl
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.ranklist import fold
 from nccl_forensics.safe_pickle import RefusedPickle, is_pickle, load_plain
 from nccl_forensics.tables import TABLES
 
@@ -441,17 +442,24 @@ def _groups(config: object) -> pl.DataFrame:
     return TABLES["fr_groups"].frame(rows)
 
 
-def _ranks(value: object) -> list[int] | None:
-    """Global ranks from ``"[0, 1]"``, ``"0, 1"`` or a list; None where there are none (gloo does not know them)."""
+def _ranks(value: object) -> str | None:
+    """Global ranks from ``"[0, 1]"``, ``"0, 1"`` or a list, folded; None where there are none (gloo does not know them)."""
     if isinstance(value, str):
-        try:
-            value = ast.literal_eval(value if value.startswith("[") else f"[{value}]") if len(value) < 10_000_000 else None
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
+        return _spelled(value) if len(value) < 10_000_000 else None
     if not isinstance(value, (list, tuple)):
         return None
-    ranks = [r for r in value if isinstance(r, int) and not isinstance(r, bool)]
-    return ranks if ranks and len(ranks) == len(value) else None
+    ranks = [r for r in value if isinstance(r, int) and not isinstance(r, bool) and 0 <= r < 1 << 31]
+    return fold(ranks) if ranks and len(ranks) == len(value) else None
+
+
+@lru_cache(maxsize=16)
+def _spelled(text: str) -> str | None:
+    """The same from a text. All dumps of a job spell out the same list of all ranks."""
+    try:
+        value = orjson.loads(text if text.startswith("[") else f"[{text}]")
+    except orjson.JSONDecodeError:
+        return None
+    return _ranks(value) if isinstance(value, list) else None
 
 
 def _status(status: object) -> pl.DataFrame:

@@ -33,7 +33,7 @@ TABLES: tuple[Table, ...] = (
             **RECORD,
             "pg_name": (S, ""),
             "pg_desc": (S, ""),
-            "ranks": (pl.List(pl.Int32()), "global ranks; null where the dump does not know"),
+            "ranks": (S, "global ranks, folded: 0-7 is eight of them, 3-59:8 every eighth; null where the dump does not know"),
         },
     ),
     Table(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 
+from nccl_forensics.ranklist import unfold
 from nccl_forensics.views import view
 
 #: Strength of a claim. The gap between CONTENT and NAME matters: only content can outvote another content claim.
@@ -434,12 +435,8 @@ def source_ranks(
                 claims[source].append((CONTENT, by_pid[pid], "thread ids that a stack of that process shares"))
     if fr_groups is not None:
         member = fr_groups.filter(pl.col("ranks").is_not_null()).select("source_id", "ranks").collect()
-        common: dict[int, set[int]] = {}
-        for source, ranks in member.iter_rows():
-            common[source] = common[source] & set(ranks) if source in common else set(ranks)
-        for source, left in common.items():
-            if len(left) == 1:
-                claims[source].append((CONTENT, left.pop(), "the one rank that is in all of its groups"))
+        for source, left in _common(member):
+            claims[source].append((CONTENT, left, "the one rank that is in all of its groups"))
     attempts = {s: local for s, local in hints.select("source_id", "attempt_local_rank").iter_rows() if local is not None}
     for source, local in attempts.items():
         ranks_here = local_to_rank.get(local, set())
@@ -462,9 +459,28 @@ def source_ranks(
     return pl.DataFrame(rows, schema=SOURCE_RANKS_SCHEMA, infer_schema_length=None).lazy()
 
 
+def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Sources whose groups have one rank in common, and that rank. ``member``: source and folded ranks, a row for each group.
+
+    Each list is unfolded once, and small groups come first: the whole job is a group of every dump, so that going through all of its members
+    for each would take the square of the ranks.
+    """
+    sets = {text: frozenset(unfold(text)) for text in member["ranks"].unique().to_list()}
+    groups: dict[int, list[frozenset[int]]] = defaultdict(list)
+    for source, text in member.iter_rows():
+        groups[source].append(sets[text])
+    for source, own in groups.items():
+        left, *others = sorted(own, key=len)
+        for other in others:
+            left = left & other
+        if len(left) == 1:
+            yield source, next(iter(left))
+
+
 def _last_dump(claims: dict[int, list[tuple[int, int, str]]], dumps: list[int], fr_groups: pl.LazyFrame) -> None:
     """One dump without a rank and one rank of the stated groups without a dump: they belong together."""
-    stated = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").explode().max()).collect().item()
+    lists = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").unique()).collect()["ranks"].to_list()
+    stated = max((max(unfold(text)) for text in lists), default=None)
     without = [d for d in dumps if settle(claims.get(d, []))[0] is None]
     taken = {settle(claims[d])[0] for d in dumps if d in claims}
     free = set(range(int(stated) + 1)) - taken if stated is not None and stated < 1_000_000 else set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.ranklist import unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.watchdogs import watchdog_progress
 from nccl_forensics.words import UNIDENTIFIED
@@ -363,6 +364,7 @@ def groups(
         frame = comms.collect()
         world = int(str(frame["nranks"].max() or 0))
         rank_of = _rank_of(processes)
+        told: dict[tuple[str, str], dict[int, None]] = {}
         for row in frame.iter_rows(named=True):
             key = ("nccl", row["comm_key"])
             entry = out.setdefault(
@@ -380,15 +382,18 @@ def groups(
             entry["size"] = row["nranks"] if row["nranks"] is not None else entry["size"]
             entry["comm_id"] = entry["comm_id"] or row["comm_id"]
             rank = row["rank"] if row["nranks"] == world else rank_of.get((row["host"], row["pid"], row["bus_id"]))
-            members = entry["members"]
+            if rank is not None:
+                told.setdefault(key, {}).setdefault(rank)
+        for key, ranks in told.items():
+            members = out[key]["members"]
             assert isinstance(members, list)
-            if rank is not None and rank not in members:
-                members.append(rank)
+            known = set(members)
+            members.extend(rank for rank in ranks if rank not in known)
     if fr_groups is not None:
         stated = fr_groups.filter(pl.col("ranks").is_not_null() & pl.col("pg_name").is_not_null())
         seen = stated.group_by("pg_name").agg(pl.col("pg_desc").first(), pl.col("ranks").unique()).collect()
         for name, desc, lists in seen.iter_rows():
-            union = sorted({r for ranks in lists for r in ranks})
+            union = sorted({r for ranks in lists for r in unfold(ranks)})
             entry = out.setdefault(
                 ("fr", f"pg:{name}"),
                 {

@@ -185,7 +185,7 @@ def test_what_a_source_holds_beats_its_name() -> None:
 
 
 def test_the_membership_of_its_groups_names_a_renamed_dump() -> None:
-    members = table("fr_groups", *[{"pg_name": str(n), "ranks": r} for n, r in enumerate([[0, 1, 2, 3], [2, 3], [1, 2]])])
+    members = table("fr_groups", *[{"pg_name": str(n), "ranks": r} for n, r in enumerate(["0-3", "2-3", "1-2"])])
     [row] = writers(sources("copy_of_9"), fr_dumps=table("fr_dumps", {}), fr_groups=members).values()
     assert (row["rank"], row["how"]) == (2, "the one rank that is in all of its groups")
 

@@ -217,7 +217,7 @@ def test_a_rank_number_that_nothing_shows_is_a_member_of_the_default_group() -> 
 
 
 def test_what_a_dump_states_of_a_group_gives_its_members_and_size() -> None:
-    stated = table("fr_groups", {"pg_name": "tp", "pg_desc": "tp", "ranks": [4, 5]})
+    stated = table("fr_groups", {"pg_name": "tp", "pg_desc": "tp", "ranks": "4-5"})
     [group] = groups(None, stated, None, None, None, None).collect().to_dicts()
     assert (group["group_key"], group["members"], group["size"]) == ("pg:tp", [4, 5], 2)
 
