@@ -138,7 +138,7 @@ def analyze(
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
-    bundle = open_bundle(inputs, limits=limits, scratch=scratch)
+    bundle = open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches)
     try:
         store = _read(bundle, engine, cache, progress)
         incident = _analyze(bundle, store, overrides, title, progress)
@@ -172,7 +172,7 @@ def sql(
     saved = saved_store(Path(inputs[0])) if len(inputs) == 1 and Path(inputs[0]).is_dir() else None
     if saved is not None:
         return select(saved, query)
-    with open_bundle(inputs, limits=limits, scratch=scratch) as bundle:
+    with open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches) as bundle:
         return select(_read(bundle, engine, cache, progress), query)
 
 

@@ -28,6 +28,8 @@ from nccl_forensics.errors import LimitReached, OutputError
 
 _CHUNK = 1 << 20
 _BLOCK = 512
+#: So many first bytes tell the kind of an archive.
+HEAD = _BLOCK
 #: Largest extended header (pax, GNU long name) that is believed; real ones are a few KiB.
 _LARGEST_HEADER = 8 << 20
 #: Room that unpacking always leaves free on the scratch file system.
@@ -94,12 +96,13 @@ def room_in(scratch: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """One plain file in scratch and the path it had, or an error in its place."""
+    """One plain file in scratch and the path it had, or an error in its place. With a ``url`` it lies there still."""
 
     path: str
     file: Path | None
     bytes: int
     error: str | None = None
+    url: str | None = None
 
 
 class _Readable(Protocol):
@@ -152,7 +155,7 @@ class Unpacker:
             if kind_of(head) == "tar":
                 yield from self._tar(stream, path, inside, depth)
                 return
-            target = self._target()
+            target = self.target()
             size, error = self._copy(stream, target, path)
         if size == 0:
             yield Unpacked(path, None, 0, error or "empty after decompression")
@@ -175,7 +178,7 @@ class Unpacker:
                     content = archive.extractfile(member)
                     if content is None:
                         continue
-                    target = self._target()
+                    target = self.target()
                     size, error = self._copy(content, target, name)
                     if size < member.size:
                         error = error or "the archive ends inside a file"
@@ -204,7 +207,7 @@ class Unpacker:
                     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
                         self.skipped.append((name, "not a plain file (link, device or FIFO)"))
                         continue
-                    target = self._target()
+                    target = self.target()
                     try:
                         with archive.open(info) as content:
                             # Entries may overlap in the file, so the whole archive is metered, not each entry alone.
@@ -255,13 +258,14 @@ class Unpacker:
 
     def spool(self, stream: _Readable, name: str) -> Path:
         """Write a stream that cannot be read twice (standard input, a pipe) to scratch."""
-        target = self._target()
+        target = self.target()
         _, error = self._copy(stream, target, name)
         if error:
             raise OutputError(f"{name}: cannot be read to its end: {error}")
         return target
 
-    def _target(self) -> Path:
+    def target(self) -> Path:
+        """A new place in scratch."""
         self._number += 1
         return self.scratch / f"{self._number:07d}"
 
@@ -469,4 +473,4 @@ def junk(name: str) -> bool:
     return base in (".DS_Store", "Thumbs.db", "desktop.ini") or base.startswith("._") or "__MACOSX/" in name
 
 
-__all__ = ["Budget", "Limits", "Unpacked", "Unpacker", "junk", "kind_of", "room_in", "shown", "sniff"]
+__all__ = ["HEAD", "Budget", "Limits", "Unpacked", "Unpacker", "junk", "kind_of", "room_in", "shown", "sniff"]

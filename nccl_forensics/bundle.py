@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 
 from nccl_forensics import remote
-from nccl_forensics.archives import Budget, Limits, Unpacked, Unpacker, junk, room_in, shown, sniff
+from nccl_forensics.archives import HEAD, Budget, Limits, Unpacked, Unpacker, junk, kind_of, room_in, shown, sniff
 from nccl_forensics.errors import ForensicsError, UnusableEvidence
 
 _INDEX_EVERY = 1024
@@ -25,7 +25,8 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One source: ``path`` as reports show it, ``file`` with its plain bytes (None where unreadable).
+    """One source: ``path`` as reports show it, ``file`` with its plain bytes (None where unreadable), or where they go once they are
+    fetched from ``url``.
 
     ``path`` lies inside what was handed in: relative to a folder, inside an archive, ``node3.tar.gz!/logs/x.log`` for an archive in it;
     where several things were handed in, it starts with their names.
@@ -36,6 +37,15 @@ class Member:
     bytes: int
     file: Path | None
     error: str | None
+    url: str | None = None
+
+    def fetched(self) -> Path | None:
+        """The file, fetched if it lies in a store still. Raises ``UnusableEvidence``."""
+        if self.url is not None and self.file is not None and not self.file.exists():
+            partial = self.file.with_suffix(".partial")
+            remote.get(self.url, partial)
+            partial.replace(self.file)
+        return self.file
 
 
 @dataclass(slots=True)
@@ -68,9 +78,13 @@ class Bundle:
     def quote(self, source_id: int, line: int, before: int = 0, after: int = 0) -> list[tuple[int, str]]:
         """Raw lines around a 1-based line, each cut at 4,096 bytes; lines are LF-separated as ``sed -n Np`` counts."""
         member = self.members[source_id]
-        if member.file is None or line < 1:
+        try:
+            plain = member.fetched()
+        except ForensicsError:
+            return []  # what cannot be fetched now was read before, and is cited by its line
+        if plain is None or line < 1:
             return []
-        file = self._utf8(member.source_id, member.file)
+        file = self._utf8(member.source_id, plain)
         if file.stat().st_size == 0:
             return []
         first = max(1, line - before)
@@ -125,10 +139,11 @@ def _skip(data: mmap.mmap, position: int, lines: int) -> int:
     return position
 
 
-def open_bundle(inputs: Sequence[str | Path], *, limits: Limits | None = None, scratch: Path | None = None) -> Bundle:
+def open_bundle(inputs: Sequence[str | Path], *, limits: Limits | None = None, scratch: Path | None = None, fetch: bool = True) -> Bundle:
     """Gather folders, archives (nested too), single files and ``-`` (an archive on standard input) into one bundle.
 
-    Unpacked files live in a new folder below ``scratch`` (default: the system's place for temporary files).
+    Unpacked files live in a new folder below ``scratch`` (default: the system's place for temporary files). Without ``fetch``, plain
+    objects of a store stay there until a line of them is quoted: for engines that read them where they lie.
     Raises ``UnusableEvidence`` for a missing path or where nothing is inside, ``LimitReached`` where a bound is met.
     """
     names = [str(i) for i in inputs]
@@ -140,9 +155,9 @@ def open_bundle(inputs: Sequence[str | Path], *, limits: Limits | None = None, s
         labels = _labels(names)
         found: list[Unpacked] = []
         for name, label in zip(names, labels, strict=True):
-            found.extend(_gather(name, label, unpacker, several=len(names) > 1))
+            found.extend(_gather(name, label, unpacker, several=len(names) > 1, fetch=fetch))
         found.sort(key=lambda u: u.path)
-        members = tuple(Member(i, u.path, u.bytes, u.file, u.error) for i, u in enumerate(found))
+        members = tuple(Member(i, u.path, u.bytes, u.file, u.error, u.url) for i, u in enumerate(found))
         if not any(m.file is not None and m.bytes > 0 for m in members):
             raise UnusableEvidence(_why_nothing(names, members, unpacker.skipped))
         return Bundle(tuple(names), members, tuple(sorted(unpacker.skipped)), own)
@@ -177,13 +192,13 @@ def _labels(names: list[str]) -> list[str]:
     return labels
 
 
-def _gather(name: str, label: str, unpacker: Unpacker, *, several: bool) -> Iterator[Unpacked]:
+def _gather(name: str, label: str, unpacker: Unpacker, *, several: bool, fetch: bool) -> Iterator[Unpacked]:
     inside = None if several else ""
     if name == "-":
         yield from unpacker.unpack(unpacker.spool(sys.stdin.buffer, "standard input"), label, inside=inside)
         return
     if remote.is_url(name):
-        yield from _fetched(name, label, unpacker, several=several)
+        yield from _stored(name, label, unpacker, several=several, fetch=fetch)
         return
     root = Path(name)
     try:
@@ -203,14 +218,20 @@ def _gather(name: str, label: str, unpacker: Unpacker, *, several: bool) -> Iter
         raise UnusableEvidence(f"{name}: cannot be opened: {getattr(problem, 'strerror', None) or problem}") from problem
 
 
-def _fetched(url: str, label: str, unpacker: Unpacker, *, several: bool) -> Iterator[Unpacked]:
+def _stored(url: str, label: str, unpacker: Unpacker, *, several: bool, fetch: bool) -> Iterator[Unpacked]:
     """What lies in an object store: an object like a file, all below a prefix like a folder. Packed objects are not kept once unpacked."""
-    for item in remote.objects(url):
+    items = remote.objects(url)
+    heads = remote.heads(items, HEAD) if not fetch else []
+    for number, item in enumerate(items):
         path = shown(f"{label}/{item.path}" if several else item.path) if item.path else label
         if junk(path):
             unpacker.skipped.append((path, "left by a file manager"))
             continue
         unpacker.budget.member(path)
+        # A head of zeros may be that of a tar without members, which only its length tells.
+        if heads and kind_of(heads[number]) is None and heads[number].strip(b"\x00"):
+            yield Unpacked(path, unpacker.target(), item.bytes, url=item.url)
+            continue
         with remote.opened(item.url) as stream:
             file = unpacker.spool(stream, path)
         yield from unpacker.unpack(file, path, inside=None if item.path or several else "")

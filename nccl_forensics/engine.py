@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import polars as pl
 from polars.exceptions import PanicException
@@ -47,13 +47,17 @@ Part = Packed | Path
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One source to read: its plain file, where big frames may be written, and the cache that keeps what was read."""
+    """One source to read: its plain file, where big frames may be written, and the cache that keeps what was read.
+
+    With a ``url`` the file may not be there yet; only engines that fetch are given such.
+    """
 
     source_id: int
     file: Path
     bytes: int
     scratch: Path
     cache: Cache | None = None
+    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,12 @@ class Result:
 
 
 class Engine(Protocol):
-    """Maps reading over references; results come in any order."""
+    """Maps reading over references; results come in any order. ``fetches``: reads objects of a store where they lie."""
+
+    @property
+    def fetches(self) -> bool:
+        """Whether references may name objects of a store that are not here."""
+        ...
 
     def map(self, function: Callable[[Ref], Result], refs: Sequence[Ref]) -> Iterator[Result]:
         """Results of all references; a failed one is a result with an error."""
@@ -183,6 +192,8 @@ def attempt(function: Callable[[Ref], Result], ref: Ref) -> Result:
 class InlineEngine:
     """Reads in this process: for tests and notebooks. Memory and time are not limited."""
 
+    fetches: ClassVar[bool] = False
+
     def map(self, function: Callable[[Ref], Result], refs: Sequence[Ref]) -> Iterator[Result]:
         """Results in the order of the references."""
         for ref in refs:
@@ -232,6 +243,7 @@ class _Lost:
 class LocalEngine:
     """A pool of processes with a memory limit for each and a time limit for each source."""
 
+    fetches: ClassVar[bool] = False
     workers: int = 0
     memory_bytes: int = 6 << 30
     seconds_per_source: float = 120.0
@@ -325,7 +337,7 @@ def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], N
     """Read every member once, but for those that the cache knows; identical content is read once and counted once."""
     twin = _twins(bundle.members)
     refs = [
-        Ref(m.source_id, m.file, m.bytes, bundle.scratch, cache)
+        Ref(m.source_id, m.file, m.bytes, bundle.scratch, cache, m.url)
         for m in bundle.members
         if m.file is not None and m.bytes and m.source_id not in twin
     ]
@@ -399,8 +411,9 @@ def _twins(members: Iterable[Member]) -> dict[int, int]:
 
 
 def _digest(member: Member, upto: int | None = None) -> str:
-    assert member.file is not None
-    with member.file.open("rb") as stream:
+    file = member.fetched()
+    assert file is not None
+    with file.open("rb") as stream:
         return (hashlib.sha256(stream.read(upto)) if upto else hashlib.file_digest(stream, "sha256")).hexdigest()
 
 

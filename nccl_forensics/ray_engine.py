@@ -1,7 +1,7 @@
 """Reading on a Ray cluster: sources are read by tasks on its nodes, views and rules run here.
 
 Evidence and scratch lie best on a file system that the nodes share: then sources are read where they lie, and big tables are written there
-and scanned from there. What a node cannot see is sent to it with the task; tables that this machine could not see come back by message, or
+and scanned from there. Plain objects of a store are fetched by the task that reads them. What a node cannot see is sent to it with the task; tables that this machine could not see come back by message, or
 through an object store where one is named. Each result is the same as that of the local engine.
 
 A task whose worker dies (killed, out of memory, a lost node) is tried again. Sources that travelled together are then read one by one, and
@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
 from nccl_forensics import remote
 from nccl_forensics.cache import Packed, fingerprint
 from nccl_forensics.engine import LocalEngine, Part, Ref, Result, attempt, batches, failed, packed
-from nccl_forensics.errors import UsageError
+from nccl_forensics.errors import ForensicsError, UsageError
 from nccl_forensics.formats import all_formats
 
 #: A source that the nodes cannot see is sent to them up to this size; a larger one is read here.
@@ -83,6 +84,7 @@ class RayEngine:
     that a cluster is started on this machine. ``store`` is a URL for big tables where no file system is shared.
     """
 
+    fetches: ClassVar[bool] = True
     address: str | None = None
     store: str | None = None
     memory_bytes: int = 6 << 30
@@ -213,6 +215,13 @@ def _task(function: Callable[[Ref], Result], refs: tuple[Ref, ...], contents: tu
             if contents:
                 place = replace(place, file=own / f"{number}.source")
                 place.file.write_bytes(contents[number])
+            elif not ref.file.exists() and ref.url is not None:
+                place = replace(place, file=own / f"{number}.source")
+                try:
+                    remote.get(ref.url, place.file)
+                except ForensicsError as problem:
+                    out.append(failed(ref, str(problem)))
+                    continue
             elif not ref.file.exists():
                 out.append(_Unseen(ref))
                 continue
@@ -221,8 +230,8 @@ def _task(function: Callable[[Ref], Result], refs: tuple[Ref, ...], contents: tu
                 frames = {table: _sent(part, terms.store) for table, part in result.frames.items()}
                 result = replace(result, frames=frames)  # type: ignore[arg-type]  # what is stored is fetched when it arrives
             out.append(result)
-            if contents:
-                place.file.unlink()
+            if place.file != ref.file:
+                place.file.unlink(missing_ok=True)
     return out
 
 

@@ -6,7 +6,7 @@ Credentials come from where each store's library looks for them (environment, in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,11 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """One object: its path below what was named ("" where that is itself an object) and its URL."""
+    """One object: its path below what was named ("" where that is itself an object), its URL and its size."""
 
     path: str
     url: str
+    bytes: int
 
 
 def is_url(text: str | Path) -> bool:
@@ -44,12 +45,22 @@ def objects(url: str) -> list[Object]:
     store, place = _open(url)
     with _reading(url):
         if store.isfile(place):
-            return [Object("", url)]
-        found = sorted(str(name) for name in store.find(place))
+            return [Object("", url, int(store.size(place) or 0))]
+        found = {str(name): int(told.get("size") or 0) for name, told in store.find(place, detail=True).items()}
     if not found:
         raise UnusableEvidence(f"{mask(url)}: nothing is there")
     base = place.rstrip("/") + "/"
-    return [Object(name.removeprefix(base), store.unstrip_protocol(name)) for name in found]
+    return [Object(name.removeprefix(base), store.unstrip_protocol(name), size) for name, size in sorted(found.items())]
+
+
+def heads(items: Sequence[Object], size: int) -> list[bytes]:
+    """The first bytes of objects of one store, asked for side by side. Raises ``UsageError`` and ``UnusableEvidence``."""
+    if not items:
+        return []
+    store, _ = _open(items[0].url)
+    with _reading(items[0].url):
+        places = [str(store._strip_protocol(item.url)) for item in items]
+        return [bytes(head) for head in store.cat_ranges(places, [0] * len(places), [min(size, item.bytes) for item in items])]
 
 
 @contextmanager
@@ -137,4 +148,4 @@ def _words(problem: Exception) -> str:
     return mask(f"{type(problem).__name__}: {problem}"[:300])
 
 
-__all__ = ["Object", "get", "is_url", "last_name", "objects", "opened", "put", "put_folder", "remove", "write"]
+__all__ = ["Object", "get", "heads", "is_url", "last_name", "objects", "opened", "put", "put_folder", "remove", "write"]

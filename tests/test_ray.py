@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import signal
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -252,6 +254,38 @@ def test_big_tables_come_back_where_no_file_system_is_shared(
     if store is not None:
         with pytest.raises(Exception, match="nothing is there"):
             remote.objects(store)
+
+
+def test_plain_objects_of_a_store_are_read_by_tasks_and_fetched_here_only_to_be_quoted(
+    fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    case, store = INCIDENTS / "nccl-never-joined-8r" / "evidence", "memory://objects-of-a-test"
+    remote.put_folder(case, store)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("empty.log"))
+    remote.write(f"{store}/more.tar.gz", packed.getvalue())
+    fetched: list[str] = []
+    whole = remote.get
+    monkeypatch.setattr(remote, "get", lambda url, file: (fetched.append(str(file)), whole(url, file))[1])
+    there = api.analyze([store], engine=RayEngine(), title="x")
+    count = sum(1 for f in case.rglob("*") if f.is_file() and f.stat().st_size)
+    by_tasks = [f for f in fetched if f.endswith(".source")]
+    assert len(by_tasks) == count
+    assert 0 < len(fetched) - count < count, "what is cited is fetched to be quoted"
+    here = api.analyze([store], engine=InlineEngine(), title="x")
+    assert there.json() == here.json()
+    assert there.html() == here.html()
+
+
+def test_an_object_that_is_gone_is_a_source_with_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    (tmp_path / "token").touch()
+    ref = Ref(0, tmp_path / "not-here", 5, tmp_path, url="memory://gone/for-ever.log")
+    [result] = _task(read_ref, (ref,), (), terms(tmp_path / "token"))
+    assert isinstance(result, Result)
+    assert "cannot be read" in str(result.facts["error"])
 
 
 def test_a_stored_table_is_fetched_into_scratch(tmp_path: Path) -> None:
