@@ -266,11 +266,12 @@ def test_plain_objects_of_a_store_are_read_by_tasks_and_fetched_here_only_to_be_
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo("empty.log"))
     remote.write(f"{store}/more.tar.gz", packed.getvalue())
+    remote.write(f"{store}/notes.txt", b"nothing of interest\n")
     fetched: list[str] = []
     whole = remote.get
     monkeypatch.setattr(remote, "get", lambda url, file: (fetched.append(str(file)), whole(url, file))[1])
     there = api.analyze([store], engine=RayEngine(), title="x")
-    count = sum(1 for f in case.rglob("*") if f.is_file() and f.stat().st_size)
+    count = 1 + sum(1 for f in case.rglob("*") if f.is_file() and f.stat().st_size)
     by_tasks = [f for f in fetched if f.endswith(".source")]
     assert len(by_tasks) == count
     assert 0 < len(fetched) - count < count, "what is cited is fetched to be quoted"
