@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from nccl_forensics.frames import steady_engine
 from nccl_forensics.gate import Demands, Gate, judge_run
 from nccl_forensics.pictures import gather
 from nccl_forensics.query import newest_day, saved_store, select, table
+from nccl_forensics.redaction import Level, Redactor
 from nccl_forensics.rules import Value, run_rules
 from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
@@ -45,12 +46,14 @@ Progress = Callable[[str, int, int], None]
 class Incident:
     """The result of an analysis: the report of the contract, what its pictures need, and the tables.
 
-    Tables that are too big for memory lie in files that are removed with the incident.
+    Tables that are too big for memory lie in files that are removed with the incident. ``redactor`` made the report and the pictures fit to
+    be shown and does the same to tables when they are written; ``table`` and ``sql`` give what was read.
     """
 
     report: dict[str, object]
     extras: Extras
     store: Store
+    redactor: Redactor = field(default_factory=lambda: Redactor("secrets"))
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -102,13 +105,16 @@ class Incident:
         return notebook.render(self.report, self.extras)
 
     def write_tables(self, folder: Path) -> list[Path]:
-        """Every table as a parquet file; returns the files."""
+        """Every table as a parquet file, redacted like the report; returns the files."""
         written = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name in sorted(self.store.present | {"sources"}):
                 target = folder / f"{name}.parquet"
-                self.store.scan(name).sink_parquet(target, engine="streaming")
+                if self.redactor.level == "secrets":  # masked when it was read
+                    self.store.scan(name).sink_parquet(target, engine="streaming")
+                else:
+                    self.redactor.table(name, self.store.scan(name).collect()).write_parquet(target)
                 written.append(target)
         except OSError as problem:
             raise OutputError(f"{folder}: tables cannot be written: {problem}") from problem
@@ -128,6 +134,7 @@ def analyze(
     today: date | None = None,
     title: str | None = None,
     tables: Path | None = None,
+    redact: Level = "secrets",
     progress: Progress | None = None,
 ) -> Incident:
     """Analyse folders, archives and files; see the contract for what the report holds.
@@ -135,15 +142,37 @@ def analyze(
     ``overrides`` are thresholds by rule and name. ``suppressions`` are judged by ``today``, or without one by the newest day in the
     evidence; the findings that they fit stay in the report and are marked. With a ``cache`` (``nccl_forensics.cache.open_cache``), sources
     that were read before are not read again; the report is the same. ``scratch`` is where archives are unpacked and big tables lie.
+    ``redact``: secrets are always masked; ``identity`` also puts pseudonyms for hosts, users, addresses and paths into the report, the
+    figures and the tables that are written.
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
+
+    def finish(incident: Incident) -> Incident:
+        if suppressions:
+            suppress(_findings(incident), suppressions, today or newest_day(incident.store))
+        return _redacted(incident, redact)
+
+    return _pass(inputs, finish, engine, cache, scratch, limits, overrides, title, tables, progress)
+
+
+def _pass(
+    inputs: Sequence[str | Path],
+    finish: Callable[[Incident], Incident],
+    engine: Engine | None,
+    cache: Cache | None,
+    scratch: Path | None,
+    limits: Limits | None,
+    overrides: Mapping[str, Mapping[str, Value]] | None,
+    title: str | None,
+    tables: Path | None,
+    progress: Progress | None,
+) -> Incident:
+    """The incident as ``finish`` leaves it; with its tables written, and scratch removed now or with the incident."""
     bundle = open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches)
     try:
         store = _read(bundle, engine, cache, progress)
-        incident = _analyze(bundle, store, overrides, title, progress)
-        if suppressions:
-            suppress(_findings(incident), suppressions, today or newest_day(store))
+        incident = finish(_analyze(bundle, store, overrides, title, progress))
         if tables is not None:
             incident.write_tables(tables)
     except BaseException:
@@ -155,6 +184,13 @@ def analyze(
     else:
         bundle.close()
     return incident
+
+
+def _redacted(incident: Incident, level: Level, *others: object) -> Incident:
+    """The incident with its report and figures redacted; names in ``others`` are learned too."""
+    redactor = Redactor(level)
+    redactor.learn(incident.store, values=(incident.report, incident.extras, *others))
+    return replace(incident, report=redactor.report(incident.report), extras=redactor.apply(incident.extras), redactor=redactor)
 
 
 @steady_engine()
@@ -188,6 +224,7 @@ def check(
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
     today: date | None = None,
+    redact: Level = "secrets",
     progress: Progress | None = None,
 ) -> tuple[Gate, Incident]:
     """Analyse, and hold the run against demands and the report of a good run; ``exit_code`` of the gate is that of the contract.
@@ -196,18 +233,19 @@ def check(
     """
     wanted = demands or Demands()
     good = read_report(baseline) if isinstance(baseline, str | Path) else baseline
-    incident = analyze(
-        inputs,
-        engine=engine,
-        cache=cache,
-        scratch=scratch,
-        limits=limits,
-        overrides=overrides,
-        suppressions=wanted.suppressions,
-        today=today,
-        progress=progress,
-    )
-    return judge_run(incident.report, wanted, good, today or newest_day(incident.store)), incident
+    gates: list[Gate] = []
+
+    def finish(incident: Incident) -> Incident:
+        day = today or newest_day(incident.store)
+        if wanted.suppressions:
+            suppress(_findings(incident), wanted.suppressions, day)
+        gate = judge_run(incident.report, wanted, good, day)  # before names are replaced: suppressions and the baseline hold real ones
+        shown = _redacted(incident, redact, gate)
+        gates.append(shown.redactor.apply(gate))
+        return shown
+
+    incident = _pass(inputs, finish, engine, cache, scratch, limits, overrides, None, None, progress)
+    return gates[0], incident
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,19 +267,28 @@ def compare(
     scratch: Path | None = None,
     limits: Limits | None = None,
     overrides: Mapping[str, Mapping[str, Value]] | None = None,
+    redact: Level = "secrets",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Analyse two runs, or take their ``report.json`` (or the folder of an earlier analysis), and lay them side by side. Raises as ``analyze`` does."""
+    """Analyse two runs, or take their ``report.json`` (or the folder of an earlier analysis), and lay them side by side. Raises as ``analyze`` does.
+
+    With ``redact`` a name that both runs have gets the same pseudonym.
+    """
+    redactor = Redactor(redact)
 
     def side(given: str | Path, title: str) -> Mapping[str, object]:
         earlier = _report_of(Path(given))
         if earlier is not None:
             return read_report(earlier)
-        return analyze(
+        incident = analyze(
             [given], engine=engine, cache=cache, scratch=scratch, limits=limits, overrides=overrides, title=title, progress=progress
-        ).report
+        )
+        redactor.learn(incident.store)
+        return incident.report
 
-    one, other = (side(given, title) for given, title in zip((before, after), _titles(before, after), strict=True))
+    sides = [side(given, title) for given, title in zip((before, after), _titles(before, after), strict=True)]
+    redactor.learn(values=sides)
+    one, other = (redactor.report(s) for s in sides)
     return Comparison(one, other, differences(one, other))
 
 

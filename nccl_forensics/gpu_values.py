@@ -109,7 +109,7 @@ def _throttle(cells: Mapping[str, str]) -> list[str] | None:
         last = name[len(section) :].rsplit("/", 1)[-1].lower().replace(" ", "_")
         if last == "active":
             text = clean(cell)
-            if text and text.lower().startswith("0x"):
+            if text and re.fullmatch(r"0[xX][0-9A-Fa-f]{1,16}", text):
                 said = True
                 mask = int(text, 16)
                 active.extend(word for bit, word in THROTTLE_BITS.items() if mask & bit and word not in active)

@@ -7,6 +7,7 @@ Rust's engine unrolls large bounds; each ends where its class of characters ends
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import polars as pl
 
@@ -19,14 +20,16 @@ _NAME = (
 )
 #: (pattern, replacement with \1 for groups), in the order in which they are applied.
 _PATTERNS: tuple[tuple[str, str], ...] = (
-    (r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[A-Za-z0-9+/=\s\\]+(?:-----END [A-Z ]{0,32}PRIVATE KEY-----)?", MASK),
-    (r"([A-Za-z][A-Za-z0-9+.-]{1,20}://)[^/\s:@]{0,128}:[^/\s@]{1,256}@", rf"\1{MASK}:{MASK}@"),
-    (r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/-]{8,}=*", rf"\1\2{MASK}"),
+    (r"-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----[A-Za-z0-9+/= \t\r\n\\]+(?:-----END [A-Z ]{0,32}PRIVATE KEY-----)?", MASK),
+    # A line of a key's body, which may be quoted without its head.
+    (r"(?m)^[ \t]*[A-Za-z0-9+/]{60,76}={0,2}[ \t]*$", MASK),
+    (r"([A-Za-z][A-Za-z0-9+.-]{1,20}://)[^/ \t\r\n:@]{0,128}:[^/ \t\r\n@]{1,256}@", rf"\1{MASK}:{MASK}@"),
+    (r"(?i)\b(bearer|basic)([ \t]+)[A-Za-z0-9._~+/-]{8,}=*", rf"\1\2{MASK}"),
     (
-        rf"(?i)({_NAME})([\"']?\s{{0,3}}[=:]\s{{0,3}}|\s+set by environment to\s+)([\"']?)(?:bearer\s|basic\s)?([^\s\"',;&]{{3,}})",
+        rf"(?i)({_NAME})([\"']?[ \t]{{0,3}}[=:][ \t]{{0,3}}|[ \t]+set by environment to[ \t]+)([\"']?)(?:bearer[ \t]|basic[ \t])?([^ \t\r\n\"',;&]{{3,}})",
         rf"\1\2\3{MASK}",
     ),
-    (r"([?&](?:sig|signature|X-Amz-Signature|X-Amz-Credential|X-Goog-Signature)=)[^&\s\"']{8,}", rf"\1{MASK}"),
+    (r"([?&](?:sig|signature|X-Amz-Signature|X-Amz-Credential|X-Goog-Signature)=)[^& \t\r\n\"']{8,}", rf"\1{MASK}"),
     (r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b", MASK),
     (r"\bAIza[0-9A-Za-z_-]{35}", MASK),
     (r"\bgh[pousr]_[A-Za-z0-9]{20,}\b", MASK),
@@ -41,7 +44,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)(?:KEY|AUTH|PWD)$")
 _COMPILED = tuple((re.compile(pattern), replacement) for pattern, replacement in _PATTERNS)
 #: Something of this occurs in every text that holds a secret.
-_SIGN = r"(?i)passw|passphrase|secret|token|key|credential|authorization|://|[?&](?:sig|x-)|AKIA|ASIA|AIza|gh[pousr]_|github_pat|glpat|hf_|sk-|xox|eyJ|bearer|basic"
+_SIGN = r"(?i)passw|passphrase|secret|token|key|credential|authorization|://|[?&](?:sig|x-)|AKIA|ASIA|AIza|gh[pousr]_|github_pat|glpat|hf_|sk-|xox|eyJ|bearer|basic|(?m:^[ \t]*[A-Za-z0-9+/]{60,76}={0,2}[ \t]*$)"
 _HINT = re.compile(_SIGN)
 
 
@@ -54,10 +57,50 @@ def mask(text: str) -> str:
     return text
 
 
+#: Literals of ``_SIGN`` in lower case, for one scan that finds them all.
+_LITERALS = [
+    *("passw", "passphrase", "secret", "token", "key", "credential", "authorization", "://", "?sig", "&sig", "?x-", "&x-", "akia", "asia"),
+    *("aiza", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat", "glpat", "hf_", "sk-", "xox", "eyj", "bearer", "basic"),
+]
+
+
+def mask_series(column: pl.Series) -> pl.Series:
+    """A column of texts, or of lists of texts, with secrets replaced; columns without a sign of one cost one scan."""
+    if column.dtype == pl.List(pl.String):
+        return map_lists(column, mask_series)
+    if column.dtype != pl.String:
+        return column
+    signs = column.str.contains_any(_LITERALS, ascii_case_insensitive=True).fill_null(False)
+    if column.str.contains("PRIVATE KEY", literal=True).any():
+        signs |= column.str.contains(_SIGN).fill_null(False)
+    if not signs.any():
+        return column
+    places = signs.arg_true()
+    return column.clone().scatter(places, pl.select(_replaced(pl.lit(column.gather(places)))).to_series())
+
+
+def map_lists(column: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """A column of lists with ``change`` applied to all of their items at once; the column itself where nothing changes."""
+    filled = column.list.len().fill_null(0) > 0
+    rows = pl.DataFrame({"row": pl.int_range(column.len(), eager=True), "value": column})
+    items = rows.filter(filled).explode("value")
+    changed = change(items["value"])
+    if changed is items["value"] or changed.equals(items["value"]):
+        return column
+    grouped = items.with_columns(value=changed).group_by("row", maintain_order=True).agg("value")
+    return (
+        rows.select("row").join(grouped, on="row", how="left", maintain_order="left")["value"].zip_with(filled, column).alias(column.name)
+    )
+
+
+def _replaced(text: pl.Expr) -> pl.Expr:
+    for pattern, replacement in _PATTERNS:
+        text = text.str.replace_all(pattern, re.sub(r"\\([0-9])", r"$${\1}", replacement).replace("$${", "${"))
+    return text
+
+
 def mask_expr(column: str | pl.Expr) -> pl.Expr:
     """A column of texts with secrets replaced by ``***``, the same as ``mask`` on each."""
     text = pl.col(column) if isinstance(column, str) else column
-    masked = text
-    for pattern, replacement in _PATTERNS:
-        masked = masked.str.replace_all(pattern, re.sub(r"\\([0-9])", r"$${\1}", replacement).replace("$${", "${"))
+    masked = _replaced(text)
     return pl.when(text.str.contains(_SIGN)).then(masked).otherwise(text)

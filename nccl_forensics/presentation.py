@@ -305,7 +305,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         generator=text(generator, "name") or "nccl-forensics",
         version=text(generator, "version"),
         inputs=tuple(words(case, "inputs")[:20]),
-        particulars=_particulars(case),
+        particulars=(*_particulars(case), *_redaction(report)),
         status=status,
         status_word=STATUS_WORDS.get(status, status),
         confidence=opinion.confidence,
@@ -770,6 +770,12 @@ def _particulars(case: Json) -> tuple[tuple[str, str], ...]:
         ("Process groups", amount(number(case, "process_groups"))),
     )
     return tuple((k, v) for k, v in pairs if v and v != "0")
+
+
+def _redaction(report: Json) -> tuple[tuple[str, str], ...]:
+    """That names are not the real ones, where that is so."""
+    identity = text(part(report, "redaction"), "level") == "identity"
+    return (("Names", "pseudonyms for hosts, users, addresses and paths"),) if identity else ()
 
 
 def _versions(case: Json, generator: Json) -> tuple[tuple[str, str], ...]:

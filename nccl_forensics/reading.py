@@ -12,6 +12,7 @@ from polars.exceptions import PanicException
 
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
+from nccl_forensics.masking import mask, mask_series
 from nccl_forensics.prefixes import peel
 from nccl_forensics.tables import TABLES
 
@@ -132,7 +133,7 @@ def _binary(head: bytes) -> str:
 def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
     try:
         reading = document.read(data)  # type: ignore[arg-type]  # bytes, but for a format that takes the mapped file
-        frames = _conformed(reading)
+        frames = {name: _masked(frame) for name, frame in _conformed(reading).items()}
     except (Exception, PanicException) as problem:
         reading, frames = Reading(gaps=(_unreadable(problem),)), {}
     result = SourceReading(frames, (document.name,), gap_lines=len(reading.gaps))
@@ -152,6 +153,17 @@ def _conformed(reading: Reading) -> dict[str, pl.DataFrame]:
     return {n: f if list(f.schema.items()) == list(TABLES[n].schema.items()) else TABLES[n].conform(f) for n, f in held.items()}
 
 
+#: Columns of our own words.
+_OWN_WORDS = frozenset({"time_kind", "hint_scope", "format", "record"})
+
+
+def _masked(frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame of a document without secrets, whichever column they stand in."""
+    columns = [c for c in frame.get_columns() if c.name not in _OWN_WORDS and c.dtype in (pl.String, pl.List(pl.String))]
+    changed = [new for c in columns if (new := mask_series(c)) is not c]
+    return frame.with_columns(changed) if changed else frame
+
+
 def _unreadable(problem: BaseException, line_no: int | None = None) -> Gap:
     return Gap(f"unreadable: {type(problem).__name__}: {problem}"[:200], line_no, line_no)
 
@@ -159,7 +171,14 @@ def _unreadable(problem: BaseException, line_no: int | None = None) -> Gap:
 def _gap_frame(name: str, gaps: tuple[Gap, ...]) -> pl.DataFrame:
     return TABLES["gaps"].frame(
         [
-            {"line_no": g.line_no, "end_line": g.end_line, "record": g.record, "format": name, "reason": g.reason, "text": g.text[:200]}
+            {
+                "line_no": g.line_no,
+                "end_line": g.end_line,
+                "record": g.record,
+                "format": name,
+                "reason": mask(g.reason),
+                "text": mask(g.text)[:200],
+            }
             for g in gaps
         ]
     )
@@ -223,6 +242,8 @@ def _pieces(data: Content) -> Iterator[bytes]:
 def _read_piece(piece: bytes, first: int, total: _Sum) -> int:
     """Read a piece that starts at line ``first``; returns how many lines it has."""
     lines = peel(_split(piece, first, total.result))
+    # Before any format cuts a line into columns: half a secret is not told for one.
+    lines = lines.with_columns(mask_series(lines["text"]))
     count = lines.height
     none = pl.select(pl.repeat(False, count, dtype=pl.Boolean)).to_series()
     records, torn = none, none

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from nccl_forensics.blocks import ORIGIN, Line, classify
+from nccl_forensics.units import is_number
 
 #: Characters of a frame that are kept: names of C++ templates run to kilobytes.
 LONGEST_FRAME = 600
@@ -34,7 +35,7 @@ def short_path(path: str) -> str:
 def frame_text(name: str, path: str | None, line: str | int | None) -> str:
     """``func (file:line)``; without a line where none is known."""
     where = path or "??"
-    if line is not None and str(line).isdigit() and int(line) > 0:
+    if line is not None and is_number(str(line)) and int(line) > 0:
         where = f"{where}:{line}"
     return f"{name[: LONGEST_FRAME - len(where) - 3]} ({where})" if len(where) < LONGEST_FRAME - 40 else f"{name} ({where})"[:LONGEST_FRAME]
 
@@ -45,7 +46,7 @@ def split_frame(frame: str) -> tuple[str, str, int | None]:
     if not cut:
         return frame, "", None
     path, colon, line = where.rstrip(")").rpartition(":")
-    return (name, path, int(line)) if colon and line.isdigit() else (name, where.rstrip(")"), None)
+    return (name, path, int(line)) if colon and is_number(line) else (name, where.rstrip(")"), None)
 
 
 def function_of(frame: str) -> str:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a whole number that ``int`` takes and 64 bits hold: ASCII digits (``str.isdigit`` also takes ²), at most 18."""
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
 def iso(time_ns: int | None) -> str | None:
     """ISO 8601 UTC with milliseconds, or None (also for times beyond what a calendar holds)."""
     if time_ns is None:

@@ -13,7 +13,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"commands", "serve"},
     {"api", "__init__"},
-    {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "watching", "extensions", "checklist"},
+    {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "watching", "extensions", "checklist", "redaction"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
     {"verdict"},
@@ -47,7 +47,7 @@ FLOORS: list[set[str]] = [
     {"simulate"},
     {"facts", "lab", "collect"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
-    {"plugins", "errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist", "ranklist"},
+    {"plugins", "errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist", "ranklist", "pseudonyms"},
 ]
 HOMES = {
     "lark": {"grammar"},

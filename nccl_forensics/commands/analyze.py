@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import click
 
 from nccl_forensics import remote
-from nccl_forensics.commands.output import make_folder, progress_bar, width, write
+from nccl_forensics.commands.output import make_folder, progress_bar, redact_option, width, write
 from nccl_forensics.commands.reading import means, reading_options
 from nccl_forensics.errors import LimitReached, UnusableEvidence, UsageError
 
 if TYPE_CHECKING:
     from nccl_forensics.api import Incident
+    from nccl_forensics.redaction import Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class _Outputs:
 )
 @click.option("--settle", type=click.FloatRange(0.1), default=3.0, show_default=True, metavar="SECONDS",
               help="With --watch: how long no file must have changed.")  # fmt: skip
+@redact_option
 @reading_options
 @click.option("--quiet", is_flag=True, help="No progress and no verdict on the terminal.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
@@ -91,6 +93,7 @@ def analyze(
     config: Path | None,
     watch: bool,
     settle: float,
+    redact: Level,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -122,6 +125,7 @@ def analyze(
                 overrides=configured.thresholds,
                 suppressions=configured.suppressions,
                 tables=outputs.tables,
+                redact=redact,
                 progress=progress_bar(quiet),
             )
             outputs.write(incident)

@@ -6,13 +6,17 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
-from nccl_forensics.commands.output import progress_bar, write
+from nccl_forensics.commands.output import progress_bar, redact_option, write
 from nccl_forensics.commands.reading import means, reading_options
 from nccl_forensics.model import SEVERITIES, Severity
+
+if TYPE_CHECKING:
+    from nccl_forensics.redaction import Level
 
 
 def format_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -56,6 +60,7 @@ def format_names(context: click.Context, parameter: click.Parameter, incomplete:
     metavar="YYYY-MM-DD",
     help="The day by which suppressions expire.  [default: the newest day in the evidence]",
 )
+@redact_option
 @reading_options
 @click.option("--quiet", is_flag=True, help="No progress, and nothing on standard output but what was asked for.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
@@ -71,6 +76,7 @@ def check(
     json_file: str | None,
     config: Path | None,
     today: datetime | None,
+    redact: Level,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -111,6 +117,7 @@ def check(
             scratch=read.scratch,
             overrides=configured.thresholds,
             today=today.date() if today is not None else None,
+            redact=redact,
             progress=progress_bar(quiet),
         )
     except ForensicsError as problem:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from nccl_forensics.commands.output import make_folder, progress_bar, width, write
+from nccl_forensics.commands.output import make_folder, progress_bar, redact_option, width, write
 from nccl_forensics.commands.reading import means, reading_options
+
+if TYPE_CHECKING:
+    from nccl_forensics.redaction import Level
 
 
 @click.command()
@@ -25,6 +29,7 @@ from nccl_forensics.commands.reading import means, reading_options
 @click.option("--markdown", "markdown_file", metavar="F", help="Write it as Markdown to F ('-' for standard output).")
 @click.option("--json", "json_file", metavar="F", help="Write it as JSON to F ('-' for standard output).")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds.")
+@redact_option
 @reading_options
 @click.option("--quiet", is_flag=True, help="No progress and nothing on the terminal.")
 @click.option("--no-color", is_flag=True, help="No colour (NO_COLOR is honoured too).")
@@ -36,6 +41,7 @@ def compare(
     markdown_file: str | None,
     json_file: str | None,
     config: Path | None,
+    redact: Level,
     quiet: bool,
     no_color: bool,
 ) -> None:
@@ -58,6 +64,7 @@ def compare(
         cache=read.cache,
         scratch=read.scratch,
         overrides=configured.thresholds,
+        redact=redact,
         progress=progress_bar(quiet),
     ).differences
     for name, file, render in (

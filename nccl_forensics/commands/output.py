@@ -13,6 +13,14 @@ from nccl_forensics import remote
 from nccl_forensics.errors import OutputError
 
 _BAR = 30
+#: The option of the commands that write reports.
+redact_option = click.option(
+    "--redact",
+    type=click.Choice(["secrets", "identity"]),
+    default="secrets",
+    show_default=True,
+    help="What no output shows: secrets alone, or with 'identity' hosts, users, addresses and paths too (pseudonyms stand for them).",
+)
 
 
 def make_folder(folder: Path) -> None:

@@ -24,7 +24,7 @@ def read(text: Text) -> Reading:
     host = frames["begin"]["host"][0] if "begin" in frames else None
     parts = [frames[kind].with_columns(extra) for kind, extra in _ROWS.items() if kind in frames]
     rows = (
-        pl.concat([pl.DataFrame(schema=_HINTS), *parts], how="diagonal_relaxed")
+        pl.concat([pl.DataFrame(schema={"line_no": pl.UInt32(), **_HINTS}), *parts], how="diagonal_relaxed")
         .sort("line_no")
         .with_columns(host=pl.lit(host, dtype=pl.String()))
     )

@@ -9,6 +9,7 @@ import orjson
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 Row = dict[str, object]
 
@@ -132,7 +133,7 @@ def _json_rows(body: object, version: str | None) -> Iterator[Row]:
                         "category": category.get("category"),
                         "test": test.get("name"),
                         "status": status,
-                        "gpu_index": int(index) if index is not None else None,
+                        "gpu_index": int(index) if index is not None and is_number(index) else None,
                         "message": _warnings(result.get("warnings")),
                         "version": version,
                     }
@@ -180,6 +181,14 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 
+def _gauge(text: str) -> int | None:
+    """A gauge's value, which is a code or a count; None for what is no number."""
+    try:
+        return min(int(float(text)), 2**31 - 1)
+    except (ValueError, OverflowError):
+        return None
+
+
 def read_exporter(text: Text) -> Reading:
     """Metrics of dcgm-exporter that are findings by themselves; a gauge of Xid holds the last code only, and its time is not known."""
     rows: list[Row] = []
@@ -188,7 +197,9 @@ def read_exporter(text: Text) -> Reading:
         found = _METRIC.match(line)
         if not found:
             continue
-        labels, value = dict(_LABEL.findall(found[2])), int(float(found[3]))
+        labels, value = dict(_LABEL.findall(found[2])), _gauge(found[3])
+        if value is None:
+            continue
         used.append(number)
         if not value:
             continue
@@ -200,7 +211,7 @@ def read_exporter(text: Text) -> Reading:
             {
                 "line_no": number,
                 "host": labels.get("Hostname"),
-                "gpu_index": int(labels["gpu"]) if labels.get("gpu", "").isdigit() else None,
+                "gpu_index": int(labels["gpu"]) if is_number(labels.get("gpu", "")) else None,
                 "uuid": labels.get("UUID"),
                 "category": "Exporter",
                 "test": name,

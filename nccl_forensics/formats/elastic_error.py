@@ -9,6 +9,7 @@ from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 
 def _sniff(head: bytes) -> bool:
@@ -34,7 +35,7 @@ def _read(data: bytes) -> Reading:
     stack = extra.get("py_callstack") if isinstance(extra, dict) else None
     frames = [f for f in map(frame_of, stack.split("\n")[:4000]) if f] if isinstance(stack, str) else []
     stamp = extra.get("timestamp") if isinstance(extra, dict) else None
-    seconds = int(str(stamp)) if stamp is not None and str(stamp).isdigit() and len(str(stamp)) < 12 else None
+    seconds = int(str(stamp)) if stamp is not None and is_number(str(stamp)) and len(str(stamp)) < 12 else None
     row = {
         "line_no": 1,
         "kind": "error-file",

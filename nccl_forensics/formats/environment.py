@@ -7,6 +7,7 @@ import re
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import MASK, SECRET_NAME, mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _LINE = re.compile(r"^(?:export |declare -x )?([A-Za-z_][A-Za-z0-9_]{0,127})=(.*)$", re.DOTALL)
 #: Fewer lines in a row are a command line or a message, not a dump.
@@ -57,7 +58,7 @@ def _who(block: list[Row]) -> Row:
     per_node = known.get("SLURM_STEP_TASKS_PER_NODE") or known.get("SLURM_TASKS_PER_NODE") or known.get("SLURM_NTASKS_PER_NODE") or "1"
     task = known.get("SLURM_PROCID") if re.match(r"(?:[2-9]|\d{2,})(?:\D|$)", per_node) else None
     rank = known.get("RANK") or known.get("OMPI_COMM_WORLD_RANK") or known.get("PMI_RANK") or task or ""
-    return {"rank": int(rank) if rank.isdigit() else None, "host": known.get("HOSTNAME") or known.get("SLURMD_NODENAME")}
+    return {"rank": int(rank) if is_number(rank) else None, "host": known.get("HOSTNAME") or known.get("SLURMD_NODENAME")}
 
 
 def _sniff(head: bytes) -> bool:

@@ -7,6 +7,7 @@ import re
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 Row = dict[str, object]
 
@@ -98,7 +99,7 @@ def _ps(reader: _Reader, start: int, header: list[str]) -> int:
     i = start + 1
     while i < len(reader.texts):
         cells = reader.texts[i].split(None, len(header) - 1)
-        if len(cells) < len(header) or not cells[pid_at].isdigit():
+        if len(cells) < len(header) or not is_number(cells[pid_at]):
             break
         row: Row = {column: _cell(column, cells[at]) for at, word in enumerate(header[:-1]) if (column := _PS.get(word))}
         reader.add("host_processes", i, row | {"command": mask(cells[-1].rstrip())[:2000]})
@@ -137,7 +138,7 @@ def _df(reader: _Reader, start: int) -> int:
             "size_kb": sizes[0],
             "used_kb": sizes[1],
             "available_kb": sizes[2],
-            "used_percent": float(share) if share.isdigit() else None,
+            "used_percent": float(share) if is_number(share) else None,
             "inodes": inodes,
         }
         reader.add("filesystems", i, row)

@@ -11,6 +11,7 @@ from nccl_forensics.blocks import after, classify, whole
 from nccl_forensics.facts.ib_counters import counter_name
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _HEADING = r"^\s*(?:# Port.*counters: |link [A-Za-z][\w.-]*/\d+(?: [a-z0-9_]+ \d+|\s*$)|Errors for |ibwarn: )"
 _FLAG = re.compile(r"\[(\w+) == (\d+)")
@@ -83,7 +84,7 @@ def _node(name: str | None) -> Row:
 
 def _pairs(text: str | None) -> list[tuple[str, int]]:
     words = (text or "").split()
-    return [(k, int(v)) for k, v in zip(words[::2], words[1::2], strict=False) if v.isdigit()]
+    return [(k, int(v)) for k, v in zip(words[::2], words[1::2], strict=False) if is_number(v)]
 
 
 def _sniff_json(head: bytes) -> bool:

@@ -15,6 +15,7 @@ from nccl_forensics import pci
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
 from nccl_forensics.grammar import Extraction, load
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _KERNEL_TAGS = ("kernel", "systemd-networkd", "NetworkManager", "wickedd")
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
@@ -314,7 +315,7 @@ def _sizes(row: Mapping[str, object]) -> Row:
 
 def _number(value: object) -> int | None:
     text = str(value) if value is not None else ""
-    return int(text) if text.isdigit() else None
+    return int(text) if is_number(text) else None
 
 
 _IGNORED_PEERMEM = "follows the end of a process that had registered GPU memory; says nothing about why it ended"

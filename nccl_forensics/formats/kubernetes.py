@@ -13,6 +13,7 @@ from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, Text
 from nccl_forensics.masking import MASK, SECRET_NAME, mask
 from nccl_forensics.safe_yaml import BadYaml, load_all
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _OPENS = r"^\s*(?:(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS|(?:NAMESPACE\s+)?LAST SEEN\s+TYPE\s+REASON|Name: +[a-z0-9][a-z0-9.-]*$)"
 _COLUMN = re.compile(r"[A-Z]+(?: [A-Z]+)*")
@@ -243,7 +244,7 @@ def _json_environment(item: Mapping[str, object], record: str) -> list[Row]:
                 out.append({"record": place, "host": spec.get("nodeName"), "hint_host": meta.get("name"), "name": name, "value": text})
     known = {str(r["name"]): str(r["value"]) for r in out}
     rank = known.get("RANK", "")
-    return [{**r, "rank": int(rank) if rank.isdigit() else None} for r in out]
+    return [{**r, "rank": int(rank) if is_number(rank) else None} for r in out]
 
 
 def _json_node(item: Mapping[str, object], record: str) -> Row:

@@ -18,6 +18,7 @@ from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar import load
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 from nccl_forensics.writers import HINTS, WriterLines, near_hits
 
 _HEADINGS = ("Failures:", "Root Cause (first observed failure):")
@@ -263,7 +264,7 @@ def _end(row: Row, *, signal: str | None = None, code: str | None = None) -> Non
     """Fill exit code and signal from either, as torchrun prints them: a negative code is a signal."""
     if signal is not None:
         name = signal.removeprefix("Signals.")
-        number = int(name) if name.isdigit() else _SIGNALS.get(name)
+        number = int(name) if is_number(name) else _SIGNALS.get(name)
         row["signal"] = _NUMBERS.get(number, name) if number is not None else name
         if number is not None:
             row["exit_code"] = -number
@@ -358,8 +359,8 @@ def _expand(tasks: str) -> list[int]:
     out: list[int] = []
     for part in tasks.split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and len(first) < 8:
-            stop = int(last) if last.isdigit() and len(last) < 8 else int(first)
+        if is_number(first) and len(first) < 8:
+            stop = int(last) if is_number(last) and len(last) < 8 else int(first)
             out.extend(range(int(first), min(stop, int(first) + _MOST_TASKS) + 1))
     return out[:_MOST_TASKS]
 

@@ -11,6 +11,7 @@ import polars as pl
 from nccl_forensics.blocks import Line, after, classify, real, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _OPENS = (
     r"^\s*(?:(?:\d+: )?[\w.-]+\s+inet6? [0-9a-f]|(?:\d+: )?[\w.-]+(?:@[\w.-]+)?: (?:flags=\d+)?<[A-Z_,-]*> *mtu |<[A-Z_,-]+> mtu |[\w.-]+ +Link encap:|Settings for [\w.-]+:|NIC statistics:|Ip:$"
@@ -159,7 +160,7 @@ class _Reader:
         prefix = whole(line.get("prefix"))
         mask = after_word.get("netmask")
         if prefix is None and mask:
-            prefix = sum(bin(int(part)).count("1") for part in mask.split(".") if part.isdigit())
+            prefix = sum(bin(int(part)).count("1") for part in mask.split(".") if is_number(part))
         self.add(
             "net_addresses",
             line,

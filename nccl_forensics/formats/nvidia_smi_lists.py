@@ -9,6 +9,7 @@ from nccl_forensics import pci
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.gpu_values import clean, gpu_row, number, problem
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 Row = dict[str, object]
 
@@ -259,7 +260,7 @@ def _dmon(reader: _Reader, start: int) -> int:
         line = reader.texts[i]
         cells = line.split()
         if not line.startswith("#"):
-            if len(cells) != len(names) or not cells[0].isdigit():
+            if len(cells) != len(names) or not is_number(cells[0]):
                 break
             at = dict(zip(names, cells, strict=True))
             reader.add(

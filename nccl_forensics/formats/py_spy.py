@@ -20,6 +20,7 @@ from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, Text
 from nccl_forensics.masking import mask
 from nccl_forensics.stack_frames import LONGEST_FRAME, frame_text, indent, origin, outermost, split_frame, windows
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _HEADER = r"^\s*(?:Process [0-9]{1,10}:|Thread (?:0x[0-9A-Fa-f]{1,16}|[0-9]{1,20})(?: \(|:|\s*$))"
 _MAIN = "MainThread"
@@ -201,7 +202,7 @@ def _rows(
     ids = [t.header.fields.get("id") or "" for t in group]
     if pid is None:
         # The main thread's id is the process id on Linux.
-        pid = next((int(i) for t, i in zip(group, ids, strict=True) if t.name == _MAIN and i.isdigit()), heading.pid)
+        pid = next((int(i) for t, i in zip(group, ids, strict=True) if t.name == _MAIN and is_number(i)), heading.pid)
     mains = [t.name == _MAIN or (pid is not None and i == str(pid)) for t, i in zip(group, ids, strict=True)]
     if not any(mains):
         roots = [outermost(t.frames) == "<module>" for t in group]

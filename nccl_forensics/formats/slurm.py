@@ -12,6 +12,7 @@ from nccl_forensics.blocks import Line, after, classify, moment, real, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.hostlist import expand
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _OPENS = r"^\s*(?:JobID(?:Raw)?[| ]|JOBID +PARTITION|JobId=\d|NodeName=\S)"
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z0-9_/:()-]*)=")
@@ -221,7 +222,7 @@ def _seconds(text: str | None) -> int | None:
     """Seconds of ``1-02:03:04``, ``02:03:04`` or ``03:04``; None for UNLIMITED and the like."""
     days, dash, clock = (text or "").rpartition("-")
     parts = clock.split(".")[0].split(":")
-    if not clock or not all(p.isdigit() for p in parts) or (dash and not days.isdigit()):
+    if not clock or not all(is_number(p) for p in parts) or (dash and not is_number(days)):
         return None
     total = 0
     for part in parts:

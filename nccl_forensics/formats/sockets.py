@@ -9,6 +9,7 @@ import polars as pl
 from nccl_forensics.blocks import Line, classify, moment, real, whole
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 
 _SOCKET = r"^\s*(?:ESTAB|SYN-SENT|SYN-RECV|FIN-WAIT-\d|TIME-WAIT|CLOSE-WAIT|LAST-ACK|CLOSING|LISTEN|UNCONN|CLOSED)\s+\d+\s+\d+\s+\S+:\S+\s+\S+:\S+"
 _INFO = r"^\s+(?:ts |sack |cubic |bbr |reno |dctcp |ecn |htcp )"
@@ -121,7 +122,7 @@ def _packet(line: Line) -> Row:
 def _time(clock: str) -> Row:
     """A clock without a date is a time of some day, which orders nothing across sources: only dated ones are kept."""
     seconds, _, micros = clock.rpartition(".")
-    if seconds.isdigit():
+    if is_number(seconds) and len(seconds) <= 10 and is_number(micros):
         return {"time_raw_ns": int(seconds) * _SECOND_NS + int(micros) * 1000, "time_kind": "epoch"}
     dated = moment(seconds.replace(" ", "T")) if " " in seconds else None
     return {} if dated is None else {"time_raw_ns": dated + int(micros) * 1000, "time_kind": "local-unzoned"}

@@ -17,6 +17,7 @@ from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
+from nccl_forensics.units import is_number
 from nccl_forensics.writers import WriterLines, near_hits
 
 _START = "Traceback (most recent call last):"
@@ -323,7 +324,7 @@ def _said(message: str) -> Iterator[dict[str, object]]:
             "kind": "detail-mismatch",
             "rank": int(rank),
             "ranks": [int(other)] if other else None,
-            "seq": int(seq) if seq and seq.isdigit() and len(seq) < 18 else None,
+            "seq": int(seq) if seq and is_number(seq) else None,
             "op": mine.get("OpType"),
             "other_op": yours.get("OpType"),
             "differs": ",".join(word for label, word in _ASPECTS if label in aspects.group(1)) or None if aspects else None,

@@ -6,9 +6,18 @@ as ``sed -n Np`` counts), every document table has ``record`` (a pointer such as
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 import polars as pl
+from polars.exceptions import PanicException, PolarsError
+
+#: What a column of whole numbers holds.
+_RANGES: dict[pl.DataType, tuple[int, int]] = {
+    pl.UInt32(): (0, 2**32 - 1),
+    pl.Int32(): (-(2**31), 2**31 - 1),
+    pl.Int64(): (-(2**63), 2**63 - 1),
+}
 
 U32, I64, I32, F64, S, B = pl.UInt32(), pl.Int64(), pl.Int32(), pl.Float64(), pl.String(), pl.Boolean()
 SL = pl.List(pl.String())
@@ -31,7 +40,17 @@ class Table:
         """A frame of this table; columns that the rows lack are null."""
         if not rows:
             return pl.DataFrame(schema=self.schema)
-        return self.conform(pl.DataFrame(rows, schema_overrides=self.schema, strict=False, infer_schema_length=None))
+        try:
+            return self.conform(pl.DataFrame(rows, schema_overrides=self.schema, strict=False, infer_schema_length=None))
+        except (PolarsError, PanicException, ValueError, TypeError, OverflowError):
+            # A value beyond its type (an integer of more than 64 bits, a lone surrogate) costs itself, not the rows of the source.
+            return self.conform(pl.DataFrame(self._fitted(rows), schema_overrides=self.schema, strict=False, infer_schema_length=None))
+
+    def _fitted(self, rows: list[dict[str, object]] | dict[str, list[object]]) -> dict[str, list[object]]:
+        """The columns of this table with every value that its type cannot hold as null."""
+        if isinstance(rows, dict):
+            return {c: [_fit(v, t) for v in rows[c]] for c, t in self.schema.items() if c in rows}
+        return {c: [_fit(row.get(c), t) for row in rows] for c, t in self.schema.items()}
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The same rows with exactly this table's columns, in order, cast; what does not fit a type becomes null."""
@@ -39,6 +58,25 @@ class Table:
             (pl.col(c).cast(t, strict=False) if c in frame.columns else pl.lit(None, dtype=t).alias(c)) for c, t in self.schema.items()
         ]
         return frame.select(exprs)
+
+
+def _fit(value: object, dtype: pl.DataType) -> object:
+    """The value as the type holds it, else null; lone surrogates become U+FFFD."""
+    if value is None:
+        return None
+    if isinstance(dtype, pl.List):
+        inner = dtype.inner if isinstance(dtype.inner, pl.DataType) else dtype.inner()
+        return [_fit(v, inner) for v in value] if isinstance(value, list | tuple) else None
+    if dtype in _RANGES:
+        low, high = _RANGES[dtype]
+        if isinstance(value, float) and not value.is_integer():
+            return None
+        return int(value) if isinstance(value, int | float) and low <= value <= high else None
+    if dtype == pl.Float64():
+        return float(value) if isinstance(value, int | float) and abs(value) <= sys.float_info.max else None
+    if dtype == pl.Boolean():
+        return value if isinstance(value, bool) else None
+    return str(value).encode("utf-8", "replace").decode("utf-8") if isinstance(value, str | int | float) else None
 
 
 LINE = {"line_no": (U32, "line in the source, 1-based"), "end_line": (U32, "last line of the record where it spans several")}
