@@ -62,7 +62,7 @@ def stall_findings(
         if part["own_source_id"].null_count() == part.height == part["stack_source_id"].null_count() and first["seen_by"] == "progress":
             said = "never came, and nothing in the evidence is " + verb(ranks, "its own", "their own")
         where = f" at {first['user_frame']}" if first["user_frame"] else ""
-        waited = operation_words(first["op"], first["seq"]) if first["op"] else "them"
+        waited = operation_words(first["op"], first["seq"]) if first["op"] else "a collective"
         group = f" of {group_words(first)}" if first["group_key"] else ""
         peers = (
             f"; {ranks_words(waiters)} {'waits' if len(waiters) == 1 else 'wait'} in {waited}{group}"
@@ -77,7 +77,10 @@ def stall_findings(
                 ],
                 f"stack of the stalled rank: {first['place']}",
             ),
-            *cite(part.drop("why"), f"a waiting rank's {first['op']}" if waiters else "what names the rank"),
+            *cite(
+                part.drop("why"),
+                (f"a waiting rank's {first['op']}" if first["op"] else "a rank that gave up waiting") if waiters else "what names the rank",
+            ),
             *cite(
                 [
                     {"source_id": r["own_source_id"], "line_no": r["own_line_no"], "record": r["own_record"]}

@@ -101,7 +101,8 @@ def gpu_fault(
         rows = located(xids, source_hosts)
         inside = timely(rows, job_times, window_h)
         dated = (job_times is not None and job_times.head(1).collect().height > 0) or _cuda_failed(exceptions)
-        for finding in _by_xid(rows.filter(inside), who, dated):
+        shared = _one_numbering(rows, who)
+        for finding in _by_xid(rows.filter(inside), who, dated and not shared):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -201,6 +202,11 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     )
 
 
+def _one_numbering(rows: pl.DataFrame, who: People) -> bool:
+    """Whether the kernel knows a rank by the same pid as the rank itself: then no container numbers processes anew."""
+    return any((short(host), pid) in who.pids for host, pid in rows.select("host", "pid").drop_nulls().unique().iter_rows())
+
+
 def _cuda_failed(exceptions: pl.LazyFrame | None) -> bool:
     """Whether a rank says that its GPU failed it: then a fault of the kernel's log has somebody to belong to."""
     if exceptions is None:
@@ -212,7 +218,8 @@ def _of_others(rows: pl.DataFrame, host: object, who: People, dated: bool) -> bo
     """Whether lines name processes of which none is a rank, on a host whose ranks are known with their pids, and no times tell that the job
     ran then: the lines bear no date, or nothing of the job does (not ``dated``) and no rank tells of a fault of its GPU.
 
-    A pid alone proves nothing: in a container a rank knows itself by another number than the kernel does.
+    A pid alone proves nothing: in a container a rank knows itself by another number than the kernel does. Where another line of the
+    kernel names a rank by its pid (``dated`` is false then too), the numbers are the same, and it does.
     """
     if host is None or rows["pid"].null_count() or (dated and not rows["time_kind"].eq_missing("monotonic").all()):
         return False

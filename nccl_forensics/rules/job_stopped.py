@@ -33,6 +33,7 @@ _OF_ITS_OWN = (
     "NCCL errors",
     "communicators that never came up",
     "ranks that wait for others",
+    "a standstill that somebody ended",
 )
 #: What a process raises when it is told to end.
 _BY_SIGNAL = r"Signal|KeyboardInterrupt|SystemExit"

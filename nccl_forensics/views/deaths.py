@@ -90,7 +90,8 @@ def endings(
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
 
     ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
-    ``left``: it ended without a word while the others went on: it is not among the workers that the launcher found failed or had to stop.
+    ``left``: it ended without a word while the others went on: it is not among the workers that the launcher found failed or had to stop
+    (in its report, or where that is missing in the signals that it sent).
     ``unheard``: it left with an exit code, as the victims of a timeout do too, and its own output is not in the evidence though others' is.
     """
     people: dict[tuple[str, object], dict[str, object]] = {}
@@ -185,7 +186,7 @@ def endings(
         who.pop("from_block", None)
         rows_out.append(who)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
-        rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out)
+        rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 
 
@@ -218,6 +219,38 @@ def _left(
     why = "the launcher lists it neither as failed nor as stopped: it had ended with exit code 0 while the others went on"
     place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
     return [dict.fromkeys(DEATHS) | place | {"rank": r, "own": True, "kind": "left", "exit_code": 0, "why": why} for r in missing]
+
+
+def _not_stopped(
+    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, by_pid: dict[int, int], others: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """The one worker that the launcher did not have to stop, where its log ends before it says who failed.
+
+    torchrun signals all workers that still run as soon as one has failed (torch/distributed/elastic/agent/server/api.py); it starts them
+    in the order of their local ranks, so that the known pids tell which one is left out.
+    """
+    lines = worker_exits.filter(pl.col("kind").is_in(["closing-signal", "launcher-signal"])).sort("source_id", "line_no").collect()
+    if not lines.height or lines["source_id"].n_unique() != 1:
+        return []
+    told = lines["kind"][0] != "closing-signal"
+    if told and not any(o["signature"] in _PEER_GONE for o in others):
+        return []  # told to end from outside, it stops all that still run: one may have ended in good order
+    batch = lines.filter(pl.col("kind") == "closing-signal")
+    pids = batch["pid"].drop_nulls().unique().sort().to_list()
+    launched = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("attempt_local_rank").unique().collect().height
+    if launched < 3 or len(pids) != launched - 1:
+        return []
+    ranks = [by_pid.get(pid) for pid in pids]
+    fitting = [
+        gap for gap in range(launched) if all(rank is None or rank == i + (i >= gap) for i, rank in enumerate(ranks))
+    ]  # local ranks are global ones where one launcher started them all
+    if len(fitting) != 1 or fitting[0] in {o["rank"] for o in others}:
+        return []
+    first = batch.row(0, named=True)
+    how = "when it was told to end" if told else "of its own accord"
+    why = f"the launcher stopped all the other workers {how} and not this one: it had ended before"
+    place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
+    return [dict.fromkeys(DEATHS) | place | {"rank": fitting[0], "own": True, "kind": "left", "why": why}]
 
 
 def _inside(signature: object, frames: object) -> object:

@@ -40,8 +40,11 @@ def failures(
     comms: pl.LazyFrame | None,
     waits: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
+    last_calls: pl.LazyFrame | None,
+    worker_exits: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, communicators that never came up, ranks that wait."""
+    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, communicators that never came up, ranks that wait (unless
+    most of the ranks moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), and a launcher that was told to end while all ranks stood in calls that wait."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
     no_record = pl.lit(None, dtype=pl.String())
@@ -82,8 +85,30 @@ def failures(
             "communicators that never came up",
             pl.col("rank").implode(),
         )
-    if waits is not None:
+    if waits is not None and not _moving(last_calls):
         strong = waits.sort("waiter", "awaited")
         add(strong, "ranks that wait for others", pl.col("waiter").unique().sort().implode(), pl.col("record").first())
+    if worker_exits is not None and _standing(last_calls):
+        stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
+        add(stopped.sort("source_id", "line_no").head(1), "a standstill that somebody ended")
     frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
     return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)
+
+
+def _moving(last_calls: pl.LazyFrame | None) -> bool:
+    """Whether most of the ranks with stacks, at least two, moved between two samples."""
+    if last_calls is None:
+        return False
+    moved = last_calls.filter(pl.col("witness") == "stack").select("moved").collect()["moved"].fill_null(False)
+    return int(moved.sum()) > 1 and int(moved.sum()) * 2 > moved.len()
+
+
+def _standing(last_calls: pl.LazyFrame | None) -> bool:
+    """Whether no rank with a stack, of at least three, moved, and all stand in calls that wait for others, or most where groups are made."""
+    if last_calls is None:
+        return False
+    seen = last_calls.filter(pl.col("witness") == "stack").select("place", "moved").collect()
+    if seen.height < 3 or seen["moved"].any():
+        return False
+    making = int((seen["place"] == "rendezvous").sum())
+    return making * 2 > seen.height or bool(seen["place"].is_in(["collective", "p2p", "rendezvous"]).all())

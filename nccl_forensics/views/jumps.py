@@ -116,7 +116,7 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     """Ranks whose operations over all groups, in their own order, leave out one that their own earlier steps foretell.
 
     Only the end of each sequence is looked at, and only a minority of the ranks may break its habit: a habit that many break is a new
-    phase of the program.
+    phase of the program. Where peers called the same two operations one after the other too, nothing was left out between them.
     """
     recent = (
         operations.filter(pl.col("rank").is_not_null() & ~pl.col("is_p2p") & pl.col("domain").is_in(["fr", "nccl"]))
@@ -144,9 +144,10 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     found: dict[tuple[str, int], list[tuple[tuple[object, ...], dict[str, object], str]]] = {}
     alike: Counter[tuple[object, ...]] = Counter()
     members: Counter[str] = Counter()
-    for (domain, rank), part in recent.group_by("domain", "rank", maintain_order=True):
-        members[str(domain)] += 1
-        rows = part.to_dicts()
+    lines = {(str(d), int(str(r))): part.to_dicts() for (d, r), part in recent.group_by("domain", "rank", maintain_order=True)}
+    places = {key: {(r["group_key"], r["seq"]): i for i, r in enumerate(rows)} for key, rows in lines.items()}
+    for (domain, rank), rows in lines.items():
+        members[domain] += 1
         line = [(r["group_key"], r["op"], r["shape"], r["dtype"]) for r in rows]
         for at in range(max(2, len(line) - _TAIL), len(line)):
             foretold = expect(line[:at], 1)
@@ -154,6 +155,8 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
                 continue
             reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
             if reading.kind != "skipped":
+                continue
+            if _done_alike(rows[at - 1], rows[at], domain, rank, lines, places):
                 continue
             missed = foretold[0]
             earlier = next(r for r in reversed(rows[:at]) if (r["group_key"], r["op"], r["shape"], r["dtype"]) == missed)
@@ -170,7 +173,7 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
             }
             place = (domain, rows[at]["op"], rows[at]["seq"], earlier["op"])
             alike[place] += 1
-            found.setdefault((str(domain), int(str(rank))), []).append((place, fact, str(rows[at]["group_key"])))
+            found.setdefault((domain, rank), []).append((place, fact, str(rows[at]["group_key"])))
     out: dict[int, tuple[dict[str, object], str]] = {}
     for (domain, rank), breaks in found.items():
         # A habit that many break at the same place is a new phase of the program, or was no habit yet.
@@ -179,3 +182,26 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
             out.setdefault(rank, (own[0][1], own[0][2]))
     ranks = max(members.values(), default=0)
     return out if len(out) * 4 <= ranks else {}
+
+
+_Rows = list[dict[str, object]]
+
+
+def _done_alike(
+    before: dict[str, object],
+    behind: dict[str, object],
+    domain: str,
+    rank: int,
+    lines: dict[tuple[str, int], _Rows],
+    places: dict[tuple[str, int], dict[tuple[object, object], int]],
+) -> bool:
+    """Whether of the other ranks that called both operations (by group and position) at least half called nothing between the two."""
+    one, two = (before["group_key"], before["seq"]), (behind["group_key"], behind["seq"])
+    apart: list[bool] = []
+    for key, at in places.items():
+        if key[0] != domain or key[1] == rank or one not in at or two not in at:
+            continue
+        theirs = lines[key][at[two]]
+        same = all(theirs[k] == behind[k] for k in ("op", "shape", "dtype"))
+        apart.append(not same or at[two] != at[one] + 1)
+    return bool(apart) and sum(apart) * 2 <= len(apart)

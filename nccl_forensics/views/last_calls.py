@@ -39,6 +39,7 @@ def last_calls(
             known = processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null())
             by_pid = dict(known.select("pid", "rank").collect().iter_rows())
         raised = exceptions.filter(pl.col("frames").is_not_null()).sort("source_id", "line_no").collect()
+        _known_waits(found, raised)
         for row in raised.iter_rows(named=True):
             rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
             rank = by_pid.get(row["pid"]) if rank is None and row["pid"] is not None else rank
@@ -59,3 +60,21 @@ def last_calls(
                 "record": None,
             }
     return pl.DataFrame([found[r] for r in sorted(found)], schema=LAST_CALLS, infer_schema_length=None).lazy()
+
+
+#: What a process says that gave up waiting for others.
+_GAVE_UP = ("gloo-timeout", "gloo-closed", "gloo-reset", "nccl-timeout", "nccl-remote", "store-timeout")
+
+
+def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> None:
+    """A stack in a line of the program at which a process later gave up waiting waits too: ``Work.wait()`` leaves no frame of its own."""
+    lines = {_line(frame) for frame in raised.filter(pl.col("signature").is_in(_GAVE_UP))["frame"].drop_nulls().to_list()}
+    for row in found.values():
+        if row["place"] == "user-code" and row["user_frame"] and _line(row["user_frame"]) in lines:
+            row.update(place="collective", reason="ranks gave up waiting at this very line")
+
+
+def _line(frame: object) -> tuple[str, str]:
+    """Function and file name with line of ``func (dir/file.py:12)``: processes may write a path whole or shortened."""
+    function, _, place = str(frame).partition(" (")
+    return function.rpartition(".")[2], place.rstrip(")").rpartition("/")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import pairwise
 
 import polars as pl
 
@@ -26,6 +27,10 @@ _SUFFIX = re.compile(r"\.(?:txt|log|out|err|json|xml|csv|yaml|gz|zst|dat|dmesg|m
 
 #: Folder of our own collection script: incident-<host>-<time>.
 _COLLECTED = re.compile(r"^incident-([A-Za-z0-9._-]+)-(?:[0-9]{8}T[0-9]{6}Z|undated)$")
+
+
+#: Folders whose subfolders bear the names of hosts.
+_SHELVES = frozenset({"hosts", "nodes", "by-host", "by-node", "per-host", "per-node"})
 
 
 @view(rows="sources")
@@ -83,13 +88,17 @@ def source_hosts(
 
 
 def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> str | None:
-    """The host that a path names: a host known from elsewhere first, then a folder or archive named like one, then a word of the file's name."""
+    """The host that a path names: a host known from elsewhere first, then a folder below ``hosts/`` or the like, then a folder or archive
+    named like one, then a word of the file's name."""
     parts = [p for p in path.replace("!/", "/").split("/") if p]
     for part in reversed(parts):
         hits = [h for h in known if h != "localhost" and _holds(part, h)]
         if hits:
             longest = max(hits, key=lambda h: (len(h), h))
             return longest if all(h in longest for h in hits) else None  # the file of a pair of hosts
+    for above, part in pairwise(parts[:-1]):
+        if above.lower() in _SHELVES:
+            return _ARCHIVE.sub("", part)
     for part in reversed(parts[:-1]):
         bare = _ARCHIVE.sub("", part)
         if collected := _COLLECTED.match(bare):

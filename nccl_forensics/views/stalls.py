@@ -55,8 +55,8 @@ def stalls(
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
 
-    ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it)
-    or stacks (the others stand in a collective and it does not).
+    ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it),
+    stacks (the others stand in a collective and it does not) or endings (the others timed out and it did not).
     """
     stacks: dict[int, dict[str, object]] = {}
     if last_calls is not None:
@@ -100,6 +100,9 @@ def stalls(
     if on_host:
         # Of the ranks that others wait for, those that stand in a call that waits themselves wait for one that does not.
         found = {r: row for r, row in found.items() if r not in stacks or stacks[r]["place"] not in _WAITING or row["kind"] == "jumped"}
+    # One that waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
+    alone = _alone(progress) if progress is not None else set()
+    found = {r: row for r, row in found.items() if not (r in alone and r in stacks and stacks[r]["place"] == "collective")}
     parted = divergences is not None and divergences.collect().height > 0
     if not found and not parted and stacks:
         seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
@@ -107,16 +110,14 @@ def stalls(
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
         if found and not timed_out and not dead and progress is not None:
             found = {rank: row for rank, row in found.items() if not _came(rank, row, progress)}
+    if not found and not parted and not dead and endings is not None:
+        found = _silent(endings, progress)
     if not timed_out and _advancing(found, stacks):
         found = {}
     tail = _tails(operations, found) if operations is not None else {}
-    alone = _alone(progress) if progress is not None else set()
     rows = []
     for rank in sorted(found):
         if rank in dead:
-            continue
-        if rank in alone and rank in stacks and stacks[rank]["place"] == "collective":
-            # It waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
             continue
         rows.append(_classify(rank, found[rank], stacks, tail.get(rank)))
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
@@ -218,7 +219,7 @@ def _odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, obj
         r: {
             "kind": "stack",
             "waiters": sorted(waiting),
-            "op": op,
+            "op": peer["op"],
             "call_site": peer["user_frame"],
             "source_id": peer["source_id"],
             "line_no": peer["line_no"],
@@ -226,6 +227,44 @@ def _odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, obj
             "seen_by": "stacks",
         }
         for r in others
+    }
+
+
+_TIMED_OUT = ("gloo-timeout", "nccl-timeout")
+
+
+def _silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, dict[str, object]]:
+    """Ranks that were alive to the end without a timeout of their own while most others timed out: they were not in what those waited for.
+
+    Only a rank of which nothing else is known: a recorder or a stack tells better where it was.
+    """
+    ends = endings.filter(pl.col("rank").is_not_null()).sort("rank").collect()
+    late = ends.filter(pl.col("signature").is_in(_TIMED_OUT))
+    alive = ends.filter((pl.col("kind") == "terminated") & pl.col("signature").is_null())
+    if late.height < 2 or alive.height * 2 >= late.height or late.height + alive.height < ends.height:
+        return {}
+    last: dict[str, object] = {"domain": None, "group_key": None, "op": None, "seq": None}
+    if progress is not None:
+        seen = progress.collect()
+        if set(alive["rank"].to_list()) & set(seen["rank"].to_list()):
+            return {}
+        pending = seen.filter(pl.col("rank").is_in(late["rank"].to_list()) & pl.col("first_pending").is_not_null())
+        if pending.height:
+            row = pending.row(0, named=True)
+            last = {k: row[k] for k in ("domain", "group_key")} | {"op": row["last_op"], "seq": row["first_pending"]}
+    first = late.row(0, named=True)
+    return {
+        row["rank"]: last
+        | {
+            "kind": "silent",
+            "waiters": late["rank"].to_list(),
+            "source_id": first["exc_source_id"] or first["source_id"],
+            "line_no": first["exc_line_no"] or first["line_no"],
+            "own_source_id": row["source_id"],
+            "own_line_no": row["line_no"],
+            "seen_by": "endings",
+        }
+        for row in alive.iter_rows(named=True)
     }
 
 
@@ -354,6 +393,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {"cause": "host-stall", "confidence": "medium", "why": "a monitored barrier names it as missing"}
     if row.get("kind") == "unseen" and stack is None:
         why = "the waits of all others end at it, and nothing in the evidence comes from it"
+        return base | {"cause": "host-stall", "confidence": "low", "why": why}
+    if row.get("kind") == "silent":
+        why = "it was alive until the launcher stopped it and never timed out itself, as those did that waited"
         return base | {"cause": "host-stall", "confidence": "low", "why": why}
     if row.get("kind") == "behind":
         if tail == "boundary":

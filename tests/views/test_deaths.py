@@ -222,3 +222,36 @@ def test_a_rank_whose_end_is_known_has_not_vanished() -> None:
 @pytest.mark.parametrize("how", [(DOWN,) * 4, (None,) * 4, (DOWN, DOWN, None, None)], ids=["all down", "none down", "half down"])
 def test_where_no_single_one_stands_out_nobody_has_vanished(how: tuple[str | None, ...]) -> None:
     assert ended(comms=members(*how), processes=PEOPLE) == []
+
+
+# ---- a worker that the launcher had no need to stop ----
+
+FOLDERS = pl.LazyFrame({"source_id": [20, 21, 22, 23], "attempt_local_rank": [0, 1, 2, 3]})
+
+
+def stops(*pids: int, told: bool = False) -> pl.LazyFrame:
+    """torchrun signals these workers, after it was told to end itself or of its own accord."""
+    lines = [{"kind": "closing-signal", "signal": "SIGTERM", "pid": pid, "line_no": 2 + n} for n, pid in enumerate(pids)]
+    return table("worker_exits", *([{"kind": "launcher-signal", "signal": "SIGTERM", "line_no": 1}] if told else []), *lines)
+
+
+KNOWN = rows(PROCESSES_SCHEMA, *({"proc": r, "pid": pid, "rank": r} for r, pid in ((1, 101), (3, 103))))
+
+
+def test_the_worker_that_was_not_stopped_had_ended_before() -> None:
+    [one] = ended(stops(100, 101, 103), processes=KNOWN, hints=FOLDERS)
+    assert (one["rank"], one["kind"], one["own"]) == (2, "left", True)
+    assert "of its own accord" in one["why"]
+
+
+def test_a_launcher_that_was_told_to_end_tells_so_only_where_ranks_lost_a_peer() -> None:
+    assert ended(stops(100, 101, 103, told=True), processes=KNOWN, hints=FOLDERS) == []
+    found = ended(stops(100, 101, 103, told=True), raised("gloo-closed", 0), processes=KNOWN, hints=FOLDERS)
+    assert [(o["rank"], o["kind"]) for o in found] == [(0, "victim"), (2, "left")]
+
+
+def test_where_two_could_be_the_one_nobody_is_named() -> None:
+    # Without a pid between them, ranks 1 and 2 are not told apart.
+    known = rows(PROCESSES_SCHEMA, {"proc": 0, "pid": 100, "rank": 0})
+    assert ended(stops(100, 101, 103), processes=known, hints=FOLDERS) == []
+    assert ended(stops(100, 101), processes=KNOWN, hints=FOLDERS) == []

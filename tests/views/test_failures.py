@@ -8,11 +8,12 @@ import pytest
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.failures import HARMLESS, failures
 from nccl_forensics.views.identity import COMMS_SCHEMA
+from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.waits import WAITS
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
-ORDER = ("endings", "watchdog", "exceptions", "nccl_errors", "comms", "waits", "reports")
+ORDER = ("endings", "watchdog", "exceptions", "nccl_errors", "comms", "waits", "reports", "last_calls", "worker_exits")
 
 
 def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
@@ -58,5 +59,24 @@ def test_warnings_of_healthy_jobs_are_no_sign(kind: str) -> None:
 
 def test_a_sign_knows_its_ranks_and_its_first_line() -> None:
     bad = rows(DEATHS, *[{"rank": r, "kind": "killed", "source_id": 3, "line_no": 10 + r} for r in (1, 2)])
-    [row] = failures(bad, *[None] * 6).collect().to_dicts()
+    [row] = failures(bad, *[None] * (len(ORDER) - 1)).collect().to_dicts()
     assert (row["count"], row["ranks"], row["source_id"], row["line_no"]) == (2, [1, 2], 3, 11)
+
+
+def calls(place: str, *moved: bool) -> pl.LazyFrame:
+    """Ranks whose stacks stand at this place, and whether two samples of each differ."""
+    return rows(LAST_CALLS, *({"rank": r, "place": place, "witness": "stack", "moved": m} for r, m in enumerate(moved)))
+
+
+def test_ranks_that_wait_while_most_move_are_no_sign() -> None:
+    waiting = rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})
+    assert signs(waits=waiting, last_calls=calls("collective", True, True, False)) == []
+    assert signs(waits=waiting, last_calls=calls("collective", True, False, False)) != []
+
+
+def test_a_job_that_stood_still_when_somebody_ended_it_had_failed() -> None:
+    told = table("worker_exits", {"kind": "launcher-signal", "signal": "SIGTERM"})
+    assert signs(worker_exits=told, last_calls=calls("collective", False, False, False)) == [("a standstill that somebody ended", 1)]
+    assert signs(worker_exits=told, last_calls=calls("collective", False, True, False)) == []
+    assert signs(worker_exits=told, last_calls=calls("user-code", False, False, False)) == []
+    assert signs(last_calls=calls("collective", False, False, False)) == []

@@ -34,3 +34,16 @@ def test_a_traceback_belongs_to_the_rank_of_its_source_and_to_nobody_without_one
     sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 0, "rank": 3})
     assert [rank for rank, *_ in calls(None, {"frames": FRAMES}, sources=sources)] == [3]
     assert calls(None, {"frames": FRAMES}) == []
+
+
+def test_a_line_at_which_ranks_gave_up_waiting_is_a_wait() -> None:
+    states = rows(
+        THREAD_STATES,
+        *(
+            {"rank": r, "place": "user-code", "user_frame": frame, "moved": False, "source_id": 7, "line_no": r}
+            for r, frame in ((1, "Shard.gather (job/fsdp.py:43)"), (2, "extension (job/work.py:88)"))
+        ),
+    )
+    gave_up = {"rank": 0, "frames": FRAMES, "frame": "gather (/opt/job/fsdp.py:43)", "signature": "gloo-timeout"}
+    assert [place for _, place, *_ in calls(states, gave_up)] == ["collective", "collective", "user-code"]
+    assert [place for _, place, *_ in calls(states, gave_up | {"signature": "user"})] == ["collective", "user-code", "user-code"]

@@ -220,3 +220,36 @@ def test_a_rank_in_another_collective_than_its_peers_called_it_instead_or_went_p
 
 def test_sends_and_receives_that_wait_in_a_circle_are_a_p2p_deadlock() -> None:
     assert found(blocker(kind="cycle", op="send", cycle=[1, 2])) == [(2, "p2p-deadlock", "high", "progress")]
+
+
+# ---- a rank that only its silence singles out ----
+
+
+def late(*ranks: int, alive: tuple[int, ...] = ()) -> pl.LazyFrame:
+    """Ranks that timed out, and ranks that the launcher had to stop."""
+    timed = ({"rank": r, "kind": "victim", "own": False, "signature": "gloo-timeout", "source_id": r, "line_no": 1} for r in ranks)
+    stopped = ({"rank": r, "kind": "terminated", "own": False, "exit_code": -15, "source_id": 9, "line_no": r} for r in alive)
+    return rows(DEATHS, *timed, *stopped)
+
+
+def test_the_rank_that_never_timed_out_while_all_others_did_was_elsewhere() -> None:
+    assert found(endings=late(0, 1, 2, alive=(3,))) == [(3, "host-stall", "low", "endings")]
+
+
+def test_silence_says_nothing_where_few_timed_out_or_a_recorder_knows_better() -> None:
+    assert found(endings=late(0, alive=(1,))) == []
+    assert found(endings=late(0, 1, alive=(2, 3))) == []
+    recorded = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (6, 5), 3: (6, 5)}})
+    assert found(endings=late(0, 1, 2, alive=(3,)), reached=recorded) == []
+
+
+def test_a_rank_that_waits_in_a_group_of_its_own_gives_way_to_the_one_on_its_host() -> None:
+    # Rank 1 is behind in the first group and stands in another, of which nothing else is known; rank 2 has no recorder and is in its loader.
+    reached = pl.concat(
+        [
+            progress({"pg:0": {0: (6, 5), 1: (5, 5)}}).with_columns(last_created_ns=1),
+            progress({"pg:4": {1: (9, 8)}}).with_columns(last_created_ns=2),
+        ]
+    )
+    states = standing(r0="collective", r1="collective", r2="data-loader")
+    assert found(blocker(1), states, reached=reached) == [(2, "input-stall", "high", "stacks")]
