@@ -156,8 +156,6 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
             reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
             if reading.kind != "skipped":
                 continue
-            if _done_alike(rows[at - 1], rows[at], domain, rank, lines, places):
-                continue
             missed = foretold[0]
             earlier = next(r for r in reversed(rows[:at]) if (r["group_key"], r["op"], r["shape"], r["dtype"]) == missed)
             fact = {
@@ -173,7 +171,8 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
             }
             place = (domain, rows[at]["op"], rows[at]["seq"], earlier["op"])
             alike[place] += 1
-            found.setdefault((domain, rank), []).append((place, fact, str(rows[at]["group_key"])))
+            if not _done_alike(rows[at - 1], rows[at], domain, rank, lines, places):
+                found.setdefault((domain, rank), []).append((place, fact, str(rows[at]["group_key"])))
     out: dict[int, tuple[dict[str, object], str]] = {}
     for (domain, rank), breaks in found.items():
         # A habit that many break at the same place is a new phase of the program, or was no habit yet.
