@@ -20,7 +20,6 @@ from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extensions import extensions
 from nccl_forensics.extras import Extras
-from nccl_forensics.frames import steady_engine
 from nccl_forensics.gate import Demands, Gate, judge_run
 from nccl_forensics.pictures import gather
 from nccl_forensics.query import newest_day, saved_store, select, table
@@ -121,7 +120,6 @@ class Incident:
         return written
 
 
-@steady_engine()
 def analyze(
     inputs: Sequence[str | Path],
     *,
@@ -193,7 +191,6 @@ def _redacted(incident: Incident, level: Level, *others: object) -> Incident:
     return replace(incident, report=redactor.report(incident.report), extras=redactor.apply(incident.extras), redactor=redactor)
 
 
-@steady_engine()
 def sql(
     inputs: Sequence[str | Path],
     query: str,
@@ -212,7 +209,6 @@ def sql(
         return select(_read(bundle, engine, cache, progress), query)
 
 
-@steady_engine()
 def check(
     inputs: Sequence[str | Path],
     demands: Demands | None = None,
@@ -257,7 +253,6 @@ class Comparison:
     differences: Differences
 
 
-@steady_engine()
 def compare(
     before: str | Path,
     after: str | Path,

@@ -455,7 +455,7 @@ def _together(parts: list[tuple[int, Part]]) -> pl.DataFrame:
         schema={"source_id": pl.UInt32(), "rows": pl.UInt32()},
     )
     numbers = own.select(pl.col("source_id").repeat_by("rows").explode())["source_id"]
-    # In one piece: Polars 2.1.0 leaves an empty piece behind when a frame of several is filtered, and pl.format panics on it.
+    # In one piece: Polars 2.1.0 leaves an empty piece behind when a frame of several is filtered, on which some functions panic.
     return pl.concat(frames, rechunk=True).insert_column(0, numbers)
 
 

@@ -1,21 +1,23 @@
-"""Which of Polars' engines collects: the one that has not been seen to fail."""
+"""What Polars is asked for in one way only, because the other way fails."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import polars as pl
 
 
-@contextmanager
-def steady_engine() -> Iterator[None]:
-    """Queries in the block run on Polars' in-memory engine.
+def text_of(template: str, *parts: pl.Expr | str) -> pl.Expr:
+    """A template such as ``pg:{}`` filled with columns; null where one of them is null.
 
-    From 2.0 on Polars collects with its streaming engine. In 2.1.0 that one panics now and then in string functions inside when/then
-    ("assertion failed: i < self.len()", polars-arrow binview), which ends the process' work with an error that is no Exception.
+    ``pl.format`` does the same and panics in Polars 2.0 and 2.1 on a frame whose first chunk is empty ("assertion failed: i <
+    self.len()", polars-arrow binview): what a filter leaves of several frames put together.
     """
-    with pl.Config() as config:
-        if hasattr(config, "set_engine_affinity"):
-            config.set_engine_affinity("in-memory")
-        yield
+    pieces = template.split("{}")
+    if len(pieces) != len(parts) + 1:
+        raise ValueError(f"{template!r} has {len(pieces) - 1} places for {len(parts)} columns")
+    out: list[pl.Expr] = []
+    for piece, part in zip(pieces, [*parts, None], strict=True):
+        if piece:
+            out.append(pl.lit(piece))
+        if part is not None:
+            out.append((pl.col(part) if isinstance(part, str) else part).cast(pl.String))
+    return pl.concat_str(out)

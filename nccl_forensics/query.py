@@ -15,7 +15,6 @@ import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from nccl_forensics.errors import UnusableEvidence, UsageError
-from nccl_forensics.frames import steady_engine
 from nccl_forensics.store import ALWAYS, SOURCES, Store, schema_of
 from nccl_forensics.tables import TABLES, third_party
 from nccl_forensics.views import Resolver, all_views
@@ -25,7 +24,6 @@ _UNKNOWN_COLUMN = re.compile(r'unable to find column "([^"]*)"; valid columns: \
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@steady_engine()
 def select(store: Store, query: str) -> pl.DataFrame:
     """Rows of a query in Polars' SQL.
 

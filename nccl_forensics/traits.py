@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from nccl_forensics.assemble import RunResult
+from nccl_forensics.frames import text_of
 from nccl_forensics.masking import mask
 from nccl_forensics.store import Store
 from nccl_forensics.words import rank_list
@@ -87,7 +88,7 @@ def _transports(chosen: RunResult, out: _Traits) -> None:
         return
     kind = (
         pl.when(pl.col("transport") == "NET")
-        .then(pl.format("NET/{}", pl.col("network").fill_null("unknown")))
+        .then(text_of("NET/{}", pl.col("network").fill_null("unknown")))
         .otherwise(pl.col("detail").str.extract(r"^([^/]+(?:/[^/]+)?)").str.strip_chars())
     )
     rows = (
@@ -315,8 +316,8 @@ def _tuning(chosen: RunResult, out: _Traits) -> None:
         .with_columns(
             choice=pl.concat_str(
                 [
-                    pl.format("{}/{}", pl.col("algo").fill_null("?"), pl.col("proto").fill_null("?")),
-                    pl.format(" on {} channels", "channels"),
+                    text_of("{}/{}", pl.col("algo").fill_null("?"), pl.col("proto").fill_null("?")),
+                    text_of(" on {} channels", "channels"),
                 ],
                 ignore_nulls=True,
             )

@@ -111,3 +111,9 @@ def test_each_heavy_library_has_one_home() -> None:
             if top in HOMES and name not in HOMES[top]:
                 wrong.append(f"{file.relative_to(ROOT)} imports {target}")
     assert not wrong
+
+
+def test_text_is_put_together_in_the_way_that_does_not_fail() -> None:
+    # pl.format panics on frames that a filter left in several pieces: frames.text_of does the same.
+    users = [str(f.relative_to(ROOT)) for f in sorted(PACKAGE.rglob("*.py")) if "pl.format(" in f.read_text()]
+    assert users == []

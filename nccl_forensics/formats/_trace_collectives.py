@@ -13,6 +13,7 @@ from nccl_forensics.chrome_json import Args, plain
 from nccl_forensics.facts.collective_kernels import message_bytes, operation
 from nccl_forensics.formats._trace_columns import Columns, whole
 from nccl_forensics.formats._trace_measures import Activity
+from nccl_forensics.frames import text_of
 from nccl_forensics.intervals import Cover
 from nccl_forensics.tables import TABLES
 
@@ -32,7 +33,7 @@ def collectives(columns: Columns, activity: Activity) -> pl.DataFrame:
     frame = pl.DataFrame(held, infer_schema_length=None, schema_overrides={c: t for c, t in table.schema.items() if c in held[0]})
     frame = frame.with_columns(
         ordinal=pl.int_range(pl.len()),
-        record=pl.format("traceEvents[{}]", "index"),
+        record=text_of("traceEvents[{}]", "index"),
         start_ns="start",
         duration_ns=pl.col("end") - pl.col("start"),
         exposed_ns=pl.col("end") - pl.col("start") - activity.compute.inside(frame["start"], frame["end"]),

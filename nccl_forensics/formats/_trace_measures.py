@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.formats._trace_columns import Columns
+from nccl_forensics.frames import text_of
 from nccl_forensics.intervals import Cover, union
 from nccl_forensics.tables import TABLES
 
@@ -144,7 +145,7 @@ def _frame(activity: Activity) -> pl.DataFrame:
     bounds = {"start": [first], "end": [last], "host_start": [first], "host_end": [last]}
     whole = pl.DataFrame({"record": ["traceEvents"], "window": ["whole"], "step": [None], **bounds}, schema=_FRAME)
     steps = activity.steps.with_columns(
-        record=pl.format("traceEvents[{}]", "index"), window=pl.lit("step"), host_start="start", host_end="end"
+        record=text_of("traceEvents[{}]", "index"), window=pl.lit("step"), host_start="start", host_end="end"
     )
     if activity.kind == "gpu" and steps.height:
         own = launched_in(activity.device, activity.steps).filter(pl.col("step").is_not_null())
@@ -258,12 +259,12 @@ def _spans(activity: Activity) -> pl.DataFrame:
     columns = ("kind", "name", "index", "start", "end")
     telling = activity.ranges.filter(pl.col("kind").is_in(["data-loader", "gc", "checkpoint"])).select(columns)
     leads = activity.leads.select(
-        pl.lit("lead").alias("kind"), pl.format("before the first operator of step {}", "step").alias("name"), "index", "start", "end"
+        pl.lit("lead").alias("kind"), text_of("before the first operator of step {}", "step").alias("name"), "index", "start", "end"
     )
     every = pl.concat([telling, leads, _pauses(activity).select(columns)]).sort("start")
     placed = every.join_asof(activity.steps.select("start", "step", until="end"), on="start", strategy="backward")
     rows = placed.with_columns(
-        record=pl.format("traceEvents[{}]", "index"),
+        record=text_of("traceEvents[{}]", "index"),
         step=pl.when(pl.col("start") < pl.col("until")).then("step"),
         start_ns="start",
         duration_ns=pl.col("end") - pl.col("start"),

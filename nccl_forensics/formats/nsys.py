@@ -17,6 +17,7 @@ from nccl_forensics.formats._trace_columns import Columns
 from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats._trace_measures import Activity, kernels, measure
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.frames import text_of
 from nccl_forensics.sqlite_reader import MAGIC, BrokenDatabase, Database, open_database
 from nccl_forensics.tables import TABLES
 
@@ -158,7 +159,7 @@ def _device(database: Database, names: _Names, gaps: list[Gap]) -> tuple[pl.Data
         "copy",
         pl.col("streamId").fill_null(0).cast(pl.UInt32, strict=False).fill_null(0).alias("stream"),
         # Ordinals repeat between processes: the process belongs to the device's name.
-        pl.format("{}/{}", pl.col("globalPid").fill_null(0), pl.col("deviceId").fill_null(0)).alias("device"),
+        text_of("{}/{}", pl.col("globalPid").fill_null(0), pl.col("deviceId").fill_null(0)).alias("device"),
         pl.col("correlationId").alias("correlation"),
     )
     return frame, every.height - usable.height
@@ -239,7 +240,7 @@ def _numbered(
         if "thread" in frame.columns:
             numbered = numbered.join(lookup, on="thread", how="left", nulls_equal=True, maintain_order="left")
             numbered = numbered.with_columns(thread="small").drop("small")
-        places.append(numbered.select("index", place=pl.format("{}[{}]", "table", "rowid")))
+        places.append(numbered.select("index", place=text_of("{}[{}]", "table", "rowid")))
         out.append(numbered.drop("table", "rowid"))
         at += frame.height
     return out[0], out[1], out[2], pl.concat(places)

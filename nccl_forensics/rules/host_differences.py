@@ -23,6 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, place
@@ -162,7 +163,7 @@ def _clocks(rows: pl.DataFrame, most: float) -> Iterator[Finding]:
 
 
 def _hardware(rows: pl.DataFrame) -> Iterator[Finding]:
-    said = pl.format("{} {}", pl.col("name").fill_null(""), pl.col("value").fill_null("")).str.to_lowercase()
+    said = text_of("{} {}", pl.col("name").fill_null(""), pl.col("value").fill_null("")).str.to_lowercase()
     for words, cause, meaning in _EVENTS:
         for (host,), part in rows.filter(said.str.contains(words, literal=True)).group_by("host", maintain_order=True):
             event = f"{part['name'][0]}: {part['value'][0]}"

@@ -22,6 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import People, people
@@ -215,14 +216,14 @@ def _counts(items: pl.LazyFrame | None, ranks: pl.LazyFrame | None) -> pl.DataFr
         again = found.with_columns(
             nth=pl.int_range(pl.len()).over("source_id", "comm_id", "op", "rank", pl.col("rank").is_null() & (pl.col("ranks") > 0))
         )
-        parts.append(again.with_columns(report=pl.format("{}/{}", "source_id", "nth"), record=pl.lit(None, dtype=pl.String())))
+        parts.append(again.with_columns(report=text_of("{}/{}", "source_id", "nth"), record=pl.lit(None, dtype=pl.String())))
     if ranks is not None:
         own = ranks.filter(~pl.col("missing").fill_null(False)).collect()
         long = own.unpivot(
             list(_OPS), index=["source_id", "record", "comm_id", "rank", "pid", "host"], variable_name="op", value_name="launched"
         )
         whole = long.filter(pl.col("launched").is_not_null()).with_columns(
-            ranks=pl.lit(1, dtype=pl.Int64), report=pl.format("{}", "source_id"), line_no=pl.lit(None, dtype=pl.UInt32)
+            ranks=pl.lit(1, dtype=pl.Int64), report=text_of("{}", "source_id"), line_no=pl.lit(None, dtype=pl.UInt32)
         )
         parts.append(whole)
     if not parts:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import group_words, operation_words, ranks_words
@@ -38,7 +39,7 @@ def shape_mismatch_by_watchdog(watchdog_calls: pl.LazyFrame, divergences: pl.Laz
     for part in _groups(watchdog_calls, divergences):
         if part["op"].n_unique() != 1 or part["op"][0] not in _EVEN:
             continue
-        sizes = part.with_columns(said=pl.format("{} in, {} out", pl.col("numel_in"), pl.col("numel_out"))).drop_nulls("said")
+        sizes = part.with_columns(said=text_of("{} in, {} out", pl.col("numel_in"), pl.col("numel_out"))).drop_nulls("said")
         yield from _finding(sizes, "another number of elements", "Assert equal shapes (all_gather the numel) before the collective.")
 
 

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.facts.ib_counters import COUNTERS, counter_name
 from nccl_forensics.facts.link_rates import physical_state, port_state, rate
+from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
 
 _COUNTER = r"(?:^|/)(?P<device>[A-Za-z][A-Za-z0-9_.-]*)/(?:ports/(?P<port>\d+)/)?(?:hw_)?counters/(?P<counter>[A-Za-z0-9_]+)$"
@@ -185,7 +186,7 @@ def ib_port_counters(
         )
     if ib_counters is not None:
         placed = _placed(ib_counters, sources, source_hosts).with_columns(
-            node=pl.coalesce("node", pl.when(pl.col("device").is_null()).then(pl.coalesce("guid", pl.format("lid {}", "lid"))))
+            node=pl.coalesce("node", pl.when(pl.col("device").is_null()).then(pl.coalesce("guid", text_of("lid {}", "lid"))))
         )
         parts.append(placed.select(pl.col(c).cast(t) for c, t in columns.items()))
     if not parts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import text_of
 from nccl_forensics.ranklist import unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.watchdogs import watchdog_progress
@@ -218,7 +219,7 @@ def _fr_operations(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFram
     )
     p2p = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
     nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
-    key = pl.when(nameless).then(pl.format("pg_id:{}", pl.col("pg_id"))).otherwise(pl.format("pg:{}", pl.col("pg_name")))
+    key = pl.when(nameless).then(text_of("pg_id:{}", pl.col("pg_id"))).otherwise(text_of("pg:{}", pl.col("pg_name")))
     op = op_word(pl.col("op"))
     peer = pl.when(op == "send").then(pl.col("peer_dst")).when(op == "recv").then(pl.col("peer_src"))
     return fr_entries.join(chosen, on="source_id").with_columns(
@@ -297,7 +298,7 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
         members, left_on="line_no", right_on="begin", by=["host", "pid", "comm"], strategy="backward", check_sortedness=False
     )
     p2p = pl.col("op").str.to_lowercase().is_in(["send", "recv"])
-    unknown = pl.format("size{}#{}", pl.col("nranks"), pl.col("comm"))
+    unknown = text_of("size{}#{}", pl.col("nranks"), pl.col("comm"))
     numbered = joined.with_columns(
         is_p2p=p2p, group_key=pl.coalesce("comm_key", unknown), rank=pl.coalesce("world_rank", "global_rank", "hint_rank")
     ).sort("source_id", "line_no")
@@ -309,9 +310,7 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
         op=op_word(pl.col("op")),
         peer=pl.when(pl.col("is_p2p")).then(pl.col("root")),
         shape=pl.col("count").cast(pl.String),
-        dtype=pl.col("dtype").replace_strict(
-            dict(enumerate(_DTYPES)), default=pl.format("type{}", pl.col("dtype")), return_dtype=pl.String
-        ),
+        dtype=pl.col("dtype").replace_strict(dict(enumerate(_DTYPES)), default=text_of("type{}", pl.col("dtype")), return_dtype=pl.String),
         root=pl.when(pl.col("is_p2p")).then(None).otherwise(pl.col("root")),
         done=pl.lit(None, dtype=pl.Boolean()),
         created_ns=pl.lit(None, dtype=pl.Int64()),
@@ -413,7 +412,7 @@ def groups(
         named = watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
         desc = dict(
             watchdog.filter(pl.col("pg_name").is_not_null())
-            .group_by(pl.format("pg:{}", pl.col("pg_name")))
+            .group_by(text_of("pg:{}", pl.col("pg_name")))
             .agg(pl.col("pg_desc").first())
             .collect()
             .iter_rows()
@@ -538,7 +537,7 @@ def _seen_progress(
         .join(chosen.select("source_id", "rank"), on="source_id")
         .select(
             pl.lit("fr").alias("domain"),
-            pl.format("pg:{}", pl.col("pg_name")).alias("group_key"),
+            text_of("pg:{}", pl.col("pg_name")).alias("group_key"),
             "rank",
             pl.col("last_enqueued").alias("status_enqueued"),
             pl.col("last_completed").alias("status_done"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
 
 HOST_NICS = {
@@ -127,7 +128,7 @@ def gpu_links(nccl_notes: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFrame
         processes.filter(pl.col("rank").is_not_null())
         .group_by("host", "bus_id")
         .agg(pl.col("rank").min())
-        .select(pl.format("{}/{}", "host", "bus_id"), "rank")
+        .select(text_of("{}/{}", "host", "bus_id"), "rank")
         .collect()
         .iter_rows()
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.facts.bandwidth import bus_factor, ceiling
+from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
 
 TRACE_BANDWIDTH = {
@@ -50,7 +51,7 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
         .join(trace_ranks.filter(pl.col("duplicate_of").is_null()).select("source_id", "rank"), on="source_id")
         .join(trace_matches.select("source_id", "record"), on=["source_id", "record"], how="anti")
         .with_columns(
-            group_key=pl.format("trace:{}", pl.col("pg_name").fill_null("?")),
+            group_key=text_of("trace:{}", pl.col("pg_name").fill_null("?")),
             group_name="pg_name",
             group_desc="pg_desc",
             seen=pl.lit(1, dtype=pl.UInt32),

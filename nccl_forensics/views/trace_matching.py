@@ -12,6 +12,7 @@ from collections import Counter
 
 import polars as pl
 
+from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
 
 TRACE_MATCHES = {
@@ -65,12 +66,8 @@ def trace_matches(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) ->
         .with_columns(
             group_known=pl.col("pg_name").is_not_null(),
             group_key=pl.when(pl.col("pg_name").is_not_null())
-            .then(
-                pl.format(
-                    "trace:{}:{}", "pg_name", pl.col("pg_members").fill_null(pl.format("{} ranks", pl.col("group_size").fill_null(0)))
-                )
-            )
-            .otherwise(pl.format("trace:all:{}", pl.col("backend").fill_null(""))),
+            .then(text_of("trace:{}:{}", "pg_name", pl.col("pg_members").fill_null(text_of("{} ranks", pl.col("group_size").fill_null(0)))))
+            .otherwise(text_of("trace:all:{}", pl.col("backend").fill_null(""))),
             group_name="pg_name",
             group_desc="pg_desc",
         )

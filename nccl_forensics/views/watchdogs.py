@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
 
 CALLS = {
@@ -55,7 +56,7 @@ def watchdog_lines(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     rank = pl.coalesce(pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank")), pl.when(default).then(pl.col("pg_rank")))
     # Lines of old releases name the group by its local number only, or not at all: one group 0 is taken for the default one, unless
     # the rank inside the group is another than the global one.
-    key = pl.when(pl.col("pg_name").is_not_null()).then(pl.format("pg:{}", pl.col("pg_name"))).otherwise(pl.lit("pg:0"))
+    key = pl.when(pl.col("pg_name").is_not_null()).then(text_of("pg:{}", pl.col("pg_name"))).otherwise(pl.lit("pg:0"))
     elsewhere = pl.col("pg_name").is_null() & (pl.lit(several) | (pl.col("pg_rank").is_not_null() & (pl.col("pg_rank") != rank)))
     known = known.filter(~elsewhere.fill_null(False))
     return known.with_columns(rank=rank, group_key=key).filter(pl.col("rank").is_not_null()).sort("source_id", "line_no")

@@ -122,7 +122,6 @@ def measure(file: Path, workers: int) -> dict[str, object]:
     from nccl_forensics import api
     from nccl_forensics.bundle import open_bundle
     from nccl_forensics.engine import LocalEngine, read_bundle
-    from nccl_forensics.frames import steady_engine
     from nccl_forensics.runs import find_runs
     from nccl_forensics.views import Resolver, all_views
 
@@ -136,7 +135,7 @@ def measure(file: Path, workers: int) -> dict[str, object]:
         yield
         stages[name] = {"seconds": time.monotonic() - wall, "cpu": _cpu() - cpu, "peak_bytes": watch.end(), "out_bytes": 0}
 
-    with steady_engine(), tempfile.TemporaryDirectory(prefix="scale-", dir=file.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix="scale-", dir=file.parent) as scratch:
         with stage("expand"):
             bundle = open_bundle([file], scratch=Path(scratch))
         stages["expand"]["out_bytes"] = sum(m.bytes for m in bundle.members)
