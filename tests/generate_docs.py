@@ -1,16 +1,18 @@
-"""Generated documentation: lists of formats, rules, tables and thresholds, written from the code.
+"""Generated documentation: lists of formats, rules, tables, views, settings and what covers what, written from the code.
 
-``python -m tests.generate_docs`` writes docs/reference/*.md, ``--check`` fails if they are not fresh.
+``python -m tests.generate_docs`` writes docs/reference/*.md and docs/coverage.md, ``--check`` fails if they are not fresh.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 
+from tests import coverage
 from tests.corpus import ROOT
 
-FOLDER = ROOT / "docs" / "reference"
+FOLDER = ROOT / "docs"
 
 
 def pages() -> dict[str, str]:
@@ -36,7 +38,86 @@ def pages() -> dict[str, str]:
     for t in sorted(TABLES.values(), key=lambda t: t.name):
         tables += f"\n## {t.name}\n\n{t.doc}\n\n| column | type | meaning |\n|---|---|---|\n"
         tables += "".join(f"| `{c}` | {dtype} | {meaning} |\n" for c, (dtype, meaning) in t.columns.items())
-    return {"formats.md": head + formats, "rules.md": head + rules, "tables.md": head + tables}
+    return {
+        "reference/formats.md": head + formats,
+        "reference/rules.md": head + rules,
+        "reference/tables.md": head + tables,
+        "reference/views.md": head + _views(),
+        "reference/checklists.md": head + _checklists(),
+        "reference/settings.md": head + _settings(),
+        "reference/xid.md": head + _xids(),
+        "coverage.md": head + coverage.page(),
+    }
+
+
+def _views() -> str:
+    from nccl_forensics.views import all_views
+
+    text = (
+        "# Views\n\nTables that are derived from tables, each once per run. Rules read them, and `nccl-forensics sql` can name them; the second line\n"
+        "says what their rows count.\n"
+    )
+    for v in sorted(all_views().values(), key=lambda v: v.name):
+        text += (
+            f"\n## {v.name}\n\nRows: {v.rows}. Derived from {', '.join(f'`{n}`' for n in v.inputs.names)}.\n\n{inspect.cleandoc(v.doc)}\n"
+        )
+    return text
+
+
+def _checklists() -> str:
+    from nccl_forensics.facts.checklist import QUESTIONS, SECTIONS
+
+    text = (
+        "# Checklists\n\nThe first-response questions of the field. Every report answers them: *at fault* with the finding, *clean* where a rule looked\n"
+        "at evidence and found nothing, *not known* with the command below that would settle it.\n"
+    )
+    for section in SECTIONS:
+        text += f"\n## {section}\n\n| question | rules that answer | evidence it takes | by hand |\n|---|---|---|---|\n"
+        for q in QUESTIONS:
+            if q.section == section:
+                rules = ", ".join(f"[`{name}`](rules.md#{coverage.anchor(name)})" for name in q.rules)
+                command = q.command.replace("|", "\\|")
+                text += f"| {q.text} | {rules} | {', '.join(f'`{t}`' for t in q.takes)} | `{command}` |\n"
+    return text
+
+
+def _settings() -> str:
+    from nccl_forensics.facts.setting_effects import SETTINGS
+    from nccl_forensics.facts.settings import MUST_AGREE
+
+    text = (
+        "# Settings\n\nEnvironment variables of the communication stack that the program knows, the values that harm, and whether all ranks of a job\n"
+        "must have the same. A variable without a harmful value is listed so that a report can say what it does.\n\n"
+        "| setting | what it does | values that harm | alike on all ranks |\n|---|---|---|---|\n"
+    )
+    for s in sorted(SETTINGS.values(), key=lambda s: s.name):
+        harms = "; ".join(f"{_values(h.values)}: {h.weight}, {h.why}" for h in s.harms)
+        if s.own_word:
+            harms = f"{harms + '; ' if harms else ''}see `{s.own_word}`"
+        text += f"| `{s.name}` | {s.does} | {harms} | {'yes' if s.name in MUST_AGREE else ''} |\n"
+    return text
+
+
+def _values(values: range | str) -> str:
+    if isinstance(values, str):
+        pattern = values.replace("|", "\\|")
+        return "any value" if values == ".+" else f"`{pattern}`"
+    if len(values) == 1:
+        return f"`{values[0]}`"
+    return f"`{values[0]}` and more" if values[-1] > 1 << 40 else f"`{values[0]}` to `{values[-1]}`"
+
+
+def _xids() -> str:
+    from nccl_forensics.facts.xid import CONTAINED, UNCONTAINED, XIDS
+
+    text = (
+        "# Xid\n\nErrors of NVIDIA's driver by code: what they mean, how the program weighs them, and what it proposes. `immediate` is NVIDIA's own\n"
+        "first action.\n\n| Xid | name | meaning | kind | severity | proposed action | immediate |\n|---|---|---|---|---|---|---|\n"
+    )
+    for code, x in sorted(XIDS.items()):
+        held = " (nothing held the error back)" if code in UNCONTAINED else " (corrected, mended or contained)" if code in CONTAINED else ""
+        text += f"| {code} | {x.mnemonic or ''} | {x.meaning}{held} | {x.kind} | {x.severity} | {x.action.replace('_', ' ')} | {x.immediate or ''} |\n"
+    return text
 
 
 def main() -> int:
@@ -51,10 +132,10 @@ def main() -> int:
             if not file.exists() or file.read_text(encoding="utf-8") != text:
                 stale.append(name)
         else:
-            FOLDER.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     if stale:
-        print(f"docs/reference is not fresh: {', '.join(stale)} (run `make docs`)")
+        print(f"docs are not fresh: {', '.join(stale)} (run `make docs`)")
     return 1 if stale else 0
 
 
