@@ -47,6 +47,7 @@ def pages() -> dict[str, str]:
         "reference/settings.md": head + _settings(),
         "reference/xid.md": head + _xids(),
         "coverage.md": head + coverage.page(),
+        "measures.md": head + _measures(),
     }
 
 
@@ -61,6 +62,45 @@ def _views() -> str:
         text += (
             f"\n## {v.name}\n\nRows: {v.rows}. Derived from {', '.join(f'`{n}`' for n in v.inputs.names)}.\n\n{inspect.cleandoc(v.doc)}\n"
         )
+    return text
+
+
+def _measures() -> str:
+    from nccl_forensics.facts.bandwidth import CEILINGS, bus_factor
+    from nccl_forensics.views.trace_measures import DEFINITIONS
+
+    text = (
+        "# Measures\n\nThe definition of every number that a report measures. `report.json` carries the definitions of traces beside the numbers\n"
+        "(`measures.definitions`); how collectives are matched over ranks stands in [traces.md](traces.md).\n\n"
+        "## Traces\n\nAll times are lengths of unions of intervals, so two kernels at once count once.\n\n| measure | definition |\n|---|---|\n"
+    )
+    for name, meaning in DEFINITIONS.items():
+        shown = meaning.replace("|", "\\|")
+        text += f"| `{name}` | {shown} |\n"
+    text += (
+        "\n## Arrival\n\nFrom Flight Recorder dumps, per rank and group, over collectives that all seen ranks entered: `median_ms` and `p99_ms` behind the\n"
+        "first arrival; `lost_ms`, how much later the rank came than the one before it, summed over the collectives to which it came last. A constant\n"
+        "offset of a host's clock is taken off; what varies counts.\n"
+        "\n## Bandwidth\n\nAlgorithm bandwidth is size / time, in 10⁹ bytes per second. Bus bandwidth is that times a factor, so that it compares with what\n"
+        "links carry whatever the number of ranks; the factors are those of nccl-tests:\n\n| collective | factor for n ranks | of 8 ranks |\n|---|---|---|\n"
+    )
+    words = {
+        "all_reduce": "2(n-1)/n",
+        "all_gather": "(n-1)/n",
+        "reduce_scatter": "(n-1)/n",
+        "alltoall": "(n-1)/n",
+        "broadcast": "1",
+        "reduce": "1",
+        "sendrecv": "1",
+    }
+    for name, factor in words.items():
+        text += f"| `{name}` | {factor} | {bus_factor(name, 8):g} |\n"
+    text += (
+        "\nA test is judged at its largest sizes, from 256 MiB on, against what a healthy platform reaches; where no source says so for the GPUs, ranks and\n"
+        "hosts at hand, it is measured and not judged:\n\n| GPU | ranks | hosts | AllReduce bus bandwidth, GB/s | source |\n|---|---|---|---|---|\n"
+    )
+    for c in CEILINGS:
+        text += f"| {c.gpu} | {c.ranks} | {c.hosts} | {c.bus_bw_gb_s:g} | {c.source} |\n"
     return text
 
 

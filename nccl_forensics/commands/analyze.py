@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nccl_forensics import remote
+from nccl_forensics.commands.named_reports import named_reports, write_reports
 from nccl_forensics.commands.output import make_folder, progress_bar, redact_option, width, write
 from nccl_forensics.commands.reading import means, reading_options
 from nccl_forensics.errors import LimitReached, UnusableEvidence, UsageError
@@ -72,6 +73,13 @@ class _Outputs:
 @click.option("--html", "html_file", metavar="F", help="Write the HTML postmortem to F ('-' for standard output).")
 @click.option("--markdown", "markdown_file", metavar="F", help="Write the Markdown postmortem to F ('-' for standard output).")
 @click.option("--json", "json_file", metavar="F", help="Write report.json to F ('-' for standard output).")
+@click.option(
+    "--report",
+    "reports",
+    metavar="NAME=F",
+    multiple=True,
+    help="Write the report of this name to F: html, markdown, json, or one that an extension brings (`plugins` lists them).",
+)
 @click.option("--tables", type=click.Path(file_okay=False), help="Write every table as parquet into this folder (or URL).")
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with thresholds and suppressions.")
 @click.option(
@@ -89,6 +97,7 @@ def analyze(
     html_file: str | None,
     markdown_file: str | None,
     json_file: str | None,
+    reports: tuple[str, ...],
     tables: str | None,
     config: Path | None,
     watch: bool,
@@ -102,6 +111,7 @@ def analyze(
     from nccl_forensics.config import Config, load
     from nccl_forensics.reporters import terminal
 
+    named = named_reports(reports)
     configured = load(config) if config is not None else Config()
     color = not no_color and "NO_COLOR" not in os.environ and sys.stdout.isatty()
     with ExitStack() as own:
@@ -132,10 +142,11 @@ def analyze(
             return incident
 
         def show(incident: Incident) -> None:
-            if not quiet and not outputs.to_stdout:
+            if not quiet and not outputs.to_stdout and all(target != "-" for _, target in named):
                 click.echo(terminal.render(incident.report, incident.extras, color=color, width=width()), color=color)
                 if output is not None:
                     click.echo(f"\npostmortem: {output.rstrip('/')}/postmortem.html")
+            write_reports(named, incident)
 
         if watch:
             _watch(evidence, once, show, settle, quiet)
