@@ -81,7 +81,7 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
     median_begin = sorted(begins)[len(begins) // 2] if begins else None
     seen: dict[tuple[object, object], int] = {}
     by_rank: dict[object, list[dict[str, object]]] = {}
-    for r in rows:
+    for at, r in enumerate(rows):
         key = (r["rank"], r["content_key"])
         encoding_rank = 0 if r["encoding"] == "pickle" else 1
         if r["content_key"] is not None and key in seen:
@@ -89,9 +89,9 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
             loser = r if encoding_rank >= (0 if other["encoding"] == "pickle" else 1) else other
             loser["use"] = "duplicate"
             if loser is other:
-                seen[key] = rows.index(r)
+                seen[key] = at
         else:
-            seen[key] = rows.index(r)
+            seen[key] = at
         r.setdefault("use", None)
     for r in rows:
         if r["use"] is None:

@@ -22,6 +22,8 @@ _HOST_WORD = re.compile(
     r"(?:^|[_.-])((?:node|host|worker|server|compute|cn|dgx|hgx|nid|ip-\d|gpu-?node|login|head|master)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)"
 )
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip|txz|tbz2?)$")
+#: Longer than any host's name in DNS.
+_LONGEST_NAME = 253
 _SUFFIX = re.compile(r"\.(?:txt|log|out|err|json|xml|csv|yaml|gz|zst|dat|dmesg|markdown|md)$")
 
 
@@ -92,7 +94,7 @@ def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> s
     named like one, then a word of the file's name."""
     parts = [p for p in path.replace("!/", "/").split("/") if p]
     for part in reversed(parts):
-        hits = [h for h in known if h != "localhost" and _holds(part, h)]
+        hits = [h for h in _words(part) if h in known and h != "localhost"] if known else []
         if hits:
             longest = max(hits, key=lambda h: (len(h), h))
             return longest if all(h in longest for h in hits) else None  # the file of a pair of hosts
@@ -110,12 +112,11 @@ def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> s
     return found.group(1) if found else None
 
 
-def _holds(part: str, host: str) -> bool:
-    """The host stands in the part as a word of its own (``dmesg_node1.txt`` holds ``node1`` and not ``node``)."""
-    at = part.find(host)
-    while at >= 0:
-        before, behind = part[at - 1 : at] if at else "", part[at + len(host) : at + len(host) + 1]
-        if not (before.isalnum() or behind.isalnum()) and behind != "-":
-            return True
-        at = part.find(host, at + 1)
-    return False
+def _words(part: str) -> set[str]:
+    """What stands in the part as a word of its own (``dmesg_node1.txt`` holds ``node1`` and ``dmesg_node1`` and not ``node``).
+
+    Looking each of them up among the hosts takes the same time for eight hosts and for eight thousand.
+    """
+    starts = [i for i in range(len(part)) if i == 0 or not part[i - 1].isalnum()]
+    ends = [i for i in range(1, len(part) + 1) if i == len(part) or not (part[i].isalnum() or part[i] == "-")]
+    return {part[start:end] for start in starts for end in ends if 0 < end - start <= _LONGEST_NAME}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
@@ -29,6 +30,12 @@ WAITS = {
 }
 
 
+#: Pairs of a group that are all looked at, and how many are for each member of a group that is larger: their number grows with its square.
+_EDGES, _EDGES_PER_MEMBER = 1 << 16, 4
+#: Ends of walks up to which all that reach them are listed; of more only those that wait for them directly.
+_ENDS = 256
+
+
 @view(rows="ranks x groups")
 def waits(
     operations: pl.LazyFrame | None,
@@ -42,7 +49,8 @@ def waits(
     ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
     ``p2p`` (its send or receive has no partner there), ``gpu`` (the awaited rank enqueued it and its GPU has not finished what the
     peers finished). Positions of a group are compared up to its first divergence only: after it the numbers no longer mean the same.
-    At most one edge per waiter, awaited rank and group.
+    At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member) wait, an edge or
+    more for each waiter and each awaited rank.
     """
     limits: dict[tuple[str, str], int] = {}
     if divergences is not None:
@@ -74,10 +82,18 @@ def waits(
             for r, d in done.items()
             if reached is not None and d < reached and last.get(r, d) > d and last.get(r, d) >= min(reached, d + 1)
         }
+        hopeful = [r for r in sorted(last) if len(last) > 1 and (p := facts[r]["first_pending"]) is not None and int(str(p)) > entered]
+        late = slow.keys() | gpu.keys()
+        unseen = members - last.keys()
+        most = max(_EDGES, _EDGES_PER_MEMBER * len(members))
+        allowed = _thinned(
+            sorted(last, key=lambda r: (-last[r], r)), sorted(late, key=lambda r: (min(slow.get(r, front), gpu.get(r, front)), r)), most
+        )
+        hoped = _thinned(hopeful, sorted(unseen), most)
         for waiter in sorted(last):
             fact = facts[waiter]
             base = _edge(group, fact, waiter)
-            for awaited in sorted(members):
+            for awaited in sorted({*allowed(waiter), *hoped(waiter)}):
                 if awaited == waiter:
                     continue
                 if awaited in slow and last[waiter] > slow[awaited]:
@@ -86,12 +102,7 @@ def waits(
                     rows.append(base | {"kind": kind, "awaited": awaited, "seq": seq, "behind": last[waiter] - slow[awaited]})
                 elif awaited in gpu and done.get(waiter, -1) > gpu[awaited]:
                     rows.append(base | {"kind": "gpu", "awaited": awaited, "seq": gpu[awaited] + 1, "behind": done[waiter] - gpu[awaited]})
-                elif (
-                    awaited not in last
-                    and fact["first_pending"] is not None
-                    and len(last) > 1
-                    and int(str(fact["first_pending"])) > entered
-                ):
+                elif awaited in unseen:
                     rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": fact["first_pending"], "behind": None})
     if last_calls is not None:
         rows += _alone(state, info, last_calls, rows)
@@ -99,6 +110,20 @@ def waits(
         rows += _p2p(operations, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()})
         rows = _name_operations(rows, operations)
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
+
+
+def _thinned(waiters: Sequence[int], awaited: Sequence[int], most: int) -> Callable[[int], Sequence[int]]:
+    """Whom each waiter is held against: everybody, unless that makes more than ``most`` pairs.
+
+    Then the first waiters are held against all awaited ranks, and all waiters against the first of these, so that whoever is awaited has a
+    waiter and whoever waits an edge; both come in the order in which they tell most.
+    """
+    everybody = frozenset(waiters)
+    if len(waiters) * len(awaited) <= most:
+        return lambda waiter: awaited if waiter in everybody else ()
+    heralds = frozenset(waiters[: max(1, most // (2 * len(awaited)))])
+    first = awaited[: max(1, most // (2 * len(waiters)))]
+    return lambda waiter: awaited if waiter in heralds else (first if waiter in everybody else ())
 
 
 def _edge(group: dict[str, object], fact: dict[str, object], waiter: int) -> dict[str, object]:
@@ -300,7 +325,8 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     unseen = {awaited for _, awaited in weak} - set(out) - set(into)
     sinks = sorted(r for r in into if not out[r])
     # A rank that others wait for and that itself waits for somebody of whom nothing is known is not the end of the walk.
-    passed = {s for s in sinks if s not in gpu and any(w == s and a in unseen for w, a in weak)}
+    hoping = {w for w, a in weak if a in unseen}
+    passed = {s for s in sinks if s not in gpu and s in hoping}
     walked = sorted({a for w, a in weak if w in passed and a in unseen} | (_awaited_in_many(edges, unseen) if not strong.height else set()))
     sinks = [s for s in sinks if s not in passed]
     cycles: list[list[int]] = []
@@ -319,25 +345,30 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
             if awaited in unseen:
                 into[awaited].add(waiter)
         chosen += [(r, "unseen") for r in (walked if walked else sorted(unseen))]
-    own = progress.sort("last_created_ns", "last_order", nulls_last=False).collect()
+    ends = sorted({rank for rank, _ in chosen})
+    own = progress.filter(pl.col("rank").is_in(ends)).sort("last_created_ns", "last_order", nulls_last=False).collect()
     latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
+    in_group = {(r["rank"], r["group_key"]): r for r in reversed(own.rows(named=True))}
     pending = set(own.filter((pl.col("last_done") < pl.col("last_seq")) | pl.col("first_pending").is_not_null())["rank"].to_list())
     # Whether work is completed is known only where completion is ever marked (not for gloo, nor in NCCL's log lines).
     marked = set(own.filter(pl.col("last_done").is_not_null())["rank"].to_list())
+    direct = edges.filter(pl.col("awaited").is_in(ends)).sort("created_ns", "seq", "waiter", nulls_last=True)
+    # Of each the first edge of a rank that is seen, else the first.
+    first_of = {r["awaited"]: r for r in direct.unique("awaited", keep="first", maintain_order=True).iter_rows(named=True)}
+    preferred = direct.filter(pl.col("kind") != "unseen").unique("awaited", keep="first", maintain_order=True)
+    first_of |= {r["awaited"]: r for r in preferred.iter_rows(named=True)}
+    waiters = {a: sorted(w) for a, w in direct.group_by("awaited").agg(pl.col("waiter").unique()).iter_rows()}
     for rank, kind in chosen:
-        direct = edges.filter(pl.col("awaited") == rank).sort("created_ns", "seq", "waiter", nulls_last=True)
-        preferred = direct.filter(pl.col("kind") != "unseen")
-        edge = (preferred if preferred.height else direct).row(0, named=True)
+        edge = first_of[rank]
         mine = latest.get(rank, {})
-        in_group = own.filter((pl.col("rank") == rank) & (pl.col("group_key") == edge["group_key"]))
-        place = in_group.row(0, named=True) if in_group.height else mine
+        place = in_group.get((rank, edge["group_key"]), mine)
         rows.append(
             {name: edge.get(name) for name in BLOCKERS if name in edge}
             | {
                 "rank": rank,
                 "kind": kind,
-                "waiters": sorted(_reach(into, rank) - {rank}),
-                "direct_waiters": sorted(set(direct["waiter"].to_list())),
+                "waiters": sorted(_reach(into, rank) - {rank}) if len(ends) <= _ENDS else waiters[rank],
+                "direct_waiters": waiters[rank],
                 "cycle": next((c for c in cycles if rank in c), None),
                 "walked": rank in walked,
                 "pending": rank in pending if rank in marked else None,

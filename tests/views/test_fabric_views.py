@@ -82,3 +82,12 @@ def test_two_unknown_hosts_are_never_merged(tmp_path: Path):
     ports = resolver(tmp_path, {"one.txt": text.format("Active"), "two.txt": text.format("Down")}).get("ib_ports")
     assert ports is not None
     assert ports.select("host", "state").collect().rows() == [(None, "active"), (None, "down")]
+
+
+def test_a_known_host_is_found_as_a_word_of_its_own_only():
+    known = {"node1", "h-1", "rack2.node7"}
+    assert host_in_path("x/dmesg_node1.txt", known) == "node1"
+    assert host_in_path("gpu-node1/dmesg.txt", known) == "node1"
+    assert host_in_path("rack2.node7_dmesg", known) == "rack2.node7"
+    assert host_in_path("h-12.log", {"h-1"}) is None
+    assert host_in_path("h-1-2.log", {"h-1"}) is None

@@ -116,3 +116,34 @@ def test_a_gpu_that_several_overtook_in_what_all_must_join_is_stuck_although_it_
     }
     found = ends(last, {"pg:a": [0, 1, 2, 3], "pg:b": [0, 1, 2, 3]})
     assert [(rank, kind) for rank, kind, _ in found] == [(0, "gpu"), (1, "gpu")]
+
+
+def test_a_group_where_half_wait_for_the_other_half_has_no_square_of_edges_and_forgets_nobody() -> None:
+    n = 2000
+    early, late = list(range(n // 2)), list(range(n // 2, n))
+    state = progress({"pg:0": dict.fromkeys(early, (6, 5)) | dict.fromkeys(late, (5, 5))})
+    edges = waits(operations({}), state, groups({"pg:0": list(range(n))}), None, None).collect()
+    assert edges.height < 70_000 < len(early) * len(late)
+    assert sorted(edges["waiter"].unique().to_list()) == early
+    assert sorted(edges["awaited"].unique().to_list()) == late
+    assert edges.unique(["waiter", "awaited"]).height == edges.height
+    found = blockers(edges.lazy(), state).collect()
+    assert [(r, k) for r, k in found.select("rank", "kind").iter_rows()] == [(r, "behind") for r in late]
+
+
+def test_one_rank_that_all_others_of_a_large_group_wait_for_keeps_all_its_waiters() -> None:
+    n = 2000
+    state = progress({"pg:0": dict.fromkeys(range(n), (6, 5)) | {7: (5, 5)}})
+    edges = waits(operations({}), state, groups({"pg:0": list(range(n))}), None, None)
+    [row] = blockers(edges.collect().lazy(), state).collect().to_dicts()
+    assert (row["rank"], len(row["waiters"]), len(row["direct_waiters"])) == (7, n - 1, n - 1)
+
+
+def test_many_members_without_evidence_have_no_square_of_edges() -> None:
+    n = 2000
+    state = progress({"pg:0": dict.fromkeys(range(n // 2), (6, 5))})
+    edges = waits(operations({}), state, groups({"pg:0": list(range(n))}), None, None).collect()
+    assert set(edges["kind"]) == {"unseen"}
+    assert edges.height < 70_000
+    assert sorted(edges["awaited"].unique().to_list()) == list(range(n // 2, n))
+    assert sorted(edges["waiter"].unique().to_list()) == list(range(n // 2))
