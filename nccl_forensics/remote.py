@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from nccl_forensics.errors import ForensicsError, OutputError, UnusableEvidence, UsageError
-from nccl_forensics.masking import mask
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+
+
+def mask(text: str) -> str:
+    """The text without secrets. Loaded when it is needed: every command imports this module, and masking brings Polars along."""
+    from nccl_forensics.masking import mask as masked
+
+    return masked(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def extend(place: Path, dist: Path) -> None:
     bin_ = place / "forensics" / "bin"
     wheel = next(dist.glob("*.whl"))
     run([bin_ / "pip", "install", "--quiet", f"nccl-forensics[serve] @ {wheel.as_uri()}"], place)
-    run([bin_ / "python", "-c", "from nccl_forensics.serve.app import application"], place)
+    run([bin_ / "python", "-c", "from nccl_forensics.serve.app import make_app"], place)
     report = json.loads(run([bin_ / "nccl-forensics", "analyze", _INCIDENT, "--json", "-", "--quiet"], place))
     assert report["verdict"]["cause"] == "collective-skipped"
     sample = place / "acme-forensics"
