@@ -11,7 +11,6 @@ from pathlib import Path
 import orjson
 import polars as pl
 
-from nccl_forensics.archives import Limits
 from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, most_seen
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
@@ -21,6 +20,7 @@ from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extensions import extensions
 from nccl_forensics.extras import Extras
 from nccl_forensics.gate import Demands, Gate, judge_run
+from nccl_forensics.limits import Limits
 from nccl_forensics.pictures import gather
 from nccl_forensics.query import newest_day, saved_store, select, table
 from nccl_forensics.redaction import Level, Redactor
@@ -169,7 +169,7 @@ def _pass(
     """The incident as ``finish`` leaves it; with its tables written, and scratch removed now or with the incident."""
     bundle = open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches)
     try:
-        store = _read(bundle, engine, cache, progress)
+        store = _read(bundle, engine, cache, progress, limits)
         incident = finish(_analyze(bundle, store, overrides, title, progress))
         if tables is not None:
             incident.write_tables(tables)
@@ -206,7 +206,7 @@ def sql(
     if saved is not None:
         return select(saved, query)
     with open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches) as bundle:
-        return select(_read(bundle, engine, cache, progress), query)
+        return select(_read(bundle, engine, cache, progress, limits), query)
 
 
 def check(
@@ -336,9 +336,9 @@ def _findings(incident: Incident) -> list[dict[str, object]]:
     return findings
 
 
-def _read(bundle: Bundle, engine: Engine | None, cache: Cache | None, progress: Progress | None) -> Store:
+def _read(bundle: Bundle, engine: Engine | None, cache: Cache | None, progress: Progress | None, limits: Limits | None) -> Store:
     step = (lambda done, total: progress("reading", done, total)) if progress is not None else None
-    store = read_bundle(bundle, engine or default_engine(bundle), step, cache)
+    store = read_bundle(bundle, engine or default_engine(bundle, limits), step, cache)
     if not any(store.sources["formats"].list.len().fill_null(0).to_list()):
         raise UnusableEvidence(f"nothing recognised in {', '.join(bundle.inputs)}: {_why_nothing(store)}")
     return store

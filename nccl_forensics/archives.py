@@ -14,6 +14,7 @@ import lzma
 import shutil
 import stat
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,9 +26,12 @@ from typing import IO, Protocol, cast
 import zstandard
 
 from nccl_forensics.errors import LimitReached, OutputError
+from nccl_forensics.limits import Limits, met
 
 _CHUNK = 1 << 20
 _BLOCK = 512
+#: Least bytes of a zip's directory entry, the end of the file that holds its end record, and the largest directory that is read.
+_ZIP_ENTRY, _ZIP_TAIL, _LARGEST_DIRECTORY = 46, (1 << 16) + 22 + 76, 256 << 20
 #: So many first bytes tell the kind of an archive.
 HEAD = _BLOCK
 #: Largest extended header (pax, GNU long name) that is believed; real ones are a few KiB.
@@ -49,22 +53,6 @@ _BROKEN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds on what is unpacked. Each is met with ``LimitReached`` that names it.
-
-    ``ratio`` is unpacked over packed size and counts only once ``ratio_from_bytes`` came out: logs shrink to a hundredth, zeros in gzip
-    to a thousandth.
-    """
-
-    total_bytes: int = 64 << 30
-    member_bytes: int = 32 << 30
-    members: int = 2_000_000
-    depth: int = 6
-    ratio: int = 500
-    ratio_from_bytes: int = 256 << 20
-
-
 @dataclass(slots=True)
 class Budget:
     """What is used up of the limits. ``room`` is what the scratch file system can take."""
@@ -73,20 +61,27 @@ class Budget:
     room: int | None = None
     written: int = 0
     count: int = 0
+    _since: float = field(default_factory=time.monotonic)
 
     def member(self, where: str) -> None:
         """Count one member."""
         self.count += 1
         if self.count > self.limits.members:
-            raise LimitReached(f"{where}: more than {self.limits.members} members (limit: members)")
+            raise LimitReached(f"{where}: more than {self.limits.members} members {met('members')}")
+        self._in_time(where)
 
     def bytes(self, n: int, where: str) -> None:
         """Count unpacked bytes."""
         self.written += n
         if self.written > self.limits.total_bytes:
-            raise LimitReached(f"{where}: more than {self.limits.total_bytes} bytes unpacked in all (limit: total bytes)")
+            raise LimitReached(f"{where}: more than {self.limits.total_bytes} bytes unpacked in all {met('total-bytes')}")
         if self.room is not None and self.written > self.room:
             raise LimitReached(f"{where}: unpacking needs more room than the scratch folder has left (limit: scratch space)")
+        self._in_time(where)
+
+    def _in_time(self, where: str) -> None:
+        if time.monotonic() - self._since > self.limits.seconds:
+            raise LimitReached(f"{where}: unpacking takes longer than {self.limits.seconds:g} s {met('seconds')}")
 
 
 def room_in(scratch: Path) -> int:
@@ -128,7 +123,7 @@ class Unpacker:
             yield Unpacked(path, file, file.stat().st_size)
             return
         if depth > self.budget.limits.depth:
-            raise LimitReached(f"{path}: archives nested deeper than {self.budget.limits.depth} (limit: depth)")
+            raise LimitReached(f"{path}: archives nested deeper than {self.budget.limits.depth} {met('depth')}")
         inside = f"{path}!/" if inside is None else inside
         seen = self.budget.count
         if kind == "zip":
@@ -195,6 +190,7 @@ class Unpacker:
         limits = self.budget.limits
         packed, unpacked = max(1, file.stat().st_size), 0
         try:
+            self._directory_fits(file, path)
             with zipfile.ZipFile(file) as archive:
                 for info in archive.infolist():
                     self.budget.member(path)
@@ -220,6 +216,12 @@ class Unpacker:
                     yield from self._inner(target, name, depth, f"cannot be unpacked: {error}" if error else None)
         except _BROKEN as problem:
             yield Unpacked(path, None, 0, f"archive is broken or cut off: {_words(problem)}")
+
+    def _directory_fits(self, file: Path, path: str) -> None:
+        """Refuses a zip whose directory lists more members than may be, before it is read: each entry takes ten times its size in memory."""
+        size = _directory_bytes(file)
+        if size // _ZIP_ENTRY > self.budget.limits.members or size > _LARGEST_DIRECTORY:
+            raise LimitReached(f"{path}: a directory of {size} bytes lists more than {self.budget.limits.members} members {met('members')}")
 
     def _passed_over(self, name: str) -> bool:
         if junk(name):
@@ -251,7 +253,7 @@ class Unpacker:
                 size += len(chunk)
                 self.budget.bytes(len(chunk), where)
                 if size > self.budget.limits.member_bytes:
-                    raise LimitReached(f"{where}: larger than {self.budget.limits.member_bytes} bytes (limit: member bytes)")
+                    raise LimitReached(f"{where}: larger than {self.budget.limits.member_bytes} bytes {met('member-bytes')}")
                 rest = memoryview(chunk)
                 while rest:
                     rest = rest[out.write(rest) :]
@@ -268,6 +270,21 @@ class Unpacker:
         """A new place in scratch."""
         self._number += 1
         return self.scratch / f"{self._number:07d}"
+
+
+def _directory_bytes(file: Path) -> int:
+    """What the end record of a zip says its directory takes: the larger of its 32-bit and its 64-bit field, at most the file's size."""
+    total = file.stat().st_size
+    with file.open("rb") as stream:
+        stream.seek(max(0, total - _ZIP_TAIL))
+        tail = stream.read()
+    at, stated = tail.rfind(b"PK\x05\x06"), 0
+    if 0 <= at <= len(tail) - 22:
+        stated = int.from_bytes(tail[at + 12 : at + 16], "little")
+    wide = tail.rfind(b"PK\x06\x06")
+    if stated == 0xFFFFFFFF and 0 <= wide <= len(tail) - 56:
+        stated = int.from_bytes(tail[wide + 40 : wide + 48], "little")
+    return min(stated, total)
 
 
 @contextmanager
@@ -292,7 +309,7 @@ class _Metered:
         chunk = self._stream.read(n)
         self.seen += len(chunk)
         if self.seen > self._from and self.seen > self._packed * self._ratio:
-            raise LimitReached(f"{self._where}: unpacks to more than {self._ratio} times its size (limit: ratio)")
+            raise LimitReached(f"{self._where}: unpacks to more than {self._ratio} times its size {met('ratio')}")
         return chunk
 
 

@@ -15,8 +15,9 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 
 from nccl_forensics import remote
-from nccl_forensics.archives import HEAD, Budget, Limits, Unpacked, Unpacker, junk, kind_of, room_in, shown, sniff
+from nccl_forensics.archives import HEAD, Budget, Unpacked, Unpacker, junk, kind_of, room_in, shown, sniff
 from nccl_forensics.errors import ForensicsError, UnusableEvidence
+from nccl_forensics.limits import Limits
 
 _INDEX_EVERY = 1024
 _CUT = 4096
@@ -157,13 +158,31 @@ def open_bundle(inputs: Sequence[str | Path], *, limits: Limits | None = None, s
         for name, label in zip(names, labels, strict=True):
             found.extend(_gather(name, label, unpacker, several=len(names) > 1, fetch=fetch))
         found.sort(key=lambda u: u.path)
-        members = tuple(Member(i, u.path, u.bytes, u.file, u.error, u.url) for i, u in enumerate(found))
+        paths = _told_apart(found)
+        members = tuple(Member(i, paths[i], u.bytes, u.file, u.error, u.url) for i, u in enumerate(found))
         if not any(m.file is not None and m.bytes > 0 for m in members):
             raise UnusableEvidence(_why_nothing(names, members, unpacker.skipped))
         return Bundle(tuple(names), members, tuple(sorted(unpacker.skipped)), own)
     except BaseException:
         shutil.rmtree(own, ignore_errors=True)
         raise
+
+
+def _told_apart(found: Sequence[Unpacked]) -> list[str]:
+    """The paths; members of one name in one archive are numbered, so that a citation means one of them."""
+    taken = {u.path for u in found}
+    seen: Counter[str] = Counter()
+    out = []
+    for one in found:
+        seen[one.path] += one.file is not None or one.url is not None
+        number = seen[one.path]
+        path = one.path if number < 2 else f"{one.path}#{number}"
+        while number > 1 and path in taken:
+            number += 1
+            path = f"{one.path}#{number}"
+        taken.add(path)
+        out.append(path)
+    return out
 
 
 def _why_nothing(names: list[str], members: tuple[Member, ...], skipped: list[tuple[str, str]]) -> str:

@@ -15,12 +15,13 @@ from pathlib import Path
 from nccl_forensics.errors import UsageError
 from nccl_forensics.formats import all_formats
 from nccl_forensics.gate import AREAS, Tolerance
+from nccl_forensics.limits import Limits, changed
 from nccl_forensics.model import CAUSES, SEVERITIES, Severity
 from nccl_forensics.rules import Value, all_rules
 from nccl_forensics.suppressions import Suppression
 
 FILE, PROJECT_FILE = "nccl-forensics.toml", "pyproject.toml"
-_SECTIONS = ("check", "rules", "suppress", "tolerance")
+_SECTIONS = ("check", "limits", "rules", "suppress", "tolerance")
 _CHECK = ("allow-insufficient", "baseline", "fail-on", "require")
 _SUPPRESS = ("cause", "fingerprint", "host", "reason", "rule", "until")
 
@@ -39,6 +40,7 @@ class Config:
     allow_insufficient: bool = False
     baseline: Path | None = None
     tolerance: Tolerance = field(default_factory=Tolerance)
+    limits: Limits = field(default_factory=Limits)
 
 
 def discover(folder: Path) -> Path | None:
@@ -72,6 +74,7 @@ def load(file: Path) -> Config:
         _switch(file, "check.allow-insufficient", check.get("allow-insufficient", False)),
         file.parent / baseline if baseline is not None else None,
         _tolerance(file, _table(file, "tolerance", document.get("tolerance", {}))),
+        changed(Limits(), _table(file, "limits", document.get("limits", {})), f"{file}: limits"),
     )
 
 

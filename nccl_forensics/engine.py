@@ -28,6 +28,7 @@ from polars.exceptions import PanicException
 from nccl_forensics.bundle import Bundle, Member
 from nccl_forensics.cache import Cache, Packed
 from nccl_forensics.formats import all_formats
+from nccl_forensics.limits import Limits
 from nccl_forensics.store import ALWAYS, SOURCES, Store
 
 #: Frames up to this size come back by message, larger ones as files in scratch.
@@ -327,10 +328,12 @@ def batches(refs: Sequence[Ref]) -> list[tuple[Ref, ...]]:
     return [*out, tuple(batch)] if batch else out
 
 
-def default_engine(bundle: Bundle) -> Engine:
+def default_engine(bundle: Bundle, limits: Limits | None = None) -> Engine:
     """A pool with limits, and no more workers than pay for their start."""
+    bounds = limits or Limits()
     seconds = sum(m.bytes for m in bundle.members) / _BYTES_PER_SECOND + len(bundle.members) * _SECONDS_PER_FILE
-    return LocalEngine(workers=max(1, min(os.cpu_count() or 1, 16, int(seconds / _SECONDS_PER_WORKER))))
+    workers = max(1, min(os.cpu_count() or 1, 16, int(seconds / _SECONDS_PER_WORKER)))
+    return LocalEngine(workers, bounds.source_memory_bytes, bounds.source_seconds)
 
 
 def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], None] | None = None, cache: Cache | None = None) -> Store:

@@ -38,6 +38,8 @@ def pages() -> dict[str, str]:
     for t in sorted(TABLES.values(), key=lambda t: t.name):
         tables += f"\n## {t.name}\n\n{t.doc}\n\n| column | type | meaning |\n|---|---|---|\n"
         tables += "".join(f"| `{c}` | {dtype} | {meaning} |\n" for c, (dtype, meaning) in t.columns.items())
+    from tests import hostile_inputs
+
     return {
         "reference/formats.md": head + formats,
         "reference/rules.md": head + rules,
@@ -47,6 +49,7 @@ def pages() -> dict[str, str]:
         "reference/settings.md": head + _settings(),
         "reference/xid.md": head + _xids(),
         "coverage.md": head + coverage.page(),
+        "reference/hostile.md": head + hostile_inputs.page(),
         "measures.md": head + _measures(),
     }
 

@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccl_forensics import archives
-from nccl_forensics.archives import Limits
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.errors import LimitReached, UnusableEvidence
+from nccl_forensics.limits import Limits
 
 LOG = b"node01:1:2 [0] NCCL INFO one\nnode01:1:2 [0] NCCL INFO two\n"
 SMALL = Limits(ratio_from_bytes=1 << 20)

@@ -202,7 +202,7 @@ def test_sides_of_one_name_are_told_apart_by_their_folders() -> None:
 
 
 def test_a_side_may_be_a_report_of_an_earlier_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nccl_forensics.api.default_engine", lambda bundle: InlineEngine())
+    monkeypatch.setattr("nccl_forensics.api.default_engine", lambda bundle, limits=None: InlineEngine())
     good, bad = (str(INCIDENTS / name / "evidence") for name in ("nccl-healthy-8r", "nccl-version-mismatch-8r"))
     assert run(["analyze", good, "--json", str(tmp_path / "good.json"), "--quiet"]).exit_code == 0
     from_report = run(["compare", str(tmp_path / "good.json"), bad, "--json", "-"])

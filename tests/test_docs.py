@@ -67,7 +67,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, case in (("good-run", "nccl-healthy-8r"), ("bad-run", "nccl-version-mismatch-8r")):
         shutil.copytree(INCIDENTS / case / "evidence", tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nccl_forensics.api.default_engine", lambda bundle: InlineEngine())
+    monkeypatch.setattr("nccl_forensics.api.default_engine", lambda bundle, limits=None: InlineEngine())
     return tmp_path
 
 

@@ -47,7 +47,7 @@ FLOORS: list[set[str]] = [
     {"simulate"},
     {"facts", "lab", "collect"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
-    {"plugins", "errors", "frames", "units", "resources", "masking", "plain", "pci", "hostlist", "ranklist", "pseudonyms"},
+    {"plugins", "errors", "frames", "units", "resources", "limits", "masking", "plain", "pci", "hostlist", "ranklist", "pseudonyms"},
 ]
 HOMES = {
     "lark": {"grammar"},

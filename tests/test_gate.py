@@ -268,7 +268,7 @@ def test_a_finding_that_fails_or_is_suppressed_is_not_told_again_as_new() -> Non
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nccl_forensics.api.default_engine", lambda bundle: InlineEngine())
+    monkeypatch.setattr("nccl_forensics.api.default_engine", lambda bundle, limits=None: InlineEngine())
     return tmp_path
 
 

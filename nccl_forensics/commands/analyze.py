@@ -124,7 +124,7 @@ def analyze(
             _refuse(evidence, outputs)
         if outputs.folder is not None:
             make_folder(outputs.folder)
-        read = means(own_cache=folder() if watch else None)
+        read = means(own_cache=folder() if watch else None, limits=configured.limits)
 
         def once() -> Incident:
             incident = api.analyze(
@@ -132,6 +132,7 @@ def analyze(
                 engine=read.engine,
                 cache=read.cache,
                 scratch=read.scratch,
+                limits=read.limits,
                 overrides=configured.thresholds,
                 suppressions=configured.suppressions,
                 tables=outputs.tables,

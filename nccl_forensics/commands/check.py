@@ -106,7 +106,7 @@ def check(
         configured.suppressions,
         configured.tolerance,
     )
-    read = means()
+    read = means(limits=configured.limits)
     try:
         gate, incident = api.check(
             evidence,
@@ -115,6 +115,7 @@ def check(
             engine=read.engine,
             cache=read.cache,
             scratch=read.scratch,
+            limits=read.limits,
             overrides=configured.thresholds,
             today=today.date() if today is not None else None,
             redact=redact,

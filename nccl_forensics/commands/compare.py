@@ -56,13 +56,14 @@ def compare(
     configured = load(config) if config is not None else Config()
     if output is not None:
         make_folder(output)
-    read = means()
+    read = means(limits=configured.limits)
     compared = api.compare(
         before,
         after,
         engine=read.engine,
         cache=read.cache,
         scratch=read.scratch,
+        limits=read.limits,
         overrides=configured.thresholds,
         redact=redact,
         progress=progress_bar(quiet),

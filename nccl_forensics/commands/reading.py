@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from nccl_forensics.errors import OutputError, UsageError
+from nccl_forensics.limits import SETTINGS, Limits, changed
 
 if TYPE_CHECKING:
     from nccl_forensics.cache import Cache
@@ -42,6 +43,7 @@ class Means:
     engine: Engine | None
     cache: Cache | None
     scratch: Path | None
+    limits: Limits
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
@@ -94,6 +96,14 @@ def reading_options(command: _Command) -> _Command:
             help="Where tables that were read are kept for the next time.  [default: $XDG_CACHE_HOME/nccl-forensics]",
         ),
         click.option(
+            "--limit",
+            multiple=True,
+            metavar="NAME=VALUE",
+            expose_value=False,
+            callback=_keep,
+            help=f"A bound on what the evidence may cost; may be repeated. Names: {', '.join(SETTINGS)}.",
+        ),
+        click.option(
             "--no-cache",
             is_flag=True,
             envvar="NCCL_FORENSICS_NO_CACHE",
@@ -106,15 +116,23 @@ def reading_options(command: _Command) -> _Command:
     return command
 
 
-def means(*, own_cache: Path | None = None) -> Means:
+def means(*, own_cache: Path | None = None, limits: Limits | None = None) -> Means:
     """What the options of the running command ask for. Raises ``UsageError`` and ``OutputError``.
 
     Where there can be no cache, all is read; that is said only where one was asked for. ``own_cache`` is then used instead, unless the
-    options want none at all.
+    options want none at all. ``limits`` are those of the configuration; the options go before them.
     """
     asked = click.get_current_context().meta[_META]
     scratch = asked["scratch"]
-    return Means(_engine(asked["engine"], asked["address"], scratch), _cache(asked, own_cache), _folder(scratch))
+    bounds = changed(limits or Limits(), dict(_pair(text) for text in asked["limit"]), "--limit")
+    return Means(_engine(asked["engine"], asked["address"], scratch, bounds), _cache(asked, own_cache), _folder(scratch), bounds)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--limit: {text!r} is not NAME=VALUE")
+    return name.strip(), value
 
 
 def _cache(asked: dict[str, object], own: Path | None) -> Cache | None:
@@ -131,14 +149,14 @@ def _cache(asked: dict[str, object], own: Path | None) -> Cache | None:
     return found if found is not None or own is None else open_cache(own, size)[0]
 
 
-def _engine(name: str, address: str | None, scratch: str | None) -> Engine | None:
+def _engine(name: str, address: str | None, scratch: str | None, limits: Limits) -> Engine | None:
     from nccl_forensics.remote import is_url
 
     store = scratch if scratch is not None and is_url(scratch) else None
     if name == "ray":
         from nccl_forensics.ray_engine import RayEngine
 
-        return RayEngine(address=address, store=store)
+        return RayEngine(address=address, store=store, memory_bytes=limits.source_memory_bytes, seconds_per_source=limits.source_seconds)
     if address is not None:
         raise UsageError("--address goes with --engine ray")
     if store is not None:

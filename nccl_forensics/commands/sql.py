@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Rows that a terminal is given; other formats give all.
 _ROWS, _CELL = 200, 80
+#: What a spreadsheet takes for the start of a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_PLAIN_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?|-")
 
 
 @click.command()
@@ -52,7 +56,9 @@ def sql(
     if form == "parquet" and output == "-" and sys.stdout.isatty():
         raise UsageError("parquet is not for a terminal: add --output FILE, or redirect standard output")
     read = means()
-    rows = api.sql(evidence, query, engine=read.engine, cache=read.cache, scratch=read.scratch, progress=progress_bar(quiet))
+    rows = api.sql(
+        evidence, query, engine=read.engine, cache=read.cache, scratch=read.scratch, limits=read.limits, progress=progress_bar(quiet)
+    )
     write(output, _FORMS[form](rows))
 
 
@@ -82,8 +88,15 @@ def _csv(rows: pl.DataFrame) -> bytes:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(rows.columns)
     for row in rows.iter_rows():
-        writer.writerow([_text(v) for v in row])
+        writer.writerow([_inert(_text(v)) for v in row])
     return out.getvalue().encode("utf-8", "replace")
+
+
+def _inert(value: object) -> object:
+    """A text that a spreadsheet would take for a formula gets an apostrophe in front (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    if isinstance(value, str) and value.startswith(_FORMULA) and not _PLAIN_NUMBER.fullmatch(value):
+        return f"'{value}"
+    return value
 
 
 def _text(value: object) -> object:

@@ -178,11 +178,19 @@ def _float_column(values: list[object]) -> pl.Series:
     return pl.Series([_float(v) for v in values], dtype=pl.Float64())
 
 
+def _strings(values: Sequence[object]) -> pl.Series:
+    """Texts as a column; lone surrogates, which a pickle and JSON can hold and UTF-8 cannot, become U+FFFD."""
+    try:
+        return pl.Series(values, dtype=pl.String())
+    except UnicodeEncodeError:
+        return pl.Series([v.encode("utf-8", "replace").decode() if isinstance(v, str) else None for v in values], dtype=pl.String())
+
+
 def _text_column(values: list[object]) -> pl.Series:
     if set(map(type, values)) <= _STR_OR_NONE:
-        texts = pl.Series(values, dtype=pl.String())
+        texts = _strings(values)
         return texts.set(texts == "", None)
-    return pl.Series([_text(v) for v in values], dtype=pl.String())
+    return _strings([_text(v) for v in values])
 
 
 _STR_OR_NONE = {str, NoneType}
@@ -191,8 +199,8 @@ _STR_OR_NONE = {str, NoneType}
 def _sizes_column(values: list[object], budget: _Budget) -> pl.Series:
     """Shapes as compact text. Only lists of lists of numbers are shapes."""
     if _all_shapes([v for v in values if isinstance(v, list)], budget) and set(map(type, values)) <= {list, NoneType}:
-        return pl.Series([None if v is None else _compact(v) for v in values], dtype=pl.String())
-    return pl.Series([_shape(v, budget) for v in values], dtype=pl.String())
+        return _strings([None if v is None else _compact(v) for v in values])
+    return _strings([_shape(v, budget) for v in values])
 
 
 def _all_shapes(lists: list[list[object]], budget: _Budget) -> bool:
@@ -243,7 +251,7 @@ def _names_column(values: list[object], budget: _Budget) -> pl.Series:
                 out.append(known[key])
             except TypeError:  # a list or object among the names
                 out.append(None)
-    return pl.Series(out, dtype=pl.String())
+    return _strings(out)
 
 
 #: More frames than this of one stack are not kept: runaway recursion.
@@ -335,8 +343,8 @@ def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budge
         "pg_id": _int_column(column("pg_id")),
         "pg_name": _text_column([p[0] for p in pairs]),
         "pg_desc": _text_column([p[1] for p in pairs]),
-        "backend": pl.Series([n[0] for n in named], dtype=pl.String()),
-        "op": pl.Series([n[1] for n in named], dtype=pl.String()),
+        "backend": _strings([n[0] for n in named]),
+        "op": _strings([n[1] for n in named]),
         "op_raw": _text_column(raw_names),
         "peer_src": source,
         "peer_dst": pl.Series([n[3] for n in named], dtype=pl.Int64()),
@@ -359,8 +367,8 @@ def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budge
         "output_dtypes": _names_column(column("output_dtypes"), budget),
         "thread_id": _text_column(column("thread_id")),
         "thread_name": _text_column(column("thread_name")),
-        "user_frame": pl.Series([t[0] for t in told], dtype=pl.String()),
-        "frames": pl.Series([t[1] for t in told], dtype=pl.String()),
+        "user_frame": _strings([t[0] for t in told]),
+        "frames": _strings([t[1] for t in told]),
     }
     return TABLES["fr_entries"].conform(pl.DataFrame(columns))
 

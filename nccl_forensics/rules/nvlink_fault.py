@@ -252,7 +252,7 @@ def _links(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             if not expected or (row["up"] >= expected and not slow):
                 continue
             gpu = row["bus_id"] or f"index {row['gpu_index']}"
-            mine = rows.filter((pl.col("source_id") == source) & (whose == row["gpu"]))
+            mine = rows.filter((pl.col("source_id") == source) & whose.eq_missing(row["gpu"]))
             broken = mine.filter(~pl.col("active") | pl.col("link").is_null())
             if row["up"] >= expected:
                 words = f"has NVLinks at {row['slowest']:g} GB/s where its neighbours run at {float(str(rate)):g}"

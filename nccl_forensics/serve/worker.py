@@ -86,7 +86,9 @@ def _analyze(job: Mapping[str, object]) -> None:
         if done == total:
             tell("judging", 0, 0)
 
-    incident = api.analyze(inputs, title=title, overrides=config.thresholds, suppressions=config.suppressions, progress=read)
+    incident = api.analyze(
+        inputs, title=title, overrides=config.thresholds, suppressions=config.suppressions, limits=config.limits, progress=read
+    )
     tell("writing", 0, 0)
     folder = Path(str(job["output"]))
     folder.mkdir(mode=0o700, parents=True)

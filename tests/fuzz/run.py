@@ -40,29 +40,6 @@ vars(reading)["_unreadable"] = _raise
 _WHOLE = 0.3
 #: Resident memory that one input may add, in KiB.
 _GROWTH = 400 << 10
-_EXTREME = [
-    b"0",
-    b"-1",
-    b"9223372036854775807",
-    b"9223372036854775808",
-    b"18446744073709551616",
-    b"1e309",
-    b"nan",
-    b"9" * 40,
-    b"0x" + b"f" * 20,
-]
-_EXTREME += [
-    b"\x00",
-    b"\r",
-    b"\xff\xfe",
-    b"\xed\xa0\x80",
-    b"\x1b[31m",
-    b"4294967296",
-    b"1969-12-31 23:59:59",
-    b"9999-12-31 23:59:60",
-    b"\xc2\xb2",
-]
-_NUMBER = re.compile(rb"[0-9]+")
 
 
 class Run:
@@ -134,30 +111,7 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
     head, body = data[:1] or b"s", data[1:]
     if rng.random() < 0.45:
         return (head + atheris.Mutate(body, max(1, max_size - 1)))[:max_size]
-    if rng.random() < 0.4:
-        numbers = list(_NUMBER.finditer(body))
-        if numbers:
-            place = rng.choice(numbers)
-            body = body[: place.start()] + rng.choice(_EXTREME) + body[place.end() :]
-            return (head + body)[:max_size]
-    lines = body.split(b"\n")
-    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
-    kind = rng.randrange(6)
-    if kind == 0:
-        del lines[at : at + rng.randint(1, 4)]
-    elif kind == 1:
-        lines.insert(other, lines[at])
-    elif kind == 2:
-        lines[at], lines[other] = lines[other], lines[at]
-    elif kind == 3:
-        lines[at] = lines[at][: rng.randint(0, len(lines[at]))]
-    elif kind == 4:
-        lines[at] = lines[at] + lines[other]
-    else:
-        words = lines[at].split(b" ")
-        words[rng.randrange(len(words))] = rng.choice(_EXTREME)
-        lines[at] = b" ".join(words)
-    return (head + b"\n".join(lines))[:max_size]
+    return (head + targets.disturbed(body, rng))[:max_size]
 
 
 def main() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import pickle
+import random
 import re
+import sqlite3
 import tempfile
 import time
 import unicodedata
@@ -18,10 +20,10 @@ from pathlib import Path
 
 import polars as pl
 
-from nccl_forensics.archives import Limits
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.errors import ForensicsError
+from nccl_forensics.limits import Limits
 from nccl_forensics.masking import mask, mask_expr
 from nccl_forensics.plain import plain
 from nccl_forensics.reading import SourceReading, read_source
@@ -29,6 +31,7 @@ from nccl_forensics.rules import run_rules
 from nccl_forensics.safe_pickle import RefusedPickle, load_plain
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
+from tests.corpus import ROOT
 
 #: CPU seconds that any input may take, and per MB of it (10^6 bytes).
 BASE_SECONDS, SECONDS_PER_MB = 3.0, 10.0
@@ -128,6 +131,62 @@ def text(data: bytes) -> None:
         assert unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp"), f"U+{ord(char):04x} is shown as it is"
 
 
+#: What breaks readers in the place of a number or a word.
+_EXTREME = [
+    b"0",
+    b"-1",
+    b"9223372036854775807",
+    b"9223372036854775808",
+    b"18446744073709551616",
+    b"1e309",
+    b"nan",
+    b"9" * 40,
+    b"0x" + b"f" * 20,
+]
+_EXTREME += [
+    b"\x00",
+    b"\r",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\x1b[31m",
+    b"4294967296",
+    b"1969-12-31 23:59:59",
+    b"9999-12-31 23:59:60",
+    b"\xc2\xb2",
+]
+_NUMBER = re.compile(rb"[0-9]+")
+
+
+def disturbed(body: bytes, rng: random.Random) -> bytes:
+    """A text with one line or number changed as broken disks, racing writers and hostile hands change them."""
+    if rng.random() < 0.4:
+        numbers = list(_NUMBER.finditer(body))
+        if numbers:
+            place = rng.choice(numbers)
+            return body[: place.start()] + rng.choice(_EXTREME) + body[place.end() :]
+    lines = body.split(b"\n")
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    kind = rng.randrange(7)
+    if kind == 0:
+        del lines[at : at + rng.randint(1, 4)]
+    elif kind == 1:
+        lines.insert(other, lines[at])
+    elif kind == 2:
+        lines[at], lines[other] = lines[other], lines[at]
+    elif kind == 3:
+        lines[at] = lines[at][: rng.randint(0, len(lines[at]))]
+    elif kind == 4:
+        lines[at] = lines[at] + lines[other]
+    elif kind == 5 and lines[at]:
+        bit = rng.randrange(8 * len(lines[at]))
+        lines[at] = bytes(b ^ (1 << bit % 8) if n == bit // 8 else b for n, b in enumerate(lines[at]))
+    else:
+        words = lines[at].split(b" ")
+        words[rng.randrange(len(words))] = rng.choice(_EXTREME)
+        lines[at] = b" ".join(words)
+    return b"\n".join(lines)
+
+
 TARGETS: dict[bytes, Callable[[bytes], None]] = {b"s": source, b"a": archive, b"p": pickled, b"t": text}
 
 
@@ -141,6 +200,12 @@ def check(data: bytes) -> None:
     assert spent <= allowed, f"took {spent:.1f} s of CPU for {len(data)} bytes"
 
 
+def whole_files() -> list[Path]:
+    """The fixtures that are evidence."""
+    files = sorted((ROOT / "fixtures").rglob("*"))
+    return [f for f in files if f.is_file() and "golden" not in f.name and f.suffix not in (".md", ".webp", ".sql")]
+
+
 def seeds() -> dict[str, bytes]:
     """Small inputs to start from: pieces of every fixture, archives of every kind, and pickles."""
     import bz2
@@ -151,19 +216,21 @@ def seeds() -> dict[str, bytes]:
 
     import zstandard
 
-    from tests.corpus import ROOT
     from tests.test_safe_pickle import HOSTILE
 
     out: dict[str, bytes] = {}
-    for file in sorted((ROOT / "fixtures").rglob("*")):
-        if not file.is_file() or "golden" in file.name or file.suffix in (".md", ".webp"):
-            continue
+    for file in whole_files():
         data = file.read_bytes()
         name = file.relative_to(ROOT / "fixtures").as_posix().replace("/", "-")
         if data[:1] == b"\x80":
             out[f"p-{name}"] = b"p" + data[:8192]
         for part in range(0, min(len(data), 24_000), 8000):
             out[f"s-{name}-{part}"] = b"s" + data[part : part + 8000]
+    with tempfile.TemporaryDirectory() as folder:
+        database = sqlite3.connect(Path(folder) / "x")
+        database.executescript((ROOT / "fixtures" / "nsys" / "two_steps.sql").read_text())
+        database.close()
+        out["s-nsys"] = b"s" + (Path(folder) / "x").read_bytes()
     for name, data in HOSTILE.items():
         out[f"p-hostile-{name}"] = b"p" + data
         out[f"s-hostile-{name}"] = b"s" + data
