@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 RUNTIME = $(VENV)/.runtime
 
-.PHONY: gallery demo test lint types pytest docs docs-check score robustness lock bench hang clean
+.PHONY: site clean-machine gallery demo test lint types pytest docs docs-check score robustness lock bench hang clean
 
 # What a user needs, and on top of it what a developer needs.
 $(RUNTIME): pyproject.toml constraints.txt
@@ -47,6 +47,14 @@ docs: $(STAMP)
 
 docs-check: $(STAMP)
 	$(BIN)/python -m tests.generate_docs --check
+
+# The documentation as a static site; a warning is an error.
+site: $(STAMP)
+	$(BIN)/python -m tests.site out/site
+
+# The wheel in a fresh environment outside the checkout, the start page followed literally; size, import time and licences.
+clean-machine: $(STAMP)
+	$(BIN)/python -m tests.clean_machine
 
 # A postmortem of each bundled incident with an index page, and the screenshots of the README.
 gallery: $(STAMP)
