@@ -301,12 +301,27 @@ def most_seen(resolver: Resolver) -> bool:
 
 
 def ended_orderly(resolver: Resolver) -> bool:
-    """Whether all communicators that were seen, at least one, were taken down by a call meant for it; after a failure they are aborted."""
+    """Whether all communicators that were seen, at least one, were taken down in order.
+
+    An abort is what a failure ends with, and what PyTorch takes communicators down with at the end of a good job too: it counts where
+    three quarters of the ranks did so, with no peer lost.
+    """
     comms = resolver.get("comms")
     if comms is None:
         return False
-    frame = comms.filter(pl.col("rank").is_not_null()).collect()
-    return bool(frame.height) and bool((frame["ended"] == "destroy-complete").fill_null(False).all())
+    ended = comms.filter(pl.col("rank").is_not_null()).select("ended").collect()["ended"].fill_null("")
+    if not ended.len() or not ended.is_in(["destroy-complete", "abort-complete"]).all():
+        return False
+    if (ended == "destroy-complete").all():
+        return True
+    errors = resolver.get("nccl_errors")
+    lost = errors is not None and errors.filter(pl.col("kind").is_in(_PEER_LOST)).head(1).collect().height > 0
+    world, seen, _, _ = _census(resolver)
+    return not lost and (world is None or len(seen) * 4 >= world * 3)
+
+
+#: NCCL's words for a peer that does not answer; its own abort is not among them.
+_PEER_LOST = ("ras-timeout", "ras-dead", "ib-completion", "ib-async-fatal", "ib-fatal", "peer-closed", "recv-failed")
 
 
 def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:

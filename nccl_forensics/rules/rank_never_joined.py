@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, verb
 
@@ -34,21 +34,30 @@ from nccl_forensics.words import ranks_words, verb
     at_most=8,
     explains=("host-stall", "timeout", "connection-failed"),
 )
-def rank_never_joined(comms: pl.LazyFrame, bootstrapped: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding per communicator that lacks ranks and that nothing shows past its bootstrap."""
+def rank_never_joined(
+    comms: pl.LazyFrame, bootstrapped: pl.LazyFrame, endings: pl.LazyFrame | None, progress: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """One finding per communicator that lacks ranks and that nothing shows past its bootstrap.
+
+    Ranks that failed inside NCCL or recorded a collective did come, whatever became of their logs; such a rank without a log also tells
+    that logs of others may be lost.
+    """
+    came = _came(endings, progress)
     all_joined = set(bootstrapped.collect()["comm_key"].to_list())
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
     for (key,), part in rows.group_by("comm_key", maintain_order=True):
         size = int(str(part["nranks"].max() or 0))
         present = set(part["rank"].to_list())
-        missing = tuple(sorted(set(range(size)) - present))
+        unseen = set(range(size)) - present
+        missing = tuple(sorted(unseen - came))
+        lost = bool(unseen & came)
         if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
         yield Finding(
             title=f"{ranks_words(missing)} of {size} never joined; {len(present)} {verb(present, 'rank waits', 'ranks wait')} in init",
             summary="The others started the communicator and never got past its bootstrap. Nothing in the evidence comes from the missing ranks."
             + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected."),
-            confidence="high" if len(missing) == 1 else "medium",
+            confidence=_CONFIDENCE[(len(missing) > 1) + lost],
             ranks=missing,
             # Logs of a few ranks only were collected: which of the others came is not to be seen.
             culprits=tuple(Culprit(rank=r) for r in missing) if len(missing) <= len(present) else (),
@@ -64,3 +73,17 @@ def rank_never_joined(comms: pl.LazyFrame, bootstrapped: pl.LazyFrame) -> Iterat
             actions=(Action("collect-more", ranks=missing, command="ps -ef | grep python"),),
             metrics={"missing": len(missing), "size": size},
         )
+
+
+_CONFIDENCE: tuple[Confidence, ...] = ("high", "medium", "low")
+
+
+def _came(endings: pl.LazyFrame | None, progress: pl.LazyFrame | None) -> set[int]:
+    """Ranks that called NCCL: they say that it failed them, or a recorder holds an operation of theirs."""
+    came: set[int] = set()
+    if endings is not None:
+        told = endings.filter(pl.col("rank").is_not_null() & pl.col("signature").fill_null("").str.starts_with("nccl"))
+        came |= set(told.select("rank").collect()["rank"].to_list())
+    if progress is not None:
+        came |= set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
+    return came

@@ -85,6 +85,7 @@ def endings(
     source_ranks: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
     path_hints: pl.LazyFrame | None,
+    sources: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu,
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
@@ -176,7 +177,7 @@ def endings(
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
-    heard = set(ranks_of_source.values())
+    heard = _heard(ranks_of_source, path_hints, sources)
     rows_out = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
@@ -188,6 +189,23 @@ def endings(
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+#: Formats of what a process itself prints when it fails.
+_OWN_WORDS = frozenset({"c10d-log", "traceback", "torchelastic-error"})
+
+
+def _heard(ranks_of_source: dict[int, int], path_hints: pl.LazyFrame | None, sources: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose own output is in the evidence. NCCL's log alone is that only where the files of this job hold both."""
+    if sources is None:
+        return set(ranks_of_source.values())
+    formats = {s: set(f or ()) for s, f in sources.select("source_id", "formats").collect().iter_rows()}
+    mixed = any("nccl-log" in f and f & _OWN_WORDS for f in formats.values())
+    words = _OWN_WORDS | {"nccl-log"} if mixed else _OWN_WORDS
+    folders: set[int] = set()
+    if path_hints is not None:
+        folders = set(path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("source_id").collect()["source_id"].to_list())
+    return {rank for source, rank in ranks_of_source.items() if source in folders or formats.get(source, set()) & words}
 
 
 #: What a process says whose peer ended.

@@ -179,7 +179,11 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
     )
     own = known.select("rank", "seq", "op", "detail", "source_id", "line_no", pl.lit(0).alias("trust"))
-    other = known.filter(pl.col("kind") == "detail-mismatch").select(
+    # torch reads the other rank's print with the layout of its own: where the numbers of tensors differ, what it prints of the other is
+    # noise, the sequence number first (torch 2.13 c10d/ProcessGroupWrapper.cpp: both are at one position whenever they are compared).
+    # What the other rank says of itself comes first in any case.
+    readable = ~pl.col("differs").fill_null("").str.split(",").list.contains("sequence")
+    other = known.filter((pl.col("kind") == "detail-mismatch") & readable).select(
         pl.col("ranks").list.first().alias("rank"),
         "seq",
         pl.col("other_op").alias("op"),
@@ -188,6 +192,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         "line_no",
         pl.lit(1).alias("trust"),
     )
+    other = other.join(own.select("rank", "seq").unique(), on=["rank", "seq"], how="anti")
     both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
     clear = pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1
     return (

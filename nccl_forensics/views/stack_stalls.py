@@ -86,8 +86,12 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
     if reason == PASSED:
         return "collective-skipped", "medium"
     if reason == ELSEWHERE and place in WAITING:
-        # At a later line of the function where the stacks part, it has gone past the call of the others.
-        return ("collective-skipped", "medium") if _later(row["parts_at"], row["others_at"]) else ("collective-mismatch", "low")
+        # At a later line of the function where the stacks part, it has gone past the call of the others. At an earlier one it is in the
+        # next round of a loop, as the others cannot have passed a collective that it is still in; or the two lines are the two ways of
+        # a branch, which then make their calls themselves.
+        if _later(row["parts_at"], row["others_at"]):
+            return "collective-skipped", "medium"
+        return ("collective-mismatch" if row["parts_at"] == row["user_frame"] else "collective-skipped"), "low"
     return None
 
 

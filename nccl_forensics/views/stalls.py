@@ -110,6 +110,8 @@ def stalls(
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
         if found and not timed_out and not dead and progress is not None:
             found = {rank: row for rank, row in found.items() if not _came(rank, row, progress)}
+    if progress is not None and operations is not None and any(row["kind"] == "cycle" for row in found.values()):
+        found = _odd_in_circle(found, progress, operations)
     if not found and not parted and not dead and endings is not None:
         found = _silent(endings, progress)
     if not timed_out and _advancing(found, stacks):
@@ -170,6 +172,33 @@ def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, 
     waiters = waiters or set(stacks) - set(found)
     sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack"]
     return len(sampled) > 1 and sum(bool(m) for m in sampled) * 2 > len(sampled)
+
+
+def _odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, operations: pl.LazyFrame) -> dict[int, dict[str, object]]:
+    """Of ranks that wait in a circle, those that are not where most ranks of the job are; all of them where there is no such majority.
+
+    Where a rank is, is how far it got in each of its groups; groups of one description are alike, as are those of data or tensor
+    parallelism. Whoever did what most did is not the one that changed the order.
+    """
+    described = operations.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique()
+    state = (
+        progress.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
+        .join(described, on="group_key", how="left")
+        .with_columns(role=pl.coalesce("group_desc", "group_key"))
+        .sort("rank", "role")
+        .group_by("rank", maintain_order=True)
+        .agg(pl.col("role"), pl.col("last_seq"))
+        .collect()
+    )
+    where = {rank: tuple(zip(roles, seqs, strict=True)) for rank, roles, seqs in state.iter_rows()}
+    if not where:
+        return found
+    usual, most = Counter(where.values()).most_common(1)[0]
+    circle = {r for r, row in found.items() if row["kind"] == "cycle"}
+    odd = {r for r in circle if where.get(r) != usual}
+    if most * 2 <= len(where) or not odd or odd == circle:
+        return found
+    return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
 
 
 def _came(rank: int, row: dict[str, object], progress: pl.LazyFrame) -> bool:
@@ -358,6 +387,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         if row.get("op") in ("send", "recv"):
             why = f"ranks {cycle} wait for each other's send or receive in a circle"
             return base | {"cause": "p2p-deadlock", "confidence": "high", "partners": cycle, "why": why}
+        if row.get("odd"):
+            why = f"it never entered {row['op']} #{row['seq']} and went on in another group, where most ranks of the job did alike"
+            return base | {"cause": "collective-skipped", "confidence": "medium", "why": why}
         why = f"ranks {cycle} wait for each other in different groups"
         return base | {"cause": "group-deadlock", "confidence": "medium", "partners": cycle, "why": why}
     if stack is not None and place in _INPUT:

@@ -28,8 +28,10 @@ def ended(
     sources: pl.LazyFrame | None = None,
     comms: pl.LazyFrame | None = None,
     hints: pl.LazyFrame | None = None,
+    files: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
-    return endings(exits, table("exceptions", *exceptions) if exceptions else None, processes, sources, comms, hints).collect().to_dicts()
+    raised = table("exceptions", *exceptions) if exceptions else None
+    return endings(exits, raised, processes, sources, comms, hints, files).collect().to_dicts()
 
 
 # ---- exit codes and signals ----
@@ -255,3 +257,15 @@ def test_where_two_could_be_the_one_nobody_is_named() -> None:
     known = rows(PROCESSES_SCHEMA, {"proc": 0, "pid": 100, "rank": 0})
     assert ended(stops(100, 101, 103), processes=known, hints=FOLDERS) == []
     assert ended(stops(100, 101), processes=KNOWN, hints=FOLDERS) == []
+
+
+def test_nccl_s_log_of_a_rank_is_not_its_own_output() -> None:
+    # Ranks 0 and 1 printed tracebacks; of rank 2 there is a file of NCCL's alone.
+    sources = rows(SOURCE_RANKS_SCHEMA, *({"source_id": 40 + r, "rank": r} for r in range(3)))
+    apart = pl.LazyFrame({"source_id": [40, 41, 42], "formats": [["traceback"], ["traceback"], ["nccl-log"]]})
+    [one] = ended(left(1), sources=sources, files=apart)
+    assert (one["kind"], one["own"]) == ("unheard", False)
+    # Where the files of the job hold both, that file is all that it printed.
+    both = pl.LazyFrame({"source_id": [40, 41, 42], "formats": [["nccl-log", "traceback"], ["traceback"], ["nccl-log"]]})
+    [one] = ended(left(1), sources=sources, files=both)
+    assert (one["kind"], one["own"]) == ("exit", True)

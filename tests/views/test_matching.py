@@ -194,6 +194,17 @@ def test_a_mismatch_error_tells_of_both_ranks() -> None:
     assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 0, "all_reduce"), (1, 0, "barrier")]
 
 
+def test_what_a_rank_says_of_itself_beats_what_others_read() -> None:
+    # Where the layouts differ torch misreads the other's print, its number included.
+    misread = {"kind": "detail-mismatch", "ranks": [1], "other_op": "GATHER", "other_detail": None, "differs": "op,sequence"}
+    heard = {"kind": "detail-mismatch", "ranks": [0], "other_op": "REDUCE", "other_detail": None, "differs": "op"}
+    rows = table("reports", fingerprint(0, 0, **misread), fingerprint(1, 0, op="ALLTOALL_BASE", **heard))
+    found = operations(None, None, None, None, None, rows).collect()
+    assert found.sort("rank").select("rank", "op").rows() == [(0, "all_reduce"), (1, "all_to_all")]
+    alone = operations(None, None, None, None, None, table("reports", fingerprint(0, 0, **misread))).collect()
+    assert alone["rank"].to_list() == [0]
+
+
 def test_where_numbers_of_several_groups_mix_nothing_is_claimed() -> None:
     mixed = table("reports", fingerprint(0, 0), fingerprint(0, 0, op="BARRIER"))
     assert operations(None, None, None, None, None, mixed).collect().height == 0

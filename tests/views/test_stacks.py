@@ -348,11 +348,14 @@ def test_a_single_snapshot_of_a_rank_that_computes_proves_nothing() -> None:
     assert verdicts(*rows, failed=True) == [("host-stall", "medium", 3)]
 
 
-def test_past_the_call_of_the_others_is_a_skip_and_before_it_a_mismatch() -> None:
+def test_past_the_call_of_the_others_is_a_skip_and_another_way_of_a_branch_a_mismatch() -> None:
     later, earlier = list(BROADCAST), [*BROADCAST[:2], "train (train.py:58)", BROADCAST[3]]
     peers = [ranked(r, ALL_REDUCE) for r in range(3)]
     assert verdicts(*peers, ranked(3, later)) == [("collective-skipped", "medium", 3)]
     assert verdicts(*peers, ranked(3, earlier)) == [("collective-mismatch", "low", 3)]
+    # In a function of its own that is called at an earlier line, it is in the next round of the loop.
+    inner = [*BROADCAST[:2], "sync (train.py:12)", "train (train.py:58)", BROADCAST[3]]
+    assert verdicts(*peers, ranked(3, inner)) == [("collective-skipped", "low", 3)]
 
 
 def test_better_evidence_silences_the_stacks() -> None:

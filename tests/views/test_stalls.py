@@ -8,7 +8,7 @@ import pytest
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.stalls import stalls
+from nccl_forensics.views.stalls import _classify, _odd_in_circle, stalls
 from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
 from tests.views.frames import operations, progress, rows
@@ -253,3 +253,39 @@ def test_a_rank_that_waits_in_a_group_of_its_own_gives_way_to_the_one_on_its_hos
     )
     states = standing(r0="collective", r1="collective", r2="data-loader")
     assert found(blocker(1), states, reached=reached) == [(2, "input-stall", "high", "stacks")]
+
+
+# ---- circles ----
+
+
+def circle(*ranks: int) -> dict[int, dict[str, object]]:
+    return {r: {"kind": "cycle", "cycle": list(ranks)} for r in ranks}
+
+
+def test_of_a_circle_the_rank_that_is_not_where_most_are_is_the_odd_one() -> None:
+    # Ranks 0 and 1, and 2 and 3, are pairs of one role. Rank 3 is behind in the group of all and ahead in its pair.
+    far = progress(
+        {"pg:0": {0: (3, 2), 1: (3, 2), 2: (3, 2), 3: (2, 2)}, "pg:1": {0: (24, 24), 1: (24, 24)}, "pg:2": {2: (24, 24), 3: (25, 24)}}
+    )
+    calls = pl.concat(
+        [
+            operations({0: ["all_reduce"]}, group=group).with_columns(group_desc=pl.lit(role))
+            for group, role in (("pg:0", "all"), ("pg:1", "pair"), ("pg:2", "pair"))
+        ]
+    )
+    odd = _odd_in_circle(circle(2, 3), far, calls)
+    assert {r: row.get("odd") for r, row in odd.items()} == {3: True}
+    # Where the pairs are of two roles nobody knows what most would do.
+    apart = pl.concat([calls.filter(pl.col("group_key") != "pg:2"), operations({2: ["all_reduce"]}, group="pg:2")])
+    assert set(_odd_in_circle(circle(2, 3), far, apart)) == {2, 3}
+
+
+def test_without_a_majority_all_of_the_circle_stay() -> None:
+    far = progress({"pg:0": {0: (3, 2), 1: (2, 2)}, "pg:1": {0: (5, 5), 1: (6, 5)}})
+    assert set(_odd_in_circle(circle(0, 1), far, operations({0: ["all_reduce"], 1: ["all_reduce"]}))) == {0, 1}
+
+
+def test_the_odd_one_of_a_circle_left_something_out() -> None:
+    row = _classify(3, circle(2, 3)[3] | {"odd": True, "op": "all_gather", "seq": 3}, {}, None)
+    assert row is not None
+    assert (row["cause"], row["confidence"]) == ("collective-skipped", "medium")
