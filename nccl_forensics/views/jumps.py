@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -110,6 +111,9 @@ def _calls_between(line: list[dict[str, object]], group: str, first: int, second
 
 
 _STEPS_BACK, _TAIL = 256, 24
+#: What makes an operation of a group the same, and where a call of it stands.
+_OPERATION = ("group_key", "op", "shape", "dtype")
+_PLACE, _KIND = ["domain", "group_key", "seq"], ["op", "shape", "dtype"]
 
 
 def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
@@ -123,84 +127,93 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         .sort("domain", "rank", "source_id", "order")
         .group_by("domain", "rank", maintain_order=True)
         .tail(_STEPS_BACK)
-        .select(
-            "domain",
-            "rank",
-            "group_key",
-            "group_name",
-            "group_desc",
-            "comm_id",
-            "op",
-            "shape",
-            "dtype",
-            "seq",
-            "source_id",
-            "line_no",
-            "record",
-            "call_site",
-        )
+        .select("domain", "rank", *_OPERATION, "group_name", "group_desc", "comm_id", "seq", "source_id", "line_no", "record", "call_site")
         .collect()
     )
-    found: dict[tuple[str, int], list[tuple[tuple[object, ...], dict[str, object], str]]] = {}
+    numbers: dict[tuple[object, ...], int] = {}
+    codes = [numbers.setdefault(operation, len(numbers)) for operation in recent.select(_OPERATION).iter_rows()]
+    ops, seqs = recent["op"].to_list(), recent["seq"].to_list()
+    spans = recent.group_by("domain", "rank", maintain_order=True).agg(pl.len()).rows()
+    # Ranks of one program run the same pattern in groups of other names: what matters is which operations are equal.
+    known: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {}
+    breaks: list[tuple[str, int, int, int]] = []  # domain, rank, row of the break, row of the last call of what was left out
     alike: Counter[tuple[object, ...]] = Counter()
     members: Counter[str] = Counter()
-    lines = {(str(d), int(str(r))): part.to_dicts() for (d, r), part in recent.group_by("domain", "rank", maintain_order=True)}
-    places = {key: {(r["group_key"], r["seq"]): i for i, r in enumerate(rows)} for key, rows in lines.items()}
-    for (domain, rank), rows in lines.items():
+    start = 0
+    for domain, rank, length in spans:
         members[domain] += 1
-        line = [(r["group_key"], r["op"], r["shape"], r["dtype"]) for r in rows]
-        for at in range(max(2, len(line) - _TAIL), len(line)):
-            foretold = expect(line[:at], 1)
-            if not foretold or foretold[0] == line[at] or foretold[0] not in line[:at]:
-                continue
-            reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
-            if reading.kind != "skipped":
-                continue
-            missed = foretold[0]
-            earlier = next(r for r in reversed(rows[:at]) if (r["group_key"], r["op"], r["shape"], r["dtype"]) == missed)
-            fact = {
-                k: earlier[k]
-                for k in ("domain", "group_key", "group_name", "group_desc", "comm_id", "op", "call_site", "source_id", "line_no", "record")
-            }
-            fact |= {
-                "seq": int(earlier["seq"]) + 1,
-                "own_source_id": rows[at]["source_id"],
-                "own_line_no": rows[at]["line_no"],
-                "own_record": rows[at]["record"],
-                "waiters": [],
-            }
-            place = (domain, rows[at]["op"], rows[at]["seq"], earlier["op"])
-            alike[place] += 1
-            if not _done_alike(rows[at - 1], rows[at], domain, rank, lines, places):
-                found.setdefault((domain, rank), []).append((place, fact, str(rows[at]["group_key"])))
+        first: dict[int, int] = {}
+        pattern = tuple(first.setdefault(code, len(first)) for code in codes[start : start + length])
+        if pattern not in known:
+            known[pattern] = tuple(_breaks(pattern))
+        for at, before in known[pattern]:
+            breaks.append((domain, rank, start + at, start + before))
+            alike[domain, ops[start + at], seqs[start + at], ops[start + before]] += 1
+        start += length
+    # A habit that many break at the same place is a new phase of the program, or was no habit yet.
+    few = [b for b in breaks if alike[b[0], ops[b[2]], seqs[b[2]], ops[b[3]]] * 4 <= members[b[0]]]
+    peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
-    for (domain, rank), breaks in found.items():
-        # A habit that many break at the same place is a new phase of the program, or was no habit yet.
-        own = [b for b in breaks if alike[b[0]] * 4 <= members[domain]]
-        if own:
-            out.setdefault(rank, (own[0][1], own[0][2]))
+    for domain, rank, at, before in few:
+        if rank not in out and not peers.did_alike(rank, at):
+            out[rank] = _fact(recent, domain, at, before)
     ranks = max(members.values(), default=0)
     return out if len(out) * 4 <= ranks else {}
 
 
-_Rows = list[dict[str, object]]
-
-
-def _done_alike(
-    before: dict[str, object],
-    behind: dict[str, object],
-    domain: str,
-    rank: int,
-    lines: dict[tuple[str, int], _Rows],
-    places: dict[tuple[str, int], dict[tuple[object, object], int]],
-) -> bool:
-    """Whether of the other ranks that called both operations (by group and position) at least half called nothing between the two."""
-    one, two = (before["group_key"], before["seq"]), (behind["group_key"], behind["seq"])
-    apart: list[bool] = []
-    for key, at in places.items():
-        if key[0] != domain or key[1] == rank or one not in at or two not in at:
+def _breaks(line: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Where the end of a line leaves out what the steps before it foretell, and where the operation left out was called last."""
+    for at in range(max(2, len(line) - _TAIL), len(line)):
+        foretold = expect(line[:at], 1)
+        if not foretold or foretold[0] == line[at] or foretold[0] not in line[:at]:
             continue
-        theirs = lines[key][at[two]]
-        same = all(theirs[k] == behind[k] for k in ("op", "shape", "dtype"))
-        apart.append(not same or at[two] != at[one] + 1)
-    return bool(apart) and sum(apart) * 2 <= len(apart)
+        reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
+        if reading.kind == "skipped":
+            yield at, max(i for i in range(at) if line[i] == foretold[0])
+
+
+def _fact(recent: pl.DataFrame, domain: str, at: int, before: int) -> tuple[dict[str, object], str]:
+    """The operation left out, as its last call tells it, and the group in which the rank went on."""
+    own, earlier = recent.row(at, named=True), recent.row(before, named=True)
+    told = ("group_key", "group_name", "group_desc", "comm_id", "op", "call_site", "source_id", "line_no", "record")
+    fact: dict[str, object] = {"domain": domain} | {k: earlier[k] for k in told}
+    fact |= {
+        "seq": int(earlier["seq"]) + 1,
+        "own_source_id": own["source_id"],
+        "own_line_no": own["line_no"],
+        "own_record": own["record"],
+        "waiters": [],
+    }
+    return fact, str(own["group_key"])
+
+
+class _Peers:
+    """What the others called between two operations that a rank called one after the other.
+
+    Each pair of operations is looked up once, whatever the number of ranks that called both.
+    """
+
+    def __init__(self, recent: pl.DataFrame, breaks: Sequence[tuple[str, int, int, int]]) -> None:
+        rows = sorted({row for _, _, at, _ in breaks for row in (at - 1, at)})
+        self._places = dict(zip(rows, recent[rows].select(_PLACE).rows(), strict=True))
+        self._kinds = dict(zip(rows, recent[rows].select(_KIND).rows(), strict=True))
+        wanted = recent[rows].select(_PLACE).unique()
+        called = recent.select(*_PLACE, "rank", *_KIND).with_row_index("row").join(wanted, on=_PLACE, how="semi", nulls_equal=True)
+        #: Place -> rank -> row and kind of its call.
+        self._calls: dict[tuple[object, ...], dict[int, tuple[int, tuple[object, ...]]]] = {}
+        for row, *values in called.select("row", *_PLACE, "rank", *_KIND).iter_rows():
+            place, rank, kind = tuple(values[:3]), values[3], tuple(values[4:])
+            self._calls.setdefault(place, {})[rank] = row, kind
+        self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
+
+    def did_alike(self, rank: int, at: int) -> bool:
+        """Whether of the other ranks that called both operations (by group and position) at least half called nothing between the two."""
+        one, two, kind = self._places[at - 1], self._places[at], self._kinds[at]
+        key = (one, two, kind)
+        if key not in self._told:
+            first, second = self._calls[one], self._calls[two]
+            both = [r for r in (first if len(first) < len(second) else second) if r in first and r in second]
+            self._told[key] = len(both), frozenset(r for r in both if second[r][1] != kind or second[r][0] != first[r][0] + 1)
+        count, apart = self._told[key]
+        others = count - 1  # the rank itself is among them
+        return others > 0 and (len(apart) - (rank in apart)) * 2 <= others
