@@ -1,0 +1,217 @@
+"""What reports show, as frozen values: plain text, already chosen, counted and worded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ContextText:
+    """One raw line around an evidence line."""
+
+    number: int
+    text: str
+    marked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """One evidence item. ``where`` is what one copies: ``path:line``, ``path entries[18]`` or ``path``; empty for an absence."""
+
+    kind: str
+    where: str
+    path: str
+    text: str
+    why: str
+    looked_in: tuple[str, ...]
+    truncated: bool
+    masked: bool
+    context: tuple[ContextText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindingText:
+    """One finding. ``marks`` are words of its standing: suppressed, explained by another."""
+
+    id: str
+    anchor: str
+    rule: str
+    code: str
+    cause: str
+    severity: str
+    confidence: str
+    title: str
+    summary: str
+    ranks: str
+    hosts: str
+    explained_by: str
+    explained_by_anchor: str
+    suppressed: str
+    quotes: tuple[Quote, ...]
+    more_quotes: int
+    remedy: str
+    prevention: str
+    metrics: tuple[tuple[str, str], ...]
+    search: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActionText:
+    """One thing to do; ``target`` says on what."""
+
+    number: int
+    what: str
+    target: str
+    command: str
+    confidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One culprit: ``name`` is the most telling field, ``particulars`` the rest."""
+
+    name: str
+    particulars: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """The verdict, or one further cause. ``proof`` are those of its quotes that a first screen shows, most telling first."""
+
+    cause: str
+    meaning: str
+    confidence: str
+    title: str
+    summary: str
+    who: str
+    who_is: str
+    hosts: str
+    no_host: str
+    parties: tuple[Party, ...]
+    more_parties: int
+    collective: str
+    group: str
+    because: tuple[FindingText, ...]
+    explains: tuple[FindingText, ...]
+    quotes: tuple[Quote, ...]
+    proof: tuple[Quote, ...]
+    more_quotes: int
+    remedy: str
+    prevention: str
+    actions: tuple[ActionText, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another cause that was weighed."""
+
+    cause: str
+    meaning: str
+    who: str
+    against: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    """What became of one rule."""
+
+    rule: str
+    code: str
+    status: str
+    missing: str
+    error: str
+    thresholds: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceText:
+    """One source; counts are text, empty where not known."""
+
+    path: str
+    formats: str
+    host: str
+    ranks: str
+    attempt: str
+    size: str
+    lines: str
+    records: str
+    gaps: str
+    unmodelled: str
+    foreign: str
+    stale: bool
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class GapText:
+    """Evidence that would settle more."""
+
+    what: str
+    why: str
+    who: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckText:
+    """One item of the checklist."""
+
+    item: str
+    answer: str
+    word: str
+    finding: str
+    anchor: str
+    where: str
+    section: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """Everything that a report says, but for the figures of ``exhibits``."""
+
+    title: str
+    generator: str
+    version: str
+    inputs: tuple[str, ...]
+    particulars: tuple[tuple[str, str], ...]
+    status: str
+    status_word: str
+    confidence: str
+    confidence_meaning: str
+    run: str
+    when: str
+    outcome: str
+    outcome_words: str
+    headline: str
+    lead: str
+    verdict: Opinion
+    others: tuple[Opinion, ...]
+    alternatives: tuple[Alternative, ...]
+    would_refute: tuple[str, ...]
+    findings: tuple[FindingText, ...]
+    more_findings: int
+    counts: tuple[tuple[str, int], ...]
+    rules_found: tuple[RuleText, ...]
+    rules_clean: tuple[RuleText, ...]
+    rules_skipped: tuple[RuleText, ...]
+    rules_crashed: tuple[RuleText, ...]
+    checks: str
+    skipped_by_missing: tuple[tuple[str, str], ...]
+    clean_by_cause: tuple[tuple[str, str, str], ...]
+    thresholds: tuple[tuple[str, str, str], ...]
+    sources: tuple[SourceText, ...]
+    more_sources: int
+    sources_total: int
+    sources_in_error: tuple[SourceText, ...]
+    sources_failed: int
+    sources_empty: int
+    sources_with_gaps: tuple[SourceText, ...]
+    gaps: tuple[GapText, ...]
+    more_gaps: int
+    checklist: tuple[CheckText, ...]
+    checklist_counts: str
+    ranks_missing: str
+    ranks_missing_words: str
+    versions: tuple[tuple[str, str], ...]
+    broken_plugins: tuple[str, ...]
