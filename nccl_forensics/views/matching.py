@@ -267,6 +267,7 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
                 "comm_id": pl.String(),
                 "member": pl.Int32(),
                 "begin": pl.UInt32(),
+                "begin_source": pl.UInt32(),
                 "world_rank": pl.Int32(),
                 "comm_nranks": pl.Int32(),
             }
@@ -283,6 +284,7 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
                 "comm_id",
                 pl.col("rank").alias("member"),
                 pl.col("line_no").alias("begin"),
+                pl.col("source_id").alias("begin_source"),
                 pl.when(pl.col("nranks") == pl.col("world")).then(pl.col("rank")).alias("world_rank"),
                 pl.col("nranks").alias("comm_nranks"),
                 pl.col("bus_id").alias("comm_bus"),
@@ -299,15 +301,14 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
             members = members.join(many, on=["host", "pid", "comm_bus"], how="left", nulls_equal=True)
             members = members.with_columns(world_rank=pl.coalesce("world_rank", "slot_rank", "proc_rank")).drop("slot_rank", "proc_rank")
         members = members.drop("comm_bus").sort("begin")
-    joined = ops.sort("line_no").join_asof(
-        members, left_on="line_no", right_on="begin", by=["host", "pid", "comm"], strategy="backward", check_sortedness=False
-    )
+    joined = _joined(ops, members)
     p2p = pl.col("op").str.to_lowercase().is_in(["send", "recv"])
     unknown = text_of("size{}#{}", pl.col("nranks"), pl.col("comm"))
     numbered = joined.with_columns(
         is_p2p=p2p, group_key=pl.coalesce("comm_key", unknown), rank=pl.coalesce("world_rank", "global_rank", "hint_rank")
-    ).sort("source_id", "line_no")
-    position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over("host", "pid", "comm", "begin", "group_key") - 1
+    ).sort("continues", "source_id", "line_no")
+    one_life = ("host", "pid", "comm", "begin_source", "begin", "group_key")
+    position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*one_life) - 1
     return numbered.with_columns(
         domain=pl.lit("nccl"),
         nranks=pl.coalesce("comm_nranks", "nranks"),
@@ -326,6 +327,36 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
         record=pl.lit(None, dtype=pl.String()),
         out_shape=pl.lit(None, dtype=pl.String()),
     )
+
+
+def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:
+    """Operations with the communicator that their pointer means: the last one made before them in their own source. Lines of different
+    sources have no order, so where the log of a process goes on in another file (rotated, split) that does not tell how its communicator was
+    made, it is the one that another file of the process tells of; ``continues`` says so, and such operations come after those of that file."""
+    process = ["host", "pid", "comm"]
+    own = ops.sort("line_no").join_asof(
+        members.with_columns(source_id=pl.col("begin_source")).sort("begin"),
+        left_on="line_no",
+        right_on="begin",
+        by=[*process, "source_id"],
+        strategy="backward",
+        check_sortedness=False,
+    )
+    told = ops.collect_schema().names()
+    elsewhere = members.sort("begin_source", "begin").rename({"begin_source": "told_in"})
+    orphans = own.filter(pl.col("begin").is_null()).select(told).sort("source_id")
+    after, before = (
+        orphans.join_asof(
+            elsewhere, left_on="source_id", right_on="told_in", by=process, strategy=strategy, coalesce=False, check_sortedness=False
+        ).rename({"told_in": "begin_source"})
+        for strategy in ("backward", "forward")
+    )
+    line = ["source_id", "line_no"]
+    earlier = after.filter(pl.col("begin").is_not_null())
+    later = before.join(earlier, on=line, how="anti")  # with nothing where no file tells of a communicator
+    parts = [own.filter(pl.col("begin").is_not_null()).with_columns(continues=pl.lit(False))]
+    parts += [part.with_columns(continues=pl.lit(True)) for part in (earlier, later)]
+    return pl.concat(parts, how="diagonal")
 
 
 @view(rows="groups")

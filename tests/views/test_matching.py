@@ -166,6 +166,25 @@ def test_an_operation_of_a_split_carries_the_global_rank_and_its_own_count() -> 
     assert found == [("0xc0", 1, 0, "all_reduce"), ("0xe0", 1, 0, "all_reduce")]
 
 
+def test_a_log_that_goes_on_in_another_file_goes_on_counting() -> None:
+    first = [logged(0, 5), logged(0, 6)]
+    rest = [logged(0, 1, "AllGather", source_id=7), logged(0, 2, "Broadcast", source_id=7)]
+    assert [(op, seq) for *_, op, seq in _named(*first, *rest)] == [("all_reduce", 0), ("all_reduce", 1), ("all_gather", 2), ("broadcast", 3)]
+
+
+def test_a_rotated_log_whose_older_part_sorts_last_counts_from_the_part_that_made_the_communicator() -> None:
+    older, newer = {"source_id": 7}, {"source_id": 3}
+    members = comms(table("nccl_comms", member(0, **older)))
+    ops = table("nccl_ops", logged(0, 1, "AllGather", **newer), logged(0, 5, **older))
+    found = operations(None, None, ops, members, people(0, 1), None).collect()
+    assert sorted(found.select("seq", "op").rows()) == [(0, "all_reduce"), (1, "all_gather")]
+
+
+def _named(*ops: dict[str, object]) -> list[tuple[object, ...]]:
+    found = operations(None, None, table("nccl_ops", *ops), comms(table("nccl_comms", member(0, line_no=4))), people(0, 1), None).collect()
+    return found.sort("seq").select("group_key", "op", "seq").rows()
+
+
 def test_call_lines_repeat_what_operation_lines_say() -> None:
     call = {"op_count": None, "from_call": True}
     assert len(numbered([member(0)], logged(0, 2, **call), logged(0, 3))) == 1
