@@ -169,7 +169,12 @@ def test_an_operation_of_a_split_carries_the_global_rank_and_its_own_count() -> 
 def test_a_log_that_goes_on_in_another_file_goes_on_counting() -> None:
     first = [logged(0, 5), logged(0, 6)]
     rest = [logged(0, 1, "AllGather", source_id=7), logged(0, 2, "Broadcast", source_id=7)]
-    assert [(op, seq) for *_, op, seq in _named(*first, *rest)] == [("all_reduce", 0), ("all_reduce", 1), ("all_gather", 2), ("broadcast", 3)]
+    assert [(op, seq) for *_, op, seq in _named(*first, *rest)] == [
+        ("all_reduce", 0),
+        ("all_reduce", 1),
+        ("all_gather", 2),
+        ("broadcast", 3),
+    ]
 
 
 def test_a_rotated_log_whose_older_part_sorts_last_counts_from_the_part_that_made_the_communicator() -> None:
