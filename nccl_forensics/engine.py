@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from concurrent.futures import TimeoutError as PoolTimeout
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -345,19 +345,65 @@ def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], N
         if m.file is not None and m.bytes and m.source_id not in twin
     ]
     results: dict[int, Result] = {}
+    frames: dict[int, dict[str, _Small | Path]] = {}
+    spool = _Spool(bundle.scratch / "parts.spool")
     for done, result in enumerate(_results(refs, engine, cache), start=1):
-        results[result.source_id] = result
+        frames[result.source_id] = spool.kept(result)
+        results[result.source_id] = replace(result, frames={})
         if progress is not None:
             progress(done, len(refs))
-    held: dict[str, list[tuple[int, Part]]] = defaultdict(list)
-    for source_id in sorted(results):
-        for name, content in results[source_id].frames.items():
+    held: dict[str, list[tuple[int, _Small | Path]]] = defaultdict(list)
+    for source_id in sorted(frames):
+        for name, content in frames.pop(source_id).items():
             held[name].append((source_id, content))
     rows = [_source_row(m, results, twin.get(m.source_id)) for m in bundle.members]
     tables_of = {f.name: f.tables for f in all_formats()}
     present = {t for r in results.values() for name in r.filled for t in tables_of.get(name, ())} | set(held)
-    tables = {name: _join(name, parts, bundle.scratch) for name, parts in sorted(held.items())}
+    tables = {name: _join(name, held.pop(name), bundle.scratch) for name in sorted(held)}
+    spool.file.unlink(missing_ok=True)
     return Store(pl.DataFrame(rows, schema=SOURCES, infer_schema_length=None), ALWAYS | frozenset(present), tables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spooled:
+    """A small frame that waits in a file."""
+
+    rows: int
+    size: int
+    file: Path
+    offset: int
+    length: int
+
+    def frame(self) -> pl.DataFrame:
+        """The frame."""
+        with self.file.open("rb") as stream:
+            stream.seek(self.offset)
+            return pl.read_ipc_stream(io.BytesIO(stream.read(self.length)))
+
+
+@dataclass(slots=True)
+class _Spool:
+    """Small frames of many sources, in memory as long as they are few: what a hundred thousand ranks send would not fit."""
+
+    file: Path
+    held: int = 0
+
+    def kept(self, result: Result) -> dict[str, _Small | Path]:
+        """The frames of a result, those beyond the bound in the file."""
+        frames: dict[str, _Small | Path] = {}
+        for name, part in result.frames.items():
+            if isinstance(part, Packed) and self.held + len(part.stream) > _IN_MEMORY // 4:
+                with self.file.open("ab") as out:
+                    frames[name] = _Spooled(part.rows, part.size, self.file, out.tell(), len(part.stream))
+                    out.write(part.stream)
+                continue
+            if isinstance(part, Packed):
+                self.held += len(part.stream)
+            frames[name] = part
+        return frames
+
+
+_Small = Packed | _Spooled
 
 
 def _results(refs: Sequence[Ref], engine: Engine, cache: Cache | None) -> Iterator[Result]:
@@ -420,13 +466,13 @@ def _digest(member: Member, upto: int | None = None) -> str:
         return (hashlib.sha256(stream.read(upto)) if upto else hashlib.file_digest(stream, "sha256")).hexdigest()
 
 
-def _join(name: str, parts: list[tuple[int, Part]], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:
+def _join(name: str, parts: list[tuple[int, _Small | Path]], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:
     """One table of all its parts in their order: a frame if it is small, else files, small neighbours in one."""
     size = sum(p.stat().st_size if isinstance(p, Path) else p.size for _, p in parts)
     if size <= _IN_MEMORY:
         return _together(parts)
     files: list[Path] = []
-    small: list[tuple[int, Part]] = []
+    small: list[tuple[int, _Small | Path]] = []
 
     def flush() -> None:
         if small:
@@ -450,7 +496,7 @@ def _join(name: str, parts: list[tuple[int, Part]], scratch: Path) -> pl.DataFra
     return tuple(files)
 
 
-def _together(parts: list[tuple[int, Part]]) -> pl.DataFrame:
+def _together(parts: list[tuple[int, _Small | Path]]) -> pl.DataFrame:
     """One frame of several parts, each row with the number of its source in front."""
     frames = [pl.read_ipc(io.BytesIO(p.read_bytes())).drop("source_id") if isinstance(p, Path) else p.frame() for _, p in parts]
     own = pl.DataFrame(

@@ -146,6 +146,17 @@ def test_big_tables_come_as_files_with_the_same_rows(folder, monkeypatch):
             assert ids.is_sorted()
 
 
+def test_small_tables_of_many_sources_wait_in_a_file_and_come_back_in_order(folder, monkeypatch):
+    with open_bundle([folder]) as bundle:
+        plain = dump(read_bundle(bundle, InlineEngine()))
+        for in_memory in (0, 20_000, 1 << 20):
+            monkeypatch.setattr(engine_module, "_IN_MEMORY", in_memory)
+            store = read_bundle(bundle, InlineEngine())
+            assert store.on_disk == (in_memory == 0) or in_memory == 20_000
+            assert dump(store) == plain
+            assert not list(bundle.scratch.glob("*.spool"))
+
+
 def test_a_file_and_its_compressed_twin_are_read_once_and_the_second_source_says_so(tmp_path):
     (tmp_path / "a.log").write_bytes(log(1))
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(log(1)))

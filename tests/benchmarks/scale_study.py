@@ -2,9 +2,10 @@
 
 ``python -m tests.benchmarks.scale_study --ranks 1024,4096,16384 --write docs`` makes the evidence (kept in ``--work`` and used again), measures
 time, CPU, memory and output of each stage, prints the table with the growth exponents between sizes, and with ``--write`` puts table and plot
-into ``docs/scale.md`` and ``docs/scale.svg``. The volumes: 32 Flight Recorder entries per rank, NCCL logs, standard error and launcher logs of
-64 ranks, as a ``.tar.gz``; a dump's ``pg_config`` lists the members of every group of its rank, the whole job among them, as PyTorch writes it,
-so that the bytes of the dumps together grow with the square of the ranks.
+into ``docs/scale.md`` (between its marks) and ``docs/scale.svg``. The volumes: 32 Flight Recorder entries per rank, NCCL logs, standard error and
+launcher logs of 64 ranks, as a ``.tar.gz``. A dump's ``pg_config`` lists the members of every group of its rank, the whole job among them, as
+PyTorch writes it, so that the bytes of all dumps together grow with the square of the ranks; ``16384s`` leaves away lists of more than 4,096
+ranks ("short"), which shows what a rank costs by itself.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from tests.corpus import ROOT
 
 ENTRIES, LOGS, STEPS = 32, 64, 6
 STAGES = ("expand", "read", "views", "rules", "report")
-#: Files that are kept of so many ranks or hosts only, by how their paths begin.
-_FEW = ("logs/nccl.", "logs/")
 
 
 class Packed:
@@ -52,13 +53,14 @@ class Packed:
         self.bytes += len(data)
 
 
-def make(ranks: int, file: Path) -> dict[str, int]:
+def make(ranks: int, short: bool, file: Path) -> dict[str, int]:
     """Write the evidence of a job of so many ranks; its volumes."""
     from nccl_forensics.simulate import SCENARIOS
     from nccl_forensics.simulate.case import new_case
     from nccl_forensics.simulate.layout import Layout
     from nccl_forensics.simulate.noise import mix
     from nccl_forensics.simulate.output import write_evidence
+    from nccl_forensics.simulate.writers import recorder
 
     seed = mix(1, "scale study") >> 1
     layout = Layout(ranks // 32, tp=8, pp=4, words="megatron")
@@ -66,6 +68,8 @@ def make(ranks: int, file: Path) -> dict[str, int]:
     case.first_step, case.steps, case.ring_size, case.step_asked = 0, STEPS, ENTRIES, STEPS - 2
     SCENARIOS["collective-skipped"].apply(case)
     world = case.build()
+    if short:
+        recorder._members = lambda members: str(list(members)) if len(members) <= 4096 else "[]"  # type: ignore[assignment]
     hosts = {world.processes[r].host.name for r in range(LOGS)}
     partial = file.with_suffix(".partial")
     with tarfile.open(partial, "w:gz", compresslevel=1) as archive:
@@ -181,32 +185,141 @@ def exponent(small: float, large: float, factor: float) -> float | None:
     return math.log(large / small) / math.log(factor) if min(small, large) > 0.05 else None
 
 
+Study = dict[str, dict[str, Any]]
+
+
+def _ranks(name: str) -> int:
+    return int(name.removesuffix("s"))
+
+
+def table(study: Study) -> str:
+    """The figures in Markdown: volumes, costs of each stage, and the exponents between neighbours of one kind."""
+    lines = ["| ranks | files | evidence | packed | rows read | html | json | peak memory |", "|--:|--:|--:|--:|--:|--:|--:|--:|"]
+    for name, one in study.items():
+        volumes, report = one["volumes"], one["report"]
+        peak = max(stage["peak_bytes"] for stage in one["stages"].values())
+        lines.append(
+            f"| {_shown(name)} | {volumes['files']:,} | {_mb(volumes['bytes'])} | {_mb(volumes['packed_bytes'])} | {sum(one['rows'].values()):,} "
+            f"| {_mb(report['html'])} | {_mb(report['json'])} | {_mb(peak)} |"
+        )
+    lines += ["", "| CPU seconds | " + " | ".join(STAGES) + " | all |", "|--:|" + "--:|" * (len(STAGES) + 1)]
+    for name, one in study.items():
+        spent = [one["stages"][stage]["cpu"] for stage in STAGES]
+        lines.append(f"| {_shown(name)} | " + " | ".join(f"{s:.1f}" for s in (*spent, sum(spent))) + " |")
+    lines += ["", "| growth exponent | " + " | ".join(STAGES) + " | evidence |", "|--:|" + "--:|" * (len(STAGES) + 1)]
+    for small, large in _neighbours(study):
+        factor = _ranks(large) / _ranks(small)
+        grown = [exponent(study[small]["stages"][s]["cpu"], study[large]["stages"][s]["cpu"], factor) for s in STAGES]
+        grown.append(exponent(study[small]["volumes"]["bytes"], study[large]["volumes"]["bytes"], factor))
+        lines.append(f"| {_shown(small)} → {_shown(large)} | " + " | ".join("–" if k is None else f"{k:.2f}" for k in grown) + " |")
+    lines += ["", "| output | " + " | ".join(STAGES[:2]) + " | report |", "|--:|--:|--:|--:|"]
+    for name, one in study.items():
+        lines.append(f"| {_shown(name)} | " + " | ".join(_mb(one["stages"][s]["out_bytes"]) for s in ("expand", "read", "report")) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(name: str) -> str:
+    return f"{_ranks(name):,}" + (" short" if name.endswith("s") else "")
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def _neighbours(study: Study) -> list[tuple[str, str]]:
+    """Sizes that may be compared: with all lists, and with short ones (below 4,097 ranks both are the same)."""
+    whole = [n for n in study if not n.endswith("s")]
+    short = [n for n in study if n.endswith("s") or _ranks(n) <= 4096]
+    return list(dict.fromkeys((*pairwise(whole), *(p for p in pairwise(short) if p[1].endswith("s")))))
+
+
+def plot(study: Study) -> str:
+    """CPU seconds of each stage over the ranks, both logarithmic, as SVG; sizes with short lists hollow."""
+    width, height, left, top, right, bottom = 760, 420, 70, 20, 110, 50
+    names = list(study)
+    low, high = math.log10(min(map(_ranks, names))), math.log10(max(map(_ranks, names)))
+    costs = [one["stages"][s]["cpu"] for one in study.values() for s in STAGES]
+    floor, roof = math.floor(math.log10(max(0.05, min(costs)))), math.ceil(math.log10(max(costs)))
+
+    def x(ranks: int) -> float:
+        return left + (width - left - right) * ((math.log10(ranks) - low) / max(high - low, 0.1))
+
+    def y(cost: float) -> float:
+        return top + (height - top - bottom) * (1 - (math.log10(max(cost, 10**floor)) - floor) / max(roof - floor, 1))
+
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<title>CPU seconds of each stage by ranks</title><rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for power in range(floor, roof + 1):
+        at = y(10.0**power)
+        out.append(f'<line x1="{left}" x2="{width - right}" y1="{at:.1f}" y2="{at:.1f}" stroke="#ddd"/>')
+        out.append(f'<text x="{left - 8}" y="{at + 4:.1f}" text-anchor="end">{10.0**power:g} s</text>')
+    out += [
+        f'<text x="{x(ranks):.1f}" y="{height - bottom + 20}" text-anchor="middle">{ranks:,}</text>'
+        for ranks in sorted(set(map(_ranks, names)))
+    ]
+    out.append(
+        f'<text x="{(left + width - right) / 2}" y="{height - 8}" text-anchor="middle">ranks (hollow: without lists of all ranks)</text>'
+    )
+    beside: list[float] = []
+    for stage, colour in zip(STAGES, ("#8c6d31", "#1f77b4", "#d62728", "#9467bd", "#2ca02c"), strict=True):
+        whole = [(x(_ranks(n)), y(study[n]["stages"][stage]["cpu"])) for n in names if not n.endswith("s")]
+        short = [(x(_ranks(n)), y(study[n]["stages"][stage]["cpu"])) for n in names if n.endswith("s")]
+        out.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{" ".join(f"{a:.1f},{b:.1f}" for a, b in whole)}"/>')
+        out += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="{colour}"/>' for a, b in whole]
+        out += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="4" fill="white" stroke="{colour}" stroke-width="2"/>' for a, b in short]
+        last = (short or whole)[-1][1]
+        while any(abs(last - other) < 14 for other in beside):
+            last += 2
+        beside.append(last)
+        out.append(f'<text x="{width - right + 12}" y="{last + 4:.1f}" fill="{colour}">{stage}</text>')
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def publish(study: Study, docs: Path) -> None:
+    """Put table and plot into the documentation."""
+    page = docs / "scale.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    page.write_text(f"{before}{_BEGIN}\n{table(study)}{_END}{after}", encoding="utf-8")
+    (docs / "scale.svg").write_text(plot(study), encoding="utf-8")
+
+
+_BEGIN, _END = "<!-- study: begin -->", "<!-- study: end -->"
+
+
 def main() -> int:
     """Make, measure and show."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", default="1024,4096,16384")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", default="1024,4096,16384,16384s", help="sizes; with an s: without lists of more than 4,096 ranks")
     parser.add_argument("--work", type=Path, default=ROOT / "out" / "scale")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--write", type=Path, metavar="DOCS")
+    parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one is not None:
         print(json.dumps(measure(asked.one, asked.workers)))
         return 0
     asked.work.mkdir(parents=True, exist_ok=True)
-    study: dict[int, dict[str, object]] = {}
-    for ranks in (int(word) for word in asked.ranks.split(",")):
-        file, volumes = asked.work / f"{ranks}.tar.gz", asked.work / f"{ranks}.json"
+    study: Study = {}
+    for name in asked.ranks.split(","):
+        file, volumes, measured = (asked.work / f"{name}.{end}" for end in ("tar.gz", "json", "measured.json"))
         if not volumes.exists():
-            volumes.write_text(json.dumps(make(ranks, file)))
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.benchmarks.scale_study", "--one", str(file), "--workers", str(asked.workers)],
-            stdout=subprocess.PIPE,
-            check=True,
-            cwd=ROOT,
-        )
-        study[ranks] = {"volumes": json.loads(volumes.read_text())} | json.loads(done.stdout)
-        print(ranks, json.dumps(study[ranks]), flush=True)
+            volumes.write_text(json.dumps(make(_ranks(name), name.endswith("s"), file)))
+        if asked.again or not measured.exists():
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.benchmarks.scale_study", "--one", str(file), "--workers", str(asked.workers)],
+                stdout=subprocess.PIPE,
+                check=True,
+                cwd=ROOT,
+            )
+            measured.write_bytes(done.stdout)
+        study[name] = {"volumes": json.loads(volumes.read_text())} | json.loads(measured.read_text())
+        print(table(study), flush=True)
+    if asked.write is not None:
+        publish(study, asked.write)
     return 0
 
 
