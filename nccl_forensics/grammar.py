@@ -49,6 +49,11 @@ _SMALL = 64
 _BLANKS = " \t\r"
 _FORBIDDEN = re.compile(r"\\[dDwWsSbB]|\(\?[=!<]")
 
+_GROUP = re.compile(r"\(\?P<([a-z0-9_]+)>")
+#: A pattern that is one group as a whole; parentheses inside of it are escaped.
+_ONE_GROUP = re.compile(r"\(\?P<[a-z0-9_]+>(?:[^()\\]|\\.)*\)")
+_CLASS = re.compile(r"\[(?:[^\]\\]|\\.)+\]")
+
 Node = Tree[object]
 
 
@@ -85,6 +90,58 @@ class Extraction:
     def frame(self, kind: str) -> pl.DataFrame | None:
         """Rows of one kind; ``None`` where there is none."""
         return self.frames.get(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a line: its place from 0, its pattern, and the columns that it fills; ``bare`` if it is its only column as it stands."""
+
+    place: int
+    pattern: str
+    columns: tuple[str, ...]
+    bare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WordLine:
+    """A flat line kind of which all lines have the same number of words, each parted from the next by a blank.
+
+    ``pattern`` has no groups and matches exactly the lines of the kind that have single blanks: such lines are told by it and then cut at
+    their blanks, which is several times faster than a pattern with groups.
+    """
+
+    pattern: str
+    words: tuple[Word, ...]
+
+    def cut(self, text: bytes) -> pl.DataFrame:
+        """The words that fill columns, as ``w<place>``, of every line of a text (UTF-8, LF), whether or not the line is of this kind.
+
+        Raises ``PolarsError`` where Polars' reader of separated values cannot read it so.
+        """
+        return pl.read_csv(
+            text,
+            has_header=False,
+            separator=" ",
+            quote_char=None,
+            schema={f"w{word.place}": pl.String() for word in self.words},
+            columns=[word.place for word in self.words if word.columns],
+            truncate_ragged_lines=True,
+            missing_columns="insert",
+            extra_columns="ignore",
+        )
+
+
+def word_line(kind: LineKind) -> WordLine:
+    """The form by words of a kind. Raises ``GrammarError`` where it has optional parts, or terminals that could hold a blank."""
+    words = []
+    for place, part in enumerate(kind.pattern[1:-1].split(" +")):
+        columns = tuple(_GROUP.findall(part))
+        classes = _CLASS.sub("", part.replace("\\.", ""))
+        if " " in part or "." in classes or "[^" in part or part.count("(") != part.count(")"):
+            raise GrammarError(f"{kind.name} cannot be read by words: {part!r} may hold a blank")
+        words.append(Word(place, f"^{part}$", columns, _ONE_GROUP.fullmatch(part) is not None))
+    plain = " ".join(_GROUP.sub("(?:", word.pattern[1:-1]) for word in words)
+    return WordLine(f"^{plain}$", tuple(words))
 
 
 @cache

@@ -57,6 +57,11 @@ def mask(text: str) -> str:
     return text
 
 
+def has_sign(text: str) -> bool:
+    """Whether a text could hold a secret: only such a text is ever changed."""
+    return _HINT.search(text) is not None
+
+
 #: Literals of ``_SIGN`` in lower case, for one scan that finds them all.
 _LITERALS = [
     *("passw", "passphrase", "secret", "token", "key", "credential", "authorization", "://", "?sig", "&sig", "?x-", "&x-", "akia", "asia"),

@@ -55,6 +55,11 @@ class Prefix:
     scope: Literal["global", "local", "task"] | None = None
     keep: str = ""
 
+    @property
+    def of_nearly_all(self) -> bool:
+        """Whether it is believed only where nearly all lines of the source carry it."""
+        return self.belief == "column" or (self.belief == "job" and "(?P<unit>" not in self.pattern)
+
 
 PREFIXES: tuple[Prefix, ...] = (
     # Docker's json-file is unwrapped before all others; then kubectl --timestamps, and CRI with its stream and F or P (part of a line)
@@ -79,8 +84,15 @@ PREFIXES: tuple[Prefix, ...] = (
 )
 
 
-def peel(lines: pl.DataFrame) -> pl.DataFrame:
-    """``lines`` (``line_no``, ``text``) without colour codes, CR, NUL and prefixes, with the columns of what the prefixes said."""
+#: Of a source of which at least this share of lines carries no prefix, none is believed for standing in nearly all lines.
+BARE_SHARE = 0.2
+
+
+def peel(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
+    """``lines`` (``line_no``, ``text``) without colour codes, CR, NUL and prefixes, with the columns of what the prefixes said.
+
+    ``bare_left_out``: the source has other lines, at least ``BARE_SHARE`` of all, that carry no prefix and are left out here.
+    """
     frame = _clean(lines).with_columns(
         hint_rank=pl.lit(None, dtype=pl.Int32()),
         hint_scope=pl.lit(None, dtype=pl.String()),
@@ -94,7 +106,7 @@ def peel(lines: pl.DataFrame) -> pl.DataFrame:
         peeled = False
         starts = frame["text"].str.slice(0, 1).unique()
         for prefix in PREFIXES:
-            if not starts.str.contains(prefix.first).any():
+            if (bare_left_out and prefix.of_nearly_all) or not starts.str.contains(prefix.first).any():
                 continue
             carries = _carries(frame, prefix)
             if carries is not None:

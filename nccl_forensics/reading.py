@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import polars as pl
-from polars.exceptions import PanicException
+from polars.exceptions import PanicException, PolarsError
 
 from nccl_forensics.formats import document_formats, text_formats
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
-from nccl_forensics.masking import mask, mask_series
-from nccl_forensics.prefixes import peel
+from nccl_forensics.formats.base import Bulk, DocumentFormat, Gap, Reading, Text, TextFormat
+from nccl_forensics.masking import has_sign, mask, mask_series
+from nccl_forensics.prefixes import BARE_SHARE, peel
 from nccl_forensics.tables import TABLES
 
 _HEAD = 64 << 10
@@ -23,6 +23,7 @@ CHUNK_BYTES = 32 << 20
 _LOOK_BACK = 64 << 10
 _LONGEST_LINE = 1 << 20
 _SHORT = 128 << 10
+_SAMPLE = 16 << 10
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 #: The bytes of a source; a mapped file is never copied whole unless a document format claims it.
@@ -212,8 +213,9 @@ def _read_text(data: Content) -> SourceReading:
     result.filled = tuple(n for n in names if n in total.filled)
     for name, parts in sorted(total.parts.items()):
         frame = parts[0] if len(parts) == 1 else pl.concat(parts)
-        ordered = len(parts) > 1 and "line_no" in frame.columns
-        result.frames[name] = frame.sort("line_no", nulls_last=True, maintain_order=True) if ordered else frame
+        if len(parts) > 1 and "line_no" in frame.columns and not frame["line_no"].is_sorted(nulls_last=True):
+            frame = frame.sort("line_no", nulls_last=True, maintain_order=True)
+        result.frames[name] = frame
     if "unmodelled" in result.frames:
         shapes = (
             result.frames["unmodelled"]
@@ -239,87 +241,156 @@ def _pieces(data: Content) -> Iterator[bytes]:
         start = cut + 1
 
 
-def _read_piece(piece: bytes, first: int, total: _Sum) -> int:
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The lines of a piece, their prefixes peeled off, but for those that a format could read in bulk.
+
+    ``places`` are the rows of the piece that ``lines`` are (None: all), ``none`` is a mask over the piece that is false everywhere.
+    """
+
+    lines: pl.DataFrame
+    none: pl.Series
+    first: int
+    size: int
+    places: pl.Series | None = None
+    bulk: Bulk | None = None
+    bulk_format: str = ""
+
+    def mask(self, numbers: pl.Series) -> pl.Series:
+        """True for the lines of these numbers."""
+        if not numbers.len():
+            return self.none
+        places = numbers.cast(pl.Int64) - self.first
+        return self.none.clone().scatter(places.filter((places >= 0) & (places < self.none.len())), True)
+
+    def left(self, mask: pl.Series) -> pl.Series:
+        """The same mask over ``lines``."""
+        return mask if self.places is None else mask.gather(self.places)
+
+
+def _read_piece(content: bytes, first: int, total: _Sum) -> int:
     """Read a piece that starts at line ``first``; returns how many lines it has."""
-    lines = peel(_split(piece, first, total.result))
-    # Before any format cuts a line into columns: half a secret is not told for one.
-    lines = lines.with_columns(mask_series(lines["text"]))
-    count = lines.height
-    none = pl.select(pl.repeat(False, count, dtype=pl.Boolean)).to_series()
+    piece = _piece(content, first, total.result)
+    lines, none = piece.lines, piece.none
     records, torn = none, none
     anchored = _anchored(lines)
-    if anchored is not None:
-        waiting = lines.filter(anchored)
-        for text_format in _likely(waiting, len(piece)):
-            holds = waiting["text"].str.contains_any(list(text_format.anchors))
-            if not holds.any():
-                continue
-            taken = records | torn
-            hit = _mask(waiting["line_no"].filter(holds), first, none)
-            reading = _safely(text_format, Text(lines.with_columns(hit=hit).filter(~taken)))
-            claimed = _mask(reading.lines, first, none)
-            given_up = _mask(_numbers(reading.gaps), first, none)
-            fresh = claimed & ~taken
-            records = records | fresh
-            torn = torn | (given_up & ~taken & ~claimed)
-            if reading.gaps:
-                total.used.add(text_format.name)
-                total.add("gaps", _gap_frame(text_format.name, reading.gaps))
-            if fresh.any():
-                total.used.add(text_format.name)
-                total.filled.add(text_format.name)
-                waiting = lines.filter(anchored & ~records & ~torn)
-            for name, frame in reading.frames.items():
-                total.add(name, frame)
-            if reading.unmodelled.len():
-                vague = _mask(reading.unmodelled, first, none) & fresh
-                total.result.unmodelled += int(vague.sum() or 0)
-                total.add("unmodelled", _shapes(text_format.name, lines.filter(vague)))
+    waiting = lines.filter(anchored)
+    for text_format in _likely(waiting, piece):
+        bulk = piece.bulk if text_format.name == piece.bulk_format else None
+        holds = waiting["text"].str.contains_any(list(text_format.anchors))
+        if bulk is None and not holds.any():
+            continue
+        taken = records | torn
+        hit = piece.left(piece.mask(waiting["line_no"].filter(holds)))
+        reading = _safely(text_format, Text(lines.with_columns(hit=hit).filter(~piece.left(taken)), bulk))
+        claimed = piece.mask(reading.lines)
+        given_up = piece.mask(_numbers(reading.gaps))
+        fresh = claimed & ~taken
+        records = records | fresh
+        torn = torn | (given_up & ~taken & ~claimed)
+        if reading.gaps:
+            total.used.add(text_format.name)
+            total.add("gaps", _gap_frame(text_format.name, reading.gaps))
+        if fresh.any():
+            total.used.add(text_format.name)
+            total.filled.add(text_format.name)
+            waiting = lines.filter(anchored & ~piece.left(records | torn))
+        for name, frame in reading.frames.items():
+            total.add(name, frame)
+        if reading.unmodelled.len():
+            vague = piece.mask(reading.unmodelled) & fresh
+            total.result.unmodelled += int(vague.sum() or 0)
+            total.add("unmodelled", _shapes(text_format.name, lines.filter(piece.left(vague))))
     total.result.records += int(records.sum() or 0)
     total.result.gap_lines += int(torn.sum() or 0)
-    total.result.foreign += count - int((records | torn).sum() or 0)
-    return count
+    total.result.foreign += none.len() - int((records | torn).sum() or 0)
+    return none.len()
 
 
-def _split(piece: bytes, first: int, result: SourceReading) -> pl.DataFrame:
-    """The lines of a piece. A last line without LF counts as one, as ``sed`` counts it."""
-    body = piece.removesuffix(b"\n")
+def _piece(content: bytes, first: int, result: SourceReading) -> _Piece:
+    """The lines of a piece, with what a format could read of them in bulk where that is sure to change nothing."""
+    text, content = _split(content, first, result)
+    numbers = pl.int_range(first, first + text.len(), dtype=pl.UInt32(), eager=True)
+    none = pl.select(pl.repeat(False, text.len(), dtype=pl.Boolean)).to_series()
+    lines = pl.DataFrame({"line_no": numbers, "text": text})
+    for order, text_format in enumerate(text_formats()):
+        bulk = text_format.bulk(text, content, first) if text_format.bulk is not None and _repeats(content, text_format) else None
+        # Prefixes that need nearly all lines are ruled out only where enough lines carry none.
+        if bulk is None or bulk.lines.len() < BARE_SHARE * text.len():
+            continue
+        places = none.clone().scatter((bulk.lines - first).cast(pl.Int64), True).not_().arg_true()
+        rest = _peeled(lines[places], bare_left_out=True)
+        # A format that is asked before could take some of these lines for parts of its blocks; a line with a secret has to be masked.
+        before = sorted({a for f in text_formats()[:order] for a in f.anchors})
+        if before and (rest["text"].str.contains_any(before).any() or _may_hold(bulk.samples, before)):
+            continue
+        if any(has_sign(text) for text in bulk.samples.to_list()):
+            continue
+        return _Piece(rest, none, first, len(content), places, bulk, text_format.name)
+    return _Piece(_peeled(lines), none, first, len(content))
+
+
+def _peeled(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
+    """Lines without prefixes and without secrets: before any format cuts a line into columns, as half a secret is not told for one."""
+    peeled = peel(lines, bare_left_out=bare_left_out)
+    return peeled.with_columns(mask_series(peeled["text"]))
+
+
+def _repeats(content: bytes, text_format: TextFormat) -> bool:
+    """Whether a format's anchors stand in many lines at the start, in the middle or at the end of a piece: else it is no case for bulk."""
+    starts = (0, len(content) // 2, max(0, len(content) - _SAMPLE))
+    samples = [content[start : start + _SAMPLE] for start in starts]
+    return any(sum(sample.count(a.encode()) for a in text_format.anchors) * 4 > sample.count(b"\n") > 4 for sample in samples)
+
+
+#: Numbers, in hex too, and the null pointer: what differs between lines of one sort.
+_VARIES = re.compile(r"\(nil\)|0x[0-9a-f]+|[0-9a-f-]+")
+
+
+def _may_hold(samples: pl.Series, anchors: list[str]) -> bool:
+    """Whether a line like one of the samples, but with other numbers, could hold an anchor."""
+    texts = [_VARIES.sub("0", text) for text in samples.to_list()]
+    return any("nil" in anchor or any(_VARIES.sub("0", anchor) in text for text in texts) for anchor in anchors)
+
+
+def _split(content: bytes, first: int, result: SourceReading) -> tuple[pl.Series, bytes]:
+    """The lines of a piece and its bytes as UTF-8. A last line without LF counts as one, as ``sed`` counts it."""
     if first == 1:
-        body = body.removeprefix(b"\xef\xbb\xbf")
+        content = content.removeprefix(b"\xef\xbb\xbf")
     try:
-        text = body.decode("utf-8")
-    except UnicodeDecodeError:
-        text = body.decode("utf-8", "replace")
-        result.invalid_utf8 += text.count("\N{REPLACEMENT CHARACTER}") - body.count("\N{REPLACEMENT CHARACTER}".encode())
-    del body
-    column = pl.Series("text", [text]).str.split("\n").explode()
-    lines = pl.DataFrame({"line_no": pl.int_range(first, first + column.len(), dtype=pl.UInt32(), eager=True), "text": column})
-    if int(str(column.str.len_bytes().max() or 0)) > _LONGEST_LINE:
-        lines = lines.with_columns(text=pl.col("text").str.head(_LONGEST_LINE))
-    return lines
+        lines = _lines(content)
+    except (PolarsError, UnicodeDecodeError):
+        text = content.decode("utf-8", "replace")
+        result.invalid_utf8 += text.count("\N{REPLACEMENT CHARACTER}") - content.count("\N{REPLACEMENT CHARACTER}".encode())
+        content = text.encode()
+        lines = _lines(content)
+    if int(str(lines.str.len_bytes().max() or 0)) > _LONGEST_LINE:
+        lines = lines.str.head(_LONGEST_LINE)
+    return lines, content
 
 
-def _anchored(lines: pl.DataFrame) -> pl.Series | None:
-    """Which lines hold an anchor of any format: one scan for all of them. None where there is none."""
+def _lines(content: bytes) -> pl.Series:
+    """The lines of UTF-8 text, without LF or CR LF. Raises ``PolarsError`` or ``UnicodeDecodeError`` where it is no UTF-8."""
+    # Polars' reader of lines is six times faster than its split, but takes a text that begins like zlib's streams ("x^") for one.
+    if content not in (b"", b"\n") and content[:1] != b"x" and hasattr(pl, "read_lines"):
+        return pl.read_lines(content, name="text").to_series()
+    return pl.Series("text", [content.removesuffix(b"\n").decode()]).str.split("\n").explode()
+
+
+def _anchored(lines: pl.DataFrame) -> pl.Series:
+    """Which lines hold an anchor of any format: one scan for all of them."""
     anchors = sorted({a for f in text_formats() for a in f.anchors})
-    found = lines["text"].str.contains_any(anchors) if anchors else None
-    return found if found is not None and found.any() else None
+    return lines["text"].str.contains_any(anchors) if anchors else pl.Series([False] * lines.height, dtype=pl.Boolean)
 
 
-def _likely(waiting: pl.DataFrame, size: int) -> Iterator[TextFormat]:
+def _likely(waiting: pl.DataFrame, piece: _Piece) -> Iterator[TextFormat]:
     """The formats to ask. In a short text each anchor is looked for at once, which spares most formats the start of a scan."""
-    short = "\n".join(waiting["text"].to_list()) if size < _SHORT else None
+    if waiting.is_empty() and piece.bulk is None:
+        return
+    short = "\n".join(waiting["text"].to_list()) if piece.size < _SHORT else None
     for text_format in text_formats():
-        if short is None or any(anchor in short for anchor in text_format.anchors):
+        if short is None or text_format.name == piece.bulk_format or any(anchor in short for anchor in text_format.anchors):
             yield text_format
-
-
-def _mask(numbers: pl.Series, first: int, none: pl.Series) -> pl.Series:
-    """Boolean per line of the piece; ``none`` is such a mask that is false everywhere."""
-    if not numbers.len():
-        return none
-    places = numbers.cast(pl.Int64) - first
-    return none.clone().scatter(places.filter((places >= 0) & (places < none.len())), True)
 
 
 def _numbers(gaps: tuple[Gap, ...]) -> pl.Series:
@@ -337,7 +408,8 @@ def _safely(text_format: TextFormat, text: Text) -> Reading:
             raise TypeError("gaps of another type than Gap")
         return Reading(frames, numbers[0], reading.gaps, numbers[1])
     except (Exception, PanicException) as problem:
-        return Reading(gaps=(_unreadable(problem, int(text.hits["line_no"][0])),))
+        hits = text.hits["line_no"] if text.bulk is None else pl.concat([text.hits["line_no"], text.bulk.lines])
+        return Reading(gaps=(_unreadable(problem, int(str(hits.min()))),))
 
 
 def _shapes(name: str, lines: pl.DataFrame) -> pl.DataFrame:

@@ -44,8 +44,8 @@ class Messages:
     claimed: pl.Series
 
 
-def messages(text: Text) -> Messages:
-    """The messages of all lines that hold an anchor of NCCL."""
+def messages(text: Text, more_hosts: pl.Series | None = None) -> Messages:
+    """The messages of all lines that hold an anchor of NCCL; ``more_hosts`` are named by lines that are not among them."""
     lines = text.hits.select(*_CARRIED, "text")
     marked = lines.get_column("text").str.count_matches(_MARK)
     whole = grammar.load("nccl_prefix").extract(lines)
@@ -53,7 +53,8 @@ def messages(text: Text) -> Messages:
     clean = _prefixed(lines, whole).filter(~pl.col("row").is_in(broken.arg_true().cast(pl.UInt32).implode()))
     if not broken.any():
         return _result(clean, lines.clear(), lines)
-    hosts = frozenset(clean.get_column("host").drop_nulls().unique().to_list())
+    named = clean.get_column("host") if more_hosts is None else pl.concat([clean.get_column("host"), more_hosts])
+    hosts = frozenset(named.drop_nulls().unique().to_list())
     pieces = _taken_apart(lines.filter(broken), hosts)
     again = grammar.load("nccl_prefix").extract(pieces)
     found = _prefixed(pieces, again).with_columns(

@@ -40,15 +40,31 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Bulk:
+    """Lines that a format could read as they stand, whatever else the source holds: no launcher's prefix, nothing torn, nothing to look up.
+
+    ``lines`` are their numbers in order, ``frames`` their rows by table name, ``samples`` one text of each sort among them, and ``ends``
+    what the format has to know of them when it reads the lines that are left.
+    """
+
+    lines: pl.Series
+    frames: dict[str, pl.DataFrame]
+    samples: pl.Series
+    ends: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """A text source as the dispatcher hands it to a text format.
 
     ``lines`` has one row per line that no earlier format claimed: ``line_no`` (UInt32), ``text`` (launcher prefixes, ANSI colour, CR and
     NUL removed), ``hint_rank``, ``hint_scope``, ``hint_host``, ``hint_pid``, ``time_raw_ns``, ``time_kind`` (of the launcher's
-    prefix), and ``hit`` (the line holds one of the format's anchors).
+    prefix), and ``hit`` (the line holds one of the format's anchors). Lines that the format has read by itself before (``bulk``) are not
+    among them.
     """
 
     lines: pl.DataFrame
+    bulk: Bulk | None = None
 
     @property
     def hits(self) -> pl.DataFrame:
@@ -61,7 +77,8 @@ class TextFormat:
     """A text format: claims lines or blocks of a text source.
 
     ``anchors`` are literal substrings; only sources with a line that holds one are offered. ``priority``: smaller reads first, and a
-    line claimed by one format is not offered to the next.
+    line claimed by one format is not offered to the next. ``bulk`` takes the lines of a text, its bytes and the number of its first line,
+    and reads the lines of one sort at once; ``read`` gets what it found and says of it what it would have said of these lines.
     """
 
     name: str
@@ -70,6 +87,7 @@ class TextFormat:
     anchors: tuple[str, ...]
     read: Callable[[Text], Reading]
     priority: int = 50
+    bulk: Callable[[pl.Series, bytes, int], Bulk | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import polars as pl
 
 from nccl_forensics import grammar
 from nccl_forensics.formats._nccl_lines import Messages, messages
+from nccl_forensics.formats._nccl_operations import bulk
 from nccl_forensics.formats._nccl_rows import errors_of, tables_of
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.tables import TABLES
@@ -26,8 +27,11 @@ _CONTINUED = {"Enabled NCCL Func/Proto/Algo Matrix:": 9, "Failed to bind NVLink 
 
 def read(text: Text) -> Reading:
     """Tables of all NCCL lines of one source."""
-    found = messages(text)
+    ends = text.bulk.ends if text.bulk is not None else None
+    found = messages(text, ends.get_column("host") if ends is not None else None)
     frames: dict[str, list[pl.DataFrame]] = {}
+    if text.bulk is not None:
+        frames |= {table: [frame] for table, frame in text.bulk.frames.items()}
     warns = found.rows.get_column("level") == "WARN"
     said = found.rows.filter(~warns)
     extracted = grammar.load("nccl").extract(said.get_column("message").fill_null(""))
@@ -51,29 +55,38 @@ def read(text: Text) -> Reading:
         bad.append((wrong, grammar.load("nccl_errors").extract(wrong.get_column("message").fill_null(""))))
     frames["nccl_errors"] = [errors_of(rows, signatures) for rows, signatures in bad if rows.height]
 
-    frames["nccl_tails"] = [_tails(found.rows)]
+    frames["nccl_tails"] = [_tails(found.rows, ends)]
     unknown = said[at.filter(extracted.kind.filter(doubtful).is_null() & errors.kind.is_null())]
     lost = _lost_pieces(unknown, found)
     frames.setdefault("nccl_notes", []).append(lost)
     around = _lines_around(text, found)
     lines = pl.concat([found.claimed, around]).unique().sort()
-    tables = {
-        name: pl.concat(parts).sort("line_no", maintain_order=True) for name, parts in frames.items() if any(part.height for part in parts)
-    }
+    if text.bulk is not None:
+        lines = pl.concat([lines, text.bulk.lines])
+    tables = {name: _in_order(held) for name, parts in frames.items() if (held := [part for part in parts if part.height])}
     return Reading(
         frames=tables,
         lines=lines.alias("line_no"),
         gaps=_gaps(found),
         unmodelled=unknown.filter(~pl.col("torn")).get_column("line_no").unique().sort(),
-        records=found.rows.height,
+        records=found.rows.height + (text.bulk.lines.len() if text.bulk is not None else 0),
     )
 
 
-def _tails(rows: pl.DataFrame) -> pl.DataFrame:
-    """The last line of each process, with the number of its lines."""
-    known = rows.filter(pl.col("pid").is_not_null()).with_columns(lines=pl.len().over("host", "pid").cast(pl.Int64))
-    last = known.sort("line_no").unique(["host", "pid"], keep="last", maintain_order=True)
-    return TABLES["nccl_tails"].conform(last.with_columns(message=pl.col("message").str.head(200)))
+def _in_order(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of all parts in the order of their lines."""
+    rows = pl.concat(parts)
+    return rows if rows.get_column("line_no").is_sorted() else rows.sort("line_no", maintain_order=True)
+
+
+def _tails(rows: pl.DataFrame, ends: pl.DataFrame | None) -> pl.DataFrame:
+    """The last line of each process, with the number of its lines; ``ends`` are such rows of lines that are not among ``rows``."""
+    tails = TABLES["nccl_tails"]
+    known = tails.conform(rows.filter(pl.col("pid").is_not_null()).with_columns(lines=pl.lit(1, dtype=pl.Int64)))
+    if ends is not None:
+        known = pl.concat([known, tails.conform(ends)])
+    known = known.with_columns(pl.col("lines").sum().over("host", "pid"))
+    return known.sort("line_no").unique(["host", "pid"], keep="last", maintain_order=True).with_columns(pl.col("message").str.head(200))
 
 
 def _lost_pieces(unknown: pl.DataFrame, found: Messages) -> pl.DataFrame:
@@ -133,4 +146,5 @@ FORMAT = TextFormat(
     anchors=("NCCL INFO", "NCCL WARN", "NCCL CALL", "NCCL TRACE", "NCCL version ", "RCCL version"),
     read=read,
     priority=20,
+    bulk=bulk,
 )
