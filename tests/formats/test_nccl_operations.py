@@ -16,7 +16,9 @@ from nccl_forensics.reading import SourceReading, read_source
 _PLAIN = tuple(replace(f, bulk=None) for f in text_formats())
 _HEX = st.text("0123456789abcdef", min_size=1, max_size=12)
 _POINTER = st.one_of(_HEX.map("0x{}".format), st.just("(nil)"))
-_WRITER = st.sampled_from(["node01:7:7 [0]", "node01:7:9 [0]", "node01:8:8 [1]", "n-2.x:12:12 [-1]", "bad:1:2 [3]", "Process:1:2 [0]", "token:12:12 [1]"])
+_WRITER = st.sampled_from(
+    ["node01:7:7 [0]", "node01:7:9 [0]", "node01:8:8 [1]", "n-2.x:12:12 [-1]", "bad:1:2 [3]", "Process:1:2 [0]", "token:12:12 [1]"]
+)
 _NUMBER = st.one_of(st.integers(0, 9), st.integers(0, 2**70)).map(str)
 
 
