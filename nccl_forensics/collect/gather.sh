@@ -609,11 +609,23 @@ infiniband() {
     step infiniband-state host/ibv-devinfo.txt ibv_devinfo -v || step infiniband-state host/ibstat.txt ibstat || step infiniband-state host/rdma-link.txt rdma link
 }
 
+# Each card behind a device (no bridge, no container's end) with the command above its output: what it prints does not always name the card.
+ethernet_cards() {
+    for ec_card in /sys/class/net/*; do
+        [ -e "$ec_card/device" ] || continue
+        for ec_option in -i -a -g -k -m -S; do
+            echo "\$ ethtool $ec_option ${ec_card##*/}"
+            ethtool "$ec_option" "${ec_card##*/}" 2>/dev/null || :
+        done
+    done
+}
+
 network() {
     step network host/ip-addr.txt ip addr || step network host/ifconfig.txt ifconfig -a
     step routes host/ip-route.txt ip route
     step sockets host/ss.txt ss -tin
     step ip-counters host/netstat.txt netstat -s || step ip-counters host/nstat.txt nstat -az
+    if have ethtool && ls -d /sys/class/net/*/device >/dev/null 2>&1; then step ethernet host/ethtool.txt ethernet_cards; fi
 }
 
 process_list() {

@@ -21,6 +21,7 @@ STEPS: dict[str, tuple[str, str | None]] = {
     "network": ("the network interfaces", "ip addr"),
     "routes": ("the routes", "ip route"),
     "sockets": ("the TCP sockets", "ss -tin"),
+    "ethernet": ("settings, modules and counters of the Ethernet cards", "ethtool -a IFACE; ethtool -m IFACE; ethtool -S IFACE"),
     "ip-counters": ("the counters of the IP stack", "netstat -s"),
     "shared-memory": ("the size of /dev/shm", "df -k"),
     "limits": ("the limits of the processes", "ulimit -a"),
