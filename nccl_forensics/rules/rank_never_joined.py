@@ -35,7 +35,11 @@ from nccl_forensics.words import ranks_words, verb
     explains=("host-stall", "timeout", "connection-failed"),
 )
 def rank_never_joined(
-    comms: pl.LazyFrame, bootstrapped: pl.LazyFrame, endings: pl.LazyFrame | None, progress: pl.LazyFrame | None
+    comms: pl.LazyFrame,
+    bootstrapped: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    progress: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """One finding per communicator that lacks ranks and that nothing shows past its bootstrap.
 
@@ -43,14 +47,20 @@ def rank_never_joined(
     that logs of others may be lost.
     """
     came = _came(endings, progress)
+    running: set[int] = set()
+    if dumps is not None:
+        running = set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     all_joined = set(bootstrapped.collect()["comm_key"].to_list())
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
     for (key,), part in rows.group_by("comm_key", maintain_order=True):
         size = int(str(part["nranks"].max() or 0))
         present = set(part["rank"].to_list())
         unseen = set(range(size)) - present
-        missing = tuple(sorted(unseen - came))
-        lost = bool(unseen & came)
+        # A recorder's dump shows that the process ran, not that it called NCCL: it speaks for a rank only while others are left.
+        absent = unseen - came
+        absent = absent - running or absent
+        missing = tuple(sorted(absent))
+        lost = absent != unseen
         if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
         yield Finding(

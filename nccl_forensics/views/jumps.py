@@ -110,6 +110,59 @@ def _calls_between(line: list[dict[str, object]], group: str, first: int, second
     return sum((row["op"], row["call_site"]) == alike for row in line[place[first] + 1 : place[second]])
 
 
+def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
+    """Ranks that are behind in one group and have enqueued, in another, an operation that those who wait for them called only after the
+    missing one: they went past it. ``behind``: rows of ``blockers``.
+
+    Operations of two ranks are alike by the description of their group, their position in it and their name: each rank has its own group of
+    a role, such as data parallelism.
+    """
+    wanted = {int(str(r["rank"])) for r in behind} | {w for r in behind for w in _ranks(r["waiters"])}
+    if not wanted:
+        return {}
+    frame = (
+        operations.filter(
+            (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("rank").is_in(sorted(wanted)) & pl.col("seq").is_not_null()
+        )
+        .select("rank", "group_key", "group_desc", "seq", "op", "order", "source_id", "line_no", "record")
+        .sort("rank", "order")
+        .collect()
+    )
+    lines = {int(str(rank)): part.to_dicts() for (rank,), part in frame.group_by("rank", maintain_order=True)}
+    out: dict[int, tuple[dict[str, object], str]] = {}
+    for row in behind:
+        rank, missed = int(str(row["rank"])), (row["group_key"], row["seq"])
+        own = lines.get(rank, [])
+        last = max((i for i, call in enumerate(own) if call["group_key"] == row["group_key"]), default=None)
+        if last is None:
+            continue
+        votes: list[bool] = []
+        for waiter in _ranks(row["waiters"]):
+            theirs = lines.get(waiter, [])
+            at = next((i for i, call in enumerate(theirs) if (call["group_key"], call["seq"]) == missed), None)
+            if at is not None:
+                known = {_alike(call): i for i, call in enumerate(theirs)}
+                found = [known[_alike(call)] > at for call in own[last + 1 :] if _alike(call) in known]
+                votes += [any(found)] if found else []
+        if votes and all(votes):
+            fact: dict[str, object] = {str(k): v for k, v in row.items() if k in _FACTS}
+            mine = own[last]
+            fact |= {f"own_{k}": mine[k] for k in ("source_id", "line_no", "record")}
+            out[rank] = (fact, str(own[last + 1]["group_key"]))
+    return out
+
+
+_FACTS = frozenset({"domain", "group_key", "seq", "op", "call_site", "source_id", "line_no", "record", "waiters"})
+
+
+def _ranks(value: object) -> list[int]:
+    return [int(str(r)) for r in value] if isinstance(value, list | tuple) else []
+
+
+def _alike(call: dict[str, object]) -> tuple[object, ...]:
+    return (call["group_desc"] or call["group_key"], call["seq"], call["op"])
+
+
 _STEPS_BACK, _TAIL = 256, 24
 #: What makes an operation of a group the same, and where a call of it stands.
 _OPERATION = ("group_key", "op", "shape", "dtype")

@@ -7,7 +7,7 @@ from collections import Counter
 import polars as pl
 
 from nccl_forensics.views import view
-from nccl_forensics.views.jumps import broken_steps, jumped_groups
+from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 
 STALLS = {
     "rank": pl.Int32(),
@@ -86,6 +86,8 @@ def stalls(
     jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
     if not jumped and found and operations is not None and not stuck_gpu:
         jumped = broken_steps(operations)
+    if not jumped and operations is not None and not stuck_gpu:
+        jumped = passed_over([row for row in found.values() if row["kind"] == "behind"], operations)
     if jumped:
         found = {rank: row for rank, row in found.items() if rank in jumped}
         for rank, (behind, ahead) in jumped.items():

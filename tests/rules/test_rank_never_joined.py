@@ -17,7 +17,7 @@ def past(*keys: str) -> pl.LazyFrame:
 
 
 def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
-    [finding] = rank_never_joined.check(comms(*[comm(r, 4) for r in (0, 1, 3)]), past(), None, None)
+    [finding] = rank_never_joined.check(comms(*[comm(r, 4) for r in (0, 1, 3)]), past(), None, None, None)
     assert told(finding) == ("critical", "high", (2,))
     assert cited(finding) == [(0, 5), (1, 5), (3, 5), (None, None)]
     assert finding.evidence[-1].kind == "absence"
@@ -25,20 +25,20 @@ def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
 
 
 def test_where_several_logs_are_missing_some_were_perhaps_not_collected() -> None:
-    [finding] = rank_never_joined.check(comms(comm(0, 4), comm(1, 4)), past(), None, None)
+    [finding] = rank_never_joined.check(comms(comm(0, 4), comm(1, 4)), past(), None, None, None)
     assert told(finding) == ("critical", "medium", (2, 3))
     assert "may not have been collected" in finding.summary
 
 
 def test_of_most_ranks_missing_none_is_blamed() -> None:
-    [finding] = rank_never_joined.check(comms(comm(0, 4)), past(), None, None)
+    [finding] = rank_never_joined.check(comms(comm(0, 4)), past(), None, None, None)
     assert (finding.ranks, finding.culprits) == ((1, 2, 3), ())
 
 
 def test_a_rank_without_a_log_did_join_where_another_got_past_the_bootstrap() -> None:
     members = [comm(r, 4) for r in (0, 1, 3)]
-    assert rank_never_joined.check(comms(*members), past(str(members[0]["comm_key"])), None, None) == []
-    assert len(rank_never_joined.check(comms(*members), past("another communicator"), None, None)) == 1
+    assert rank_never_joined.check(comms(*members), past(str(members[0]["comm_key"])), None, None, None) == []
+    assert len(rank_never_joined.check(comms(*members), past("another communicator"), None, None, None)) == 1
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_rank_without_a_log_did_join_where_another_got_past_the_bootstrap() ->
     ids=["all ranks came", "one completed it", "of unknown size"],
 )
 def test_other_communicators_stay_quiet(members: list[dict[str, object]]) -> None:
-    assert rank_never_joined.check(comms(*members), past(), None, None) == []
+    assert rank_never_joined.check(comms(*members), past(), None, None, None) == []
 
 
 def test_ranks_that_show_elsewhere_that_they_came_are_not_missing() -> None:
@@ -55,11 +55,19 @@ def test_ranks_that_show_elsewhere_that_they_came_are_not_missing() -> None:
     failed = endings({"rank": 3, "kind": "victim", "signature": "nccl-remote"})
     recorded = progress({"pg:0": {4: (1, 0)}})
     # Logs of ranks that came are lost, so that of the last one may be lost too.
-    [finding] = rank_never_joined.check(seen, past(), failed, recorded)
+    [finding] = rank_never_joined.check(seen, past(), failed, recorded, None)
     assert told(finding) == ("critical", "medium", (5,))
-    [finding] = rank_never_joined.check(seen, past(), failed, None)
+    [finding] = rank_never_joined.check(seen, past(), failed, None, None)
     assert told(finding) == ("critical", "low", (4, 5))
     everyone = endings(*({"rank": r, "kind": "victim", "signature": "nccl-remote"} for r in (3, 4, 5)))
-    assert rank_never_joined.check(seen, past(), everyone, None) == []
+    assert rank_never_joined.check(seen, past(), everyone, None, None) == []
     other = endings({"rank": 3, "kind": "exception", "signature": "user"})
-    assert told(rank_never_joined.check(seen, past(), other, None)[0]) == ("critical", "medium", (3, 4, 5))
+    assert told(rank_never_joined.check(seen, past(), other, None, None)[0]) == ("critical", "medium", (3, 4, 5))
+
+
+def test_a_dump_speaks_for_its_rank_while_others_are_left() -> None:
+    seen = comms(*[comm(r, 5) for r in (0, 1, 2)])
+    [finding] = rank_never_joined.check(seen, past(), None, None, pl.LazyFrame({"rank": [3]}))
+    assert told(finding) == ("critical", "medium", (4,))
+    [finding] = rank_never_joined.check(seen, past(), None, None, pl.LazyFrame({"rank": [3, 4]}))
+    assert told(finding) == ("critical", "medium", (3, 4))
