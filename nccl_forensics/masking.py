@@ -69,8 +69,24 @@ _LITERALS = [
 ]
 
 
+#: Up to so many rows a column is looked through as one text of Python: starting a query of Polars costs as much as a thousand short texts.
+_FEW = 2048
+
+
+def _harmless(column: pl.Series) -> bool:
+    """Whether a short column of texts, or of lists of texts, holds no sign of a secret. A long one is not looked at."""
+    if column.len() > _FEW:
+        return False
+    values = column.to_list()
+    if column.dtype == pl.List(pl.String):
+        values = [text for texts in values if texts for text in texts]
+    return _HINT.search("\n".join(text for text in values if text)) is None
+
+
 def mask_series(column: pl.Series) -> pl.Series:
     """A column of texts, or of lists of texts, with secrets replaced; columns without a sign of one cost one scan."""
+    if column.dtype in (pl.String, pl.List(pl.String)) and _harmless(column):
+        return column
     if column.dtype == pl.List(pl.String):
         return map_lists(column, mask_series)
     if column.dtype != pl.String:

@@ -7,7 +7,7 @@ import time
 import polars as pl
 import pytest
 
-from nccl_forensics.masking import mask, mask_expr
+from nccl_forensics.masking import mask, mask_expr, mask_series
 
 SECRETS = [
     ("HF_TOKEN=hf_abcdefghijklmnopqrstuvwx", "HF_TOKEN=***"),
@@ -69,3 +69,12 @@ def test_a_long_text_is_masked_in_time_that_grows_with_its_length(piece: str):
     started = time.process_time()
     mask(piece * (400_000 // len(piece)) + " key")
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("text", [t for t, _ in SECRETS] + HARMLESS)
+def test_a_short_column_is_masked_like_a_long_one(text: str):
+    short = mask_series(pl.Series("t", [None, text, ""]))
+    long = mask_series(pl.Series("t", [None, text, ""] + ["x"] * 5000)).head(3)
+    assert short.to_list() == long.to_list() == [None, mask(text), ""]
+    lists = mask_series(pl.Series("t", [None, [text, "x"], []]))
+    assert lists.to_list() == [None, [mask(text), "x"], []]
