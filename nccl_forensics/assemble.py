@@ -74,9 +74,12 @@ def assemble(
 
 
 def _holds_rows(resolver: Resolver, name: str) -> bool:
-    """Whether a table or view holds anything: a format that fills several tables makes all of them present, also those it found nothing for."""
-    frame = resolver.get(name)
-    return frame is not None and frame.head(1).collect().height > 0
+    """Whether a table or view, or one column of it (``gpus.throttle``), holds anything: a format that fills several tables makes all of them present, also those it found nothing for."""
+    table, _, column = name.partition(".")
+    frame = resolver.get(table)
+    if frame is None:
+        return False
+    return (frame.filter(pl.col(column).is_not_null()) if column else frame).head(1).collect().height > 0
 
 
 class _Writer:

@@ -56,6 +56,7 @@ _SUPPLIES = {
     "packets": "packet captures",
     "flows": "packet captures",
     "training_steps": "the training loop's log with loss and gradient norm",
+    "replica_norms": "the training loop's log of every rank, with the gradient norm",
     "loss_jumps": "the training loop's log with loss and gradient norm",
     "net_settings": "settings of the Ethernet cards (ethtool -a, -g, -k, -m)",
     "ib_routes": "traces through the fabric (ibtracert)",

@@ -15,7 +15,7 @@ SECTIONS = (HANG, ERROR, SLOW, CORRUPTION, GPU, LINKS, FABRIC, NETWORK, HOST, SE
 @dataclass(frozen=True, slots=True)
 class Question:
     """One item. ``rules`` answer it: a finding of any of them is a bad answer; a good one takes that one of them was run and that one of
-    the tables or views ``takes`` holds a row. ``command`` gets what is missing."""
+    the tables or views that it ``takes`` holds a row, or of a column (``gpus.throttle``) a value. ``command`` gets what is missing."""
 
     section: str
     text: str
@@ -166,14 +166,14 @@ QUESTIONS: tuple[Question, ...] = (
         CORRUPTION,
         "Are there no memory or link errors near a break of the loss?",
         "corruption-signs",
-        "training_steps",
+        "kernel_spans xids gpus.dram_uncorrected nvlink_counters",
         "the log of the training loop; sudo dmesg -T; nvidia-smi -q -d ECC; nvidia-smi nvlink -e",
     ),
     _q(
         CORRUPTION,
         "Do all ranks compute the same gradient norm?",
         "replicas-differ",
-        "training_steps",
+        "replica_norms",
         "the log of every rank, with the gradient norm of every step",
     ),
     _q(CORRUPTION, "Do all ranks reduce the same data type?", "dtype-mismatch", _OPERATIONS, _DUMPS),
@@ -182,10 +182,16 @@ QUESTIONS: tuple[Question, ...] = (
         GPU,
         "Are memory errors, remapped rows and retired pages within bounds?",
         "gpu-fault",
-        "gpus dcgm_results",
+        "gpus.dram_uncorrected gpus.sram_uncorrected gpus.remap_failed gpus.retired_double_bit dcgm_results",
         "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT",
     ),
-    _q(GPU, "Do GPUs run at full clocks?", "gpu-throttled", "gpus", "nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER"),
+    _q(
+        GPU,
+        "Do GPUs run at full clocks?",
+        "gpu-throttled",
+        "gpus.throttle gpus.sm_clock_mhz",
+        "nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER",
+    ),
     _q(
         LINKS,
         "Are all NVLinks up and free of errors?",
@@ -197,7 +203,7 @@ QUESTIONS: tuple[Question, ...] = (
         LINKS,
         "Does every PCIe link run at full width and speed, without errors?",
         "pcie-degraded",
-        "gpus pcie_links",
+        "gpus.pcie_width pcie_links",
         "sudo lspci -vv",
     ),
     _q(

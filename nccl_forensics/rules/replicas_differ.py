@@ -29,28 +29,18 @@ from nccl_forensics.rules import rule
 
 @rule(name="replicas-differ", code="DC03", cause="data-corruption", severity="error", at_most=16)
 def replicas_differ(
-    training_steps: pl.LazyFrame,
-    source_ranks: pl.LazyFrame | None,
+    replica_norms: pl.LazyFrame,
     *,
     agreed: Annotated[int, "steps for which a rank must have agreed with all others before its difference counts"] = 10,
     differs: Annotated[int, "steps in a row for which it must differ"] = 3,
     tolerance: Annotated[float, "relative difference below which norms are the same, printed with few digits"] = 2e-3,
 ) -> Iterator[Finding]:
     """One finding per rank that left the others."""
-    stated = pl.when(pl.col("hint_scope").is_null() | (pl.col("hint_scope") != "local")).then(pl.col("hint_rank"))
-    rows = training_steps.filter(pl.col("step").is_not_null() & pl.col("grad_norm").is_finite()).with_columns(rank=stated)
-    if source_ranks is not None:
-        known = source_ranks.select("source_id", owner=pl.col("rank")).unique("source_id")
-        rows = rows.join(known, on="source_id", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
-    # A step that was made again after a restart counts as it was made last.
-    last = rows.filter(pl.col("rank").is_not_null()).sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
-    usual = pl.col("grad_norm").median().over("step")
-    odd = (pl.col("grad_norm") - usual).abs() > tolerance * usual.abs()
     judged = (
-        last.with_columns(ranks=pl.len().over("step"), odd=odd, usual=usual)
+        replica_norms.with_columns(odd=(pl.col("grad_norm") - pl.col("usual")).abs() > tolerance * pl.col("usual").abs())
         .with_columns(odd_ranks=pl.col("odd").sum().over("step"))
-        # Three make a majority; where more than one in three differs, none is right by number.
-        .filter((pl.col("ranks") >= 3) & (pl.col("odd_ranks") * 3 <= pl.col("ranks")))
+        # Where more than one in three differs, none is right by number.
+        .filter(pl.col("odd_ranks") * 3 <= pl.col("ranks"))
         .sort("rank", "step")
         .with_columns(order=pl.int_range(pl.len()).over("rank"))
     )

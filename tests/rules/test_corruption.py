@@ -6,10 +6,12 @@ import math
 
 import polars as pl
 
+from nccl_forensics.model import Finding
 from nccl_forensics.rules.corruption_signs import corruption_signs
 from nccl_forensics.rules.loss_jump import loss_jump
 from nccl_forensics.rules.replicas_differ import replicas_differ
 from nccl_forensics.views.loss_jumps import LOSS_JUMPS
+from nccl_forensics.views.replica_norms import replica_norms
 from tests.rules.frames import cited
 from tests.rules.host_frames import SECOND, processes, table, xid
 from tests.views.frames import rows
@@ -95,6 +97,10 @@ def test_many_crc_errors_of_a_link_are_a_weak_sign_and_few_are_none() -> None:
     assert signs(None, None, table("nvlink_counters", link | {"value": 3.0})) == []
 
 
+def differ(steps: pl.LazyFrame) -> list[Finding]:
+    return replicas_differ.check(replica_norms(steps, None))
+
+
 def norms(odd_from: int | None, ranks: int = 4, odd: int = 2, factor: float = 1.5, last: int = 40) -> pl.LazyFrame:
     """Every rank's gradient norm for 40 steps; ``odd`` differs from a step on."""
     made = [
@@ -114,18 +120,18 @@ def norms(odd_from: int | None, ranks: int = 4, odd: int = 2, factor: float = 1.
 
 
 def test_the_rank_whose_norm_leaves_all_others_is_named_with_the_step() -> None:
-    [finding] = replicas_differ.check(norms(25), None)
+    [finding] = differ(norms(25))
     assert finding.title == "rank 2 computes another gradient norm than all others from step 25 on: 1.875, not 1.25"
     assert (finding.severity, finding.confidence, finding.ranks) == ("error", "medium", (2,))
     assert cited(finding)[0] == (2, 26)
 
 
 def test_ranks_that_agree_differ_from_the_start_differ_once_or_are_only_two_are_quiet() -> None:
-    assert replicas_differ.check(norms(None), None) == []
-    assert replicas_differ.check(norms(0), None) == []
-    assert replicas_differ.check(norms(25, last=26), None) == []
-    assert replicas_differ.check(norms(25, ranks=2, odd=1), None) == []
-    assert replicas_differ.check(norms(25, factor=1.0005), None) == []
+    assert differ(norms(None)) == []
+    assert differ(norms(0)) == []
+    assert differ(norms(25, last=26)) == []
+    assert differ(norms(25, ranks=2, odd=1)) == []
+    assert differ(norms(25, factor=1.0005)) == []
 
 
 def test_a_norm_of_the_own_part_is_quiet() -> None:
@@ -134,4 +140,4 @@ def test_a_norm_of_the_own_part_is_quiet() -> None:
         for r in range(6)
         for s in range(40)
     ]
-    assert replicas_differ.check(table("training_steps", *own), None) == []
+    assert differ(table("training_steps", *own)) == []
