@@ -97,7 +97,21 @@ def mask_series(column: pl.Series) -> pl.Series:
     if not signs.any():
         return column
     places = signs.arg_true()
-    return column.clone().scatter(places, pl.select(_replaced(pl.lit(column.gather(places)))).to_series())
+    found = column.gather(places)
+    distinct = found.unique(maintain_order=True)  # stacks and names repeat
+    masked = pl.select(_replaced(pl.lit(distinct))).to_series()
+    return column.clone().scatter(places, found.replace_strict(distinct, masked) if distinct.len() < found.len() else masked)
+
+
+def mask_frame(frame: pl.DataFrame, leave: frozenset[str] = frozenset()) -> pl.DataFrame:
+    """A frame whose columns of texts hold no secrets, but for those of the names in ``leave``; one scan looks for signs in all of them."""
+    texts = [c for c, t in frame.schema.items() if t == pl.String and c not in leave]
+    lists = [c for c, t in frame.schema.items() if t == pl.List(pl.String) and c not in leave]
+    # What names a private key holds one of the literals too.
+    signs = frame.select(pl.col(c).unique().str.contains_any(_LITERALS, ascii_case_insensitive=True).any() for c in texts)
+    wanted = [c for c, sign in zip(texts, signs.row(0), strict=True) if sign] if texts else []
+    changed = [new for c in wanted + lists if (new := mask_series(frame[c])) is not frame[c]]
+    return frame.with_columns(changed) if changed else frame
 
 
 def map_lists(column: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:

@@ -12,7 +12,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import Bulk, DocumentFormat, Gap, Reading, Text, TextFormat
-from nccl_forensics.masking import has_sign, mask, mask_series
+from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
 from nccl_forensics.prefixes import BARE_SHARE, peel
 from nccl_forensics.tables import TABLES
 
@@ -134,7 +134,7 @@ def _binary(head: bytes) -> str:
 def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
     try:
         reading = document.read(data)  # type: ignore[arg-type]  # bytes, but for a format that takes the mapped file
-        frames = {name: _masked(frame) for name, frame in _conformed(reading).items()}
+        frames = {name: mask_frame(frame, _OWN_WORDS) for name, frame in _conformed(reading).items()}
     except (Exception, PanicException) as problem:
         reading, frames = Reading(gaps=(_unreadable(problem),)), {}
     result = SourceReading(frames, (document.name,), gap_lines=len(reading.gaps))
@@ -156,13 +156,6 @@ def _conformed(reading: Reading) -> dict[str, pl.DataFrame]:
 
 #: Columns of our own words.
 _OWN_WORDS = frozenset({"time_kind", "hint_scope", "format", "record"})
-
-
-def _masked(frame: pl.DataFrame) -> pl.DataFrame:
-    """A frame of a document without secrets, whichever column they stand in."""
-    columns = [c for c in frame.get_columns() if c.name not in _OWN_WORDS and c.dtype in (pl.String, pl.List(pl.String))]
-    changed = [new for c in columns if (new := mask_series(c)) is not c]
-    return frame.with_columns(changed) if changed else frame
 
 
 def _unreadable(problem: BaseException, line_no: int | None = None) -> Gap:

@@ -49,13 +49,11 @@ _GET = rb"(?:h.|j....)"
 #: A run of opcodes that push plain values or fill lists and dicts. A GET that leads to TUPLE2 or stands before a string ends it, because
 #: there it counts whether it gets a string. PUT ends it, because it can change what a memo number holds.
 _RUN = re.compile(
-    rb"(?:[(}\]aesuN\x88\x89]|(?!"
+    rb"(?:[(}\]aesuN\x88\x89]|"
     + _GET
-    + rb"(?:X|"
+    + rb"(?![X\x86]|"
     + _GET
-    + rb"?\x86))"
-    + _GET
-    + rb"|K.|M..|J....|G.{8}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9}))*+",
+    + rb"\x86)|K.|M..|J....|G.{8}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9}))*+",
     re.DOTALL,
 )
 _X, _H, _J, _Q, _R, _TUPLE2 = b"Xhjqr\x86"

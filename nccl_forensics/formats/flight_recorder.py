@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from types import NoneType
+from typing import cast
 
 import orjson
 import polars as pl
@@ -174,7 +175,7 @@ def _bool_column(values: list[object]) -> pl.Series:
 
 def _float_column(values: list[object]) -> pl.Series:
     if set(map(type, values)) <= {float, NoneType}:
-        return pl.Series(values, dtype=pl.Float64()).fill_nan(None)
+        return pl.Series(values, dtype=pl.Float64())
     return pl.Series([_float(v) for v in values], dtype=pl.Float64())
 
 
@@ -199,7 +200,7 @@ _STR_OR_NONE = {str, NoneType}
 def _sizes_column(values: list[object], budget: _Budget) -> pl.Series:
     """Shapes as compact text. Only lists of lists of numbers are shapes."""
     if _all_shapes([v for v in values if isinstance(v, list)], budget) and set(map(type, values)) <= {list, NoneType}:
-        return _strings([None if v is None else _compact(v) for v in values])
+        return _strings(_compact_all(values))
     return _strings([_shape(v, budget) for v in values])
 
 
@@ -226,6 +227,16 @@ def _shape(value: object, budget: _Budget) -> str | None:
     return _compact(value)
 
 
+def _compact_all(values: list[object]) -> list[str | None]:
+    """Lists of lists of numbers as texts, written at once where none is empty: then ``]],[[`` stands between two of them and nowhere else."""
+    if not values or not all(values):
+        return [None if v is None else _compact(v) for v in values]
+    try:
+        return [f"[[{text}]]" for text in orjson.dumps(values).decode()[3:-3].split("]],[[")]
+    except TypeError:  # a number beyond 64 bits
+        return [_compact(v) for v in values]
+
+
 def _compact(value: object) -> str | None:
     try:
         return orjson.dumps(value).decode()
@@ -235,6 +246,14 @@ def _compact(value: object) -> str | None:
 
 def _names_column(values: list[object], budget: _Budget) -> pl.Series:
     """Names of data types, joined by commas."""
+    if set(map(type, values)) == {list} and budget.take(8 * sum(map(len, cast("list[list[object]]", values)))):
+        keys = list(map(tuple, cast("list[list[object]]", values)))
+        try:
+            joined = {key: _joined(key) for key in set(keys)}
+        except TypeError:  # a list or object among the names
+            pass
+        else:
+            return _strings([joined[key] for key in keys])
     known: dict[tuple[object, ...], str | None] = {}
     out: list[str | None] = []
     for value in values:
@@ -247,11 +266,15 @@ def _names_column(values: list[object], budget: _Budget) -> pl.Series:
             try:
                 out.append(known[key])
             except KeyError:
-                known[key] = ",".join(map(str, key))[:4096] if set(map(type, key)) <= {str} else None
+                known[key] = _joined(key)
                 out.append(known[key])
             except TypeError:  # a list or object among the names
                 out.append(None)
     return _strings(out)
+
+
+def _joined(names: tuple[object, ...]) -> str | None:
+    return ",".join(map(str, names))[:4096] if set(map(type, names)) <= {str} else None
 
 
 #: More frames than this of one stack are not kept: runaway recursion.
@@ -270,7 +293,7 @@ class _Stacks:
 
     def of(self, frames: object) -> tuple[str | None, str | None]:
         """(user frame, all frames newline-joined) of a list of {name, filename, line}."""
-        if not isinstance(frames, (list, tuple)) or not frames:
+        if not frames or not isinstance(frames, (list, tuple)):
             return None, None
         if len(frames) > _DEEPEST:
             frames = frames[:_DEEPEST]
@@ -338,7 +361,7 @@ def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budge
     told = [stacks.of(frames) for frames in column("frames")]
     source = pl.Series([n[2] for n in named], dtype=pl.Int64())
     columns = {
-        "record": pl.select("entries[" + pl.Series([i for i, _ in entries], dtype=pl.UInt32()).cast(pl.String) + "]").to_series(),
+        "record": pl.Series([i for i, _ in entries], dtype=pl.UInt32()),
         "record_id": _int_column(either("record_id", "id")),
         "pg_id": _int_column(column("pg_id")),
         "pg_name": _text_column([p[0] for p in pairs]),
@@ -353,12 +376,12 @@ def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budge
         "p2p_seq_id": _int_column(column("p2p_seq_id")),
         "op_id": _int_column(column("op_id")),
         # torchcomms writes false for send and recv too, older schemas nothing: the name of the operation tells.
-        "is_p2p": _bool_column(column("is_p2p")).set(source.is_not_null(), True),
+        "is_p2p": _bool_column(column("is_p2p")),
         "state": _text_column(column("state")),
         "retired": _bool_column(column("retired")),
-        "time_created_ns": _times(column("time_created_ns")),
-        "time_started_ns": _times(column("time_discovered_started_ns")),
-        "time_completed_ns": _times(column("time_discovered_completed_ns")),
+        "time_created_ns": _int_column(column("time_created_ns")),
+        "time_started_ns": _int_column(column("time_discovered_started_ns")),
+        "time_completed_ns": _int_column(column("time_discovered_completed_ns")),
         "duration_ms": _float_column(column("duration_ms")),
         "timeout_ms": _int_column(column("timeout_ms")),
         "input_sizes": _sizes_column(column("input_sizes"), budget),
@@ -370,13 +393,17 @@ def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budge
         "user_frame": _strings([t[0] for t in told]),
         "frames": _strings([t[1] for t in told]),
     }
-    return TABLES["fr_entries"].conform(pl.DataFrame(columns))
+    # What is missing, in one pass: empty texts, and the zeros that JSON writes where pickle writes None.
+    times = [pl.when(pl.col(c) > 0).then(pl.col(c)) for c in _TIMES]
+    texts = [pl.when(pl.col(c) != "").then(pl.col(c)) for c in _TEXTS]
+    record = "entries[" + pl.col("record").cast(pl.String) + "]"
+    p2p = pl.col("peer_src").is_not_null() | pl.col("is_p2p")
+    known = pl.DataFrame(columns).with_columns(*times, *texts, pl.col("duration_ms").fill_nan(None), record=record, is_p2p=p2p)
+    return TABLES["fr_entries"].conform(known)
 
 
-def _times(values: list[object]) -> pl.Series:
-    """Epoch ns; JSON writes 0 where pickle writes None."""
-    numbers = _int_column(values)
-    return numbers.set(numbers <= 0, None)
+_TIMES = ("time_created_ns", "time_started_ns", "time_completed_ns")
+_TEXTS = ("pg_name", "pg_desc", "op_raw", "state", "thread_id", "thread_name")
 
 
 _Named = tuple[str | None, str | None, int | None, int | None]
