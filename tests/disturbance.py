@@ -24,6 +24,7 @@ from pathlib import Path
 from nccl_forensics.api import analyze
 from nccl_forensics.archives import sniff
 from nccl_forensics.engine import InlineEngine
+from nccl_forensics.errors import ForensicsError
 from tests import claims
 from tests.score import Case, cases
 
@@ -175,7 +176,12 @@ def held(case: Case, change: str, seed: int, before: tuple[object, ...] | None =
         plain = before if before is not None else outcome(analyze([root], engine=InlineEngine()).report)
         if not (DAMAGE | HARMLESS)[change](root, rng):
             return None
-        report = analyze([root], engine=InlineEngine()).report
+        try:
+            report = analyze([root], engine=InlineEngine()).report
+        except ForensicsError as problem:  # so badly damaged that it is told to be unusable
+            return Held(case.name, change, plain, (str(problem),), (), None, (), ())
+        except Exception as problem:
+            return Held(case.name, change, plain, (), (), None, (), (f"{type(problem).__name__}: {problem}",))
         status, _, confidence, ranks = after = outcome(report)
         lists = case.truth.get("culprit_ranks_accepted")
         accepted = {r for one in lists for r in one} if isinstance(lists, list) else None

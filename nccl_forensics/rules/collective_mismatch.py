@@ -23,6 +23,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.views.matching import OP_WORDS
 from nccl_forensics.words import group_words, ranks_words
 
 
@@ -40,7 +41,8 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
     for row in odd.iter_rows(named=True):
         ranks, group = tuple(row["ranks"]), group_words(row)
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), row["call_site"]), ("peers", row["peer_call_site"])) if site]
-        certain = bool(row["sure"])
+        # A word that no operation bears is more likely a damaged record than another call.
+        certain = bool(row["sure"]) and {row["found_op"], row["expected_op"]} <= OP_WORDS
         yield Finding(
             title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
             f"(#{row['seq']} of {group})",

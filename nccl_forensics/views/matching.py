@@ -10,6 +10,7 @@ import polars as pl
 
 from nccl_forensics.frames import text_of
 from nccl_forensics.ranklist import unfold
+from nccl_forensics.units import is_number
 from nccl_forensics.views import view
 from nccl_forensics.views.watchdogs import watchdog_progress
 from nccl_forensics.words import UNIDENTIFIED
@@ -59,6 +60,17 @@ _OP_WORDS = {
     "bcast": "broadcast",
 }
 _DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"]
+
+
+#: The words of operations. What is none of them is a plugin's own, or a damaged record.
+OP_WORDS = frozenset(
+    {
+        *_OP_WORDS.values(),
+        *("reduce", "gather", "scatter", "send", "recv", "all_gather_into_tensor", "reduce_scatter_tensor", "coalesced"),
+        *("allreduce_coalesced", "allgather_coalesced", "all_gather_into_tensor_coalesced", "allgather_into_tensor_coalesced"),
+        *("reduce_scatter_tensor_coalesced", "_broadcast_oop", "_reduce_oop", "alltoall_base", "monitored_barrier"),
+    }
+)
 
 
 def op_word(column: pl.Expr) -> pl.Expr:
@@ -126,16 +138,21 @@ def fr_pg_names(fr_status: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, 
     schema = {"source_id": pl.UInt32(), "pg_id": pl.Int32(), "pg_name": pl.String(), "inferred": pl.Boolean()}
     known: dict[int, dict[int, str]] = {}
     if fr_entries is not None:
-        pairs = fr_entries.filter(pl.col("pg_name").is_not_null()).select("source_id", "pg_id", "pg_name").unique().collect()
+        pairs = (
+            fr_entries.filter(pl.col("pg_name").is_not_null() & pl.col("pg_id").is_not_null())
+            .select("source_id", "pg_id", "pg_name")
+            .unique()
+            .collect()
+        )
         for source, pg_id, name in pairs.iter_rows():
             known.setdefault(source, {})[pg_id] = name
     inferred: dict[int, dict[int, str]] = {}
     if fr_status is not None and fr_groups is not None:
-        ids = fr_status.group_by("source_id").agg(pl.col("pg_id").unique().sort()).collect()
+        ids = fr_status.group_by("source_id").agg(pl.col("pg_id").drop_nulls().unique().sort()).collect()
         names = dict(fr_groups.group_by("source_id").agg(pl.col("pg_name").unique()).collect().iter_rows())
         for source, numbers in ids.iter_rows():
             listed = [n for n in names.get(source, []) if n is not None]
-            if len(listed) != len(numbers) or not all(n.isdigit() for n in listed):
+            if len(listed) != len(numbers) or not all(is_number(n) for n in listed):
                 continue
             guess = dict(zip(numbers, sorted(listed, key=int), strict=True))
             if all(guess.get(i) == n for i, n in known.get(source, {}).items()):

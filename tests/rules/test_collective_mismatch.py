@@ -22,6 +22,11 @@ def test_a_tie_is_named_with_less_confidence() -> None:
     assert told(finding) == ("critical", "medium", (1,))
 
 
+def test_a_word_that_no_operation_bears_is_more_likely_a_damaged_record() -> None:
+    [finding] = collective_mismatch.check(divergences("different", [2], [0, 1, 3], found_op="all_reducm"))
+    assert told(finding) == ("critical", "medium", (2,))
+
+
 @pytest.mark.parametrize("kind", ["skipped", "shape", "dtype", "argument"])
 def test_other_divergences_are_left_to_their_own_rules(kind: str) -> None:
     assert collective_mismatch.check(divergences(kind, [2], [0, 1])) == []
