@@ -1,0 +1,51 @@
+"""Gaps: what would settle the verdict comes first, and with it the verdict is surer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nccl_forensics.api import analyze
+from nccl_forensics.engine import InlineEngine
+from nccl_forensics.model import CONFIDENCES
+from tests.robustness import drop_culprit
+from tests.score import Case, cases
+
+#: Hangs of which the culprit's own files are taken away: from a recorder, from NCCL's log, in a sub-group, of two ranks at once.
+NAMES = (
+    "incidents/subgroup-hang-8r",
+    "lab/skip_allreduce_rank3",
+    "lab/tp_dp_subgroup_hang_rank5",
+    "nccl-stub/skip-8r-rank5",
+    "nccl-stub/wrong-count-8r-rank7",
+    "public/fr-nvrx-gpu-error-2nd",
+)
+
+
+def _case(name: str) -> Case:
+    found = {c.name: c for c in cases() if c.name in NAMES}
+    if name not in found:
+        pytest.skip(f"{name} is not at hand: no corpus beside the project")
+    return found[name]
+
+
+def _sureness(verdict: dict[str, object]) -> int:
+    """No confidence at all, low, medium, high."""
+    return len(CONFIDENCES) - [*CONFIDENCES, None].index(verdict["confidence"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_that_the_first_gap_names_make_the_verdict_surer(name: str, tmp_path: Path) -> None:
+    case = _case(name)
+    whole = analyze([case.evidence], engine=InlineEngine()).report
+    root = tmp_path / "evidence"
+    shutil.copytree(case.evidence, root, copy_function=shutil.copyfile)
+    assert drop_culprit(root, case, whole["sources"])  # type: ignore[arg-type]
+    less = analyze([root], engine=InlineEngine()).report
+    first = less["gaps"][0]  # type: ignore[index]
+    named = [c["rank"] for c in whole["verdict"]["culprits"]]  # type: ignore[index]
+    assert named
+    assert set(named) <= set(first["ranks"])
+    assert _sureness(whole["verdict"]) > _sureness(less["verdict"])  # type: ignore[arg-type]
