@@ -80,6 +80,23 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Motion:
+    """Ranks that move, are stuck or are not known to do either, for one reason. ``since`` is the earliest and ``until`` the latest of their
+    last moments of progress, epoch ns; ``path``, ``line`` and ``record`` point at one of them."""
+
+    ranks: tuple[int, ...]
+    motion: str
+    why: str
+    since: int | None = None
+    until: int | None = None
+    timeout_ms: int | None = None
+    waited_ms: int | None = None
+    path: str | None = None
+    line: int | None = None
+    record: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StackClass:
     """Ranks that stand in the same stack, innermost frame first. ``path`` and ``line`` point at one of them."""
 
@@ -253,6 +270,7 @@ class Extras:
     timeline: tuple[GroupTimeline, ...] = ()
     cluster: tuple[Host, ...] = ()
     waits: tuple[Wait, ...] = ()
+    motions: tuple[Motion, ...] = ()
     stacks: tuple[StackClass, ...] = ()
     transports: tuple[TransportRow, ...] = ()
     channels: tuple[ChannelCount, ...] = ()

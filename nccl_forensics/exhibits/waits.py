@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nccl_forensics.drawings.waits import Box, graph
-from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, operation_text, ranks_text, table
+from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, operation_text, ranks_text, table, where_text
 from nccl_forensics.extras import Extras, Wait
 from nccl_forensics.plain import plain
+from nccl_forensics.presentation import sentence
+from nccl_forensics.units import iso
 from nccl_forensics.words import rank_list, verb
 
 #: Rows of the table, boxes of a column and columns of the drawing.
@@ -19,8 +21,9 @@ _NAME = 26
 def build(report: Report, extras: Extras) -> tuple[Block, ...]:
     """The graph, its end at the right, and every edge with its reason."""
     waits = extras.waits
+    moving = _motion(extras)
     if not waits:
-        return ()
+        return moving
     said = statement(waits)
     waiting = {r for w in waits for r in w.waiting}
     ordered = sorted(waits, key=lambda w: not w.waited_for or bool(waiting & set(w.waited_for)))
@@ -38,7 +41,38 @@ def build(report: Report, extras: Extras) -> tuple[Block, ...]:
         folded=True,
     )
     legend = (("waiting", "waiting"), ("culprit", "waits for nobody that is known"))
-    return (Block(said, drawing=Drawing("Who waits for whom", _graph(waits, said), legend), tables=(edges,)),)
+    return (Block(said, drawing=Drawing("Who waits for whom", _graph(waits, said), legend), tables=(edges,)), *moving)
+
+
+def _motion(extras: Extras) -> tuple[Block, ...]:
+    """Which ranks move, which are stuck and since when; of a job in which nobody waits, only if something was looked at twice."""
+    told = [m for m in extras.motions if m.motion != "unknown"]
+    if not told and not (extras.waits and extras.motions):
+        return ()
+    stuck = sorted({r for m in told if m.motion == "stuck" for r in m.ranks})
+    moves = sorted({r for m in told if m.motion == "moving" for r in m.ranks})
+    parts = [f"{ranks_text(r)} {verb(r, one, many)}" for r, one, many in ((stuck, "is stuck", "are stuck"), (moves, "moves", "move")) if r]
+    body = []
+    for m in extras.motions[:EDGES]:
+        since = " to ".join(dict.fromkeys(iso(t) or "" for t in (m.since, m.until) if t is not None))
+        limit = f"{m.timeout_ms / 1000:g} s" if m.timeout_ms else ""
+        late = f"{m.waited_ms / 1000:,.0f} s" if m.waited_ms else ""
+        cite = where_text(m.path, m.line, m.record) if m.path else ""
+        body.append(
+            (
+                Item(ranks_text(m.ranks)),
+                Item(m.motion, "state", {"stuck": "waiting", "moving": "completed"}.get(m.motion, "")),
+                Item(since if m.motion != "moving" else ""),
+                Item(limit),
+                Item(late),
+                Item(plain(m.why, 200)),
+                Item(cite, "where" if cite else "text"),
+            )
+        )
+    columns = ("Ranks", "State", "No progress since", "Timeout in force", "Waited", "How it is known", "Evidence")
+    rows = table("Which ranks move", columns, body, max(0, len(extras.motions) - EDGES), folded=True)
+    said = sentence("; ".join(parts)) + "." if parts else "No rank was looked at twice: which of them still move is not known."
+    return (Block(said, tables=(rows,)),)
 
 
 def statement(waits: Sequence[Wait]) -> str:

@@ -25,6 +25,7 @@ def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote:
         timeline=named,
         cluster=hosts,
         waits=timelines.waits(resolver),
+        motions=timelines.motions(resolver, paths),
         stacks=stacks.stacks(resolver, paths),
         transports=links.transports(resolver),
         channels=links.channels(resolver),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from nccl_forensics.extras import Cell, CellState, GroupTimeline, TimelineRow, Wait
+from nccl_forensics.extras import Cell, CellState, GroupTimeline, Motion, TimelineRow, Wait
 from nccl_forensics.views import Resolver
 from nccl_forensics.words import UNIDENTIFIED, group_words
 
@@ -137,3 +137,30 @@ def waits(resolver: Resolver) -> tuple[Wait, ...]:
         Wait(tuple(r["waiter"]), tuple(r["awaited"]), group_words(r), r["op"], r["seq"], _WHY.get(r["kind"], str(r["kind"])))
         for r in folded.head(_WAITS).iter_rows(named=True)
     )
+
+
+def motions(resolver: Resolver, paths: Mapping[int, str]) -> tuple[Motion, ...]:
+    """Ranks that move or stand for the same reason are one row; those that stand longest first."""
+    frame = resolver.get("motion")
+    if frame is None:
+        return ()
+    folded = (
+        frame.sort("rank")
+        .group_by("motion", "why", "timeout_ms", maintain_order=True)
+        .agg(
+            pl.col("rank"),
+            pl.col("since_ns").min().alias("since"),
+            pl.col("since_ns").max().alias("until"),
+            pl.col("waited_ms").max(),
+            pl.col("source_id", "line_no", "record").first(),
+        )
+        .sort(pl.col("motion").replace_strict({"stuck": 0, "moving": 1}, default=2), "since", "why", nulls_last=True)
+        .collect()
+    )
+    return tuple(
+        Motion(
+            tuple(r["rank"]), r["motion"], r["why"], r["since"], r["until"], r["timeout_ms"], r["waited_ms"],
+            paths.get(r["source_id"]), r["line_no"], r["record"],
+        )
+        for r in folded.head(_WAITS).iter_rows(named=True)
+    )  # fmt: skip

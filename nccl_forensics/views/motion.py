@@ -1,0 +1,102 @@
+"""Per rank: moving, stuck since when, or unknown, from several samples of its process."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+from nccl_forensics.views.watchdogs import watchdog_lines
+
+MOTION = {
+    "rank": pl.Int32(),
+    "motion": pl.String(),
+    "since_ns": pl.Int64(),
+    "timeout_ms": pl.Int64(),
+    "waited_ms": pl.Int64(),
+    "why": pl.String(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+_WEIGHT = {"unknown": 0, "stuck": 1, "moving": 2}
+_WAITS = ("collective", "p2p", "rendezvous")
+
+
+@view(rows="ranks")
+def motion(
+    thread_states: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None,
+    operations: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """``motion``: ``moving`` where two samples of the process differ in what it does (stacks, recorder dumps), ``stuck`` where two samples
+    agree or its watchdog timed out, else ``unknown``: one look tells no motion.
+
+    ``since_ns`` (epoch, by the clock of its host): when the oldest operation that it has not finished was enqueued, or, where it has none,
+    when the last one ended; both are the latest time at which it can still have moved. ``timeout_ms``: the timeout in force for that
+    operation; ``waited_ms``: how long the watchdog says that it ran. Cites the sample, the line or the operation.
+    """
+    rows: dict[int, dict[str, object]] = {}
+
+    def say(rank: int, motion: str, why: str, cite: dict[str, object]) -> None:
+        known = rows.get(rank)
+        # Any movement counts: a rank that once moved between samples is not stuck.
+        if known is None or _WEIGHT[motion] > _WEIGHT[str(known["motion"])]:
+            rows[rank] = {"rank": rank, "motion": motion, "why": why} | {k: cite.get(k) for k in ("source_id", "line_no", "record")}
+
+    if watchdog is not None:
+        for line in watchdog_lines(watchdog).filter(pl.col("kind") == "timeout").collect().iter_rows(named=True):
+            say(line["rank"], "stuck", "its watchdog timed out", line)
+            rows[line["rank"]].setdefault("waited_ms", line["elapsed_ms"])
+            rows[line["rank"]].setdefault("timeout_ms", line["timeout_ms"])
+    if dumps is not None:
+        _dumps(dumps, say)
+    if thread_states is not None:
+        main = thread_states.filter(pl.col("rank").is_not_null() & pl.col("role").is_null()).sort("rank").collect()
+        for row in main.iter_rows(named=True):
+            if row["moved"]:
+                say(row["rank"], "moving", f"its stack differs between {row['samples']} samples", row)
+            elif (row["samples"] or 1) > 1:
+                where = "waiting for others" if row["place"] in _WAITS else f"in {row['place']}"
+                say(row["rank"], "stuck", f"{row['samples']} samples of its stack agree: {where}", row)
+            else:
+                say(row["rank"], "unknown", "one sample of its stack", row)
+    if operations is not None:
+        _since(operations, rows, say)
+    order = [{**dict.fromkeys(MOTION), **rows[rank]} for rank in sorted(rows)]
+    return pl.DataFrame(order, schema=MOTION, infer_schema_length=None).lazy()
+
+
+def _dumps(dumps: pl.LazyFrame, say: object) -> None:
+    """Two dumps of one process: newer operations in the later one, or none."""
+    assert callable(say)
+    known = dumps.filter(pl.col("rank").is_not_null() & pl.col("use").is_in(["chosen", "older"])).sort(
+        "rank", "last_created_ns", nulls_last=False
+    )
+    for (rank,), part in known.collect().group_by("rank", maintain_order=True):
+        first, last = part.row(0, named=True), part.row(-1, named=True)
+        if part.height < 2:
+            say(rank, "unknown", "one dump of its recorder", last)
+        elif first["last_created_ns"] is not None and last["last_created_ns"] > first["last_created_ns"]:
+            say(rank, "moving", f"{part.height} dumps of its recorder, the later with newer operations", last)
+        else:
+            say(rank, "stuck", f"{part.height} dumps of its recorder, none with newer operations", last)
+
+
+def _since(operations: pl.LazyFrame, rows: dict[int, dict[str, object]], say: object) -> None:
+    """When the oldest unfinished operation of each rank was enqueued, else when its last one ended."""
+    assert callable(say)
+    ops = operations.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("created_ns").is_not_null())
+    open_ones = ops.filter(pl.col("pending")).sort("created_ns", "order")
+    oldest = open_ones.unique("rank", keep="first", maintain_order=True).select(
+        "rank", "created_ns", "timeout_ms", "source_id", "line_no", "record"
+    )
+    ended = ops.group_by("rank").agg(pl.max_horizontal("completed_ns", "created_ns").max().alias("ended_ns"))
+    for row in ended.join(oldest, on="rank", how="left").sort("rank").collect().iter_rows(named=True):
+        say(row["rank"], "unknown", "one look at its operations", row)
+        known = rows[row["rank"]]
+        if known["motion"] == "moving":
+            continue
+        known["since_ns"] = row["created_ns"] if row["created_ns"] is not None else row["ended_ns"]
+        if known.get("timeout_ms") is None:
+            known["timeout_ms"] = row["timeout_ms"]
