@@ -107,16 +107,16 @@ WAITS: tuple[Place, ...] = (
         r"^(?:acquire|wait|wait_for|__enter__|get|put|join|_wait_for_tstate_lock|_recv|recv|recv_bytes|_recv_bytes|poll|result|as_completed|select|communicate|_wait|_try_wait|run_forever|run_until_complete|_run_once) "
         r"\((?:threading|queue|multiprocessing/|concurrent/|selectors|subprocess|asyncio/|filelock|fasteners/|torch/utils/file_baton|torch/multiprocessing/)"
         r"|\(torch/utils/file_baton\.py|\(filelock/"
-        r"|^(?:PyThread_acquire_lock\w*|lock_PyThread_acquire_lock|acquire_timed|_?_?(?:GI_)?_?_?lll_lock_wait|_*(?:GI_)?_*pthread_mutex_lock\w*)\b",
+        r"|^(?:PyThread_acquire_lock\w*|lock_PyThread_acquire_lock|acquire_timed|_?_?(?:GI_)?_?_?lll_lock_wait|_{0,4}(?:GI_)?_{0,4}pthread_mutex_lock\w*)\b",
         6,
     ),
     _place(
         "file-io",
         r"^\w+ \((?:gzip|bz2|lzma|shutil|zipfile|tarfile|zipfile/|_?io|_pyio|os|pathlib|pathlib/|glob|genericpath|posixpath|tempfile|mmap|fsspec/|s3fs/|gcsfs/|adlfs/|smart_open/|botocore/|boto3/|s3transfer/|urllib3/|urllib/|requests/|http/client|ssl|socket|aiohttp/|google/cloud/|huggingface_hub/|pyarrow/|h5py/|lmdb|zarr/)[^)]*\)"
-        r"|^(?:os_(?:stat|open|listdir|scandir|replace|mkdir|unlink|fsync)\w*|_io_\w+|_Py_(?:read|write|open)\w*|fdatasync|_*(?:GI_)?_*(?:libc_)?(?:read|pread64|pwrite64|open64|fsync|openat))(?: |$)",
+        r"|^(?:os_(?:stat|open|listdir|scandir|replace|mkdir|unlink|fsync)\w*|_io_\w+|_Py_(?:read|write|open)\w*|fdatasync|_{0,4}(?:GI_)?_{0,4}(?:libc_)?(?:read|pread64|pwrite64|open64|fsync|openat))(?: |$)",
         6,
     ),
-    _place("sleep", r"^(?:time_sleep|pysleep|sleep|_*(?:GI_)?_*(?:clock_)?nanosleep\w*)\b", 6),
+    _place("sleep", r"^(?:time_sleep|pysleep|sleep|_{0,4}(?:GI_)?_{0,4}(?:clock_)?nanosleep\w*)\b", 6),
 )
 _DATA = (
     r"(?:^|_)(?:load|next|get|fetch|read|prepare|build|make)_(?:micro_?|mini_?|train_|training_|eval_|new_|the_)?(?:batch(?:es)?|samples?|shards?|examples?|items?|images?|videos?|audio|tokens|corpus)(?:_|$)"

@@ -16,7 +16,7 @@ _MARK = r"NCCL (?:INFO|WARN|CALL|TRACE)(?: |$)"
 _MARK_RE = re.compile(_MARK)
 #: Longest stretch before the mark that can be a prefix: host name, ids, source file and function.
 _PREFIX_AT_MOST = 512
-_HOST_TAIL = re.compile(r"[0-9A-Za-z_.-]*$")
+_HOST_TAIL = re.compile(r"(?<![0-9A-Za-z_.-])[0-9A-Za-z_.-]*+$")
 _LEVEL = {
     "info": "INFO",
     "info_bare": "INFO",

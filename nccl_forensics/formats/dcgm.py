@@ -176,7 +176,7 @@ def read_nvlinks(text: Text) -> Reading:
 
 
 _METRIC = re.compile(r"^(DCGM_FI_DEV_(?:XID_ERRORS|ROW_REMAP_FAILURE|ROW_REMAP_PENDING|RETIRED_PENDING))\{([^}]*)\} ([0-9.eE+]+)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')
 #: Xids of applications: the exporter keeps the last code, and these say nothing of the GPU (as NVIDIA's device plugin skips them).
 _APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 

@@ -31,7 +31,7 @@ _LAST = ("COMMAND", "CMD", "ARGS")
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMGTP]?)i?B?$")
 _UNIT = {"": 1.0, "K": 1.0, "M": 1024.0, "G": 1024.0**2, "T": 1024.0**3, "P": 1024.0**4}
 _ULIMIT = re.compile(r"^([a-z][a-z -]{3,40}?) +\(([^)]{0,30}-[a-zA-Z])\) +(unlimited|\d+)\s*$")
-_PROC_LIMIT = re.compile(r"^Max ([a-z][a-z -]{2,30}?)  +(unlimited|\d+) +(unlimited|\d+) *([a-z]*)\s*$")
+_PROC_LIMIT = re.compile(r"^Max ([a-z][a-z -]{2,30}?)  +(unlimited|\d+) +(unlimited|\d+) *+([a-z]*)\s*$")
 _LIMITS = {
     "max locked memory": "memlock",
     "locked memory": "memlock",
@@ -120,7 +120,7 @@ def _cell(column: str, cell: str) -> object:
 def _df(reader: _Reader, start: int) -> int:
     header = reader.texts[start]
     inodes = "IFree" in header
-    block = re.search(r"(\d+)K-blocks", header)
+    block = re.search(r"(?<!\d)(\d++)K-blocks", header)
     # df -h prints units; plain df prints blocks of 1 kB or, with -B or POSIXLY_CORRECT, of what the header says.
     factor = float(block[1]) if block else 0.5 if "512-blocks" in header else 1.0
     reader.use(start)

@@ -21,7 +21,7 @@ _VALUE = re.compile(
     rb"|(?:[0-9a-fA-F]{2,4}:){3,19}[0-9a-fA-F]{2,4}|MT[_0-9]{4,20}|\d+\.\d+\.\d{3,4}|N/A \(no PMA\)|RoCE v[12]|IB/RoCE v1|up|down|full|half|unknown"
     rb"|[\w.-]{1,60} mlx\d_\w{1,10})\s*$"
 )
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_LABEL = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')
 
 
 def _sniff(head: bytes) -> bool:

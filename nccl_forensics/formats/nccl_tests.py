@@ -25,10 +25,10 @@ _TAG = r"\[\d+,\d+\]<(?:stdout|stderr)>:"
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z][a-z0-9_]*(?:\s|$)")
 #: A row that NCCL's own lines cut: its head with an NCCL line glued on, and later one half alone or glued likewise.
 _GLUED = re.compile(
-    r"^\s*(\d+)\s+(\d+)\s+([a-z][a-z0-9_]*)\s+(?:([a-z]+)\s+)?(-1|\d+?)(?=[^\s\d.]|\s+\d+\.\d|\d*[a-z][\w.-]*:\d+:\d+ )(.*)$"
+    r"^\s*(\d+)\s+(\d+)\s+([a-z][a-z0-9_]*)\s+(?:([a-z]+)\s+)?(-1|\d{1,18}?)(?=[^\s\d.]|\s+\d+\.\d|\d{0,18}[a-z][\w.-]{0,255}:\d+:\d+ )(.*)$"
 )
 _HALF = re.compile(
-    r"^\s*(\d+(?:\.\d+)?(?:e[+-]\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d+|N/A|\d\.?\d*e[+-]\d+))(?:$|\s*$|(?=[\w.-]+:\d+:\d+ \[))"
+    r"^\s*(\d+(?:\.\d+)?(?:e[+-]\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d{1,18}|N/A|\d\.?\d{0,18}e[+-]\d+))(?:$|\s*$|(?=[\w.-]{1,255}:\d+:\d+ \[))"
 )
 _HALF_LINE = r"^\s*\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d|N/A)"
 _SIGNS = (

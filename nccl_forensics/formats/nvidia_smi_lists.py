@@ -30,13 +30,15 @@ _FAILURES: tuple[tuple[str, str], ...] = (
 )
 _HANDLE = re.compile(r"device handle for GPU ?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d)?(\d+)?")
 _TOPO_CELL = re.compile(r"^(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+|C2C|OK|CNS|GNS|TNS|NS|U|DR)$")
-_TOPO_NAME = re.compile(r"^(?:GPU\d+|NIC\d+|mlx\S+|\w*ib\w*\d+|rdma\S+|bnxt\S+|irdma\d+|efa\S*)$")
+_TOPO_NAME = re.compile(r"^(?:GPU\d+|NIC\d+|mlx\S+|\w{0,40}ib\w{0,40}\d|rdma\S+|bnxt\S+|irdma\d+|efa\S*)$")
 _PEER_HEAD = re.compile(r"^\s*(?:GPU\d+\s+)*GPU\d+\s*$")
 _PEER_CELL = re.compile(r"^(?:X|OK|CNS|GNS|TNS|NS|U|DR)$")
 _TABLE_HEAD = re.compile(r"^\| NVIDIA-SMI (\S+) +Driver Version: (\S+) +CUDA Version: (\S+)")
 _TABLE_FIRST = re.compile(
-    r"^\|\s+(\d+)\s+(\S.*?)\s+(On|Off|N/A|ERR!|Unknown)?\s*\|\s*([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\S+\s*\|\s*(\S+)\s*\|$"
+    r"^\|\s+(\d+)\s++([^|]*+)\|\s*+([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+[^\s|]++\s*+\|\s*+([^\s|]++)\s*+\|$"
 )
+#: What stands behind a card's name in its cell: the persistence mode.
+_PERSISTENCE = re.compile(r"(?<=\s)(?:On|Off|N/A|ERR!|Unknown)$")
 _CSV_WORDS = frozenset(
     {
         "index",
@@ -218,8 +220,8 @@ def _table(reader: _Reader, start: int) -> int:
                 {
                     "tool": "nvidia-smi",
                     "gpu_index": int(first[1]),
-                    "name": first[2],
-                    "bus_id": pci.normal(first[4]),
+                    "name": _PERSISTENCE.sub("", first[2].rstrip()).rstrip() or None,
+                    "bus_id": pci.normal(first[3]),
                     "driver_version": head[2],
                     "cuda_version": head[3],
                     "problem": problem(line),

@@ -18,7 +18,7 @@ _ALONE = (
 )
 #: What one printed unit is in Gbit/s: perftest's MB and MiB are both 2^20 bytes.
 _GBIT = {"gb/sec": 1.0, "mb/sec": 8 * 2**20 / 1e9, "mib/sec": 8 * 2**20 / 1e9, "gib/sec": 8 * 2**30 / 1e9}
-_SETTING = re.compile(r"([A-Za-z#][\w.# *-]*?)\s*:\s*(\S+)")
+_SETTING = re.compile(r"([A-Za-z#][\w.# *-]{0,60}?)\s{0,30}:\s*(\S+)")
 _STATUS_WORDS = {
     12: "retry exceeded",
     13: "receiver not ready",

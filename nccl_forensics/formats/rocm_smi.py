@@ -30,7 +30,7 @@ _TEXTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("serial", ("Serial Number",)),
     ("vbios", ("VBIOS version",)),
 )
-_LINK = re.compile(r"\(?([\d.]+)GT/s x(\d+)")
+_LINK = re.compile(r"(?<![\d.])([\d.]++)GT/s x(\d+)")
 
 
 def _sniff(head: bytes) -> bool:

@@ -181,7 +181,7 @@ class Outcome:
 
 
 #: A place in code: its folder and line move from run to run, the file and the function stay.
-_CODE_PLACE = re.compile(r"(?:[^\s()\x1f:]*/)?([^\s()\x1f/:]+\.(?:py|pyx|cc|cpp|cu|cuh|c|h|hpp)):[0-9]+")
+_CODE_PLACE = re.compile(r"(?<![^\s()\x1f:])(?:[^\s()\x1f:]*/)?([^\s()\x1f/:]+\.(?:py|pyx|cc|cpp|cu|cuh|c|h|hpp)):[0-9]+")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
