@@ -41,8 +41,9 @@ from nccl_forensics.words import ranks_words
         "invalid-usage",
     ),
 )
-def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
-    """At most one finding."""
+def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """At most one finding. Of a process whose log names no release, the error counts with which NCCL failed it: torch names the release
+    that it loaded (``NCCL error in: …, NCCL version 2.21.5``, c10d/NCCLUtils.hpp)."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     seen = (
         nccl_versions.filter(pl.col("pid").is_not_null() & pl.col("version").is_not_null())
@@ -52,6 +53,8 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> It
         .sort("source_id", "line_no")
         .collect()
     )
+    if endings is not None:
+        seen = pl.concat([seen, _by_errors(endings, seen)], how="diagonal")
     counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()
     if len(counts) < 2:
         return
@@ -76,6 +79,21 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame) -> It
         would_refute=("the processes belong to different jobs",),
         actions=(Action("change-setting", ranks=ranks, confidence="high"),),
     )
+
+
+def _by_errors(endings: pl.LazyFrame, seen: pl.DataFrame) -> pl.DataFrame:
+    """Rank, host and release of the ranks whose last error names one and whose log does not, citing the error."""
+    told = endings.filter(pl.col("rank").is_not_null() & pl.col("exc_source_id").is_not_null()).select(
+        "rank",
+        "host",
+        version=pl.col("message").str.extract(r"NCCL version (\d+\.\d+(?:\.\d+)?)"),
+        source_id=pl.col("exc_source_id"),
+        line_no=pl.col("exc_line_no"),
+    )
+    # A log may name the build too: 2.21.5+cuda12.4.
+    builds = {str(v).partition("+")[0]: v for v in seen["version"].to_list()}
+    known = told.filter(pl.col("version").is_not_null() & ~pl.col("rank").is_in(seen["rank"].drop_nulls().to_list()))
+    return known.sort("rank").collect().with_columns(pl.col("version").replace(builds))
 
 
 def _prints_everywhere(version: str) -> bool:

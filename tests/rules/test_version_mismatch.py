@@ -5,13 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.version_mismatch import version_mismatch
-from tests.rules.frames import cited, people, told
+from tests.rules.frames import cited, endings, people, told
 from tests.rules.host_frames import table
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
 
 
-def versions(*found: str) -> pl.LazyFrame:
+def versions(*found: str | None) -> pl.LazyFrame:
     return table(
         "nccl_versions",
         *[
@@ -22,7 +22,7 @@ def versions(*found: str) -> pl.LazyFrame:
 
 
 def test_the_rank_with_another_release_is_named_with_its_host() -> None:
-    [finding] = version_mismatch.check(versions("2.27.7", "2.27.7", "2.21.5"), PEOPLE)
+    [finding] = version_mismatch.check(versions("2.27.7", "2.27.7", "2.21.5"), PEOPLE, None)
     assert told(finding) == ("critical", "high", (2,))
     assert finding.hosts == ("node2",)
     assert cited(finding) == [(2, 1), (0, 1), (1, 1)]
@@ -30,23 +30,37 @@ def test_the_rank_with_another_release_is_named_with_its_host() -> None:
 
 
 def test_one_against_one_is_less_sure() -> None:
-    [finding] = version_mismatch.check(versions("2.27.7", "2.21.5"), PEOPLE)
+    [finding] = version_mismatch.check(versions("2.27.7", "2.21.5"), PEOPLE, None)
     assert finding.confidence == "medium"
 
 
 def test_a_process_of_unknown_rank_is_counted_and_not_blamed() -> None:
-    [finding] = version_mismatch.check(versions("2.27.7", "2.27.7", "2.21.5"), people((0, "node1", 100)))
+    [finding] = version_mismatch.check(versions("2.27.7", "2.27.7", "2.21.5"), people((0, "node1", 100)), None)
     assert finding.culprits == ()
     assert finding.title.startswith("1 process loaded")
 
 
 def test_a_release_that_only_rank_0_prints_is_not_counted_against_the_others() -> None:
-    [finding] = version_mismatch.check(versions("2.21.5", "2.27.7", "2.27.7"), PEOPLE)
+    [finding] = version_mismatch.check(versions("2.21.5", "2.27.7", "2.27.7"), PEOPLE, None)
     assert told(finding) == ("critical", "high", ())
     assert finding.hosts == ()
 
 
 def test_equal_releases_stay_quiet_and_the_first_line_of_a_process_speaks() -> None:
-    assert version_mismatch.check(versions("2.27.7", "2.27.7", "2.27.7"), PEOPLE) == []
+    assert version_mismatch.check(versions("2.27.7", "2.27.7", "2.27.7"), PEOPLE, None) == []
     twice = pl.concat([versions("2.27.7", "2.27.7"), versions("2.27.7", "2.21.5").with_columns(line_no=pl.lit(9, pl.UInt32))])
-    assert version_mismatch.check(twice, PEOPLE) == []
+    assert version_mismatch.check(twice, PEOPLE, None) == []
+
+
+def test_the_error_of_a_rank_names_the_release_that_its_log_does_not() -> None:
+    # Before 2.22 rank 0 alone prints its release: one line against one.
+    logs = versions("2.21.5+cuda12.4", None, "2.27.7")
+    assert version_mismatch.check(logs, PEOPLE, None)[0].culprits == ()
+    failed = [
+        {"rank": r, "message": f"NCCL error in: x.hpp:3, internal error, NCCL version {v}", "exc_source_id": 20 + r, "exc_line_no": 7}
+        for r, v in ((1, "2.21.5"), (2, "2.27.7"))
+    ]
+    [finding] = version_mismatch.check(logs, PEOPLE, endings(*failed))
+    assert told(finding) == ("critical", "high", (2,))
+    assert "NCCL 2.27.7, the others 2.21.5+cuda12.4" in finding.title
+    assert (21, 7) in cited(finding)
