@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,45 @@ EXAMPLE = ROOT / "examples" / "acme-forensics"
 INCIDENT = ROOT / "fixtures" / "incidents" / "nccl-skipped-collective-8r" / "evidence"
 
 
-def run(*words: str, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The program with the extensions below ``path``."""
+#: Several commands in one process: what extensions bring is loaded once.
+_RUNNER = """
+import json, sys
+from click.testing import CliRunner
+from nccl_forensics import api, cli, engine, errors
+api.default_engine = lambda *_, **__: engine.InlineEngine()
+told = []
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(cli.cli, words, prog_name="nccl-forensics")
+    known = isinstance(done.exception, errors.ForensicsError)
+    told.append((done.exception.exit_code if known else done.exit_code, done.stdout, done.stderr + (str(done.exception) if known else "")))
+print(json.dumps(told))
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of one command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def many(*commands: list[str], path: Path, **variables: str) -> list[Done]:
+    """Commands of the program with the extensions below ``path``, in a process of their own."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(path)]), **variables}
+    words = [sys.executable, "-c", _RUNNER, json.dumps(commands)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return [Done(*row) for row in json.loads(done.stdout.splitlines()[-1])]
+
+
+def run(*words: str, path: Path, **variables: str) -> Done:
+    """One command, as it is called: also readers in processes of their own find the extensions."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(path)]), **variables}
     command = [sys.executable, "-m", "nccl_forensics.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def extension(place: Path, name: str, points: dict[str, str], code: str) -> None:
@@ -62,24 +97,25 @@ def test_the_rule_of_the_sample_package_appears_in_a_report(installed: Path, tmp
 
 
 def test_what_the_sample_package_brings_is_listed_with_its_origin(installed: Path) -> None:
-    for command, line in (
-        ("formats", "acme-prolog              Acme's checks before a job [acme-forensics 1.0]"),
-        (
-            "rules",
-            "ACME01  acme-prolog-failed       warning   A node was used although a check of the site had failed on it. [acme-forensics 1.0]",
-        ),
-        ("tables", "x_acme_checks: One check of one node before the job started. [acme-forensics 1.0]"),
-    ):
-        assert line in run(command, path=installed).stdout.splitlines()
-    assert "ACME01" in run("rule", "acme-prolog-failed", path=installed).stdout
-    assert "acme" not in run("formats", path=installed, NCCL_FORENSICS_NO_PLUGINS="1").stdout.lower()
+    formats, rules, tables, rule = many(["formats"], ["rules"], ["tables"], ["rule", "acme-prolog-failed"], path=installed)
+    assert "acme-prolog              Acme's checks before a job [acme-forensics 1.0]" in formats.stdout.splitlines()
+    listed = (
+        "ACME01  acme-prolog-failed       warning   A node was used although a check of the site had failed on it. [acme-forensics 1.0]"
+    )
+    assert listed in rules.stdout.splitlines()
+    assert "x_acme_checks: One check of one node before the job started. [acme-forensics 1.0]" in tables.stdout.splitlines()
+    assert "ACME01" in rule.stdout
+    [off] = many(["formats"], path=installed, NCCL_FORENSICS_NO_PLUGINS="1")
+    assert "acme" not in off.stdout.lower()
 
 
 def test_rows_of_an_extension_can_be_queried_also_from_saved_tables(installed: Path, tmp_path: Path) -> None:
     query = "SELECT node FROM x_acme_checks WHERE passed = 'FAIL'"
-    assert run("sql", str(EXAMPLE / "evidence"), query, "--format", "csv", path=installed).stdout.split() == ["node", "gpu17"]
-    assert run("analyze", str(EXAMPLE / "evidence"), "--tables", str(tmp_path / "t"), path=installed).returncode == 0
-    assert run("sql", str(tmp_path / "t"), query, "--format", "csv", path=installed).stdout.split() == ["node", "gpu17"]
+    evidence, saved = str(EXAMPLE / "evidence"), str(tmp_path / "t")
+    asked = ["--format", "csv"]
+    commands = (["sql", evidence, query, *asked], ["analyze", evidence, "--tables", saved], ["sql", saved, query, *asked])
+    read, _, again = many(*commands, path=installed)
+    assert read.stdout.split() == again.stdout.split() == ["node", "gpu17"]
 
 
 #: Each is broken in a way of its own; the words are in what is reported.
@@ -195,7 +231,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_broken_extensions_are_reported_and_change_no_verdict(broken: Path, tmp_path: Path) -> None:
     done = run("analyze", str(INCIDENT), "-o", str(tmp_path / "with"), path=broken)
     assert done.returncode == 0, done.stderr
-    assert run("analyze", str(INCIDENT), "-o", str(tmp_path / "without"), path=broken, NCCL_FORENSICS_NO_PLUGINS="1").returncode == 0
+    many(["analyze", str(INCIDENT), "-o", str(tmp_path / "without")], path=broken, NCCL_FORENSICS_NO_PLUGINS="1")
     report, plain = (json.loads((tmp_path / d / "report.json").read_text(encoding="utf-8")) for d in ("with", "without"))
     assert report["verdict"] == plain["verdict"]
     assert report["findings"] == plain["findings"]
@@ -217,19 +253,18 @@ def test_broken_extensions_are_reported_and_change_no_verdict(broken: Path, tmp_
 
 
 def test_the_lists_go_on_and_name_what_is_broken(broken: Path) -> None:
-    done = run("rules", path=broken)
+    done, plugins = many(["rules"], ["plugins"], path=broken)
     assert done.returncode == 0
     assert "CO01" in done.stdout
     assert "raises 1.0: rules 'raises' is not used: RuntimeError: no licence" in done.stderr
-    listed = run("plugins", path=broken).stdout
-    assert all(f"broken  {kind}" in listed and words in listed for kind, _, words in UNUSABLE.values())
+    assert all(f"broken  {kind}" in plugins.stdout and words in plugins.stdout for kind, _, words in UNUSABLE.values())
 
 
 def test_a_reporter_that_fails_costs_its_own_file(broken: Path, tmp_path: Path) -> None:
-    done = run("analyze", str(INCIDENT), "-o", str(tmp_path / "o"), "--report", f"falls-over={tmp_path / 'x'}", path=broken)
+    asked = ["analyze", str(INCIDENT), "-o", str(tmp_path / "o"), "--report", f"falls-over={tmp_path / 'x'}"]
+    done, refused = many(asked, ["analyze", str(INCIDENT), "--report", "falls-ovr=x"], path=broken)
     assert done.returncode == 5
     assert "report 'falls-over' could not be made: RuntimeError: out of paper" in done.stderr
     assert (tmp_path / "o" / "postmortem.html").exists()
     assert not (tmp_path / "x").exists()
-    refused = run("analyze", str(INCIDENT), "--report", "falls-ovr=x", path=broken)
     assert (refused.returncode, "did you mean 'falls-over'?" in refused.stderr) == (2, True)
