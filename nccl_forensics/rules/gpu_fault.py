@@ -102,7 +102,8 @@ def gpu_fault(
         inside = timely(rows, job_times, window_h)
         dated = (job_times is not None and job_times.head(1).collect().height > 0) or _cuda_failed(exceptions)
         shared = _one_numbering(rows, who)
-        for finding in _by_xid(rows.filter(inside), who, dated and not shared):
+        unhurt = _failed_otherwise(exceptions, source_ranks)
+        for finding in _by_xid(rows.filter(inside), who, dated and not shared, unhurt):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -122,7 +123,7 @@ def gpu_fault(
 # ---- Xid ----
 
 
-def _by_xid(rows: pl.DataFrame, who: People, dated: bool) -> Iterator[Finding]:
+def _by_xid(rows: pl.DataFrame, who: People, dated: bool, unhurt: frozenset[int]) -> Iterator[Finding]:
     rows = rows.filter(pl.col("code").is_not_null())
     if not rows.height:
         return
@@ -135,14 +136,16 @@ def _by_xid(rows: pl.DataFrame, who: People, dated: bool) -> Iterator[Finding]:
     for host, code in sorted(leaders, key=lambda k: (_rank_code(k[1]), str(k[0]))):
         buses = leaders[(host, code)]
         mine = rows.filter((pl.col("host").eq_missing(pl.lit(host, dtype=pl.String()))) & pl.col("bus_id").is_in(buses, nulls_equal=True))
-        yield from _xid_finding(host, code, buses, mine, who, dated)
+        yield from _xid_finding(host, code, buses, mine, who, dated, unhurt)
 
 
 def _rank_code(code: int) -> tuple[int, int]:
     return (DEPTH[xid(code).kind], code)
 
 
-def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFrame, who: People, dated: bool) -> Iterator[Finding]:
+def _xid_finding(
+    host: object, code: int, buses: list[object], rows: pl.DataFrame, who: People, dated: bool, unhurt: frozenset[int]
+) -> Iterator[Finding]:
     facts = xid(code)
     if facts.kind in ("link", "benign"):
         return  # links have a rule of their own
@@ -160,6 +163,10 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     if facts.kind in ("app", "consequence") and _of_others(own, host, who, dated):
         severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
         note += " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
+    elif program and ranks and unhurt.issuperset(ranks):
+        severity, confidence, culprits, behind = "warning", "low", (), ""
+        note += f" {ranks_words(ranks)} failed with another error than CUDA's, which such a fault brings about: it belongs to another job."
+        ranks = ()
     many = len(buses) > 1 and facts.kind in ("bus", "firmware")
     message = next((m for m in own["message"].to_list() if m), None)
     yield Finding(
@@ -205,6 +212,22 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
 def _one_numbering(rows: pl.DataFrame, who: People) -> bool:
     """Whether the kernel knows a rank by the same pid as the rank itself: then no container numbers processes anew."""
     return any((short(host), pid) in who.pids for host, pid in rows.select("host", "pid").drop_nulls().unique().iter_rows())
+
+
+def _failed_otherwise(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> frozenset[int]:
+    """Ranks that say why they failed, and do not name a CUDA error."""
+    if exceptions is None:
+        return frozenset()
+    rank_of: dict[int, int] = {}
+    if source_ranks is not None:
+        rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    said: dict[int, bool] = {}
+    for row in exceptions.select("rank", "hint_rank", "hint_scope", "source_id", "message").collect().iter_rows(named=True):
+        rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
+        rank = rank if rank is not None else rank_of.get(row["source_id"])
+        if rank is not None:
+            said[rank] = said.get(rank, False) or "cuda" in str(row["message"]).lower()
+    return frozenset(rank for rank, cuda in said.items() if not cuda)
 
 
 def _cuda_failed(exceptions: pl.LazyFrame | None) -> bool:

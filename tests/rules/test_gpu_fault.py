@@ -263,3 +263,13 @@ def test_healthy_captures_give_no_error(file: str):
 )
 def test_ill_captures_are_told(file: str, rule: str):
     assert {"critical", "error"} & set(found(file).get(rule, ()))
+
+
+def test_a_rank_that_failed_otherwise_had_no_fault_of_its_program_on_the_gpu():
+    job = processes((3, "node7", 5091, "17000"))
+    fault = table("xids", xid(13, pid=4000, time_kind="epoch"))
+    times = pl.LazyFrame({"first_raw_ns": [0], "last_raw_ns": [10**9]})
+    for message, severity in (("NCCL error: remote process exited", "warning"), ("CUDA error: an illegal memory access", "critical")):
+        said = table("exceptions", {"rank": 3, "message": message})
+        findings = check(xids=fault, processes=job, exceptions=said, job_times=times)
+        assert findings[0].severity == severity, message
