@@ -106,8 +106,14 @@ class Resolver:
         if declared.rows == "operations" and self._scratch is not None:
             handle, file = tempfile.mkstemp(prefix=f"{name}.", suffix=".arrow", dir=self._scratch)
             os.close(handle)
-            result.collect().write_ipc(file)
-            return pl.scan_ipc(file)
+            frame = result.collect()
+            # A text that is null costs as many bytes as one that is not: columns that nothing fills are not written.
+            filled = [c for c in frame.columns if frame[c].null_count() < frame.height]
+            if not filled:
+                return frame.lazy()
+            frame.select(filled).write_ipc(file)
+            schema = frame.schema
+            return pl.scan_ipc(file).select(pl.col(c) if c in filled else pl.lit(None, dtype=t).alias(c) for c, t in schema.items())
         return result.collect().lazy()
 
     def missing(self, inputs: Inputs) -> tuple[str, ...]:

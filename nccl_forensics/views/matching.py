@@ -318,13 +318,18 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
             members = members.join(many, on=["host", "pid", "comm_bus"], how="left", nulls_equal=True)
             members = members.with_columns(world_rank=pl.coalesce("world_rank", "slot_rank", "proc_rank")).drop("slot_rank", "proc_rank")
         members = members.drop("comm_bus").sort("begin")
-    joined = _joined(ops, members)
+    lives = _lives(ops, members)
+    joined = _joined(ops, members) if lives is None else ops.join(lives, on=_LIFE, how="left", maintain_order="left")
     p2p = pl.col("op").str.to_lowercase().is_in(["send", "recv"])
     unknown = text_of("size{}#{}", pl.col("nranks"), pl.col("comm"))
     numbered = joined.with_columns(
-        is_p2p=p2p, group_key=pl.coalesce("comm_key", unknown), rank=pl.coalesce("world_rank", "global_rank", "hint_rank")
-    ).sort("continues", "source_id", "line_no")
-    one_life = ("host", "pid", "comm", "begin_source", "begin", "group_key")
+        is_p2p=p2p,
+        group_key=pl.coalesce("comm_key", unknown) if lives is None else pl.col("comm_key"),
+        rank=pl.coalesce("world_rank", "global_rank", "hint_rank"),
+    )
+    if lives is None:
+        numbered = numbered.sort("continues", "source_id", "line_no")
+    one_life = ("host", "pid", "comm", "begin_source", "begin", "group_key") if lives is None else ("life",)
     position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*one_life) - 1
     return numbered.with_columns(
         domain=pl.lit("nccl"),
@@ -344,6 +349,23 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
         record=pl.lit(None, dtype=pl.String()),
         out_shape=pl.lit(None, dtype=pl.String()),
     )
+
+
+_LIFE = ["host", "pid", "comm", "source_id"]
+
+
+def _lives(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame | None:
+    """Where every operation's pointer means one communicator only, and its own source tells how that was made before the first operation:
+    that communicator by ``_LIFE``, numbered by ``life``. What ``_joined`` finds is the same then, and costs several sorts of all operations.
+    None where some operation needs a closer look."""
+    lives = members.with_columns(source_id=pl.col("begin_source")).collect().with_row_index("life")
+    if lives.select(pl.struct(_LIFE).is_duplicated().any() | pl.col("comm_key").is_null().any()).item():
+        return None
+    first = ops.group_by(_LIFE).agg(pl.col("line_no").min()).collect()
+    known = first.join(lives.select(*_LIFE, "begin"), on=_LIFE, how="left")
+    if not known.select((pl.col("begin") <= pl.col("line_no")).fill_null(False).all()).item():
+        return None
+    return lives.with_columns(continues=pl.lit(False)).lazy()
 
 
 def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:

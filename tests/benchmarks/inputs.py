@@ -85,14 +85,14 @@ def _incident(folder: Path, request: simulate.Request) -> None:
 
 
 def _stretch(log: Path, size: int, seed: int) -> None:
-    """Repeat a log's first step behind its first operation: what stands between two operations of the communicator that it begins with."""
+    """Repeat a log's first step behind it: what stands between the first two operations of the communicator that it begins with."""
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [(n, m) for n, line in enumerate(lines) if (m := _OPERATION.match(line.rstrip("\n")))]
     first = found[0][1]["comm"]
     end = next(i for i, (_, m) in enumerate(found[1:], 1) if m["comm"] == first)
     step = [m for _, m in found[1 : end + 1]]
     rng = random.Random(seed)
-    at = found[0][0] + 1
+    at = found[end][0] + 1
     with log.open("w", encoding="utf-8") as out:
         out.writelines(lines[:at])
         count, steps = 1, 0
