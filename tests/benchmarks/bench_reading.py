@@ -1,0 +1,114 @@
+"""The whole program on generated evidence, beside anchors measured in the same run: CPU seconds (user and system, with children).
+
+    python -m tests.benchmarks.bench_reading operations WORK --mb 500
+    python -m tests.benchmarks.bench_reading recorder WORK --ranks 256 --entries 2000 [--torch PYTHON]
+    python -m tests.benchmarks.bench_reading mixed WORK --ranks 64 --mb 300
+
+``--torch`` is a Python with PyTorch's ``torchfrtrace``. Evidence is made by ``inputs.py`` unless WORK holds it already. The line "start-up"
+is the program on a log of a few lines: what every run pays whatever it reads. The caches are off and the files are in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks import inputs
+
+_ANALYZE = [sys.executable, "-m", "nccl_forensics.cli", "analyze", "--quiet", "--no-cache", "--json"]
+_LOOP = """
+import re, sys
+from nccl_forensics import grammar
+match = re.compile(grammar.load("nccl_operation").kinds["operation"].pattern).match
+lists = [[] for _ in range(13)]
+add = [values.append for values in lists]
+for file in sys.argv[1:]:
+    with open(file) as lines:
+        for line in lines:
+            hit = match(line.rstrip("\\n"))
+            if hit is not None:
+                for append, value in zip(add, hit.groups()):
+                    append(value)
+"""
+_UNPICKLE = "import pickle, sys\nfor file in sys.argv[1:]:\n    pickle.load(open(file, 'rb'))\n"
+
+
+def timed(label: str, command: Sequence[str]) -> float:
+    """Print and return the CPU seconds of a command; its wall seconds and the peak of its largest process stand beside."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    problem = process.stderr.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    cpu = used.ru_utime + used.ru_stime
+    failed = f"   exit code {process.returncode}: {problem.decode()[-200:]}" if process.returncode else ""
+    line = f"{label:34} {cpu:8.2f} CPU s {time.perf_counter() - began:8.2f} wall s {used.ru_maxrss / 1024:7.0f} MB{failed}"
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    return cpu
+
+
+def analysed(evidence: Path, work: Path, truth: Path) -> float:
+    """CPU seconds of an analysis, with whether its verdict is right."""
+    cpu = timed("nccl-forensics analyze", [*_ANALYZE, str(work / "report.json"), str(evidence)])
+    verdict = json.loads((work / "report.json").read_bytes())["verdict"]
+    known = json.loads(truth.read_bytes())
+    right = verdict["cause"] in known["cause_accepted"] and [c["rank"] for c in verdict["culprits"]] in known["culprit_ranks_accepted"]
+    sys.stdout.write(f"  verdict: {verdict['cause']}, {'right' if right else 'NOT right'}\n")
+    return cpu
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=["operations", "recorder", "mixed"])
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--mb", type=float, default=500)
+    parser.add_argument("--entries", type=int, default=2000)
+    parser.add_argument("--torch", type=Path)
+    options = parser.parse_args()
+    out = sys.stdout.write
+    folder = options.work / f"{options.kind}-{options.ranks}-{options.mb:.0f}-{options.entries}"
+    if not (folder / "truth.json").exists():
+        make = {"operations": inputs.operations, "mixed": inputs.mixed}.get(options.kind)
+        if make is not None:
+            make(folder, options.ranks, options.mb)
+        else:
+            inputs.recorder(folder, options.ranks, options.entries)
+    small = options.work / "small"
+    small.mkdir(exist_ok=True)
+    (small / "nccl.log").write_text("node01:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.9\n", encoding="utf-8")
+    start = timed("start-up", [*_ANALYZE, str(options.work / "start.json"), str(small)])
+    evidence = Path(f"{folder}.tar.gz") if options.kind == "mixed" else folder / "evidence"
+    whole = analysed(evidence, options.work, folder / "truth.json")
+    if options.kind == "operations":
+        logs = [str(f) for f in sorted((evidence / "logs").glob("nccl.*.log"))]
+        size = sum(os.path.getsize(f) for f in logs) / 1e6
+        search = shutil.which("rg") or shutil.which("grep") or "grep"
+        floor = timed(f"{Path(search).name} -c opCount", [search, "-c", "opCount", *logs])
+        loop = timed("a loop of Python's re", [sys.executable, "-c", _LOOP, *logs])
+        out(f"{size:.0f} MB, {size / whole:.0f} MB a CPU second; less start-up {size / (whole - start):.0f}\n")
+        out(f"{whole / floor:.1f} times {Path(search).name}, {loop / whole:.2f} times as fast as the loop\n")
+    if options.kind == "recorder":
+        dumps = [str(f) for f in sorted(evidence.iterdir())]
+        entries = options.ranks * options.entries
+        floor = timed("C unpickler alone", [sys.executable, "-c", _UNPICKLE, *dumps])
+        out(
+            f"{entries} entries, {entries / whole:.0f} a CPU second; less start-up {entries / (whole - start):.0f}; unpickler {entries / floor:.0f}\n"
+        )
+        if options.torch is not None:
+            tool = options.torch.with_name("torchfrtrace")
+            peer = timed("torchfrtrace", [str(tool), str(evidence), "-p", "nccl_trace_rank_"])
+            out(f"{peer / whole:.2f} times as fast as torchfrtrace\n")
+
+
+if __name__ == "__main__":
+    main()
