@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
@@ -24,6 +22,7 @@ from nccl_forensics.engine import InlineEngine, Ref, read_bundle, read_ref
 from nccl_forensics.store import Store
 from nccl_forensics.tables import TABLES
 from tests.corpus import ROOT
+from tests.test_docs import run
 from tests.test_floors import PACKAGE, imports
 
 INCIDENTS = ROOT / "fixtures" / "incidents"
@@ -349,45 +348,43 @@ def test_secrets_of_the_evidence_are_masked_in_the_cache(tmp_path: Path, cache: 
     assert "hf_abcdefghijklmnopqrstuvwx" not in kept
 
 
-def run(*words: str | Path, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    own = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_FORENSICS", "XDG_"))} | {"HOME": str(home)} | variables
-    return subprocess.run(
-        [sys.executable, "-m", "nccl_forensics.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=own,
-        cwd=ROOT,
-    )
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, where the tests' own switch is off."""
+    place = tmp_path / "home"
+    place.mkdir()
+    monkeypatch.setenv("HOME", str(place))
+    for name in ("NCCL_FORENSICS_NO_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return place
 
 
-def test_the_command_line_keeps_tables_unless_told_not_to(tmp_path: Path) -> None:
-    home, log = tmp_path / "home", tmp_path / "x.log"
-    home.mkdir()
+def test_the_command_line_keeps_tables_unless_told_not_to(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "x.log"
     log.write_bytes(WARN)
-    query = ("sql", log, "SELECT path, sha256, records FROM sources")
-    told = [run(*query, "--no-cache", home=home)]
-    told.append(run(*query, home=home, NCCL_FORENSICS_NO_CACHE="1"))
+    query = ["sql", str(log), "SELECT path, sha256, records FROM sources"]
+    told = [run([*query, "--no-cache"])]
     assert not list(home.iterdir())
-    told.append(run(*query, home=home))
+    told.append(run(query))
     assert (home / ".cache" / "nccl-forensics" / "CACHEDIR.TAG").exists()
-    told.append(run(*query, home=home))
-    own = {"NCCL_FORENSICS_CACHE_DIR": str(tmp_path / "own"), "NCCL_FORENSICS_CACHE_SIZE": "10M"}
-    told.append(run(*query, home=home, **own))
+    assert list(home.rglob("*.tables"))
+    told.append(run(query))
+    monkeypatch.setenv("NCCL_FORENSICS_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("NCCL_FORENSICS_CACHE_SIZE", "10M")
+    told.append(run(query))
     assert list((tmp_path / "own").rglob("*.tables"))
-    assert [r.returncode for r in told] == [0] * 5, told[0].stderr
+    assert [r.exit_code for r in told] == [0] * 4, told[0].output
     assert len({r.stdout for r in told}) == 1
 
 
-def test_a_cache_that_was_asked_for_and_cannot_be_is_named(tmp_path: Path) -> None:
+def test_a_cache_that_was_asked_for_and_cannot_be_is_named(home: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "x.log").write_bytes(WARN)
-    query = ("sql", tmp_path / "x.log", "SELECT path FROM sources")
-    done = run(*query, "--cache-dir", tmp_path / "file" / "x", home=tmp_path)
+    query = ["sql", str(tmp_path / "x.log"), "SELECT path FROM sources"]
+    done = run([*query, "--cache-dir", str(tmp_path / "file" / "x")])
     assert "tables are not kept" in done.stderr
-    assert done.returncode == 0
-    assert run(*query, "--cache-size", "many", home=tmp_path).returncode == 2
+    assert done.exit_code == 0
+    assert run([*query, "--cache-size", "many"]).exit_code == 2
 
 
 def test_no_module_of_the_list_is_gone() -> None:
