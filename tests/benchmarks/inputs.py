@@ -3,7 +3,7 @@
     python -m tests.benchmarks.inputs operations FOLDER --ranks 8 --mb 500     logs of NCCL, nearly all lines are operations
     python -m tests.benchmarks.inputs init FOLDER --ranks 512                  logs of NCCL up to the first steps: init, channels, settings
     python -m tests.benchmarks.inputs recorder FOLDER --ranks 256 --entries 2000
-    python -m tests.benchmarks.inputs mixed FOLDER --ranks 1024 --mb 5000      all of these and host logs, one tarball FOLDER.tar.gz
+    python -m tests.benchmarks.inputs mixed FOLDER --ranks 1024 --mb 5000      logs, dumps and stacks of all ranks, one tarball FOLDER.tar.gz
 
 Each folder then holds ``evidence/`` and ``truth.json``. The same arguments give the same bytes.
 """
@@ -58,8 +58,8 @@ def recorder(folder: Path, ranks: int, entries: int) -> None:
 
 
 def mixed(folder: Path, ranks: int, megabytes: float) -> None:
-    """Logs of all ranks with operations, their dumps, and the logs of all hosts, in one tarball of this unpacked size."""
-    _incident(folder, simulate.Request("collective-skipped", ranks, 3, "h100", "log-dump", "2.27.7", full=True))
+    """Logs of all ranks with operations, their dumps as JSON and two stacks of each, in one tarball of this unpacked size."""
+    _incident(folder, simulate.Request("collective-skipped", ranks, 3, "h100", "live", "2.27.7", full=True))
     evidence = folder / "evidence"
     have = sum(f.stat().st_size for f in evidence.rglob("*") if f.is_file())
     logs = sorted((evidence / "logs").glob("nccl.*.log"))
@@ -132,9 +132,9 @@ def dump(rank: int, ranks: int, entries: int, culprit: int) -> bytes:
                 "profiling_name": f"nccl:{op}",
                 "time_created_ns": created,
                 "duration_ms": None,
-                "input_sizes": [[count]],
+                "input_sizes": [[count * (ranks if op == "_reduce_scatter_base" else 1)]],
                 "input_dtypes": ["Float"],
-                "output_sizes": [[count]],
+                "output_sizes": [[count * (ranks if op == "_all_gather_base" else 1)]],
                 "output_dtypes": ["Float"],
                 "state": "completed" if done else "scheduled",
                 "time_discovered_started_ns": created + 2_000_000 if done else None,
