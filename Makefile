@@ -5,17 +5,32 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 RUNTIME = $(VENV)/.runtime
+TOOLS = .venv-tools
 
-.PHONY: site clean-machine gallery demo test lint types pytest docs docs-check score robustness lock bench hang clean
+.PHONY: site clean-machine gallery demo test lint types pytest docs docs-check score robustness lock sbom advisories bench hang clean
 
 # What a user needs, and on top of it what a developer needs.
-$(RUNTIME): pyproject.toml constraints.txt
+# Where `make lock` wrote locks/, nothing is installed but files with the hashes in them.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKS = $(wildcard locks/runtime.txt locks/dev.txt)
+$(RUNTIME): pyproject.toml constraints.txt $(LOCKS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+ifeq ($(LOCKS),)
+	$(PIP) --constraint constraints.txt --editable .
+else
+	$(PIP) --require-hashes --requirement locks/runtime.txt
+	$(PIP) --no-deps --editable .
+	$(BIN)/python -m pip check
+endif
 	touch $(RUNTIME)
 
 $(STAMP): $(RUNTIME)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+ifeq ($(LOCKS),)
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+else
+	$(PIP) --require-hashes --requirement locks/dev.txt
+	$(BIN)/python -m pip check
+endif
 	touch $(STAMP)
 
 demo: $(RUNTIME)
@@ -69,9 +84,30 @@ LAB ?=
 hang: $(STAMP)
 	$(BIN)/python -m nccl_forensics.lab $(FAULT) --install --output out/hang/$(shell date +%H%M%S) $(LAB)
 
-# What is tested today is what a fresh install gets tomorrow.
-lock: $(STAMP)
+# What is tested today is what a fresh install gets tomorrow: versions for people, and files with their hashes for `make`.
+COMPILE = $(TOOLS)/bin/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	--constraint constraints.txt
+lock: $(STAMP) $(TOOLS)/.installed
 	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check > constraints.txt
+	mkdir -p locks
+	$(COMPILE) --output-file locks/runtime.txt
+	$(COMPILE) --extra dev --output-file locks/dev.txt
+
+# Tools of a release stand apart from what is tested.
+$(TOOLS)/.installed:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check uv cyclonedx-bom pip-audit
+	touch $@
+
+# What a release consists of (CycloneDX).
+sbom: $(TOOLS)/.installed
+	mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py requirements $(firstword $(LOCKS) constraints.txt) --pyproject pyproject.toml --output-reproducible --of JSON -o dist/sbom.cdx.json
+
+# Known vulnerabilities of the pinned dependencies: reported, and nothing fails, least of all where the service cannot be reached.
+advisories:
+	-@$(MAKE) --no-print-directory $(TOOLS)/.installed && $(TOOLS)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip \
+		--progress-spinner off --timeout 20 || echo "advisories: not asked, or something was found (see above); nothing fails by it"
 
 clean:
-	rm -rf $(VENV) out build dist
+	rm -rf $(VENV) $(TOOLS) out build dist
