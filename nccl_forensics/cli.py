@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import errno
 import importlib
+import re
 import sys
 
 import click
 
 from nccl_forensics import __version__
 from nccl_forensics.commands import COMMANDS, EXAMPLES, MODULES
-from nccl_forensics.errors import ForensicsError
+from nccl_forensics.errors import ForensicsError, OutputError
 
+#: What a full disk, a quota, a limit on files or a read-only file system says.
+_OS_ERROR = re.compile(r"\(os error ([0-9]{1,4})\)")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -65,6 +71,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     try:
         cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as left:
         sys.exit(left.exit_code)
     except click.Abort:
@@ -82,6 +89,14 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as problem:
+        told = _OS_ERROR.search(str(problem))  # Polars says the number in words only
+        if (problem.errno or (int(told[1]) if told else 0)) not in _NO_ROOM:
+            raise
+        click.echo(f"nccl-forensics: output or scratch cannot be written: {problem.strerror or problem}", err=True)
+        with contextlib.suppress(OSError):
+            sys.stdout.close()  # what is still in it would fail again at exit
+        sys.exit(OutputError.exit_code)
 
 
 if __name__ == "__main__":

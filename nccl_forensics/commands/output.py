@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -43,12 +45,19 @@ def write(target: str | Path | None, content: bytes) -> None:
         remote.write(str(target), content)
         return
     path = Path(target)
-    partial = path.with_name(path.name + ".partial")
+    # A name of its own, so that runs at the same time do not write into each other's file.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a device or pipe such as /dev/null, which must not be replaced by a file
+            return
         partial.write_bytes(content)
         partial.replace(path)
-    except OSError as problem:
-        partial.unlink(missing_ok=True)
+    except BaseException as problem:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if not isinstance(problem, OSError):
+            raise
         raise OutputError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 
