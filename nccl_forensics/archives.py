@@ -12,6 +12,7 @@ import errno
 import gzip
 import lzma
 import shutil
+import signal
 import stat
 import tarfile
 import time
@@ -260,6 +261,9 @@ class Unpacker:
 
     def spool(self, stream: _Readable, name: str) -> Path:
         """Write a stream that cannot be read twice (standard input, a pipe) to scratch."""
+        # Polars' handler of interrupts lets a read that waits go on waiting; this one must end.
+        if hasattr(signal, "siginterrupt"):
+            signal.siginterrupt(signal.SIGINT, True)
         target = self.target()
         _, error = self._copy(stream, target, name)
         if error:
