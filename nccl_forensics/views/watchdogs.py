@@ -63,9 +63,15 @@ def watchdog_lines(watchdog: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
-    """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters."""
+    """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters.
+
+    Of a group with sends and receives nothing is told: each pair of its ranks counts its own.
+    """
+    lines = watchdog_lines(watchdog)
+    pairs = lines.filter(pl.col("op").is_in(["SEND", "RECV"])).select("group_key").unique()
     return (
-        watchdog_lines(watchdog)
+        lines.join(pairs, on="group_key", how="anti")
+        .sort("source_id", "line_no")
         .group_by("group_key", "rank")
         .agg(
             pl.lit("watchdog").first().alias("domain"),

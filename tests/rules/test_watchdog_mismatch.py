@@ -7,8 +7,9 @@ import pytest
 
 from nccl_forensics.reading import read_source
 from nccl_forensics.rules.watchdog_mismatch import collective_mismatch_by_watchdog, shape_mismatch_by_watchdog
-from nccl_forensics.views.watchdogs import CALLS, watchdog_calls
+from nccl_forensics.views.watchdogs import CALLS, watchdog_calls, watchdog_progress
 from tests.rules.frames import cited, divergences, told
+from tests.rules.host_frames import table
 from tests.views.frames import rows
 
 
@@ -88,3 +89,15 @@ def test_the_lines_of_a_rank_are_joined_by_their_number() -> None:
         ("pg:1", "mesh_dp", 1, 9, 6, 3),
         ("pg:1", "mesh_dp", 2, 9, 4, 5),
     ]
+
+
+def test_a_group_with_sends_and_receives_tells_no_progress() -> None:
+    # Each pair counts its own: 169 of one pair is not before 173 of another.
+    line = {"kind": "timeout", "hint_scope": "global", "source_id": 0}
+    rows_of = [
+        {"hint_rank": 0, "pg_name": "49", "op": "SEND", "seq": 169, "line_no": 1},
+        {"hint_rank": 1, "pg_name": "49", "op": "ALLREDUCE", "seq": 173, "line_no": 2},
+        {"hint_rank": 1, "pg_name": "0", "op": "ALLREDUCE", "seq": 9, "line_no": 3},
+    ]
+    found = watchdog_progress(table("watchdog", *(line | row for row in rows_of))).collect()
+    assert found.select("group_key", "rank", "first_pending").rows() == [("pg:0", 1, 9)]
