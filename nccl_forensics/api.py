@@ -374,11 +374,14 @@ def _run(
     own = store.without(run.foreign) if run.foreign else store
     resolver = resolver or Resolver(own, scratch)
     outcomes = tuple(run_rules(resolver, overrides, prefix, step))
+    resolver.forgive()
     signs: list[str] = []
     frame = resolver.get("failures")
+    # Where the signs of failure could not be gathered, finding nothing says nothing.
+    told = _has_job(own) and "failures" not in resolver.forgive()
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(outcomes, signs, _has_job(own), all_seen(resolver) or ended_orderly(resolver), most_seen(resolver))
+    verdict = judge(outcomes, signs, told, all_seen(resolver) or ended_orderly(resolver), most_seen(resolver))
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

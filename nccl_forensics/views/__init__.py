@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 import polars as pl
+from polars.exceptions import PanicException
 
 from nccl_forensics.registry import Inputs, inputs_of
 
@@ -84,12 +85,26 @@ class Resolver:
         self._source = source
         self._scratch = scratch
         self._known: dict[str, pl.LazyFrame | None] = {}
+        self._failed: set[str] = set()
+        self._forgiving = False
 
     def get(self, name: str) -> pl.LazyFrame | None:
-        """The table or view, or None where nothing in the bundle could have filled it."""
+        """The table or view, or None where nothing in the bundle could have filled it. Raises what a view raises, until ``forgive``."""
         if name not in self._known:
-            self._known[name] = self._resolve(name)
+            try:
+                self._known[name] = self._resolve(name)
+            except (Exception, PanicException):
+                self._failed.add(name)
+                if not self._forgiving:
+                    raise
+                self._known[name] = None
         return self._known[name]
+
+    def forgive(self) -> frozenset[str]:
+        """From now on a view that raises is taken for absent: the rules that need it are reported as crashed, and the rest of the report is
+        made without it. Views that raised so far."""
+        self._forgiving = True
+        return frozenset(self._failed)
 
     def _resolve(self, name: str) -> pl.LazyFrame | None:
         declared = all_views().get(name)
