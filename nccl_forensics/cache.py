@@ -214,7 +214,8 @@ def fingerprint() -> str:
             state.update(f" {name} {metadata.version(name)}".encode())
     state.update(f" {plugins.identity()}".encode())
     code = [f for f in package.rglob("*.py") if f.relative_to(package).parts[0].removesuffix(".py") not in ABOVE]
-    for file in (*sorted((*code, *grammars_folder().glob("*.lark"))), *_added()):
+    # Code first, then grammars: where the two lie must not change the order.
+    for file in (*sorted(code), *sorted(grammars_folder().glob("*.lark")), *_added()):
         content = file.read_bytes()
         state.update(f"\n{file.name} {len(content)}\n".encode())
         state.update(content)

@@ -130,7 +130,7 @@ def test_an_analysis_that_needs_too_much_memory_fails_alone(tmp_path: Path) -> N
     with running(tmp_path / "data", "--analysis-memory-mb", "150") as service:
         small = service.upload(("note.log", b"[2026-11-21 00:00:01] some text\n" * 10), title="small")
         line = b"node-1:100:100 [0] NCCL INFO AllReduce: opCount %d sendbuff 0x7f0 recvbuff 0x7f1 count 4096 datatype 7 op 0 root 0 comm 0x55 [nranks=8] stream 0x1\n"
-        big = service.upload(("incident.tar.gz", tarball(more={"big.log": b"".join(line % n for n in range(600_000))})), title="big")
+        big = service.upload(("incident.tar.gz", tarball(more={"big.log": b"".join(line % n for n in range(1_800_000))})), title="big")
         failed = service.wait(big)
         assert (failed["status"], failed["error_code"]) == ("failed", "memory")
         assert "memory" in str(failed["error"])
