@@ -231,6 +231,11 @@ class _Context(SpawnContext):
     Process = _Worker
 
 
+def _meaning(exit_code: object) -> str:
+    """What such an end usually means: a library that gets no memory aborts (SIGABRT), and a system that has none left kills (SIGKILL)."""
+    return ", as where memory runs out" if exit_code in (-6, -9) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class _Lost:
     """Sources of which the worker did not come back."""
@@ -301,7 +306,7 @@ class LocalEngine:
                     except PoolTimeout:
                         yield _Lost(batch, f"it took longer than {self._seconds(batch):.0f} s", broken=False)
                     except ProcessExpired as problem:
-                        yield _Lost(batch, f"its reader died (exit code {problem.exitcode})", broken=False)
+                        yield _Lost(batch, f"its reader died (exit code {problem.exitcode}{_meaning(problem.exitcode)})", broken=False)
                     except BrokenProcessPool as problem:
                         yield _Lost(batch, f"its reader died ({problem})", broken=True)
                     except (MemoryError, OSError) as problem:
