@@ -369,16 +369,15 @@ def _run(
     overrides: Mapping[str, Mapping[str, Value]] | None,
     prefix: str,
     step: Callable[[int, int], None] | None,
-    resolver: Resolver | None = None,
 ) -> RunResult:
     own = store.without(run.foreign) if run.foreign else store
-    resolver = resolver or Resolver(own, scratch)
+    resolver = Resolver(own, scratch)
     outcomes = tuple(run_rules(resolver, overrides, prefix, step))
     resolver.forgive()
     signs: list[str] = []
     frame = resolver.get("failures")
     # Where the signs of failure could not be gathered, finding nothing says nothing.
-    told = _has_job(own) and "failures" not in resolver.forgive()
+    told = _has_job(own) and "failures" not in resolver.failed
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
     verdict = judge(outcomes, signs, told, all_seen(resolver) or ended_orderly(resolver), most_seen(resolver))

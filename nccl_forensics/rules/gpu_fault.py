@@ -20,8 +20,8 @@ Follow the action of the code: restart the job, reset the GPU, reboot the node, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import polars as pl
 
@@ -214,16 +214,27 @@ def _one_numbering(rows: pl.DataFrame, who: People) -> bool:
     return any((short(host), pid) in who.pids for host, pid in rows.select("host", "pid").drop_nulls().unique().iter_rows())
 
 
+def _rank_of_source(source_ranks: pl.LazyFrame | None) -> dict[int, int]:
+    if source_ranks is None:
+        return {}
+    return dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+
+
+def _stated_rank(row: Mapping[str, Any]) -> int | None:
+    """The global rank that an exception's own text, else its launcher's prefix, states."""
+    if row["rank"] is not None:
+        return int(row["rank"])
+    return row["hint_rank"] if row["hint_scope"] == "global" else None
+
+
 def _failed_otherwise(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> frozenset[int]:
     """Ranks that say why they failed, and do not name a CUDA error."""
     if exceptions is None:
         return frozenset()
-    rank_of: dict[int, int] = {}
-    if source_ranks is not None:
-        rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    rank_of = _rank_of_source(source_ranks)
     said: dict[int, bool] = {}
     for row in exceptions.select("rank", "hint_rank", "hint_scope", "source_id", "message").collect().iter_rows(named=True):
-        rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
+        rank = _stated_rank(row)
         rank = rank if rank is not None else rank_of.get(row["source_id"])
         if rank is not None:
             said[rank] = said.get(rank, False) or "cuda" in str(row["message"]).lower()
@@ -477,14 +488,12 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
     Where processes are known, the ends of the ranks are judged by a rule of their own; here are left the texts of no known rank.
     """
     seen: dict[str, dict[object, dict[str, object]]] = defaultdict(dict)
-    rank_of: dict[int, int] = {}
-    if source_ranks is not None:
-        rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    rank_of = _rank_of_source(source_ranks)
     for row in exceptions.filter(pl.col("message").str.contains("(?i)cuda")).sort("source_id", "line_no").collect().iter_rows(named=True):
         text = _cuda_fault(str(row["message"]))
         if text is None:
             continue
-        rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
+        rank = _stated_rank(row)
         rank = rank if rank is not None else who.of_pid(row["hint_host"], row["pid"])
         rank = rank if rank is not None else rank_of.get(row["source_id"])
         if rank is not None and known_ranks:

@@ -24,6 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import ranks_words
 
 #: What to say and do for each kind of ending.
@@ -114,5 +115,5 @@ def _alike(own: pl.DataFrame, everyone: int) -> bool:
 def _stood(last_calls: pl.LazyFrame) -> set[int]:
     """Ranks whose stacks stand still in a call that waits for others, if those of all sampled ranks (two at least) do."""
     seen = last_calls.filter(pl.col("witness") == "stack").collect()
-    still = seen.filter(pl.col("place").is_in(["collective", "p2p"]) & ~pl.col("moved").fill_null(True))
+    still = seen.filter(pl.col("place").is_in(WAITING) & ~pl.col("moved").fill_null(True))
     return set(still["rank"].to_list()) if seen.height == still.height >= 2 else set()

@@ -23,10 +23,11 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import ranks_words, verb
 
 #: Places at which a rank is past the call, or nowhere in particular.
-_NOT_LATE = ("collective", "p2p", "unknown", "import")
+_NOT_LATE = (*WAITING, "unknown", "import")
 
 
 @rule(
@@ -42,7 +43,7 @@ def rank_never_joined_by_stacks(last_calls: pl.LazyFrame) -> Iterator[Finding]:
     known = last_calls.filter(pl.col("witness") == "stack").sort("rank").collect()
     waiting = known.filter(pl.col("place") == "rendezvous")
     away = known.filter((pl.col("place") != "rendezvous") & ~pl.col("place").is_in(_NOT_LATE))
-    passed = known.filter(pl.col("place").is_in(["collective", "p2p"]))
+    passed = known.filter(pl.col("place").is_in(WAITING))
     if waiting.height < 2 or waiting.height * 2 <= known.height or not away.height or passed.height:
         return
     if waiting["moved"].any() or away["moved"].any():

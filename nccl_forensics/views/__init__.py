@@ -100,10 +100,14 @@ class Resolver:
                 self._known[name] = None
         return self._known[name]
 
-    def forgive(self) -> frozenset[str]:
+    def forgive(self) -> None:
         """From now on a view that raises is taken for absent: the rules that need it are reported as crashed, and the rest of the report is
-        made without it. Views that raised so far."""
+        made without it."""
         self._forgiving = True
+
+    @property
+    def failed(self) -> frozenset[str]:
+        """Views that raised so far."""
         return frozenset(self._failed)
 
     def _resolve(self, name: str) -> pl.LazyFrame | None:

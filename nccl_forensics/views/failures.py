@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 
 FAILURES = {
@@ -111,4 +112,4 @@ def _standing(last_calls: pl.LazyFrame | None) -> bool:
     if seen.height < 3 or seen["moved"].any():
         return False
     making = int((seen["place"] == "rendezvous").sum())
-    return making * 2 > seen.height or bool(seen["place"].is_in(["collective", "p2p", "rendezvous"]).all())
+    return making * 2 > seen.height or bool(seen["place"].is_in([*WAITING, "rendezvous"]).all())

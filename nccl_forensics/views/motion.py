@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.watchdogs import watchdog_lines
 
@@ -19,7 +20,7 @@ MOTION = {
     "record": pl.String(),
 }
 _WEIGHT = {"unknown": 0, "stuck": 1, "moving": 2}
-_WAITS = ("collective", "p2p", "rendezvous")
+_WAITS = (*WAITING, "rendezvous")
 
 
 @view(rows="ranks")

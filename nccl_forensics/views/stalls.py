@@ -6,6 +6,7 @@ from collections import Counter
 
 import polars as pl
 
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 
@@ -38,7 +39,6 @@ STALLS = {
 }
 _INPUT = ("data-loader",)
 _HOST = ("lock", "gil", "checkpoint", "gc", "compile", "import", "file-io", "sleep", "compute", "user-code", "evaluation")
-_WAITING = ("collective", "p2p")
 
 
 @view(rows="ranks")
@@ -62,7 +62,7 @@ def stalls(
     if last_calls is not None:
         for row in last_calls.collect().iter_rows(named=True):
             # Where an exception was raised is not where the time went, except inside a call that waits for others.
-            if row["witness"] == "stack" or row["place"] in _WAITING:
+            if row["witness"] == "stack" or row["place"] in WAITING:
                 stacks[row["rank"]] = row
     timed_out = reports is not None and reports.filter(pl.col("kind") == "barrier-missing").collect().height > 0
     timed_out |= (
@@ -78,7 +78,7 @@ def stalls(
             stack = stacks.get(row["rank"])
             if row["kind"] != "unseen" or row["walked"]:
                 found[row["rank"]] = dict(row) | {"seen_by": "progress"}
-            elif stack is not None and (stack["place"] not in _WAITING or (stack["place"] == "collective" and stack["op"] != row["op"])):
+            elif stack is not None and (stack["place"] not in WAITING or (stack["place"] == "collective" and stack["op"] != row["op"])):
                 # Nothing of its progress is known, but it stands elsewhere than those who wait for it.
                 kind = "other-call" if stack["place"] == "collective" else "unseen"
                 found[row["rank"]] = dict(row) | {"kind": kind, "seen_by": "stacks"}
@@ -98,10 +98,10 @@ def stalls(
         found = beyond or found
         for rank, row in barriers.items() if not beyond else ():
             found.setdefault(rank, row)
-    on_host = {r for r in found if r in stacks and stacks[r]["witness"] == "stack" and stacks[r]["place"] not in (*_WAITING, "unknown")}
+    on_host = {r for r in found if r in stacks and stacks[r]["witness"] == "stack" and stacks[r]["place"] not in (*WAITING, "unknown")}
     if on_host:
         # Of the ranks that others wait for, those that stand in a call that waits themselves wait for one that does not.
-        found = {r: row for r, row in found.items() if r not in stacks or stacks[r]["place"] not in _WAITING or row["kind"] == "jumped"}
+        found = {r: row for r, row in found.items() if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] == "jumped"}
     # One that waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
     alone = _alone(progress) if progress is not None else set()
     found = {r: row for r, row in found.items() if not (r in alone and r in stacks and stacks[r]["place"] == "collective")}
@@ -240,7 +240,7 @@ def _beyond_the_barrier(barriers: dict[int, dict[str, object]], blockers: pl.Laz
 
 def _odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:
     """Where most ranks stand in one collective, the few that do not (and are not moving)."""
-    waiting = {r: s for r, s in stacks.items() if s["place"] in _WAITING}
+    waiting = {r: s for r, s in stacks.items() if s["place"] in WAITING}
     others = {r: s for r, s in stacks.items() if r not in waiting and not s["moved"]}
     if len(waiting) < 2 or not others or len(others) * 2 >= len(stacks):
         return {}
@@ -366,7 +366,7 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         "stack_record": stack["record"] if stack else None,
         "partners": [],
     }
-    others = [r for r, s in stacks.items() if s["place"] in _WAITING and r != rank]
+    others = [r for r, s in stacks.items() if s["place"] in WAITING and r != rank]
     sure = len(others) >= 1
     if stack is not None and place == "p2p":
         partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank)
