@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 import polars as pl
 
+from nccl_forensics.aside import written_aside
 from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, most_seen
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
@@ -104,16 +105,17 @@ class Incident:
         return notebook.render(self.report, self.extras)
 
     def write_tables(self, folder: Path) -> list[Path]:
-        """Every table as a parquet file, redacted like the report; returns the files."""
+        """Every table as a parquet file, each whole or not at all, redacted like the report; returns the files. Raises ``OutputError``."""
         written = []
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name in sorted(self.store.present | {"sources"}):
                 target = folder / f"{name}.parquet"
-                if self.redactor.level == "secrets":  # masked when it was read
-                    self.store.scan(name).sink_parquet(target, engine="streaming")
-                else:
-                    self.redactor.table(name, self.store.scan(name).collect()).write_parquet(target)
+                with written_aside(target) as partial:
+                    if self.redactor.level == "secrets":  # masked when it was read
+                        self.store.scan(name).sink_parquet(partial, engine="streaming")
+                    else:
+                        self.redactor.table(name, self.store.scan(name).collect()).write_parquet(partial)
                 written.append(target)
         except OSError as problem:
             raise OutputError(f"{folder}: tables cannot be written: {problem}") from problem
@@ -140,7 +142,7 @@ def analyze(
     ``overrides`` are thresholds by rule and name. ``suppressions`` are judged by ``today``, or without one by the newest day in the
     evidence; the findings that they fit stay in the report and are marked. With a ``cache`` (``nccl_forensics.cache.open_cache``), sources
     that were read before are not read again; the report is the same. ``scratch`` is where archives are unpacked and big tables lie.
-    ``redact``: secrets are always masked; ``identity`` also puts pseudonyms for hosts, users, addresses and paths into the report, the
+    ``redact``: secrets are always masked; ``identity`` also puts pseudonyms for hosts, users, jobs, addresses and paths into the report, the
     figures and the tables that are written.
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.

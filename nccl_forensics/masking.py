@@ -40,8 +40,15 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
     (r"\bxox[abprs]-[A-Za-z0-9-]{10,}", MASK),
     (r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{5,}", MASK),
 )
-#: Names of variables (in upper case) whose whole value is a secret.
-SECRET_NAME = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)(?:KEY|AUTH|PWD)$")
+#: Names of variables whose whole value is a secret; a tokenizer (TOKENIZERS_PARALLELISM) is none.
+_SECRET_NAME = re.compile(
+    r"PASSWORD|PASSWD|SECRET|TOKEN(?!IZER)|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL|(?:^|_)(?:KEY|AUTH|PWD)$", re.IGNORECASE
+)
+#: Of the shell itself; PWD is its working directory, no password.
+_SHELL = frozenset({"PWD", "OLDPWD"})
+#: Values that are no secret whatever the name says: switches, and the number of tokens of a batch or an answer.
+_SWITCH = re.compile(r"|0|1|true|false|yes|no|on|off|none", re.IGNORECASE)
+_COUNT = re.compile(r"[0-9]{1,7}")
 _COMPILED = tuple((re.compile(pattern), replacement) for pattern, replacement in _PATTERNS)
 #: Something of this occurs in every text that holds a secret.
 _SIGN = r"(?i)passw|passphrase|secret|token|key|credential|authorization|://|[?&](?:sig|x-)|AKIA|ASIA|AIza|gh[pousr]_|github_pat|glpat|hf_|sk-|xox|eyJ|bearer|basic|(?m:^[ \t]*[A-Za-z0-9+/]{60,76}={0,2}[ \t]*$)"
@@ -55,6 +62,13 @@ def mask(text: str) -> str:
     for pattern, replacement in _COMPILED:
         text = pattern.sub(replacement, text)
     return text
+
+
+def mask_variable(name: str, value: str) -> str:
+    """The value of a variable of an environment: all of it is a secret where the name says so, else what looks like one."""
+    if _SECRET_NAME.search(name) is None or name in _SHELL or _SWITCH.fullmatch(value):
+        return mask(value)
+    return mask(value) if "TOKENS" in name.upper() and _COUNT.fullmatch(value) else MASK
 
 
 def has_sign(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Names of hosts, users, addresses, devices and paths replaced by others, the same ones for the same names.
+"""Names of hosts, users, jobs, models, addresses, devices and paths replaced by others, the same ones for the same names.
 
 What is known to be a name (from typed columns) is replaced wherever it stands as a word; addresses, URLs, absolute paths and files of code
 are told by their form. Names that identify nobody stay: folders of a system, sources of PyTorch and Python, words of the field such as
@@ -19,7 +19,7 @@ from typing import Literal
 
 from nccl_forensics.hostlist import expand
 
-Kind = Literal["host", "user", "domain", "path", "namespace"]
+Kind = Literal["host", "user", "domain", "path", "namespace", "name"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -77,10 +77,17 @@ _CODE = r"(?<![\w./@+-])[\w.@+-]{1,255}(?:/[\w.@+-]{1,255}){0,40}\.(?:py|ipynb|s
 _DOMAIN = rf"(?<![\w.-])(?:[A-Za-z0-9-]{{1,63}}\.){{1,10}}(?:{_ENDS})(?![\w-]|\.\w)"
 _CLOUD = r"(?<![\w.-])ip(?:-[0-9]{1,3}){4}(?![\w-])"
 _MANY = r"(?<![\w.-])[A-Za-z][A-Za-z0-9_-]{0,62}\[[0-9][0-9,-]{0,4000}\]"
-_OURS = re.compile(r"(?:host|user|path|domain|namespace)-[0-9]+")
+_OURS = re.compile(r"(?:host|user|path|domain|namespace|name)-[0-9]+")
 _NUMBERED = re.compile(r"(?i)(?:rank|gpu|local_?rank|step|task|mlx[0-9]+|eth|ib|bond|cuda|nccl|proc)[_-]?[0-9]+")
 #: How a text tells the name of a user.
 USER_SIGNS = r"(?i)(?:\b(?:user|username|logname|owner|UserId)[ \t]{0,2}[=:][ \t]{0,2}[\"']?|[ug]id=[0-9]{1,10}\(|/(?:home|Users)/)([A-Za-z_][A-Za-z0-9_.-]{1,31})"
+
+
+#: How a text tells the name of a job, an experiment or a model: options and settings of launchers, schedulers and frameworks.
+NAME_SIGNS = (
+    r"(?i)(?:\b(?:job|run|exp|experiment|project|model|wandb_project|wandb_entity|wandb_name)(?:[_-]?(?:name|path|name_or_path))[\"']{0,1}[ \t]{0,2}[=: ][ \t]{0,2}[\"']{0,1}"
+    r"|--(?:model|experiment|project|job)[ =]|\bWANDB_(?:PROJECT|ENTITY|NAME|RUN_GROUP)[=:][ \t]{0,2})([A-Za-z0-9][A-Za-z0-9_.-]{2,63}(?:/[A-Za-z0-9][A-Za-z0-9_.-]{2,63})?)"
+)
 
 
 class Pseudonyms:
@@ -107,6 +114,14 @@ class Pseudonyms:
                 continue
             if len(cleaned) > 1 and not cleaned.isdigit() and not _nobody(cleaned):
                 self._known[kind].add(cleaned.lower())
+        self._pattern = None
+
+    def learn_names(self, names: Iterable[str | None]) -> None:
+        """Names of jobs, experiments and models, also as part of an organisation's (acme/model-70b). Words of the field are none."""
+        for name in names:
+            for part in (name or "").strip().split("/"):
+                if 2 < len(part) <= 255 and not part.isdigit() and not _neutral(part) and not _OURS.fullmatch(part) and not _nobody(part):
+                    self._known["name"].add(part.lower())
         self._pattern = None
 
     def learn_path(self, path: str) -> None:
@@ -151,7 +166,7 @@ class Pseudonyms:
 
     def _compile(self) -> None:
         """Number what is known, in its natural order, and build the one pattern that finds everything."""
-        for kind in ("host", "user", "namespace", "path"):
+        for kind in ("host", "user", "namespace", "name", "path"):
             for name in sorted(self._known[kind], key=_natural):
                 self._number(kind, name)
         words = sorted(self._names)

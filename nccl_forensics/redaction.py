@@ -15,7 +15,7 @@ import polars as pl
 
 from nccl_forensics.hostlist import expand
 from nccl_forensics.masking import map_lists, mask
-from nccl_forensics.pseudonyms import USER_SIGNS, Pseudonyms
+from nccl_forensics.pseudonyms import NAME_SIGNS, USER_SIGNS, Pseudonyms
 from nccl_forensics.store import Store
 
 Level = Literal["secrets", "identity"]
@@ -86,6 +86,24 @@ _HOSTS = frozenset({"host", "hosts", "hint_host", "failed_host", "node", "nodes"
 _USERS = frozenset({"owner", "by", "reason_by"})
 #: Columns of single tables that name hosts too.
 _HOST_COLUMNS = frozenset({("host_names", "names"), ("pings", "target"), ("port_probes", "target"), ("pings", "reporter")})
+#: Columns that name a job, or the space in which a site keeps its jobs.
+_NAME_COLUMNS = frozenset({("scheduler_jobs", "name"), ("pods", "container")})
+#: Variables of an environment that name a job, an experiment or a model.
+_NAME_VARIABLES = (
+    *("SLURM_JOB_NAME", "SLURM_JOB_ACCOUNT", "SBATCH_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME", "JOB_NAME", "RUN_NAME", "EXPERIMENT_NAME"),
+    *(
+        "MODEL_NAME",
+        "MODEL_PATH",
+        "PROJECT_NAME",
+        "WANDB_PROJECT",
+        "WANDB_ENTITY",
+        "WANDB_NAME",
+        "WANDB_RUN_GROUP",
+        "MLFLOW_EXPERIMENT_NAME",
+    ),
+    *("COMET_PROJECT_NAME", "HF_MODEL_ID"),
+)
+_SPACE_VARIABLES = ("POD_NAMESPACE", "KUBERNETES_NAMESPACE", "NAMESPACE")
 #: Variables of an environment that name a user or a host.
 _USER_VARIABLES = ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER", "SUDO_USER", "NB_USER")
 _HOST_VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "NODE_NAME", "POD_NAME", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "MASTER_ADDR")
@@ -186,15 +204,26 @@ class Redactor:
                 for value in texts.collect().to_series().sort().to_list():
                     self._learn_text("host" if host else column, str(value))
             else:
-                told = texts.select(pl.col(column).str.extract_all(USER_SIGNS)).explode(column).drop_nulls().unique().collect()
+                if (name, column) in _NAME_COLUMNS:
+                    self._names.learn_names(texts.collect().to_series().sort().to_list())
+                elif column == "namespace":
+                    self._names.learn("namespace", texts.collect().to_series().sort().to_list())
+                signs = pl.concat_list(pl.col(column).str.extract_all(USER_SIGNS), pl.col(column).str.extract_all(NAME_SIGNS))
+                told = texts.select(signs.alias(column)).explode(column).drop_nulls().unique().collect()
                 for value in told.to_series().sort().to_list():
                     self._learn_text("", str(value))
         if {"name", "value"} <= set(schema.names()):
-            rows = frame.filter(pl.col("name").is_in([*_USER_VARIABLES, *_HOST_VARIABLES])).select("name", "value").unique().collect()
+            wanted = [*_USER_VARIABLES, *_HOST_VARIABLES, *_NAME_VARIABLES, *_SPACE_VARIABLES]
+            rows = frame.filter(pl.col("name").is_in(wanted)).select("name", "value").drop_nulls().unique().collect()
             for variable, value in sorted(rows.iter_rows()):
-                self._names.learn(
-                    "user" if variable in _USER_VARIABLES else "host", expand(value) if variable in _HOST_VARIABLES else [value]
-                )
+                if variable in _NAME_VARIABLES:
+                    self._names.learn_names([value])
+                elif variable in _SPACE_VARIABLES:
+                    self._names.learn("namespace", [value])
+                else:
+                    self._names.learn(
+                        "user" if variable in _USER_VARIABLES else "host", expand(value) if variable in _HOST_VARIABLES else [value]
+                    )
 
     def _learn_text(self, key: str, text: str) -> None:
         assert self._names is not None
@@ -205,9 +234,11 @@ class Redactor:
         elif key in _PATHS and _is_path(text):
             self._names.learn_path(text)
         self._names.learn("user", _USER.findall(text))
+        self._names.learn_names(_NAME.findall(text))
 
 
 _USER = re.compile(USER_SIGNS)
+_NAME = re.compile(NAME_SIGNS)
 
 
 def _is_path(text: str) -> bool:

@@ -131,8 +131,7 @@ def _network(chosen: RunResult, out: _Traits) -> None:
     if nics:
         devices: dict[object, set[str]] = {}
         for n in nics:
-            # The same device may be listed with its port (mlx5_0:1) and without.
-            devices.setdefault(n["host"], set()).add(str(n["device"]).split(":", 1)[0])
+            devices.setdefault(n["host"], set()).add(str(n["device"]))
         counts = [len(own) for own in devices.values()]
         out.add("network", "RDMA devices per host", _range(counts), nics[0], number=min(counts))
         links = sorted({str(n["link"]) for n in nics if n["link"]})

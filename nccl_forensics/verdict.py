@@ -39,6 +39,10 @@ DEPTH: dict[str, int] = {
 }
 
 
+#: Effects that stay on the host of their cause: a fault of another host does not account for them.
+_LOCAL = frozenset({"data-corruption"})
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The verdict of one run, before it is written down."""
@@ -60,6 +64,8 @@ def weight(found: Found) -> tuple[int, int, int, str]:
 def explains(a: Found, b: Found) -> bool:
     """Whether finding ``a`` accounts for finding ``b``: as data (``explains`` of the rule), deeper, and not a mere guess against a proof."""
     if a.id == b.id or b.finding.cause not in a.rule.explains:
+        return False
+    if b.finding.cause in _LOCAL and a.finding.hosts and b.finding.hosts and not set(a.finding.hosts) & set(b.finding.hosts):
         return False
     if CONFIDENCES.index(a.finding.confidence) > CONFIDENCES.index(b.finding.confidence) + 1:
         return False

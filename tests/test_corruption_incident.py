@@ -48,6 +48,7 @@ def test_an_uncontained_error_before_the_break_is_named_with_both_lines(tmp_path
     assert isinstance(evidence, list)
     assert [(e["path"], e["line"]) for e in evidence] == [("node7/dmesg.txt", 1), ("train.log", 120)]
     assert found["loss-jump"]["severity"] == "warning"
+    assert signs["explained_by"] == found["gpu-fault"]["id"]
 
 
 def test_the_break_alone_blames_nobody_and_an_error_weeks_before_is_no_sign(tmp_path: Path) -> None:

@@ -47,7 +47,21 @@ FLOORS: list[set[str]] = [
     {"simulate"},
     {"facts", "lab", "collect"},
     {"registry", "evidence", "extras", "words", "model", "supply"},
-    {"plugins", "errors", "frames", "units", "resources", "limits", "masking", "plain", "pci", "hostlist", "ranklist", "pseudonyms"},
+    {
+        "plugins",
+        "errors",
+        "aside",
+        "frames",
+        "units",
+        "resources",
+        "limits",
+        "masking",
+        "plain",
+        "pci",
+        "hostlist",
+        "ranklist",
+        "pseudonyms",
+    },
 ]
 HOMES = {
     "lark": {"grammar"},

@@ -7,7 +7,7 @@ import time
 import polars as pl
 import pytest
 
-from nccl_forensics.masking import mask, mask_expr, mask_series
+from nccl_forensics.masking import MASK, mask, mask_expr, mask_series, mask_variable
 
 SECRETS = [
     ("HF_TOKEN=hf_abcdefghijklmnopqrstuvwx", "HF_TOKEN=***"),
@@ -78,3 +78,22 @@ def test_a_short_column_is_masked_like_a_long_one(text: str):
     assert short.to_list() == long.to_list() == [None, mask(text), ""]
     lists = mask_series(pl.Series("t", [None, [text, "x"], []]))
     assert lists.to_list() == [None, [mask(text), "x"], []]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("HF_TOKEN", "anything", MASK),
+        ("WANDB_KEY", "anything", MASK),
+        ("DB_PASSWORD", "1234567", MASK),
+        ("API_TOKENS", "a,b", MASK),
+        ("TOKENIZERS_PARALLELISM", "false", "false"),
+        ("TOKENIZER_PATH", "/data/gpt2", "/data/gpt2"),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1", "1"),
+        ("MAX_TOKENS", "4096", "4096"),
+        ("PWD", "/home/u", "/home/u"),
+        ("NOTE", "see hf_abcdefghijklmnopqrstuvwx", "see ***"),
+    ],
+)
+def test_a_variable_is_hidden_where_its_name_says_that_it_is_a_secret(name: str, value: str, shown: str):
+    assert mask_variable(name, value) == shown

@@ -103,5 +103,5 @@ def test_runs_at_the_same_time_do_not_disturb_each_other(tmp_path: Path):
     runs = [subprocess.Popen(command(HANG, "-o", tmp_path / "out", "--quiet"), env=env, cwd=ROOT) for _ in range(2)]
     assert [r.wait(timeout=120) for r in runs] == [0, 0]
     assert json.loads((tmp_path / "out" / "report.json").read_text())["verdict"]["cause"] == "collective-skipped"
-    assert not list((tmp_path / "out").glob("*.partial"))
+    assert not list((tmp_path / "out").rglob("*.partial"))
     assert not list((tmp_path / "scratch").iterdir())

@@ -105,7 +105,8 @@ def test_a_secret_of_no_kind_stands_in_any_output_whatever_format_it_came_in(tmp
 HOSTS = ["hush-gpu07", "hush-gpu08"]
 USER, PROJECT, SITE = "jdoe42", "orion-pretrain-v9", "cluster.hush.example.com"
 ADDRESSES = ["10.77.3.41", "10.77.3.42"]
-NAMES = [*HOSTS, USER, PROJECT, SITE, "hush", "orion", *ADDRESSES]
+JOB, EXPERIMENT, MODEL, SPACE = "vega-ablation", "kestrel7b-sft", "acme-labs/Falconet-70B", "team-lynx"
+NAMES = [*HOSTS, USER, PROJECT, SITE, "hush", "orion", *ADDRESSES, "vega", "kestrel", "falconet", "acme", "lynx"]
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +124,15 @@ def incident(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "env.txt").write_text(
         f"HOSTNAME={HOSTS[1]}.{SITE}\nUSER={USER}\nHOME=/home/{USER}\nMASTER_ADDR={ADDRESSES[0]}\nNCCL_DEBUG=INFO\nNCCL_SOCKET_IFNAME=eth0\n"
         f"PYTHONPATH=/data/{PROJECT}/src:/usr/lib/python3\nPATH=/usr/bin:/home/{USER}/bin\nRANK=1\nWORLD_SIZE=8\n"
+        f"SLURM_JOB_NAME={JOB}\nWANDB_PROJECT={EXPERIMENT}\nPOD_NAMESPACE={SPACE}\n"
+    )
+    (root / "sacct.txt").write_text(
+        f"JobID|JobName|State|ExitCode|Start|End|NodeList\n4711|{JOB}|FAILED|1:0|2026-05-01T10:00:00|2026-05-01T11:00:00|{HOSTS[0]}\n"
     )
     (root / "launcher.log").write_text(
         f'[rank3]: Traceback (most recent call last):\n[rank3]:   File "/data/{PROJECT}/{PROJECT}/layers.py", line 12, in step\n'
         f"[rank3]: RuntimeError: {USER}@{HOSTS[1]} cannot reach {ADDRESSES[1]}:29500 (node {HOSTS[1].upper()}, see https://wiki.{SITE}/x)\n"
+        f"[rank3]: ValueError: bad arguments --model {MODEL} --run-name {EXPERIMENT}; {MODEL.split('/')[1]} has no head\n"
     )
     return root.parent
 

@@ -12,7 +12,7 @@ import pytest
 
 from nccl_forensics import api
 from nccl_forensics.engine import InlineEngine
-from nccl_forensics.errors import UnusableEvidence, UsageError
+from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.query import newest_day, saved_store, select
 from nccl_forensics.store import Store
 from tests.corpus import ROOT
@@ -150,3 +150,20 @@ def test_big_tables_live_as_long_as_the_incident(monkeypatch: pytest.MonkeyPatch
     assert {f.suffix for f in place.iterdir()} == {".arrow"}
     del incident
     assert not place.exists()
+
+
+def test_a_table_that_cannot_be_written_leaves_the_one_before_and_nothing_half_written(
+    incident: api.Incident, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incident.write_tables(tmp_path)
+    before = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
+    assert not [name for name in before if not name.endswith(".parquet")]
+
+    def fall(frame: pl.LazyFrame, path: Path, **_: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pl.LazyFrame, "sink_parquet", fall)
+    with pytest.raises(OutputError, match="No space left"):
+        incident.write_tables(tmp_path)
+    assert {f.name: f.read_bytes() for f in tmp_path.iterdir()} == before

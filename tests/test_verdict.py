@@ -24,9 +24,10 @@ def outcome(
     severity: Severity = "critical",
     explains: tuple[str, ...] = (),
     ranks: tuple[int, ...] = (1,),
+    hosts: tuple[str, ...] = (),
 ) -> Outcome:
     made_by = Rule(cause, cause.upper(), cause, severity, 1, explains, nothing, inputs_of(nothing))
-    finding = Finding(cause, cause=cause, severity=severity, confidence=confidence, ranks=ranks)
+    finding = Finding(cause, cause=cause, severity=severity, confidence=confidence, ranks=ranks, hosts=hosts)
     return Outcome(made_by, "found", (Found(f"{cause}-1", cause, made_by, finding),), (), {})
 
 
@@ -75,3 +76,13 @@ def test_independent_roots_are_all_kept() -> None:
 def test_a_loss_without_a_failure_is_the_verdict() -> None:
     verdict = judge([outcome("p2p-disabled", severity="error")], [], has_job=True)
     assert (verdict.status, verdict.root and verdict.root.finding.cause) == ("explained", "p2p-disabled")
+
+
+def test_a_gpu_accounts_for_wrong_numbers_of_its_own_host_alone() -> None:
+    fault = outcome("gpu-fault", explains=("data-corruption",), hosts=("node1",))
+    assert judge([fault, outcome("data-corruption", severity="error", hosts=("node1",))], ["x"], has_job=True).explained_by == {
+        "data-corruption-1": "gpu-fault-1"
+    }
+    elsewhere = judge([fault, outcome("data-corruption", hosts=("node2",))], ["x"], has_job=True)
+    assert elsewhere.explained_by == {}
+    assert len(elsewhere.others) == 1

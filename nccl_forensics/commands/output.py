@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from pathlib import Path
 import click
 
 from nccl_forensics import remote
+from nccl_forensics.aside import written_aside
 from nccl_forensics.errors import OutputError
 
 _BAR = 30
@@ -21,7 +20,7 @@ redact_option = click.option(
     type=click.Choice(["secrets", "identity"]),
     default="secrets",
     show_default=True,
-    help="What no output shows: secrets alone, or with 'identity' hosts, users, addresses and paths too (pseudonyms stand for them).",
+    help="What no output shows: secrets alone, or with 'identity' hosts, users, jobs, addresses and paths too (pseudonyms stand for them).",
 )
 
 
@@ -45,19 +44,13 @@ def write(target: str | Path | None, content: bytes) -> None:
         remote.write(str(target), content)
         return
     path = Path(target)
-    # A name of its own, so that runs at the same time do not write into each other's file.
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         if path.exists() and not path.is_file():
             path.write_bytes(content)  # a device or pipe such as /dev/null, which must not be replaced by a file
             return
-        partial.write_bytes(content)
-        partial.replace(path)
-    except BaseException as problem:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        if not isinstance(problem, OSError):
-            raise
+        with written_aside(path) as partial:
+            partial.write_bytes(content)
+    except OSError as problem:
         raise OutputError(f"{path}: cannot be written: {problem.strerror}") from problem
 
 

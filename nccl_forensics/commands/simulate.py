@@ -32,7 +32,7 @@ def _list(context: click.Context, parameter: click.Parameter, value: bool) -> No
 @click.option("--variant", help="What had been switched on and collected; the seed chooses if left out.")
 @click.option("--release", help="NCCL release; the seed chooses if left out.")
 @click.option("--rank", type=click.IntRange(0), help="The rank that the fault strikes.")
-@click.option("--step", type=click.IntRange(0), help="The step in which the fault strikes.")
+@click.option("--step", type=click.IntRange(0), help="The step in which the fault strikes, counted from the start of the job.")
 @click.option("--detail", type=click.Choice(["auto", "full", "sampled", "thin"]), default="auto", show_default=True,
               help="Text logs of all ranks, or of one host in 16 and of ranks with errors (dumps of all; thin: of these only); auto: full up to 512 ranks.")  # fmt: skip
 @click.option("--lost", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of files that are missing.")

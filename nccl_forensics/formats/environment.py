@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.masking import MASK, SECRET_NAME, mask
+from nccl_forensics.masking import mask_variable
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 
 _LINE = re.compile(r"^(?:export |declare -x )?([A-Za-z_][A-Za-z0-9_]{0,127})=(.*)$", re.DOTALL)
 #: Fewer lines in a row are a command line or a message, not a dump.
 _LEAST = 4
-#: Of the shell itself; PWD is its working directory, no password.
-_NO_SECRET = frozenset({"PWD", "OLDPWD"})
 
 Row = dict[str, object]
 
@@ -47,9 +45,7 @@ def _row(line: str) -> Row:
     name, value = found[1], found[2]
     if line.startswith("declare -x ") and len(value) >= 2 and value[0] == value[-1] == '"':
         value = value[1:-1]
-    if SECRET_NAME.search(name.upper()) and name not in _NO_SECRET:
-        value = MASK
-    return {"name": name, "value": mask(value)[:4000]}
+    return {"name": name, "value": mask_variable(name, value)[:4000]}
 
 
 def _who(block: list[Row]) -> Row:

@@ -10,7 +10,7 @@ import polars as pl
 
 from nccl_forensics.blocks import Line, after, classify, moment, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.masking import MASK, SECRET_NAME, mask
+from nccl_forensics.masking import mask_variable
 from nccl_forensics.safe_yaml import BadYaml, load_all
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
@@ -239,7 +239,7 @@ def _json_environment(item: Mapping[str, object], record: str) -> list[Row]:
         for e, variable in enumerate(_items(container.get("env"))):
             name, value = variable.get("name"), variable.get("value")
             if isinstance(name, str) and isinstance(value, str | int | float):
-                text = MASK if SECRET_NAME.search(name.upper()) else mask(str(value))[:4000]
+                text = mask_variable(name, str(value))[:4000]
                 place = f"{record}.spec.containers[{c}].env[{e}]".lstrip(".")
                 out.append({"record": place, "host": spec.get("nodeName"), "hint_host": meta.get("name"), "name": name, "value": text})
     known = {str(r["name"]): str(r["value"]) for r in out}

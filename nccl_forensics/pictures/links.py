@@ -228,7 +228,6 @@ def nics(resolver: Resolver, paths: Mapping[int, str]) -> tuple[HostNics, ...]:
     for (host,), own in listed.sort("host", "port", "device").collect().group_by("host", maintain_order=True):
         names: dict[int, str] = {}
         for r in own.iter_rows(named=True):
-            # Older versions print the port after the device (mlx5_0:1), newer ones print both forms of one device.
             names.setdefault(r["port"] if r["port"] is not None else len(names), str(r["device"]))
         taken = tuple(names[n] for n in sorted(used.get(str(host), ())) if n in names)
         speeds = Counter(s for s in own["speed_mbps"].to_list() if s)

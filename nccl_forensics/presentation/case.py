@@ -77,7 +77,7 @@ def particulars_of(case: Json) -> tuple[tuple[str, str], ...]:
 def redaction_of(report: Json) -> tuple[tuple[str, str], ...]:
     """That names are not the real ones, where that is so."""
     identity = text(part(report, "redaction"), "level") == "identity"
-    return (("Names", "pseudonyms for hosts, users, addresses and paths"),) if identity else ()
+    return (("Names", "pseudonyms for hosts, users, jobs, addresses and paths"),) if identity else ()
 
 
 def versions_of(case: Json, generator: Json) -> tuple[tuple[str, str], ...]:

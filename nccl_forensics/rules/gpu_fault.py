@@ -75,7 +75,7 @@ _PROGRAM_CUDA = ("illegal memory access", "misaligned address", "illegal instruc
     cause="gpu-fault",
     severity="critical",
     at_most=64,
-    explains=(*EXPLAINS_STOP, "nvlink-fault", "pcie-degraded"),
+    explains=(*EXPLAINS_STOP, "nvlink-fault", "pcie-degraded", "data-corruption"),
 )
 def gpu_fault(
     xids: pl.LazyFrame | None,

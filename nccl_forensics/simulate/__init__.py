@@ -72,12 +72,26 @@ def make(request: Request) -> tuple[Case, World]:
     for name in request.also:
         _also(case, name)
     scenario.apply(case)
+    _check_step(case, request)
     if case.truth.causes == (None,) and case.also:
         # A job that would be well: what acts beside nothing is the trouble, each of them a right answer.
         causes = tuple(dict.fromkeys(c for _, t in case.also for c in t.causes))
         culprits = tuple(dict.fromkeys(x for _, t in case.also for x in t.culprits or ()))
         case.truth = Truth(causes, culprits, what="; ".join(t.what for _, t in case.also))
     return case, case.build()
+
+
+def _check_step(case: Case, request: Request) -> None:
+    """A step that is asked for must be one in which the fault can strike; else the job would run on as if it were healthy."""
+    if request.step is None:
+        return
+    if not case.step_taken:
+        raise UsageError(f"scenario {request.scenario} strikes no single step; leave out --step")
+    last = case.first_step + case.steps - 1
+    if not case.first_step <= request.step <= last:
+        raise UsageError(
+            f"step {request.step} is not part of this run: scenario {request.scenario} keeps steps {case.first_step} to {last}"
+        )
 
 
 def _also(case: Case, name: str) -> None:

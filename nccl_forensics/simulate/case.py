@@ -73,6 +73,7 @@ class Case:
     release: str
     rank_asked: int | None = None
     step_asked: int | None = None
+    step_taken: bool = False
     first_step: int = 0
     steps: int = 5
     timeout_ms: int = 600_000
@@ -107,6 +108,7 @@ class Case:
 
     def step(self) -> int:
         """The step in which a fault strikes."""
+        self.step_taken = True
         if self.step_asked is not None:
             return self.step_asked
         return self.first_step + 1 + pick(self.seed, "step").randrange(max(1, self.steps - 3))
@@ -227,10 +229,12 @@ def new_case(
         buckets=2 + dice.randrange(3),
         sharded=plan.dp == plan.world and dice.random() < 0.5,
     )
-    case = Case(world_size, seed, variant, gathered, kind, plan, training, chosen, rank, step)
+    case = Case(world_size, seed, variant, gathered, kind, plan, training, chosen, rank_asked=rank, step_asked=step)
     case.timeout_ms = dice.choice((600_000, 600_000, 1_800_000, 300_000))
     if gathered.nccl != "operations":
         case.first_step = dice.choice((0, 40, 812, 5307))
+        # What is kept of a long run begins shortly before the step that is asked for.
+        case.first_step = case.first_step if step is None else max(0, step - 2)
     case.steps = 5 if world_size <= 512 else 4
     if world_size > 4096:
         case.ring_size = 16

@@ -20,16 +20,29 @@ HOST_NICS = {
 
 @view(rows="hosts x NICs")
 def host_nics(nccl_network: pl.LazyFrame) -> pl.LazyFrame:
-    """RDMA devices that NCCL uses on each host, with their speed in Mbit/s where a line states it (2.24 and later, subsystem NET)."""
+    """RDMA devices that NCCL uses on each host, with their speed in Mbit/s where a line states it (2.24 and later, subsystem NET).
+
+    The list of devices says ``mlx5_0:1`` and the lines with speeds say ``mlx5_0``: that is one NIC, and bears the device's name. Only a
+    device of which several ports are listed is told by its ports. ``port`` is the number that NCCL gives the NIC.
+    """
     devices = nccl_network.filter(
         pl.col("item").is_in(["ib-device", "ib-virtual"]) & pl.col("name").is_not_null() & pl.col("host").is_not_null()
     )
     # A merged virtual device names several physical ones joined by +; only those that NCCL lists singly are counted.
     single = devices.filter(~pl.col("name").str.contains("+", literal=True))
+    stem, written_port = pl.col("name").str.replace(r":[0-9]+$", ""), pl.col("name").str.extract(r":([0-9]+)$")
+    several = written_port.drop_nulls().n_unique().over("host", "stem") > 1
     return (
         single.sort("source_id", "line_no")
-        .group_by("host", pl.col("name").alias("device"))
+        .with_columns(stem=stem)
+        .with_columns(place=pl.when(several).then("port"))
+        .group_by("host", "stem", "place")
         .agg(
+            pl.when(pl.col("place").is_null())
+            .then("stem")
+            .otherwise(pl.col("name").sort_by(pl.col("name").str.len_chars()).last())
+            .first()
+            .alias("device"),
             pl.col("port").first(),
             pl.col("link").drop_nulls().first(),
             pl.col("speed_mbps").drop_nulls().first(),

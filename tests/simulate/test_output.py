@@ -183,6 +183,8 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         Request("healthy", 8, variant="poem"),
         Request("healthy", 8, platform="v100", release="2.30.7"),
         Request("mtu-mismatch", 16, platform="h100"),
+        Request("collective-skipped", 8, variant="log", step=1000),
+        Request("healthy", 8, step=2),
     ):
         with pytest.raises(UsageError):
             simulate(request, tmp_path / "none")
@@ -218,3 +220,9 @@ def test_the_past_of_a_host_lies_before_the_job() -> None:
     old = [e for h in world.hosts for e in h.events]
     assert old
     assert all(h.boot_ns < at < world.begin - 3600 * 10**9 for h in world.hosts for at, _, _ in h.events)
+
+
+def test_the_step_that_is_asked_for_is_the_one_in_which_the_fault_strikes() -> None:
+    case, world = make(Request("collective-skipped", 8, variant="dump", rank=3, step=1000))
+    assert case.changes.keys() == {(3, 1000)}
+    assert min(state.ring[0].step for state in world.model.ranks.values()) >= 998

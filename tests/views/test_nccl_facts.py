@@ -33,6 +33,21 @@ def test_devices_are_listed_once_per_host_with_their_speed() -> None:
     ]
 
 
+def test_a_device_listed_with_its_port_and_without_is_one_and_bears_its_speed() -> None:
+    lines = [
+        by(0, item="ib-device", name="mlx5_0:1", port=0, link="IB", line_no=5),
+        by(0, item="ib-device", name="mlx5_0", port=0, speed_mbps=400_000, line_no=6),
+    ]
+    assert host_nics(table("nccl_network", *lines)).collect().select("device", "speed_mbps").rows() == [("mlx5_0", 400_000)]
+
+
+def test_the_ports_of_one_device_are_two() -> None:
+    listed = [by(0, item="ib-device", name=f"mlx5_0:{n}", port=n - 1, link="IB", line_no=5) for n in (1, 2)]
+    told = [by(0, item="ib-device", name="mlx5_0", port=n, speed_mbps=100_000 * (n + 1), line_no=6 + n) for n in (0, 1)]
+    found = host_nics(table("nccl_network", *listed, *told)).collect()
+    assert found.select("device", "speed_mbps").rows() == [("mlx5_0:1", 100_000), ("mlx5_0:2", 200_000)]
+
+
 def test_merged_devices_and_other_lines_are_no_devices() -> None:
     lines = by(0, item="ib-virtual", name="mlx5_0+mlx5_1"), by(0, item="bootstrap", name="eth0")
     assert host_nics(table("nccl_network", *lines)).collect().height == 0
