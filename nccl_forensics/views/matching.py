@@ -12,6 +12,7 @@ from nccl_forensics.frames import text_of
 from nccl_forensics.ranklist import unfold
 from nccl_forensics.units import is_number
 from nccl_forensics.views import view
+from nccl_forensics.views.exchanges import with_exchanges
 from nccl_forensics.views.watchdogs import watchdog_progress
 from nccl_forensics.words import UNIDENTIFIED
 
@@ -330,6 +331,7 @@ def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, process
     if lives is None:
         numbered = numbered.sort("continues", "source_id", "line_no")
     one_life = ("host", "pid", "comm", "begin_source", "begin", "group_key") if lives is None else ("life",)
+    numbered = with_exchanges(numbered, one_life)
     position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*one_life) - 1
     return numbered.with_columns(
         domain=pl.lit("nccl"),
