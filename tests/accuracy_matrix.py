@@ -1,6 +1,7 @@
 """The accuracy matrix: simulated incidents of every cause, analysed and compared with their truth. Not part of the test suite.
 
-``python -m tests.accuracy_matrix [--scenario NAME …] [--ranks 8,64,1024] [--seeds 5] [--platform NAME …] [--lost 0.2] [--keep DIR]``
+``python -m tests.accuracy_matrix [--scenario NAME …] [--ranks 8,64,1024] [--seeds 5] [--platform NAME …] [--lost 0.2] [--keep DIR]
+[--variant dump,live]``
 """
 
 from __future__ import annotations
@@ -89,15 +90,17 @@ def silent(o: Outcome) -> bool:
 
 def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
     """All incidents that the command line asks for."""
+    full = {"auto": None, "full": True, "sampled": False}[arguments.detail]
     for name in arguments.scenario or sorted(SCENARIOS):
         scenario = SCENARIOS[name]
+        variant = next((v for v in arguments.variant.split(",") if v in scenario.variants), None)
         for ranks in (int(x) for x in arguments.ranks.split(",")):
             for platform in arguments.platform or [None]:
                 for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
                     if platform and scenario.platforms and platform not in scenario.platforms:
                         continue
                     request = Request(
-                        name, ranks, seed, platform=platform, variant=arguments.variant,
+                        name, ranks, seed, platform=platform, variant=variant, full=full,
                         lost=arguments.lost, torn=arguments.torn, also=tuple(arguments.also),
                     )  # fmt: skip
                     yield Job(request, arguments.keep)
@@ -131,13 +134,24 @@ def rows(outcomes: list[Outcome]) -> Iterator[str]:
     )
 
 
+def _tell(o: Outcome) -> None:
+    """Print a miss as soon as it is known: the matrix of a large world takes hours."""
+    s = o.score
+    if o.score.error or not (s.cause_right and culprits_right(o)):
+        got = f"{s.status} {s.cause} {s.culprits} {s.confidence} {s.error or ''}"
+        print(f"miss: {o.label}: expected {s.expected} {s.accepted}, got {got}"[:400], flush=True)
+
+
 def main() -> int:
     """Print the matrix and every miss."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS))
     parser.add_argument("--ranks", default="8,64")
     parser.add_argument("--platform", action="append", choices=sorted(PLATFORMS))
-    parser.add_argument("--variant")
+    parser.add_argument(
+        "--variant", default="", help="one or several, by comma: the first of them that a scenario has, else one by the seed"
+    )
+    parser.add_argument("--detail", default="auto", choices=("auto", "full", "sampled"), help="as of the command simulate")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--lost", type=float, default=0.0, help="share of files removed")
@@ -147,16 +161,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", help="write all outcomes to this file")
     arguments = parser.parse_args()
+    outcomes: list[Outcome] = []
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        outcomes = [o for o in pool.map(play, list(jobs(arguments)), chunksize=1) if o is not None]
-    for o in outcomes:
-        if not (o.score.cause_right and culprits_right(o)) or o.score.error:
-            s = o.score
-            print(
-                f"miss: {o.label}: expected {s.expected} {s.accepted}, got {s.status} {s.cause} {s.culprits} {s.confidence} {s.error or ''}"[
-                    :400
-                ]
-            )
+        for o in pool.map(play, list(jobs(arguments)), chunksize=1):
+            if o is not None:
+                outcomes.append(o)
+                _tell(o)
     print()
     print("\n".join(rows(outcomes)))
     print(f"\nmaking {sum(o.made_s for o in outcomes):.0f} s, analysing {sum(o.score.seconds for o in outcomes):.0f} s")

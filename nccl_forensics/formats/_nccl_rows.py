@@ -151,6 +151,10 @@ def _channels(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "nccl_channels", rows.with_columns(pl.col("collnet", "nvls").str.extract("^([0-9]+)"))
 
 
+def _channels_rccl(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    yield "nccl_channels", rows.rename({"collnet_number": "collnet", "nvls_number": "nvls"})
+
+
 def _tuning(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     algo, proto = _column(rows, "algo").str.to_uppercase(), _column(rows, "proto").str.to_uppercase()
     channels = (
@@ -266,6 +270,7 @@ _BUILDERS: dict[str, Builder] = {
     "ring": _ring,
     "trees": _trees,
     "channels": _channels,
+    "channels_rccl": _channels_rccl,
     "init": _init,
     "destroy": _destroy,
     "placement": _placement,

@@ -7,6 +7,8 @@ prefix was understood (``Reading.unmodelled``); a line that another process brok
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from nccl_forensics import grammar
@@ -22,7 +24,11 @@ _LOOSE = ("chatter_plugin_words", "chatter_ras", "chatter_load", "chatter_init",
 #: Error signatures that only say where a text comes from: they do not make an INFO line an error.
 _VAGUE = ("plugin", "topology", "proxy", "nvls", "mnnvl", "ipc", "invalid_argument", "ib_event", "ras")
 #: Messages that go on for lines without a prefix (NCCL 2.24+ and 2.27+), with how many follow at most.
-_CONTINUED = {"Enabled NCCL Func/Proto/Algo Matrix:": 9, "Failed to bind NVLink SHARP (NVLS) Multicast memory": 2}
+_CONTINUED = {
+    "Enabled NCCL Func/Proto/Algo Matrix:": (9, r"\|"),
+    "Failed to bind NVLink SHARP (NVLS) Multicast memory": (2, ""),
+    "RCCL version : ": (4, r"^(HIP version|ROCm version|Hostname|Librccl path) *: "),
+}
 
 
 def read(text: Text) -> Reading:
@@ -111,13 +117,13 @@ def _lines_around(text: Text, found: Messages) -> pl.Series:
     if warned.len():
         empty = others.filter(pl.col("text").str.strip_chars() == "").get_column("line_no")
         numbers = empty.filter((empty + 1).is_in(warned.implode()))
-    for start, at_most in _CONTINUED.items():
+    for start, (at_most, looks) in _CONTINUED.items():
         heads = found.rows.filter(pl.col("message").str.starts_with(start)).get_column("line_no").to_list()
         for head in heads:
             following = others.filter(pl.col("line_no").is_between(head + 1, head + at_most)).select("line_no", "text")
             taken = []
             for offset, (line_no, line) in enumerate(following.iter_rows(), start=1):
-                if line_no != head + offset or not line.strip() or ("Matrix" in start and "|" not in line):
+                if line_no != head + offset or not line.strip() or not re.search(looks, line):
                     break
                 taken.append(line_no)
             numbers = pl.concat([numbers, pl.Series("line_no", taken, dtype=pl.UInt32)])

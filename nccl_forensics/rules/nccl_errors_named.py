@@ -200,13 +200,13 @@ _MEANINGS: tuple[_Named, ...] = (
         "fix_config",
     ),
     _Named(
-        ("rccl-platform",),
+        ("rccl-platform", "rccl-balancing"),
         "",
         "bad-setting",
         "warning",
         "high",
-        "RCCL misses a setting of the host that it needs",
-        "Set what the line names (kernel command line or environment) on every host.",
+        "RCCL asks for another setting of the host",
+        "Set what the line names (kernel command line, sysctl or environment) on every host.",
         "fix_config",
     ),
     _Named(

@@ -57,6 +57,8 @@ def make(request: Request) -> tuple[Case, World]:
         platform = scenario.platforms[mix(seed, "platform") % len(scenario.platforms)]
     if platform is not None and scenario.platforms and platform not in scenario.platforms:
         raise UsageError(f"scenario {request.scenario} is for {', '.join(scenario.platforms)}")
+    if platform is not None and scenario.nvidia and PLATFORMS[platform].vendor != "nvidia":
+        raise UsageError(f"scenario {request.scenario} is for machines of NVIDIA")
     gpus = PLATFORMS[platform].gpus if platform else 8
     least = max(scenario.needs, gpus * (scenario.hosts - 1) + 1)
     if request.ranks < least:
@@ -100,7 +102,8 @@ def _also(case: Case, name: str) -> None:
     if other is None or not other.slow:
         known = ", ".join(sorted(n for n, s in SCENARIOS.items() if s.slow))
         raise UsageError(f"{name!r} cannot act beside another fault; these can: {known}")
-    if (other.platforms and case.platform.name not in other.platforms) or case.host_count < other.hosts:
+    fits = not other.platforms or case.platform.name in other.platforms
+    if not fits or (other.nvidia and case.platform.vendor != "nvidia") or case.host_count < other.hosts:
         raise UsageError(
             f"{name} needs {other.hosts} hosts of {', '.join(other.platforms) or 'any platform'}, not {case.host_count} of {case.platform.name}"
         )

@@ -39,6 +39,12 @@ class Platform:
     driver: str = "550.127.08"
     cuda_driver: int = 12040
     releases: tuple[str, ...] = ("2.21.5", "2.26.2", "2.27.7", "2.30.7")
+    vendor: str = "nvidia"
+
+    @property
+    def library(self) -> str:
+        """The communication library of the vendor."""
+        return "rccl" if self.vendor == "amd" else "nccl"
 
     def nic_of(self, gpu: int) -> int:
         """The adapter nearest to a GPU."""
@@ -95,6 +101,11 @@ PLATFORMS: dict[str, Platform] = {
             "pcie", "PCIe box, 8 L40S, RoCE", "NVIDIA L40S", "Ada Lovelace", 8, 46068, 2520, 350,
             _buses("01 24 41 61 81 a1 c1 e1"), pcie_gen=4, network="roce", nics=2, nic_gbit_s=200, nic_speed="HDR", nic_type="MT4123",
             nic_bus_ids=_buses("21 a4"), channels_inside=4, channels_between=4,
+        ),
+        Platform(
+            "mi300x", "MI300X, NDR", "AMD Instinct MI300X", "CDNA3", 8, 196592, 2100, 750,
+            _buses("05 26 46 65 85 a6 c6 e5"), nic_bus_ids=_buses("08 29 49 68 88 a9 c9 e8"), channels_inside=56, channels_between=64,
+            driver="6.12.12", releases=("2.26.6", "2.27.7"), vendor="amd",
         ),
         Platform(
             "tcp", "A100 hosts on Ethernet", "NVIDIA A100-SXM4-80GB", "Ampere", 8, 81920, 1410, 400,

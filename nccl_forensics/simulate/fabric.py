@@ -202,7 +202,8 @@ def via(world: World, comm: Comm, a: int, b: int, version: tuple[int, ...]) -> t
     other = world.processes[ranks[b]].host
     if host.index == other.index:
         if direct(host):
-            kind = "P2P/IPC" if version < (2, 19) or world.platform.architecture == "Volta" else "P2P/CUMEM"
+            old = version < (2, 19) or world.platform.architecture == "Volta" or world.platform.library == "rccl"
+            kind = "P2P/IPC" if old else "P2P/CUMEM"
             return False, kind + ("/read" if world.platform.architecture in ("Ampere", "Volta") else "")
         if host.settings.get("NCCL_SHM_DISABLE") != "1":
             return False, "SHM/direct" if version >= (2, 30, 7) else "SHM/direct/direct"

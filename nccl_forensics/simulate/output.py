@@ -10,7 +10,7 @@ from nccl_forensics.simulate.case import Case
 from nccl_forensics.simulate.clusters import Host
 from nccl_forensics.simulate.noise import mix, share
 from nccl_forensics.simulate.world import World
-from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, recorder, stacks, torch_log
+from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, rccl, recorder, stacks, torch_log
 from nccl_forensics.simulate.writers import host as host_tools
 
 
@@ -51,6 +51,12 @@ def detailed(world: World, rank: int, full: bool) -> bool:
     return process.host.index % 16 == 0 or told
 
 
+def debug_log(world: World, rank: int, options: nccl.Options) -> Iterable[str]:
+    """The log of a rank's communication library."""
+    write = rccl.log if world.platform.library == "rccl" else nccl.log
+    return write(world, rank, options)
+
+
 def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: bool = False) -> None:
     """All files of an incident; ``full`` and ``thin`` as in ``detailed``, ``thin`` for dumps and stacks as well."""
     kept = case.gathered
@@ -62,7 +68,7 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: b
         close = detailed(world, rank, full)
         if kept.nccl and close:
             options = nccl.Options(operations=kept.nccl == "operations")
-            folder.put(f"logs/nccl.{host}.{process.pid}.log", nccl.log(world, rank, options))
+            folder.put(f"logs/nccl.{host}.{process.pid}.log", debug_log(world, rank, options))
         if kept.torch and close:
             folder.put(f"logs/{host}/attempt_0/{process.local_rank}/stderr.log", torch_log.text(world, rank))
         if thin and not close:
@@ -103,7 +109,7 @@ def _host_files(case: Case, world: World, machine: Host, folder: Folder) -> None
     kept, base = case.gathered, f"hosts/{machine.name}"
     if kept.kernel:
         folder.put(f"{base}/dmesg.txt", host_tools.kernel(world, machine))
-    if kept.gpus:
+    if kept.gpus and machine.platform.vendor == "nvidia":
         folder.put(f"{base}/nvidia-smi-q.txt", host_tools.nvidia_smi(world, machine))
         if machine.platform.nvlinks:
             folder.put(f"{base}/nvidia-smi-nvlink-s.txt", host_tools.nvlink(machine))

@@ -55,7 +55,9 @@ def _exchanging(pairs: pl.LazyFrame, life: tuple[str, ...]) -> list[str]:
     last = pl.col("block") == pl.col("block").max().over(life)
     return (
         blocks.with_columns(
-            good=pl.col("fits") & (pl.col("block") > 0) & ((pl.col("lines") == pl.col("whole")) | (last & (pl.col("lines") < pl.col("whole"))))
+            good=pl.col("fits")
+            & (pl.col("block") > 0)
+            & ((pl.col("lines") == pl.col("whole")) | (last & (pl.col("lines") < pl.col("whole"))))
         )
         .group_by("group_key")
         .agg(pl.col("good").fill_null(False).all(), whole=(pl.col("lines") == pl.col("whole")).any())

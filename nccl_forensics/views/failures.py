@@ -29,6 +29,9 @@ HARMLESS = (
     "recv-failed",
     "ib-async-event",
     "ras-dead",
+    # RCCL advises on the settings of the kernel; every healthy job on such a host begins with it.
+    "rccl-platform",
+    "rccl-balancing",
 )
 
 

@@ -193,6 +193,69 @@ def test_rccl_states_the_global_rank() -> None:
     assert has(row("nccl_ops", line), op="AllGather", global_rank=5, torn=False)
 
 
+RCCL = "gpu018:60299:60310 [0] NCCL INFO "
+
+
+def test_a_communicator_of_rccl_is_made_by_a_function_of_its_own_name() -> None:
+    line = "ncclCommInitRankConfig_impl comm 0x2bc1f840 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId d000 commId 0xcde2 - Init COMPLETE"
+    expected = {"func": "ncclCommInitRankConfig_impl", "comm": "0x2bc1f840", "rank": 1, "nranks": 2, "comm_id": "0xcde2"}
+    assert has(row("nccl_comms", RCCL + line), **expected)
+
+
+def test_an_operation_of_rccl_names_a_buffer_to_accumulate_in() -> None:
+    line = (
+        "AllReduce: opCount 1f sendbuff 0x7a1b recvbuff 0x7a1b acc (nil) count 12 datatype 7 op 0 root 0 comm 0x3ab1b680 [nranks=2] "
+        "stream (nil) task 0 globalrank 1"
+    )
+    assert has(row("nccl_ops", RCCL + line), op="AllReduce", op_count=31, count=12, comm="0x3ab1b680", nranks=2, global_rank=1, torn=False)
+
+
+def test_channels_and_trees_of_rccl_say_whose_they_are() -> None:
+    counts = "comm:0x2bc1f840, nRanks:16, nNodes:2, coll channels:64 collnet channels:32, nvls channels:0, p2p channels:48, p2p channels per peer:2"
+    assert has(row("nccl_channels", RCCL + counts), coll=64, collnet=32, nvls=0, p2p=48, p2p_per_peer=2)
+    trees = read(RCCL + "Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1 comm 0x2bc1f840 nRanks 02 busId 3000")
+    assert trees.frames["nccl_trees"].select("channel", "down", "rank", "up").rows() == [(0, [1], 0, None), (1, [], 0, 1)]
+    assert not read(RCCL + "Connected all rings comm 0x2bc1f840 nRanks 08 busId 3000").unmodelled.len()
+
+
+def test_the_lines_of_rccls_banner_belong_to_it_and_what_follows_does_not() -> None:
+    banner = [
+        "HIP version  : 7.2.26015-fc00",
+        "ROCm version : 7.2.0.0-43-fc00",
+        "Hostname     : gpu018",
+        "Librccl path : /opt/librccl.so.1",
+    ]
+    found = read(RCCL + "RCCL version : 2.27.7-HEAD:0d2c4fd", *banner, "loss 3.1")
+    assert found.lines.to_list() == [1, 2, 3, 4, 5]
+    assert has(found.frames["nccl_versions"].row(0, named=True), version="2.27.7", vendor="rccl")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[node_id = 2; gpu_id = 25016; unique_id = 66680; location_id = 3328; bdf = 3328; domain = 0; partition = 0], ",
+        "CONFIG_PCI_P2PDMA=y in /boot/config-7.0.0-30-generic",
+        "DMA_BUF Support Enabled",
+        "GFX9 cheap fence is OFF",
+        "[RINGS]  00->01",
+        "initialized internal alternative rsmi functionality",
+        "rocm_smi_lib: version 2.8.0.0",
+        "pre-adjustment threadThreshold:16 nBytes:4 nc:2",
+        "post-adjustment based on threadThreshold:16 nBytes:4 nc:1",
+        "minNChannels:-2",
+        "Comm config Blocking set to 1",
+    ],
+)
+def test_rccls_chatter_is_understood(message: str) -> None:
+    assert not read(RCCL + message).unmodelled.len()
+
+
+def test_automatic_numa_balancing_is_a_warning_of_rccl() -> None:
+    said = "NUMA auto balancing enabled which can lead to variability in the RCCL performance!"
+    line = f"[2025-11-12 11:11:57] gpu018:927:927 [0] /build/rccl/hipify/src/init.cc:140 NCCL WARN {said}"
+    assert row("nccl_errors", line)["kind"] == "rccl-balancing"
+
+
 # --- prefix ---------------------------------------------------------------------------------------------------------------------------
 
 

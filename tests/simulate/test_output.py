@@ -20,6 +20,7 @@ from nccl_forensics.reading import read_source
 from nccl_forensics.simulate import PLATFORMS, SCENARIOS, Request, make, simulate
 from nccl_forensics.simulate.case import VARIANTS, new_case
 from nccl_forensics.simulate.layout import Layout
+from nccl_forensics.simulate.output import debug_log
 from nccl_forensics.simulate.writers import nccl, recorder, torch_log
 from tests.corpus import corpus
 
@@ -75,7 +76,7 @@ def test_logs_of_every_platform_are_read_to_the_last_line(platform: str) -> None
     for release in {PLATFORMS[platform].releases[0], PLATFORMS[platform].releases[-1]}:
         _, world = make(Request("collective-stuck", 16, 2, platform=platform, release=release, variant="log"))
         for rank in (0, 9):
-            read = read_source("".join(nccl.log(world, rank, nccl.Options(operations=True))).encode())
+            read = read_source("".join(debug_log(world, rank, nccl.Options(operations=True))).encode())
             assert (read.gap_lines, read.unmodelled, read.foreign) == (0, 0, 0)
             said = read_source("".join(torch_log.text(world, rank)).encode())
             assert said.gap_lines == 0

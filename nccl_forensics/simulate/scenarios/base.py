@@ -15,6 +15,7 @@ class Scenario:
     """A kind of incident: its name, one line about it, what it does to a case, and its symptom variants, the plainest first.
 
     ``slow`` says that the job goes on under it, so that another fault may strike as well. ``needs`` are the fewest ranks; ``hosts`` the fewest hosts; ``layout`` says which layout it needs (by world size and GPUs per host).
+    ``nvidia``: only NVIDIA's tools, as they are written here, show it.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Scenario:
     platforms: tuple[str, ...] = ()
     layout: Callable[[int, int], Layout | None] | None = None
     slow: bool = False
+    nvidia: bool = False
 
 
 def target(case: Case, rank: int, step: int, *, least: int = 3, waiting: bool = False) -> tuple[int, Item]:

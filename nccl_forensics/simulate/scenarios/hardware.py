@@ -161,11 +161,12 @@ def out_of_memory(case: Case) -> None:
     device = case.dice("device") < 0.4 and case.variant != "host-only"
     if device:
         total = case.platform.memory_mib / 1024
+        words = "HIP" if case.platform.vendor == "amd" else "CUDA"
         said = (
-            f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU {rank % case.platform.gpus} has a total capacity of {total:.2f} GiB "
+            f"torch.OutOfMemoryError: {words} out of memory. Tried to allocate 2.50 GiB. GPU {rank % case.platform.gpus} has a total capacity of {total:.2f} GiB "
             f"of which 1.31 GiB is free. Including non-PyTorch memory, this process has {total - 1.4:.2f} GiB memory in use. Of the allocated memory "
             f"{total - 5:.2f} GiB is allocated by PyTorch, and 2.11 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try "
-            "setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  "
+            f"setting PYTORCH_{words}_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  "
             "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
         case.deaths[rank] = Death("exit", 1, said, (("forward", "/opt/job/model/layer.py", 133), *_MAIN), 5)
@@ -233,7 +234,9 @@ def job_stopped(case: Case) -> None:
 
 def software_crash(case: Case) -> None:
     step = case.step()
-    library = pick(case.seed, "library").choice(("libnccl.so.2.27.7", "libtorch_cuda.so", "libcudnn_ops.so.9"))
+    amd = ("librccl.so.1.0.70200", "libtorch_hip.so", "libMIOpen.so.1.0.70200")
+    nvidia = ("libnccl.so.2.27.7", "libtorch_cuda.so", "libcudnn_ops.so.9")
+    library = pick(case.seed, "library").choice(amd if case.platform.vendor == "amd" else nvidia)
     for rank in range(case.world_size):
         at, _ = target(case, rank, step)
         case.change(rank, step, lambda items, at=at: inserted(items, at, Item("die")))  # type: ignore[misc]
@@ -320,8 +323,10 @@ SCENARIOS = (
         4,
         platforms=("a100", "h100", "h200", "b200"),
     ),
-    Scenario("gpu-throttled", "a GPU is held down by heat or power", gpu_throttled, ("host", "log-host", "host-only"), 4, slow=True),
-    Scenario("pcie-degraded", "a GPU lost PCIe lanes", pcie_degraded, ("host", "log-host", "host-only"), 4, slow=True),
+    Scenario(
+        "gpu-throttled", "a GPU is held down by heat or power", gpu_throttled, ("host", "log-host", "host-only"), 4, slow=True, nvidia=True
+    ),
+    Scenario("pcie-degraded", "a GPU lost PCIe lanes", pcie_degraded, ("host", "log-host", "host-only"), 4, slow=True, nvidia=True),
     Scenario("out-of-memory", "host or GPU memory runs out", out_of_memory, ("host", "log-host", "host-only", "log"), 4),
     Scenario("node-failed", "a node goes away", node_failed, ("log-host", "host", "host-only"), 16, 2),
     Scenario("job-stopped", "the scheduler ends the job", job_stopped, ("log-host", "host", "host-only"), 4),

@@ -16,13 +16,7 @@ def kernel(world: World, host: Host) -> Iterator[str]:
     """The kernel log of a host, in one of dmesg's three layouts; all hosts of a case in the same."""
     style = mix(world.seed, "dmesg") % 3
     began = max(host.boot_ns + 60 * SECOND, host.boot_ns)
-    lines: list[tuple[int, str]] = [
-        (
-            began,
-            f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {host.platform.driver}  Release Build  (dvs-builder@U16-I3-B17-4-1)",
-        ),
-        (began + 2 * SECOND, "nvidia-nvlink: Nvlink Core is being initialized, major device number 234"),
-    ]
+    lines = [(began + i * 2 * SECOND, text) for i, text in enumerate(_driver(host))]
     for i in range(mix(world.seed, "noise", host.index) % 4):
         at = world.begin - int(share(world.seed, "noise", host.index, i) * 6 * 3600) * SECOND
         nic = host.nics[i % len(host.nics)] if host.nics else None
@@ -47,6 +41,16 @@ def kernel(world: World, host: Host) -> Iterator[str]:
         else:
             since = at - host.boot_ns
             yield f"[{since // SECOND:5d}.{since % SECOND // 1000:06d}] {text}\n"
+
+
+def _driver(host: Host) -> list[str]:
+    """What the GPUs' driver says as it is loaded."""
+    if host.platform.vendor == "amd":
+        return ["[drm] amdgpu kernel modesetting enabled.", f"[drm] amdgpu version: {host.platform.driver}"]
+    return [
+        f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {host.platform.driver}  Release Build  (dvs-builder@U16-I3-B17-4-1)",
+        "nvidia-nvlink: Nvlink Core is being initialized, major device number 234",
+    ]
 
 
 def _kernel_event(host: Host, kind: str, f: dict[str, object]) -> list[str]:

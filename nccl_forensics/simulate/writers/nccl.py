@@ -59,41 +59,67 @@ class Log:
         self.world, self.process, self.options = world, process, options
         self.version = tuple(int(x) for x in process.release.split("."))
         self.name = process.host.name
-        self.device = process.local_rank
+        self.local = process.local_rank
         self.cuda = "12.4" if self.version < (2, 26) else "12.8" if self.version < (2, 29) else "13.0"
 
     def info(self, message: str, thread: int = 0) -> str:
         """An INFO line."""
-        return f"{self.name}:{self.process.pid}:{self.process.pid + thread} [{self.device}] NCCL INFO {message}\n"
+        return f"{self.name}:{self.process.pid}:{self.process.pid + thread} [{self.local}] NCCL INFO {message}\n"
 
     def warn(self, at: int, what: str, message: str, thread: int = 0, place: str | None = None) -> str:
         """A WARN line, with the empty line before it."""
         stamp = time.strftime("[%Y-%m-%d %H:%M:%S] ", time.gmtime(at // SECOND)) if self.version >= (2, 26) else ""
-        place = place or next(line for since, line in _LINES[what] if self.version >= since)
+        place = self.sources + (place or next(line for since, line in _LINES[what] if self.version >= since))
         function = f" ({_FUNCTIONS.get(what, 'ncclCommInitRankFunc')})" if self.version >= (2, 30, 7) else ""
-        return (
-            f"\n{stamp}{self.name}:{self.process.pid}:{self.process.pid + thread} [{self.device}] {place}{function} NCCL WARN {message}\n"
-        )
+        return f"\n{stamp}{self.name}:{self.process.pid}:{self.process.pid + thread} [{self.local}] {place}{function} NCCL WARN {message}\n"
 
     def trace(self, places: str, code: int, thread: int = 0, tail: str = "") -> Iterator[str]:
         """Lines of an error on its way up: ``file:line(function) …``."""
         for place in places.split():
             where, _, function = place.partition("@")
             shown = f"{where} ({function or 'ncclGroupEndInternal'})" if self.version >= (2, 30, 7) else where
-            yield self.info(f"{shown} -> {code}{tail}", thread)
+            yield self.info(f"{self.sources}{shown} -> {code}{tail}", thread)
+
+    #: What stands before the name of a source file.
+    sources = ""
+
+    def opening(self) -> Iterator[str]:
+        """From the start of the library to the choice of the network."""
+        return _setting_out(self)
+
+    def birth(self, comm: Comm, rank: int, number: int) -> Iterator[str]:
+        """The lines of a process's ``number``-th communicator."""
+        return _communicator(self, comm, rank, number)
+
+    def device(self, rank: int, *, near: bool) -> str:
+        """How a connection names the GPU of a rank; ``near``: of the same host."""
+        return str(self.world.processes[rank].gpu.index)
+
+    def connection(self, comm: Comm) -> str:
+        """What follows the transport of a connection."""
+        return ""
+
+    def operation(self, call: str, count: int, send: str, receive: str, rest: str) -> str:
+        """The line of a call; ``rest`` from the number of elements to the stream."""
+        return self.info(f"{call}: opCount {count:x} sendbuff {send} recvbuff {receive} {rest}")
 
 
 def log(world: World, rank: int, options: Options) -> Iterator[str]:
     """All lines of a rank's log."""
-    process = world.processes[rank]
-    writer = Log(world, process, options)
-    yield from _setting_out(writer)
+    return written(Log(world, world.processes[rank], options))
+
+
+def written(writer: Log) -> Iterator[str]:
+    """All lines of the log that ``writer`` keeps."""
+    world, process = writer.world, writer.process
+    rank = process.rank
+    yield from writer.opening()
     comms = fabric.comms_of(world, rank)
-    if not options.operations:
+    if not writer.options.operations:
         for number, comm in enumerate(comms):
             if comm.key not in process.opened:
                 break
-            yield from _communicator(writer, comm, rank, number)
+            yield from writer.birth(comm, rank, number)
     else:
         yield from _operations(writer, rank)
     for met in sorted(process.met, key=lambda m: m.at):
@@ -124,8 +150,7 @@ def _setting_out(w: Log) -> Iterator[str]:
 
 
 def _network(w: Log) -> Iterator[str]:
-    v, host, settings = w.version, w.process.host, w.process.settings
-    address = f"{host.interface}:{host.address}<0>"
+    v, host = w.version, w.process.host
     name = fabric.transport_name(host)
     if name == "AWS Libfabric":
         yield w.info(f"NET/Plugin: Loaded net plugin {name} (v8)" if v < (2, 27) else f"Successfully loaded external network plugin {name}")
@@ -145,6 +170,18 @@ def _network(w: Log) -> Iterator[str]:
         yield w.info("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.")
     else:
         yield w.info("NET/Plugin: Could not find: libnccl-net.so. " if v < (2, 28) else "NET/Plugin: Could not find: libnccl-net.so")
+    yield from network_choice(w)
+    if v < (2, 22) and v >= (2, 19):
+        yield w.info("Using non-device net plugin version 0")
+    if (2, 26) <= v < (2, 27):
+        yield w.info("PROFILER/Plugin: Could not find: libnccl-profiler.so. ")
+
+
+def network_choice(w: Log) -> Iterator[str]:
+    """The settings that bear on the network, and the adapters found."""
+    v, host, settings = w.version, w.process.host, w.process.settings
+    address = f"{host.interface}:{host.address}<0>"
+    name = fabric.transport_name(host)
     for key in ("NCCL_IB_DISABLE", "NCCL_NET", "NCCL_IB_HCA", "NCCL_IB_TIMEOUT"):
         if key in settings:
             yield w.info(f"{key} set by environment to {settings[key]}{'.' if key in _NUMBERS else ''}")
@@ -158,10 +195,6 @@ def _network(w: Log) -> Iterator[str]:
         link = "RoCE" if host.platform.network == "roce" else "IB"
         used = " ".join(f"[{i}]{host.nics[n].device}:1/{link}" for i, n in enumerate(fabric.usable_nics(host)))
         yield w.info(f"NET/IB : Using {used} [RO]; OOB {address}")
-    if v < (2, 22) and v >= (2, 19):
-        yield w.info("Using non-device net plugin version 0")
-    if (2, 26) <= v < (2, 27):
-        yield w.info("PROFILER/Plugin: Could not find: libnccl-profiler.so. ")
 
 
 def _named(w: Log, comm: Comm, rank: int) -> str:
@@ -169,7 +202,7 @@ def _named(w: Log, comm: Comm, rank: int) -> str:
     place, gpu = comm.members.index(rank), w.process.gpu
     bus = gpu.bus_id.replace(":", "").replace(".", "").lstrip("0")
     return (
-        f"comm {pointer:#x} rank {place} nranks {len(comm.members)} cudaDev {w.device} nvmlDev {gpu.index} "
+        f"comm {pointer:#x} rank {place} nranks {len(comm.members)} cudaDev {w.local} nvmlDev {gpu.index} "
         f"busId {bus} commId {fabric.unique_id(w.world, comm):#x}"
     )
 
@@ -226,7 +259,7 @@ def _communicator(w: Log, comm: Comm, rank: int, number: int) -> Iterator[str]:
     multicast = host.platform.multicast and settings.get("NCCL_NVLS_ENABLE") != "0"
     if settings.get("NCCL_NVLS_ENABLE") != "0":
         suffix = " (NVLS_NCHANNELS 16)" if (2, 27, 3) <= v < (2, 30) and multicast else ""
-        yield w.info(f"NVLS multicast support is {'' if multicast else 'not '}available on dev {w.device}{suffix}")
+        yield w.info(f"NVLS multicast support is {'' if multicast else 'not '}available on dev {w.local}{suffix}")
     if v >= (2, 30, 3):
         nets, place = len(fabric.usable_nics(host)) or 1, comm.members.index(rank)
         yield w.info(f"Rank {place}: {nets} Net devices")
@@ -261,16 +294,23 @@ def _shape(w: Log, comm: Comm, rank: int, number: int, multicast: bool) -> Itera
             yield w.info(f"{key} set by environment to {process.settings[key]}.")
     if place == 0:
         for channel in range(count):
-            yield w.info(f"Channel {channel:02d}/{count:02d} :{_ring_text(w, comm, channel)}")
-    trees = []
-    for channel in range(count):
-        down, up = fabric.tree(world, comm, rank, channel)
-        trees.append(f"[{channel}] {down[0]}/{down[1]}/{down[2]}->{place}->{up}")
-    yield w.info(("Trees " + " ".join(trees))[:1023])
+            yield w.info(f"Channel {channel:02d}/{count:02d} :{ring_text(w, comm, channel)}")
+    yield w.info(tree_text(w, comm, rank))
     yield w.info(f"P2P Chunksize set to {524288 if total == 1 and world.platform.nvswitch else 131072}")
 
 
-def _ring_text(w: Log, comm: Comm, channel: int) -> str:
+def tree_text(w: Log, comm: Comm, rank: int) -> str:
+    """A rank's place in the tree of every channel, cut off where NCCL's buffer ends."""
+    place = comm.members.index(rank)
+    trees = []
+    for channel in range(fabric.channels(w.world, comm)):
+        down, up = fabric.tree(w.world, comm, rank, channel)
+        trees.append(f"[{channel}] {down[0]}/{down[1]}/{down[2]}->{place}->{up}")
+    return ("Trees " + " ".join(trees))[:1023]
+
+
+def ring_text(w: Log, comm: Comm, channel: int) -> str:
+    """A channel's ring, cut off where NCCL cuts it."""
     if w.version < (2, 23, 4):
         shown = []
         for place in fabric.ring(w.world, comm, channel):
@@ -304,8 +344,8 @@ def _after_shape(w: Log, comm: Comm, rank: int, number: int, said: str, boot: fl
             tail = f" isAllCudaP2p {int(all_direct)}" if v >= (2, 28, 7) else ""
             yield w.info(f"Check P2P Type isAllDirectP2p {int(all_direct)} directMode 0{tail}")
     if v >= (2, 23, 4):
-        yield w.info(f"[Proxy Service] Device {w.device} CPU core {number * 3 + w.device}", 40 + 2 * number)
-        yield w.info(f"[Proxy Service UDS] Device {w.device} CPU core {number * 5 + w.device}", 41 + 2 * number)
+        yield w.info(f"[Proxy Service] Device {w.local} CPU core {number * 3 + w.local}", 40 + 2 * number)
+        yield w.info(f"[Proxy Service UDS] Device {w.local} CPU core {number * 5 + w.local}", 41 + 2 * number)
     lazy = v >= (2, 22, 3)
     if not lazy:
         yield from _connections(w, comm, rank, 0)
@@ -345,20 +385,9 @@ def _connections(w: Log, comm: Comm, rank: int, thread: int) -> Iterator[str]:
     """Connections of the rings, then those of the trees and of NVLink SHARP that the rings have not made already."""
     v, total = w.version, fabric.parts(w.world, comm)
     made: set[tuple[int, int, int]] = set()
-    place, count = comm.members.index(rank), fabric.channels(w.world, comm)
-    ring = []
-    for channel in range(count):
-        before, after = fabric.neighbours(w.world, comm, rank, channel)
-        ring.append((channel, before, after))
-    yield from _pairs(w, comm, place, [(c, b) for c, b, _ in ring], [(c, a) for c, _, a in ring], thread, made)
+    yield from _rings(w, comm, rank, thread, made)
     if w.process.unconnected:
         return
-    if v >= (2, 24, 3):
-        host = w.process.host
-        gdr = int(total == 1 or (fabric.transport_name(host) != "Socket" and host.peer_memory))
-        yield w.info(f"Connected all rings, use ring PXN 0 GDR {gdr}", thread)
-    else:
-        yield w.info("Connected all rings", thread)
     if v < (2, 22, 3):
         yield from _tree(w, comm, rank, thread, made)
         yield from _multicast(w, comm, rank, thread, made)
@@ -366,6 +395,31 @@ def _connections(w: Log, comm: Comm, rank: int, thread: int) -> Iterator[str]:
     yield from _multicast(w, comm, rank, thread + 2, made)
     if total > 1 and comm.role == "world":
         yield from _tree(w, comm, rank, thread + 4, made)
+
+
+def connections(w: Log, comm: Comm, rank: int) -> Iterator[str]:
+    """Connections of rings and trees, made by the thread that makes the communicator."""
+    made: set[tuple[int, int, int]] = set()
+    yield from _rings(w, comm, rank, 0, made)
+    if not w.process.unconnected:
+        yield from _tree(w, comm, rank, 0, made)
+
+
+def _rings(w: Log, comm: Comm, rank: int, thread: int, made: set[tuple[int, int, int]]) -> Iterator[str]:
+    ring = []
+    for channel in range(fabric.channels(w.world, comm)):
+        before, after = fabric.neighbours(w.world, comm, rank, channel)
+        ring.append((channel, before, after))
+    place = comm.members.index(rank)
+    yield from _pairs(w, comm, place, [(c, b) for c, b, _ in ring], [(c, a) for c, _, a in ring], thread, made)
+    if w.process.unconnected:
+        return
+    if w.version >= (2, 24, 3):
+        host = w.process.host
+        gdr = int(fabric.parts(w.world, comm) == 1 or (fabric.transport_name(host) != "Socket" and host.peer_memory))
+        yield w.info(f"Connected all rings, use ring PXN 0 GDR {gdr}", thread)
+    else:
+        yield w.info("Connected all rings", thread)
 
 
 def _pairs(
@@ -380,15 +434,17 @@ def _pairs(
     """Lines of the connections to these (channel, place): senders print direct ones, both ends those over the network."""
     world, v = w.world, w.version
 
-    def label(at: int) -> str:
-        return f"{at}[{world.processes[comm.members[at]].gpu.index}]"
+    tail = w.connection(comm)
+
+    def label(at: int, *, near: bool = False) -> str:
+        return f"{at}[{w.device(comm.members[at], near=near)}]"
 
     near: list[str] = []
     far: list[str] = []
     for channel, peer in before:
         away, text = fabric.via(world, comm, place, peer, v)
         if away and (channel, peer, place) not in made:
-            far.append(f"Channel {channel:02d}/0 : {label(peer)} -> {label(place)} [receive] via {text}")
+            far.append(f"Channel {channel:02d}/0 : {label(peer)} -> {label(place)} [receive] via {text}{tail}")
         made.add((channel, peer, place))
     for channel, peer in after:
         if (channel, place, peer) in made:
@@ -396,11 +452,11 @@ def _pairs(
         made.add((channel, place, peer))
         away, text = fabric.via(world, comm, place, peer, v)
         if away:
-            far.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(peer)} [send] via {text}")
+            far.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(peer)} [send] via {text}{tail}")
         elif text.startswith("SHM"):
-            near.append(f"Channel {channel:02d} : {label(place)} -> {label(peer)} via {text}")
+            near.append(f"Channel {channel:02d} : {label(place, near=True)} -> {label(peer, near=True)} via {text}{tail}")
         else:
-            near.append(f"Channel {channel:02d}/0 : {label(place)} -> {label(peer)} via {text}")
+            near.append(f"Channel {channel:02d}/0 : {label(place, near=True)} -> {label(peer, near=True)} via {text}{tail}")
     for text in (*near, *far):
         yield w.info(text, thread)
 
@@ -449,7 +505,7 @@ def _operations(w: Log, rank: int) -> Iterator[str]:
     if not entries:
         for number, comm in enumerate(fabric.comms_of(world, rank)):
             if comm.key in process.opened:
-                yield from _communicator(w, comm, rank, number)
+                yield from w.birth(comm, rank, number)
         return
     stream = {c.key: world.pointer(rank, "stream" + c.key, 0x5500_0000_0000) for c in fabric.comms_of(world, rank)}
     for entry in entries:
@@ -462,41 +518,35 @@ def _operations(w: Log, rank: int) -> Iterator[str]:
         first = comm.key not in born
         if first:
             born[comm.key] = len(born)
-            lines = list(_communicator(w, comm, rank, born[comm.key]))
+            lines = list(w.birth(comm, rank, born[comm.key]))
             if comm.key not in process.ready:
                 yield from lines
                 return
             late = next((i for i, x in enumerate(lines) if "Init timings" in x), len(lines) - 1) + 1
             yield from lines[:late]
-            rest = lines[late:]
+            after = lines[late:]
         count = counts.get(comm.key, 0)
         pointer = world.pointer(rank, comm.key)
         buffer = 0x7F80_0000_0000 + (mix(world.seed, rank, entry.record_id) & 0xF_FFE0_0000)
-        tail = f"op {RED_OPS[item.red_op]} root {item.root} comm {pointer:#x} [nranks={len(comm.members)}] stream {stream[comm.key]:#x}"
+        where = f"comm {pointer:#x} [nranks={len(comm.members)}] stream {stream[comm.key]:#x}"
         kind = DTYPES[item.dtype]
         if item.op in ("send", "recv"):
             peer = 0 if comm.members.index(rank) else 1
             call = "Send" if item.op == "send" else "Recv"
-            yield w.info(
-                f"{call}: opCount {count:x} sendbuff (nil) recvbuff {buffer:#x} count {item.numel} datatype {kind} op 0 root {peer} "
-                f"comm {pointer:#x} [nranks={len(comm.members)}] stream {stream[comm.key]:#x}"
-            )
+            rest = f"count {item.numel} datatype {kind} op 0 root {peer} {where}"
+            yield w.operation(call, count, "(nil)", f"{buffer:#x}", rest)
         elif item.op == "all_to_all":
             share_of = item.numel // len(comm.members)
             for peer in range(len(comm.members)):
                 for call in ("Send", "Recv"):
-                    yield w.info(
-                        f"{call}: opCount {count:x} sendbuff (nil) recvbuff {buffer + 4096 * peer:#x} count {share_of} datatype {kind} "
-                        f"op 0 root {peer} comm {pointer:#x} [nranks={len(comm.members)}] stream {stream[comm.key]:#x}"
-                    )
+                    rest = f"count {share_of} datatype {kind} op 0 root {peer} {where}"
+                    yield w.operation(call, count, "(nil)", f"{buffer + 4096 * peer:#x}", rest)
         else:
             elements = item.out_numel if item.op == "_reduce_scatter_base" else item.numel
-            yield w.info(
-                f"{_CALLS[item.op]}: opCount {count:x} sendbuff {buffer:#x} recvbuff {buffer + (1 << 24):#x} count {elements} "
-                f"datatype {kind} {tail}"
-            )
+            rest = f"count {elements} datatype {kind} op {RED_OPS[item.red_op]} root {item.root} {where}"
+            yield w.operation(_CALLS[item.op], count, f"{buffer:#x}", f"{buffer + (1 << 24):#x}", rest)
         if first:
-            yield from rest
+            yield from after
         if w.version < (2, 27) or fabric.has_proxy(world, comm, rank):
             counts[comm.key] = count + 1
 
@@ -626,6 +676,6 @@ def _met(w: Log, met: Met, rank: int) -> Iterator[str]:
                 if comm.key in w.process.ready:
                     yield w.info(
                         f"comm {w.world.pointer(rank, comm.key):#x} rank {comm.members.index(rank)} nranks {len(comm.members)} "
-                        f"cudaDev {w.device} busId {bus} - {f['word']} COMPLETE",
+                        f"cudaDev {w.local} busId {bus} - {f['word']} COMPLETE",
                         70,
                     )
