@@ -465,6 +465,14 @@ class _Zstd:
         return out
 
 
+def unpack_zstd(packed: bytes, at_most: int) -> bytes:
+    """The first bytes of a frame of Zstandard; one that is cut off gives what it holds. Raises ``ValueError``."""
+    try:
+        return bytes(zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(packed).read(at_most))
+    except zstandard.ZstdError as problem:
+        raise ValueError(str(problem)) from problem
+
+
 _OPENERS: dict[str, Callable[[IO[bytes]], _Readable]] = {
     "gz": lambda raw: _AtHand(gzip.GzipFile(fileobj=raw)),
     "bz2": lambda raw: _AtHand(bz2.BZ2File(raw)),
@@ -494,4 +502,4 @@ def junk(name: str) -> bool:
     return base in (".DS_Store", "Thumbs.db", "desktop.ini") or base.startswith("._") or "__MACOSX/" in name
 
 
-__all__ = ["HEAD", "Budget", "Limits", "Unpacked", "Unpacker", "junk", "kind_of", "room_in", "shown", "sniff"]
+__all__ = ["HEAD", "Budget", "Limits", "Unpacked", "Unpacker", "junk", "kind_of", "room_in", "shown", "sniff", "unpack_zstd"]

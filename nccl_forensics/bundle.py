@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from nccl_forensics import remote
+from nccl_forensics import journal, remote
 from nccl_forensics.archives import HEAD, Budget, Unpacked, Unpacker, junk, kind_of, room_in, shown, sniff
 from nccl_forensics.errors import ForensicsError, UnusableEvidence
 from nccl_forensics.limits import Limits
@@ -105,12 +105,16 @@ class Bundle:
         return out
 
     def _utf8(self, source_id: int, file: Path) -> Path:
-        """The file itself, or its UTF-8 form in scratch where it is UTF-16, as the reader saw it."""
+        """The file itself, or its text in scratch where it is UTF-16 or a journal of systemd, as the reader saw it."""
         if source_id not in self._plain:
             with file.open("rb") as stream:
-                wide = stream.read(2) in _UTF16
-            if wide:
-                target = self.scratch / f"{source_id}.utf8"
+                head = stream.read(8)
+            target = self.scratch / f"{source_id}.utf8"
+            if journal.is_journal(head):
+                with file.open("rb") as stream, target.open("wb") as out, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    journal.write_text(data, out.write)
+                file = target
+            elif head[:2] in _UTF16:
                 with file.open(encoding="utf-16", errors="replace", newline="") as source, target.open("wb") as out:
                     while piece := source.read(1 << 20):
                         out.write(piece.encode("utf-8", "replace"))

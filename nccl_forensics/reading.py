@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
+from nccl_forensics import journal
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import Bulk, DocumentFormat, Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
@@ -64,6 +65,8 @@ def read_source(data: Content) -> SourceReading:
             return result
         if result.gap_lines and not _refused(result):
             broken.append(result)
+    if journal.is_journal(head):
+        return _read_journal(data)
     if not _is_text(_start(data)):
         return broken[0] if broken else SourceReading(error=_binary(head))
     text = _read_text(data)
@@ -119,7 +122,6 @@ _BINARY: tuple[tuple[bytes, str], ...] = (
     (b"\x04\x22\x4d\x18", "LZ4 data, which is not unpacked"),
     (b"\x1f\x9d", "data of compress(1), which is not unpacked"),
     (b"SQLite format 3\x00", "an SQLite database of no known kind"),
-    (b"LPKSHHRH", "a journal of systemd (export it: journalctl --file F -o short-iso)"),
     (b"PAR1", "a Parquet file"),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x80", "a pickle of no known kind"),
@@ -216,6 +218,19 @@ def _read_text(data: Content) -> SourceReading:
             .agg(pl.col("line_no").min(), pl.col("end_line").first(), pl.col("count").sum())
         )
         result.frames["unmodelled"] = TABLES["unmodelled"].conform(shapes)
+    return result
+
+
+def _read_journal(data: Content) -> SourceReading:
+    """A binary journal, as the text that journalctl makes of it; what is wrong with it is a gap without a line."""
+    text = bytearray()
+    problem = journal.write_text(data, text.extend)
+    result = _read_text(bytes(text))
+    if problem is not None:
+        gap = _gap_frame("systemd-journal", (Gap(problem),))
+        held = result.frames.get("gaps")
+        result.frames["gaps"] = gap if held is None else pl.concat([held, gap])
+        result.error = None if text else f"systemd-journal: {problem}"
     return result
 
 

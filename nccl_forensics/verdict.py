@@ -39,6 +39,9 @@ DEPTH: dict[str, int] = {
 }
 
 
+#: (cause, effect): the effect is explained only while it is no proof. Without memory CUDA fails too; a fault that the driver itself
+#: reports is another one.
+_UNLESS_PROVED = frozenset({("out-of-memory", "gpu-fault")})
 #: Effects that stay on the host of their cause: a fault of another host does not account for them.
 _LOCAL = frozenset({"data-corruption"})
 
@@ -64,6 +67,8 @@ def weight(found: Found) -> tuple[int, int, int, str]:
 def explains(a: Found, b: Found) -> bool:
     """Whether finding ``a`` accounts for finding ``b``: as data (``explains`` of the rule), deeper, and not a mere guess against a proof."""
     if a.id == b.id or b.finding.cause not in a.rule.explains:
+        return False
+    if (a.finding.cause, b.finding.cause) in _UNLESS_PROVED and b.finding.confidence == "high":
         return False
     if b.finding.cause in _LOCAL and a.finding.hosts and b.finding.hosts and not set(a.finding.hosts) & set(b.finding.hosts):
         return False

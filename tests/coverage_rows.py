@@ -210,7 +210,8 @@ TORCH: tuple[Row, ...] = (
 
 #: What is known to be wanted and is not there.
 MISSING: tuple[str, ...] = (
-    "systemd's binary journal is not read; the report names the export command (`journalctl --file F -o short-iso`).",
+    "systemd's binary journals are read as the text that `journalctl --file F --utc --all -o short-iso-precise` prints of them (its line numbers are cited); "
+    "of a journal in which an object is damaged, what lies behind it is not searched for.",
     "Nsight Systems' `.nsys-rep` is read through its SQLite export only; the report names the command.",
     "Archives of 7-Zip, RAR, LZ4 and compress(1) are named and not unpacked.",
     "NCCL's lines without a finding of their own (below, `evidence for other rules`) are read, searchable by `sql`, and count as signs of a failure.",

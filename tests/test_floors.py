@@ -42,6 +42,7 @@ FLOORS: list[set[str]] = [
         "intervals",
         "sqlite_reader",
         "safe_yaml",
+        "journal",
     },
     {"tables"},
     {"simulate"},

@@ -86,3 +86,13 @@ def test_a_gpu_accounts_for_wrong_numbers_of_its_own_host_alone() -> None:
     elsewhere = judge([fault, outcome("data-corruption", hosts=("node2",))], ["x"], has_job=True)
     assert elsewhere.explained_by == {}
     assert len(elsewhere.others) == 1
+
+
+def test_a_fault_that_the_driver_proved_is_not_explained_by_memory_that_ran_out() -> None:
+    memory = outcome("out-of-memory", explains=("gpu-fault",))
+    assert judge([memory, outcome("gpu-fault", confidence="medium")], ["x"], has_job=True).explained_by == {
+        "gpu-fault-1": "out-of-memory-1"
+    }
+    both = judge([memory, outcome("gpu-fault")], ["x"], has_job=True)
+    assert both.explained_by == {}
+    assert len(both.others) == 1

@@ -539,7 +539,7 @@ _TABLES = ("xids", "sxids", "oom_kills", "kernel_events", "kernel_spans")
 FORMATS = (
     TextFormat(
         name="kernel-log",
-        title="Linux kernel log: dmesg in all clock styles, /dev/kmsg, pstore, journalctl -k, syslog",
+        title="Linux kernel log: dmesg in all clock styles, /dev/kmsg, pstore, journalctl -k, syslog, binary journals of systemd (*.journal)",
         tables=_TABLES,
         anchors=(
             "NVRM: ",

@@ -10,6 +10,11 @@ from nccl_forensics.hostlist import expand
 from nccl_forensics.tables import TABLES
 
 _HEAD = r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?\] (?:(?:error|info|debug\d?|fatal): )?(.*)$"
+#: Where the daemons write to syslog or the journal; the clock of the old form has no year and is left out.
+_SYSLOG = (
+    r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:]{8}|(\d{4}-\d\d-\d\dT[\d:]{8})(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?) [\w.-]+ slurm(?:ctld|d)(?:\[\d+\])?: "
+    r"(?:(?:error|info|debug\d?|fatal): )?(.*)$"
+)
 _STATES: dict[str, tuple[str | None, list[str], str | None]] = {
     "silent": ("DOWN", ["NOT_RESPONDING"], "Not responding"),
     "rebooted": ("DOWN", ["REBOOT"], "Node unexpectedly rebooted"),
@@ -22,7 +27,9 @@ Row = dict[str, object]
 def read(text: Text) -> Reading:
     """One row per node and statement."""
     lines = text.hits.with_columns(
-        clock=pl.col("text").str.extract(_HEAD, 1), full="text", text=pl.col("text").str.extract(_HEAD, 2)
+        clock=pl.coalesce(pl.col("text").str.extract(head, 1) for head in (_HEAD, _SYSLOG)),
+        full="text",
+        text=pl.coalesce(pl.col("text").str.extract(head, 2) for head in (_HEAD, _SYSLOG)),
     ).filter(pl.col("text").is_not_null())
     clocks = dict(lines.select("line_no", "clock").iter_rows())
     rows: list[Row] = []
@@ -36,7 +43,7 @@ def read(text: Text) -> Reading:
     return Reading(frames={"scheduler_nodes": frame} if frame.height else {}, lines=line_numbers(claimed))
 
 
-def _rows(line: Line, clock: str) -> list[Row]:
+def _rows(line: Line, clock: str | None) -> list[Row]:
     state, flags, reason = _STATES.get(line.kind or "", ("DOWN", ["DRAIN"], line.get("reason")))
     stamp = moment(clock)
     told: Row = {

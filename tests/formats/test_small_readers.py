@@ -49,6 +49,20 @@ def test_slurms_daemons_tell_of_nodes() -> None:
     ]
 
 
+def test_slurms_daemons_tell_of_nodes_through_syslog_and_the_journal_too() -> None:
+    text = (
+        b"Nov 21 15:17:39 head slurmctld[77]: error: Nodes node7 not responding, setting DOWN\n"
+        b"2026-11-21T15:17:39.618334+0000 head slurmctld[77]: error: Nodes node[8-9] not responding\n"
+        b"2026-11-21T15:17:40.618334+0000 head other[78]: error: Nodes node3 not responding\n"
+    )
+    found = read_source(text).frames["scheduler_nodes"]
+    assert found.select("line_no", "node", "reason_raw_ns").rows() == [
+        (1, "node7", None),
+        (2, "node8", 1_795_274_259_000_000_000),
+        (2, "node9", 1_795_274_259_000_000_000),
+    ]
+
+
 def test_ucx_errors_are_read_as_what_they_mean() -> None:
     found = rows("ucx/sample.txt", "nccl_errors", "level", "kind", "host", "pid", "file", "time_kind")
     assert found == [
