@@ -13,7 +13,7 @@ from nccl_forensics.model import CAUSES
 from nccl_forensics.rules import own_rules
 from tests.corpus import ROOT
 from tests.coverage_rows import GUIDE, HOSTS, MISSING, TORCH, Row
-from tests.coverage_signatures import SIGNATURES
+from tests.coverage_signatures import CONTEXT, SIGNATURES
 
 TESTS = ROOT / "tests"
 
@@ -68,11 +68,11 @@ def page() -> str:
     text += (
         "\n## What NCCL says\n\nEach line is read by `tests/test_coverage.py` as the signature beside it, and makes the rules speak that are named. "
         "Where none is, it is evidence for other rules (who died first, what a stop looks like), or known to be harmless.\n\n"
-        "| key | line | read as | rules that it alone makes speak |\n|---|---|---|---|\n"
+        "| key | line | read as | rules that it alone makes speak, or why none |\n|---|---|---|---|\n"
     )
     for key, line, kind, rules_ in SIGNATURES:
         shown = line.replace("|", "\\|")
-        text += f"| {key} | `{shown[:110]}{'…' if len(shown) > 110 else ''}` | {f'`{kind}`' if kind else 'context'} | {_rules(rules_.split())} |\n"
+        text += f"| {key} | `{shown[:110]}{'…' if len(shown) > 110 else ''}` | {f'`{kind}`' if kind else 'context'} | {_rules(rules_.split()) or CONTEXT[key]} |\n"
     return text + "\n## What is missing\n\n" + "".join(f"- {line}\n" for line in MISSING)
 
 

@@ -45,7 +45,7 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
         "size-mismatch",
         "shape-mismatch-by-nccl",
     ),
-    ("S22", "Call to bind failed: Address already in use", "system-call", ""),
+    ("S22", "Call to bind failed: Address already in use", "system-call", "nccl-named-fault"),
     ("S23", "socketProgressOpt: abort called", "", ""),
     ("S24", "NET/Socket : socket progress error", "plugin", ""),
     ("B1", "NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129", "ib-completion", "ib-error"),
@@ -91,7 +91,7 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
         "ib-modify-qp",
         "ib-error",
     ),
-    ("B14", "ibv_post_send() failed with error Cannot allocate memory, Bad WR 0x5, First WR 0x5", "ibv-call", ""),
+    ("B14", "ibv_post_send() failed with error Cannot allocate memory, Bad WR 0x5, First WR 0x5", "ibv-call", "nccl-named-fault"),
     (
         "B15",
         "NET/IB : req 0/1 tag 2a peer 10.0.0.2<4711> collective mismatch error, local size 8 remote size 16",
@@ -104,7 +104,7 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
         "size-mismatch",
         "shape-mismatch-by-nccl",
     ),
-    ("B17", "NET/IB : Unable to open device mlx5_3", "ib-device", ""),
+    ("B17", "NET/IB : Unable to open device mlx5_3", "ib-device", "nccl-named-fault"),
     ("B18", "NET/IB : Attempted to connect incompatible devices: mlx5_0 and mlx5_9", "ib-incompatible", "nccl-named-fault"),
     (
         "B19",
@@ -131,12 +131,12 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
         "invalid-usage",
     ),
     ("G5", "AllReduce : sendbuff allocated on device 1 mismatchs with NCCL device 0", "wrong-device", "nccl-named-fault"),
-    ("G6", "Failed to create CUDA context on device 3", "cuda-context", ""),
+    ("G6", "Failed to create CUDA context on device 3", "cuda-context", "nccl-named-fault"),
     ("G7", "Fatal: host threads racing to launch NCCL on same device.", "cuda-graph", "nccl-named-fault"),
     ("G8", "Either none or all communicators in a ncclGroup() can be CUDA graph captured.", "cuda-graph", "nccl-named-fault"),
     ("G9", "nvmlDeviceGetHandleByPciBusId() failed: GPU is lost", "nvml", "nccl-named-fault"),
     ("G10", "Skipping kernel 12 which requires driver 12090", "", ""),
-    ("G11", "FP8 reduction support begins with sm90 capable devices.", "driver", ""),
+    ("G11", "FP8 reduction support begins with sm90 capable devices.", "driver", "nccl-named-fault"),
     ("G12", "Retrieve cuMemCreate version 10020 failed with 3 status 0", "driver", ""),
     ("U1", "Mismatched NCCL version detected : rank 0 version 22105 rank 5 version 22703", "version-mismatch", "nccl-named-fault"),
     (
@@ -193,7 +193,7 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
         "shm",
         "shm-exhausted-nccl",
     ),
-    ("M4", "Error: Could not map /dev/shm/nccl-aB3 size 9637888, error: Cannot allocate memory (12)", "shm", ""),
+    ("M4", "Error: Could not map /dev/shm/nccl-aB3 size 9637888, error: Cannot allocate memory (12)", "shm", "nccl-named-fault"),
     ("M5", "cuMem host allocations do not appear to be working; falling back to a /dev/shm/ based implementation.", "", ""),
     ("M6", "failed to open CUDA IPC handle : 201 invalid device context", "ipc", "nccl-named-fault"),
     (
@@ -222,3 +222,29 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
     ("P9", "RAS keep-alive timeout error (60s) on socket connection with 10.0.0.2<4711>", "ras-timeout", ""),
     ("P10", "NET/Socket : connection to the peer failed (Success)", "plugin", ""),
 )
+
+#: Why a line makes no rule speak by itself.
+_FOLLOWS = "follows the failure of another rank or call, which is named where it is seen"
+_FALLOUT = "fall-out of an error that stands before it in the same log"
+CONTEXT: dict[str, str] = {
+    **dict.fromkeys(("S1", "S2", "S11"), "the peer went first: who it was is looked for in its own evidence"),
+    **dict.fromkeys(("S3", "S4", "S5"), "NCCL tries again; the line that says that it gave up is the failure"),
+    "S14": "mostly a port scanner or another job that spoke to this port",
+    **dict.fromkeys(("S15", "S16", "S20"), "`wrong-interface` reports it with what NCCL says of the processes in the same log"),
+    "S23": "the job is being ended",
+    **dict.fromkeys(("S24", "P10"), _FALLOUT),
+    "B10": "an address of the port changed; connections that break by it report completions with errors",
+    "B20": "advice of NCCL to the completion with an error before it, which is reported",
+    "B22": "detail of a recovery: whether it succeeded is told by another line",
+    "B23": "an image without RDMA: no fault on one host; between hosts `socket-fallback` reports the effect",
+    "G2": "follows the CUDA error that says why",
+    "G10": "an old driver: a faster kernel is left out",
+    "G12": "an old driver: a feature is left out",
+    "M5": "known to be harmless",
+    "M8": "only an optimization is lost",
+    "M11": "only an optimization (GDRCopy) is lost",
+    **dict.fromkeys(("P1", "P2", "P3", "P4", "P6", "P7"), _FALLOUT),
+    "P5": "the job is being ended",
+    "P8": "only NCCL's own observer (RAS) is lost",
+    "P9": _FOLLOWS,
+}

@@ -16,7 +16,7 @@ from nccl_forensics.views import Resolver
 from tests.corpus import ROOT, corpus_root
 from tests.coverage import shown_formats, shown_rules
 from tests.coverage_rows import GUIDE, HOSTS, TORCH, Row
-from tests.coverage_signatures import INFO, SIGNATURES
+from tests.coverage_signatures import CONTEXT, INFO, SIGNATURES
 
 RULES = {r.name: r for r in own_rules()}
 FORMATS = {f.name for f in own_formats()}
@@ -59,6 +59,10 @@ def test_a_line_of_nccl_is_read_as_its_signature_and_makes_these_rules_speak(key
         if rule.check(*[resolver.get(n) for n in code.co_varnames[: code.co_argcount]]):
             spoke.append(rule.name)
     assert spoke == rules.split()
+
+
+def test_a_line_that_makes_no_rule_speak_has_a_reason_and_no_other_has() -> None:
+    assert {key for key, _, _, rules in SIGNATURES if not rules} == CONTEXT.keys()
 
 
 def guide(name: str) -> str:

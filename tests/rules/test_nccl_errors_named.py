@@ -35,6 +35,13 @@ FIRES = [
     ("Coll AllReduce size 8 symmetric registration check failed on rank 3: send buffer window", "argument-mismatch", "error"),
     ("AllReduce : sendbuff allocated on device 1 mismatchs with NCCL device 0", "invalid-usage", "critical"),
     ("Fatal: host threads racing to launch NCCL on same device.", "invalid-usage", "error"),
+    ("Call to bind failed: Address already in use", "connection-failed", "critical"),
+    ("Error: failed to create shared memory file /dev/shm/nccl-aB3, error Permission denied (13)", "bad-setting", "critical"),
+    ("Error: Could not map /dev/shm/nccl-aB3 size 9637888, error: Cannot allocate memory (12)", "out-of-memory", "critical"),
+    ("ibv_post_send() failed with error Cannot allocate memory, Bad WR 0x5, First WR 0x5", "ib-link", "critical"),
+    ("NET/IB : Unable to open device mlx5_3", "nic-underused", "warning"),
+    ("Failed to create CUDA context on device 3", "gpu-fault", "warning"),
+    ("FP8 reduction support begins with sm90 capable devices.", "invalid-usage", "critical"),
 ]  # fmt: skip
 #: Near misses: the same words where they say nothing.
 QUIET = [
@@ -43,6 +50,9 @@ QUIET = [
     "NET/OFI Only EFA provider is supported",
     "NET/IB: ncclIbTest: Port recovery succeeded",
     "nvmlInit_v2() failed: Not Supported",
+    "Call to bind failed: Interrupted system call",
+    "Call to ibv_query_gid failed with error No data available",
+    "Retrieve cuMemCreate version 10020 failed with 3 status 0",
 ]
 
 
