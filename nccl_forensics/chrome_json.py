@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 #: Bytes that are decoded at a time.
-WINDOW = 2 << 20
+WINDOW = 512 << 10
 #: An event longer than this is given up: real ones hold a few KiB, with stacks a few hundred.
 LONGEST_EVENT = 64 << 20
 #: How far before a window's end a place between two events is looked for first.
@@ -202,11 +202,10 @@ class Trace:
                 self.data.madvise(mmap.MADV_DONTNEED, first, length)
 
     def _window(self, segment: bytes, begin: int, decoded: _Decoded, *, last: bool) -> Iterator[tuple[int, list[Event]]]:
-        behind = b"" if last else bytes(self.data[begin + len(segment) : begin + len(segment) + _LONGEST_TAIL])
         if decoded.events is not None:
             yield self._hand_out(decoded.events)
             if decoded.rest is not None:
-                self._close(decoded.rest + behind)
+                self._close(decoded.rest + self._behind(begin + len(segment)))
             return
         cleaned = _cleaned(segment)
         for text in (cleaned, _quoted(cleaned)):
@@ -215,11 +214,15 @@ class Trace:
                 self.repaired += 1
                 yield self._hand_out(again.events)
                 if again.rest is not None:
-                    self._close(again.rest + behind)
+                    self._close(again.rest + self._behind(begin + len(segment)))
                 return
-        yield from self._piecewise(segment, cleaned, begin, behind, last=last)
+        yield from self._piecewise(segment, cleaned, begin, last=last)
 
-    def _piecewise(self, segment: bytes, cleaned: bytes, begin: int, behind: bytes, *, last: bool) -> Iterator[tuple[int, list[Event]]]:
+    def _behind(self, end: int) -> bytes:
+        """What follows a window in which the list of events ended."""
+        return bytes(self.data[end : end + _LONGEST_TAIL])
+
+    def _piecewise(self, segment: bytes, cleaned: bytes, begin: int, *, last: bool) -> Iterator[tuple[int, list[Event]]]:
         """A window with a broken event: what stands before and behind it, and the event itself as a break."""
         self.repaired += 1
         raw = [0, *(m.end() for m in _BETWEEN.finditer(segment))]
@@ -253,7 +256,7 @@ class Trace:
                     self._index += 1
                 at = bad + 1
             if decoded.rest is not None:
-                self._close(decoded.rest + cleaned[ends[min(at, len(ends)) - 1] :] + behind)
+                self._close(decoded.rest + cleaned[ends[min(at, len(ends)) - 1] :] + self._behind(begin + len(segment)))
                 return
 
     def _hand_out(self, events: list[Event]) -> tuple[int, list[Event]]:

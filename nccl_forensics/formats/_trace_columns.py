@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -41,17 +41,27 @@ _LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader.*__next__|dataloader|d
 _GC = re.compile(r"^(?:gc\.collect|<built-in (?:function|method) (?:gc\.)?collect\b)|\bgc\.py|garbage collect", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"checkpoint|torch\.save|torch/serialization\.py\(\d+\): save\b|state_dict_saver", re.IGNORECASE)
 _A_DAY_US = 86_400e6
+#: Rows that become a piece of a frame at once.
+_ROWS = 1 << 15
 _PLAIN, _WHOLE = frozenset({int, float}), frozenset({int, type(None)})
 
 
-@dataclass(slots=True)
-class _Numbered:
+class _Numbered(dict[object, int]):
     """Small numbers for words that repeat."""
 
-    known: dict[object, int] = field(default_factory=dict)
+    def __missing__(self, word: object) -> int:
+        number = self[word] = len(self)
+        return number
 
-    def of(self, word: object) -> int:
-        return self.known.setdefault(word, len(self.known))
+
+@dataclass(slots=True)
+class _Pending:
+    """Rows of one table on their way into a frame, column by column."""
+
+    index: list[int] = field(default_factory=list)
+    ts: list[object] = field(default_factory=list)
+    dur: list[object] = field(default_factory=list)
+    columns: dict[str, list[object]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -93,10 +103,11 @@ def gather(trace: Trace) -> Columns:
 
 
 class _Gatherer:
-    """Frames that grow by one piece per window."""
+    """Frames that grow by one piece per so many rows: a frame per window would cost more than decoding it."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[pl.DataFrame]] = {"device": [], "call": [], "operator": [], "range": []}
+        self._pending = {table: _Pending() for table in _SCHEMAS}
+        self._parts: dict[str, list[pl.DataFrame]] = {table: [] for table in _SCHEMAS}
         self._names, self._threads, self._streams = _Numbered(), _Numbered(), _Numbered()
         self._roles: dict[str, str | None] = {}
         self._arguments: dict[int, Args] = {}
@@ -115,21 +126,38 @@ class _Gatherer:
                 held[kind].append(pair)
         if not any(held.values()):
             self._strange.update({e.cat[:40]: 0 for e in events if e.cat})
+        threads = self._threads
         self._device(held["device"])
         calls = [(i, e) for i, e in held["call"] if e.args is not None and e.args.correlation is not None]
-        self._add("call", calls, thread=[self._threads.of(e.tid) for _, e in calls], correlation=_numbers(calls, _correlation))
+        self._add("call", calls, thread=[threads[e.tid] for _, e in calls], correlation=[_correlation(e) for _, e in calls])
         self._operators(held["operator"])
         self._ranges(held["range"], held["function"])
 
-    def _add(self, table: str, held: Sequence[tuple[int, Event]], **columns: object) -> None:
+    def _add(self, table: str, held: Sequence[tuple[int, Event]], **columns: Sequence[object]) -> None:
         if not held:
             return
-        start = _nanoseconds([e.ts for _, e in held])
-        duration, clamped = _durations([e.dur for _, e in held])
-        frame = pl.DataFrame(
-            {"index": pl.Series([i for i, _ in held], dtype=pl.UInt32), "start": start, "end": start + duration, **columns}
-        )
-        usable = frame.filter(pl.col("start").is_not_null())
+        pending = self._pending[table]
+        pending.index.extend([i for i, _ in held])
+        pending.ts.extend([e.ts for _, e in held])
+        pending.dur.extend([e.dur for _, e in held])
+        for name, values in columns.items():
+            pending.columns.setdefault(name, []).extend(values)
+        if len(pending.index) >= _ROWS:
+            self._flush(table)
+
+    def _flush(self, table: str) -> None:
+        pending, self._pending[table] = self._pending[table], _Pending()
+        if not pending.index:
+            return
+        schema = _SCHEMAS[table]
+        start = _nanoseconds(pending.ts)
+        duration, clamped = _durations(pending.dur)
+        columns = {
+            name: _numbers(values) if name == "correlation" else pl.Series(values, dtype=schema[name])
+            for name, values in pending.columns.items()
+        }
+        frame = pl.DataFrame({"index": pl.Series(pending.index, dtype=schema["index"]), "start": start, "end": start + duration, **columns})
+        usable = frame.filter(pl.col("start").is_not_null()) if start.null_count() else frame
         self._malformed += frame.height - usable.height
         self._clamped += clamped
         if usable.height:
@@ -137,24 +165,25 @@ class _Gatherer:
             self._bounds.append((int(str(usable["start"].min())), int(str(usable["end"].max()))))
 
     def _device(self, held: list[tuple[int, Event]]) -> None:
-        name = self._names.of
+        names, streams = self._names, self._streams
         for index, event in held:
             if event.args is not None and ("nccl" in event.name or event.args.collective is not None or self._custom(event.name)):
                 self._arguments[index] = owned(event.args)
         self._add(
             "device",
             held,
-            name=pl.Series([name(e.name) for _, e in held], dtype=pl.UInt32),
-            copy=pl.Series([_copy(e) for _, e in held], dtype=pl.String),
-            stream=pl.Series([self._streams.of(_stream(e)) for _, e in held], dtype=pl.UInt32),
-            device=pl.Series([str(e.pid if e.args is None or e.args.device is None else e.args.device) for _, e in held], dtype=pl.String),
-            correlation=_numbers(held, _correlation),
+            name=[names[e.name] for _, e in held],
+            copy=[_copy(e) for _, e in held],
+            stream=[streams[_stream(e)] for _, e in held],
+            device=[str(e.pid if e.args is None or e.args.device is None else e.args.device) for _, e in held],
+            correlation=[_correlation(e) for _, e in held],
         )
 
     def _custom(self, name: str) -> bool:
         return "reduce" in name or "gather" in name
 
     def _operators(self, held: list[tuple[int, Event]]) -> None:
+        threads = self._threads
         communicates = [e.name.startswith(_COMMUNICATES) for _, e in held]
         self._annotated([pair for pair, known in zip(held, communicates, strict=True) if known])
         for _, event in held[:1]:
@@ -162,8 +191,8 @@ class _Gatherer:
         self._add(
             "operator",
             held,
-            thread=pl.Series([self._threads.of(e.tid) for _, e in held], dtype=pl.UInt32),
-            communicates=pl.Series(communicates, dtype=pl.Boolean),
+            thread=[threads[e.tid] for _, e in held],
+            communicates=communicates,
         )
 
     def _ranges(self, ranges: list[tuple[int, Event]], functions: list[tuple[int, Event]]) -> None:
@@ -200,20 +229,23 @@ class _Gatherer:
         self._add(
             "range",
             held,
-            thread=pl.Series([self._threads.of(e.tid) for _, e in held], dtype=pl.UInt32),
-            kind=pl.Series(["collective" if e.name.startswith(_COMMUNICATES) else self._role(e.name) for _, e in held], dtype=pl.String),
-            name=pl.Series([e.name[:120] for _, e in held], dtype=pl.String),
-            step=pl.Series([int(m.group(1)) if (m := _STEP.match(e.name)) else None for _, e in held], dtype=pl.Int64),
+            thread=[self._threads[e.tid] for _, e in held],
+            kind=["collective" if e.name.startswith(_COMMUNICATES) else self._role(e.name) for _, e in held],
+            name=[e.name[:120] for _, e in held],
+            step=[int(m.group(1)) if (m := _STEP.match(e.name)) else None for _, e in held],
         )
 
     def finish(self) -> Columns:
         """All windows together."""
+        for table in _SCHEMAS:
+            self._flush(table)
+        device, calls, operators, ranges = (_joined(self._parts[table], schema) for table, schema in _SCHEMAS.items())
         return Columns(
-            device=_joined(self._parts["device"], _DEVICE),
-            calls=_joined(self._parts["call"], _CALLS),
-            operators=_joined(self._parts["operator"], _OPERATORS),
-            ranges=_joined(self._parts["range"], _RANGES),
-            names=[str(n) for n in self._names.known],
+            device=device,
+            calls=calls,
+            operators=operators,
+            ranges=ranges,
+            names=[str(n) for n in self._names],
             arguments=self._arguments,
             pids=list(self._pids),
             first=min((a for a, _ in self._bounds), default=None),
@@ -237,6 +269,7 @@ _DEVICE: dict[str, pl.DataType] = {
 _CALLS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "correlation": pl.Int64()}
 _OPERATORS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "communicates": pl.Boolean()}
 _RANGES: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "kind": pl.String(), "name": pl.String(), "step": pl.Int64()}
+_SCHEMAS = {"device": _DEVICE, "call": _CALLS, "operator": _OPERATORS, "range": _RANGES}
 
 
 def _joined(parts: Sequence[pl.DataFrame], schema: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -261,9 +294,8 @@ def _correlation(event: Event) -> object:
     return None if event.args is None else event.args.correlation
 
 
-def _numbers(held: Iterable[tuple[int, Event]], field_of: Callable[[Event], object]) -> pl.Series:
+def _numbers(values: Sequence[object]) -> pl.Series:
     """Whole numbers, given as numbers or as text; null for anything else."""
-    values = [field_of(e) for _, e in held]
     if set(map(type, values)) <= _WHOLE:
         try:
             return pl.Series(values, dtype=pl.Int64)
