@@ -84,7 +84,7 @@ class Entry:
 
     facts: dict[str, object]
     formats: tuple[str, ...]
-    filled: tuple[str, ...]
+    fills: tuple[str, ...]
     frames: dict[str, Packed]
 
 
@@ -124,7 +124,7 @@ class Cache:
         size: int,
         facts: Mapping[str, object],
         formats: tuple[str, ...],
-        filled: tuple[str, ...],
+        fills: tuple[str, ...],
         frames: Mapping[str, pl.DataFrame],
     ) -> None:
         """Keep what reading made of a source. What fails here is left undone."""
@@ -139,7 +139,7 @@ class Cache:
             handle, name = tempfile.mkstemp(suffix=".partial", prefix="", dir=file.parent)  # readable by its owner only
             partial = Path(name)
             with os.fdopen(handle, "w+b") as stream:
-                _pack(stream, digest, facts, formats, filled, frames)
+                _pack(stream, digest, facts, formats, fills, frames)
             partial.replace(file)
         except _BROKEN:
             if partial is not None:
@@ -238,7 +238,7 @@ def _pack(
     digest: str,
     facts: Mapping[str, object],
     formats: tuple[str, ...],
-    filled: tuple[str, ...],
+    fills: tuple[str, ...],
     frames: Mapping[str, pl.DataFrame],
 ) -> None:
     """Write an entry: magic, frames, index, length of the index (8 bytes), SHA-256 of all before."""
@@ -250,7 +250,7 @@ def _pack(
         frame.write_ipc_stream(held, compression="zstd")
         stream.write(held.getbuffer())
         places[name] = [start, stream.tell(), frame.height, int(frame.estimated_size())]
-    index = orjson.dumps({"source": digest, "facts": dict(facts), "formats": formats, "filled": filled, "frames": places})
+    index = orjson.dumps({"source": digest, "facts": dict(facts), "formats": formats, "fills": fills, "frames": places})
     stream.write(index)
     stream.write(len(index).to_bytes(8, "big"))
     stream.flush()
@@ -271,7 +271,7 @@ def _unpack(stream: IO[bytes], digest: str) -> Entry:
     if index["source"] != digest:
         raise ValueError("of another source")
     frames = {name: Packed(rows, size, bytes(body[start:stop])) for name, (start, stop, rows, size) in index["frames"].items()}
-    return Entry(dict(index["facts"]), tuple(index["formats"]), tuple(index["filled"]), frames)
+    return Entry(dict(index["facts"]), tuple(index["formats"]), tuple(index["fills"]), frames)
 
 
 def _folders(folder: Path | str, name: re.Pattern[str]) -> Iterator[str]:

@@ -27,9 +27,9 @@ from polars.exceptions import PanicException
 
 from nccl_forensics.bundle import Bundle, Member
 from nccl_forensics.cache import Cache, Packed
-from nccl_forensics.formats import all_formats
 from nccl_forensics.limits import Limits
 from nccl_forensics.store import ALWAYS, SOURCES, Store
+from nccl_forensics.tables import third_party
 
 #: Frames up to this size come back by message, larger ones as files in scratch.
 _BY_MESSAGE = 1 << 20
@@ -63,13 +63,13 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came back for one source: facts for its row and its frames."""
+    """What came back for one source: facts for its row, its frames, and in ``fills`` the tables that its formats could have filled."""
 
     source_id: int
     facts: dict[str, object]
     formats: tuple[str, ...]
     frames: dict[str, Part]
-    filled: tuple[str, ...] = ()
+    fills: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
@@ -87,6 +87,7 @@ class Engine(Protocol):
 
 def read_ref(ref: Ref) -> Result:
     """Read one source from its file, which is mapped, not loaded."""
+    from nccl_forensics.formats import all_formats
     from nccl_forensics.reading import read_source
 
     with ref.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -104,9 +105,10 @@ def read_ref(ref: Ref) -> Result:
         "error": reading.error,
         "sha256": digest,
     }
+    fills = tuple(sorted({table for f in all_formats() if f.name in reading.filled for table in f.tables}))
     held = {name: frame for name, frame in reading.frames.items() if frame.height}
     if ref.cache is not None and settled and _lasting(held):
-        ref.cache.save(digest, before.st_size, facts, reading.formats, reading.filled, held)
+        ref.cache.save(digest, before.st_size, facts, reading.formats, fills, held)
     frames: dict[str, Part] = {}
     for name in list(held):
         frame = held.pop(name)
@@ -117,7 +119,7 @@ def read_ref(ref: Ref) -> Result:
             buffer = io.BytesIO()
             frame.write_ipc_stream(buffer)
             frames[name] = Packed(frame.height, size, buffer.getvalue())
-    return Result(ref.source_id, facts, reading.formats, frames, reading.filled)
+    return Result(ref.source_id, facts, reading.formats, frames, fills)
 
 
 def _filed(ref: Ref, digest: str, name: str, frame: pl.DataFrame) -> Path:
@@ -171,7 +173,7 @@ def recall(ref: Ref, sizes: frozenset[int]) -> Result | None:
             frames[name] = _filed(ref, digest, name, part.frame()) if part.size > _BY_MESSAGE else part
     except (OSError, pl.exceptions.PolarsError, PanicException):
         return None
-    return Result(ref.source_id, entry.facts, entry.formats, frames, entry.filled)
+    return Result(ref.source_id, entry.facts, entry.formats, frames, entry.fills)
 
 
 def failed(ref: Ref, why: str) -> Result:
@@ -362,8 +364,8 @@ def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], N
         for name, content in frames.pop(source_id).items():
             held[name].append((source_id, content))
     rows = [_source_row(m, results, twin.get(m.source_id)) for m in bundle.members]
-    tables_of = {f.name: f.tables for f in all_formats()}
-    present = {t for r in results.values() for name in r.filled for t in tables_of.get(name, ())} | set(held)
+    third_party()  # before tables are named: extensions may fill some of their own
+    present = {table for r in results.values() for table in r.fills} | set(held)
     tables = {name: _join(name, held.pop(name), bundle.scratch) for name in sorted(held)}
     spool.file.unlink(missing_ok=True)
     return Store(pl.DataFrame(rows, schema=SOURCES, infer_schema_length=None), ALWAYS | frozenset(present), tables)

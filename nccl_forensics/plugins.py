@@ -12,8 +12,10 @@ so it knows none of them.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from types import ModuleType
 from typing import Generic, TypeVar
@@ -46,7 +48,14 @@ def installed(kind: str) -> tuple[metadata.EntryPoint, ...]:
     """Entry points of one kind, by distribution and name; none where extensions are switched off."""
     if os.environ.get(OFF):
         return ()
-    return tuple(sorted(metadata.entry_points(group=GROUPS[kind]), key=lambda e: (origin(e), e.name, e.value)))
+    return tuple(sorted(_declared(tuple(sys.path)).get(kind, ()), key=lambda e: (origin(e), e.name, e.value)))
+
+
+@cache
+def _declared(_path: tuple[str, ...]) -> dict[str, tuple[metadata.EntryPoint, ...]]:
+    """Entry points of all kinds: to find them, the metadata of every distribution on this path is read."""
+    found = metadata.entry_points()
+    return {kind: tuple(found.select(group=group)) for kind, group in GROUPS.items()}
 
 
 def origin(entry: metadata.EntryPoint) -> str:

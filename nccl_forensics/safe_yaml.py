@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import yaml
-
 #: Larger documents are a dump of a whole cluster; JSON is read instead.
 _LARGEST = 32 << 20
 
@@ -19,6 +17,8 @@ def load_all(data: bytes) -> list[object]:
     """
     if len(data) > _LARGEST:
         raise BadYaml(f"larger than {_LARGEST >> 20} MiB")
+    import yaml  # not for every reader: few sources are YAML
+
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data, Loader=loader)):

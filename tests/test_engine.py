@@ -248,4 +248,5 @@ def test_a_small_bundle_gets_one_worker(folder):
 def test_one_source_is_read_from_a_mapped_file(folder):
     result = read_ref(refs(folder)[0])
     assert result.facts["lines"] == 3
-    assert result.formats == result.filled == ("nccl-log",)
+    assert result.formats == ("nccl-log",)
+    assert "nccl_ops" in result.fills

@@ -9,7 +9,7 @@ from functools import cache
 
 from nccl_forensics import tables
 from nccl_forensics.formats.base import DocumentFormat, Format, TextFormat
-from nccl_forensics.plugins import Plugin, Unacceptable, gathered, load
+from nccl_forensics.plugins import Plugin, Unacceptable, gathered, installed, load
 
 #: A shorter anchor would stand in lines of every kind.
 _SHORTEST_ANCHOR = 3
@@ -31,6 +31,8 @@ def own_formats() -> tuple[Format, ...]:
 def third_party() -> tuple[Plugin[Format], ...]:
     """Formats of extensions."""
     tables.third_party()  # they may fill tables of their own
+    if not installed("formats"):
+        return ()  # and the program's own formats, which are many, need not be loaded to compare names with
     taken = {f.name for f in own_formats()}
 
     def accept(held: object) -> list[Format]:

@@ -42,7 +42,7 @@ _GC = re.compile(r"^(?:gc\.collect|<built-in (?:function|method) (?:gc\.)?collec
 _CHECKPOINT = re.compile(r"checkpoint|torch\.save|torch/serialization\.py\(\d+\): save\b|state_dict_saver", re.IGNORECASE)
 _A_DAY_US = 86_400e6
 #: Rows that become a piece of a frame at once.
-_ROWS = 1 << 15
+_ROWS = 1 << 13
 _PLAIN, _WHOLE = frozenset({int, float}), frozenset({int, type(None)})
 
 

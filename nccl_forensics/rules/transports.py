@@ -2,7 +2,7 @@
 
 ## What it finds
 Connections between ranks of one host over SHM or NET where NVLink or other pairs show that direct copies are possible, NCCL's own lines that
-P2P is disabled, and communicators with few channels on GPUs whose links could feed many.
+P2P is disabled, and communicators with few channels on GPUs whose links could feed many (by NCCL's log, or by profiler traces).
 
 ## Why it matters
 Copies through host memory run at a fraction of NVLink's bandwidth, and every collective pays for it.
@@ -22,6 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.bandwidth import LARGE_BYTES
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 
@@ -99,45 +100,78 @@ def p2p_disabled(
 
 @rule(name="few-channels", code="TR02", cause="few-channels", severity="error", at_most=4, explains=("low-bus-bandwidth",))
 def few_channels(
-    nccl_channels: pl.LazyFrame,
-    comms: pl.LazyFrame,
-    gpu_links: pl.LazyFrame,
+    local_channels: pl.LazyFrame | None,
+    trace_bandwidth: pl.LazyFrame | None = None,
     *,
     enough: Annotated[int, "channels from which a communicator over NVLink is not called short of them"] = 8,
     nvlink_gb_s: Annotated[float, "NVLink bandwidth per GPU from which many channels are expected"] = 200.0,
+    traced_share: Annotated[float, "share of the expected bus bandwidth below which few channels in profiler traces count"] = 0.6,
+    large_bytes: Annotated[int, "size from which a traced AllReduce uses all channels that there are"] = LARGE_BYTES,
 ) -> Iterator[Finding]:
-    """Communicators of one host, over fast NVLink, with fewer channels than such links feed."""
-    fast = gpu_links.filter(pl.col("nvlink_gb_s") >= nvlink_gb_s).select("host").unique()
-    single = (
-        comms.filter(pl.col("nranks") > 1)
-        .group_by("comm_key")
-        .agg(pl.col("host").n_unique().alias("hosts"), pl.col("host").first(), pl.len().alias("members"), pl.col("nranks").first())
-        .filter((pl.col("hosts") == 1) & (pl.col("members") == pl.col("nranks")))
-        .select("host")
-        .unique()
+    """Communicators of one host, over fast NVLink, with fewer channels than such links feed: by NCCL's log, or by profiler traces, where its
+    kernels have one block per channel and the largest AllReduces run far below what the platform reaches."""
+    short = pl.DataFrame()
+    if local_channels is not None:
+        short = local_channels.filter((pl.col("coll") < enough) & (pl.col("nvlink_gb_s") >= nvlink_gb_s)).collect()
+    traced = _short_in_traces(trace_bandwidth, enough, traced_share, large_bytes)
+    seen = (
+        cite(traced, f"the kernels of the largest traced AllReduces have fewer than {enough} blocks, one per channel")
+        if traced.height
+        else ()
     )
-    short = (
-        nccl_channels.filter(pl.col("coll").is_not_null() & (pl.col("coll") < enough) & (pl.col("coll") > 0))
-        .join(fast, on="host")
-        .join(single, on="host")
-        .sort("source_id", "line_no")
+    if short.height:
+        lowest = int(str(short["coll"].min()))
+        hosts = tuple(sorted(set(short["host"].to_list())))
+        yield Finding(
+            title=f"{lowest} channel{'s' if lowest != 1 else ''} on {', '.join(hosts[:4])}, where NVLink could feed {enough} and more",
+            summary="NCCL's search found few rings: a topology file, a degraded link or a limit stands behind it.",
+            confidence="medium",
+            hosts=hosts,
+            culprits=tuple(Culprit(host=h) for h in hosts),
+            subject=("channels", *hosts),
+            evidence=(*cite(short, "channel count of a communicator"), *seen),
+            evidence_total=short.height + len(seen),
+            remedy="Compare with a healthy run of the same node type: NCCL_TOPO_FILE, NCCL_MAX_NCHANNELS, NVLink state.",
+            prevention="Record the channel count of each run and compare.",
+            would_refute=("a healthy run of the same node type has as few",),
+            actions=(Action("collect-more", hosts=hosts, command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH; nvidia-smi nvlink -s"),),
+        )
+    elif traced.height:
+        row = traced.row(0, named=True)
+        yield Finding(
+            title=f"NCCL's kernels use {row['channels']} channel{'s' if row['channels'] != 1 else ''}, and the largest AllReduces reach "
+            f"{row['best_bus_bw_gb_s']:.0f} of {row['expected_gb_s']:.0f} GB/s bus bandwidth",
+            summary="By profiler traces alone: one block of the kernel per channel, in AllReduces large enough to use all channels.",
+            severity="warning",
+            confidence="medium",
+            subject=("traces", str(row["group_desc"] or row["group_name"] or row["group_key"])),
+            evidence=seen,
+            evidence_total=traced.height,
+            remedy="Look for NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS and NCCL_TOPO_FILE in the job's environment, and compare with a healthy run.",
+            prevention="Record the channel count of each run and compare.",
+            would_refute=("a healthy run of the same node type has as few",),
+            actions=(Action("collect-more", command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH; nvidia-smi nvlink -s"),),
+            metrics={"channels": row["channels"], "bus_bw_gb_s": round(row["best_bus_bw_gb_s"], 2), "expected_gb_s": row["expected_gb_s"]},
+        )
+
+
+def _short_in_traces(trace_bandwidth: pl.LazyFrame | None, enough: int, share: float, large: int) -> pl.DataFrame:
+    """Sizes of traced AllReduces, worst first, whose kernels have few blocks and whose best one is slow; all ranks of the group were traced.
+
+    The platform's expectation is known for GPUs over NVLink only. Few blocks alone say nothing: newer kernels need fewer.
+    """
+    if trace_bandwidth is None:
+        return pl.DataFrame()
+    return (
+        trace_bandwidth.filter(
+            (pl.col("collective") == "all_reduce")
+            & (pl.col("backend") == "nccl")
+            & (pl.col("bytes") >= large)
+            & (pl.col("count") >= 3)
+            & (pl.col("ranks_seen") == pl.col("ranks"))
+            & (pl.col("channels") < enough)
+            & (pl.col("best_bus_bw_gb_s") < share * pl.col("expected_gb_s"))
+        )
+        .sort("best_bus_bw_gb_s", "group_key", "bytes")
         .collect()
-    )
-    if not short.height:
-        return
-    lowest = int(str(short["coll"].min()))
-    hosts = tuple(sorted(set(short["host"].to_list())))
-    yield Finding(
-        title=f"{lowest} channel{'s' if lowest != 1 else ''} on {', '.join(hosts[:4])}, where NVLink could feed {enough} and more",
-        summary="NCCL's search found few rings: a topology file, a degraded link or a limit stands behind it.",
-        confidence="medium",
-        hosts=hosts,
-        culprits=tuple(Culprit(host=h) for h in hosts),
-        subject=("channels", *hosts),
-        evidence=cite(short, "channel count of a communicator"),
-        evidence_total=short.height,
-        remedy="Compare with a healthy run of the same node type: NCCL_TOPO_FILE, NCCL_MAX_NCHANNELS, NVLink state.",
-        prevention="Record the channel count of each run and compare.",
-        would_refute=("a healthy run of the same node type has as few",),
-        actions=(Action("collect-more", hosts=hosts, command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH; nvidia-smi nvlink -s"),),
     )

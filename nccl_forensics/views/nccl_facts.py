@@ -178,3 +178,25 @@ def gpu_links(nccl_notes: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFrame
             current["line_no"] = row["line_no"]
     rows = [{k: r[k] for k in GPU_LINKS} for _, r in sorted(found.items())]
     return pl.DataFrame(rows, schema=GPU_LINKS, infer_schema_length=None).lazy()
+
+
+@view(rows="communicators x ranks")
+def local_channels(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: pl.LazyFrame) -> pl.LazyFrame:
+    """Channel counts ('N coll channels') on hosts of which some communicator has all of its ranks there: ``host``, ``coll``, ``nvlink_gb_s``
+    (the most that a GPU of the host has), and the line."""
+    single = (
+        comms.filter(pl.col("nranks") > 1)
+        .group_by("comm_key")
+        .agg(pl.col("host").n_unique().alias("hosts"), pl.col("host").first(), pl.len().alias("members"), pl.col("nranks").first())
+        .filter((pl.col("hosts") == 1) & (pl.col("members") == pl.col("nranks")))
+        .select("host")
+        .unique()
+    )
+    links = gpu_links.group_by("host").agg(pl.col("nvlink_gb_s").max())
+    return (
+        nccl_channels.filter(pl.col("coll") > 0)
+        .join(links, on="host")
+        .join(single, on="host")
+        .select("host", "coll", "nvlink_gb_s", "source_id", "line_no")
+        .sort("source_id", "line_no")
+    )

@@ -13,6 +13,7 @@ from nccl_forensics.rules.low_overlap import low_overlap
 from nccl_forensics.rules.nccl_settings import few_channels_by_setting
 from nccl_forensics.rules.small_buckets import small_buckets
 from nccl_forensics.rules.straggler import straggler
+from nccl_forensics.rules.transports import few_channels
 from nccl_forensics.views.late_ranks import LATE_RANKS
 from nccl_forensics.views.trace_bandwidth import TRACE_BANDWIDTH
 from nccl_forensics.views.trace_lag import TRACE_LAG
@@ -167,3 +168,20 @@ def test_a_channel_limit_cites_the_kernels_that_show_it() -> None:
     }
     [found] = few_channels_by_setting.check(pl.DataFrame([setting]), sizes({"channels": 2, "bytes": 1 << 20}))
     assert "2 blocks" in found.evidence[-1].why
+
+
+#: AllReduces of 512 MiB on eight GPUs over NVLink.
+_LARGE = {"bytes": 512 << 20, "count": 10, "expected_gb_s": 228.0}
+
+
+def test_few_blocks_in_slow_large_allreduces_are_few_channels_by_traces_alone() -> None:
+    found = only(few_channels.check(None, sizes(_LARGE | {"channels": 2, "best_bus_bw_gb_s": 40.0})))
+    assert (found.cause, found.severity, found.metrics["channels"]) == ("few-channels", "warning", 2)
+
+
+def test_few_blocks_are_quiet_where_the_bandwidth_is_there_or_the_size_needs_no_more() -> None:
+    fast = _LARGE | {"channels": 2, "best_bus_bw_gb_s": 200.0}
+    small = _LARGE | {"channels": 2, "best_bus_bw_gb_s": 40.0, "bytes": 1 << 20}
+    many = _LARGE | {"channels": 24, "best_bus_bw_gb_s": 40.0}
+    unknown = _LARGE | {"channels": 2, "best_bus_bw_gb_s": 40.0, "expected_gb_s": None}
+    assert few_channels.check(None, sizes(fast, small, many, unknown)) == []

@@ -7,7 +7,7 @@ import polars as pl
 from nccl_forensics.rules.transports import few_channels, p2p_disabled
 from nccl_forensics.store import Store
 from nccl_forensics.views.identity import COMMS_SCHEMA
-from nccl_forensics.views.nccl_facts import GPU_LINKS
+from nccl_forensics.views.nccl_facts import GPU_LINKS, local_channels
 
 
 def comms(hosts: list[str]) -> pl.LazyFrame:
@@ -60,13 +60,13 @@ def channels(coll: int) -> pl.LazyFrame:
 
 
 def test_two_channels_over_fast_nvlink_are_few() -> None:
-    [finding] = few_channels.check(channels(2), comms(["a"]), links("a", 370.8))
+    [finding] = few_channels.check(local_channels(channels(2), comms(["a"]), links("a", 370.8)))
     assert (finding.cause, finding.hosts) == ("few-channels", ("a",))
 
 
 def test_two_channels_without_nvlink_are_as_they_should_be() -> None:
-    assert few_channels.check(channels(2), comms(["a"]), links("a", 0.0)) == []
+    assert few_channels.check(local_channels(channels(2), comms(["a"]), links("a", 0.0))) == []
 
 
 def test_sixteen_channels_are_enough() -> None:
-    assert few_channels.check(channels(16), comms(["a"]), links("a", 370.8)) == []
+    assert few_channels.check(local_channels(channels(16), comms(["a"]), links("a", 370.8))) == []
