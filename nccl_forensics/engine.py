@@ -27,9 +27,10 @@ from polars.exceptions import PanicException
 
 from nccl_forensics.bundle import Bundle, Member
 from nccl_forensics.cache import Cache, Packed
+from nccl_forensics.folding import ROWS, WORDS, fold
 from nccl_forensics.limits import Limits
 from nccl_forensics.store import ALWAYS, SOURCES, Store
-from nccl_forensics.tables import third_party
+from nccl_forensics.tables import TABLES, third_party
 
 #: Frames up to this size come back by message, larger ones as files in scratch.
 _BY_MESSAGE = 1 << 20
@@ -107,6 +108,8 @@ def read_ref(ref: Ref) -> Result:
     }
     fills = tuple(sorted({table for f in all_formats() if f.name in reading.filled for table in f.tables}))
     held = {name: frame for name, frame in reading.frames.items() if frame.height}
+    for name, folded in reading.folded.items():
+        held |= {name + ROWS: folded.rows, name + WORDS: folded.words}
     if ref.cache is not None and settled and _lasting(held):
         ref.cache.save(digest, before.st_size, facts, reading.formats, fills, held)
     frames: dict[str, Part] = {}
@@ -116,10 +119,14 @@ def read_ref(ref: Ref) -> Result:
         if size > _BY_MESSAGE:
             frames[name] = _filed(ref, digest, name, frame)
         else:
-            buffer = io.BytesIO()
-            frame.write_ipc_stream(buffer)
-            frames[name] = Packed(frame.height, size, buffer.getvalue())
+            frames[name] = _message(frame)
     return Result(ref.source_id, facts, reading.formats, frames, fills)
+
+
+def _message(frame: pl.DataFrame) -> Packed:
+    buffer = io.BytesIO()
+    frame.write_ipc_stream(buffer)
+    return Packed(frame.height, int(frame.estimated_size()), buffer.getvalue())
 
 
 def _filed(ref: Ref, digest: str, name: str, frame: pl.DataFrame) -> Path:
@@ -360,15 +367,30 @@ def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], N
         if progress is not None:
             progress(done, len(refs))
     held: dict[str, list[tuple[int, _Small | Path]]] = defaultdict(list)
+    folded = {name.removesuffix(WORDS) for parts in frames.values() for name in parts if name.endswith(WORDS)}
     for source_id in sorted(frames):
-        for name, content in frames.pop(source_id).items():
+        for name, content in _alike(frames.pop(source_id), folded).items():
             held[name].append((source_id, content))
     rows = [_source_row(m, results, twin.get(m.source_id)) for m in bundle.members]
     third_party()  # before tables are named: extensions may fill some of their own
-    present = {table for r in results.values() for table in r.fills} | set(held)
+    present = {table for r in results.values() for table in r.fills}
+    present |= {name.removesuffix(ROWS).removesuffix(WORDS) for name in held}
     tables = {name: _join(name, held.pop(name), bundle.scratch) for name in sorted(held)}
     spool.file.unlink(missing_ok=True)
     return Store(pl.DataFrame(rows, schema=SOURCES, infer_schema_length=None), ALWAYS | frozenset(present), tables)
+
+
+def _alike(parts: dict[str, _Small | Path], folded: set[str]) -> dict[str, _Small | Path]:
+    """The frames of a source with those tables folded that are folded in another source."""
+    out: dict[str, _Small | Path] = {}
+    for name, part in parts.items():
+        if name not in folded:
+            out[name] = part
+            continue
+        plain = pl.read_ipc(io.BytesIO(part.read_bytes())).drop("source_id") if isinstance(part, Path) else part.frame()
+        own = fold(plain, TABLES[name].own)
+        out |= {name + ROWS: _message(own.rows), name + WORDS: _message(own.words)}
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,10 @@ _BLANKS = " \t\r"
 _FORBIDDEN = re.compile(r"\\[dDwWsSbB]|\(\?[=!<]")
 
 _GROUP = re.compile(r"\(\?P<([a-z0-9_]+)>")
-#: A pattern that is one group as a whole; parentheses inside of it are escaped.
-_ONE_GROUP = re.compile(r"\(\?P<[a-z0-9_]+>(?:[^()\\]|\\.)*\)")
+#: The group of a terminal; parentheses inside of it are escaped.
+_ANY_GROUP = re.compile(r"(?<!\\)\((?:[^()\\]|\\.)*\)")
+#: What makes a part of a pattern something else than text.
+_BENDS = re.compile(r"[|*+?{}()^$]")
 _CLASS = re.compile(r"\[(?:[^\]\\]|\\.)+\]")
 
 Node = Tree[object]
@@ -93,55 +95,76 @@ class Extraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """One word of a line: its place from 0, its pattern, and the columns that it fills; ``bare`` if it is its only column as it stands."""
+class Piece:
+    """What stands between two cuts of a line: a pattern that matches it whole, and the columns that its groups fill.
 
-    place: int
-    pattern: str
-    columns: tuple[str, ...]
-    bare: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WordLine:
-    """A flat line kind of which all lines have the same number of words, each parted from the next by a blank.
-
-    ``pattern`` has no groups and matches exactly the lines of the kind that have single blanks: such lines are told by it and then cut at
-    their blanks, which is several times faster than a pattern with groups.
+    ``bare`` are the lengths of the literals around its only group, where it is made of nothing else.
     """
 
     pattern: str
-    words: tuple[Word, ...]
+    columns: tuple[str, ...]
+    bare: tuple[int, int] | None
 
-    def cut(self, text: bytes) -> pl.DataFrame:
-        """The words that fill columns, as ``w<place>``, of every line of a text (UTF-8, LF), whether or not the line is of this kind.
+
+@dataclass(frozen=True, slots=True)
+class CutLine:
+    """A flat line kind, cut at every place where one letter stands that its literals hold and its later terminals cannot.
+
+    Polars' reader of separated values finds ends of lines and such letters in one go, several times faster than a pattern is matched. The
+    first piece may hold the letter itself: the lines of one kind then differ in how many pieces there are before the others.
+    """
+
+    letter: str
+    pieces: tuple[Piece, ...]
+
+    def cut(self, text: bytes, more: int) -> pl.DataFrame:
+        """The pieces of every line of a text (UTF-8, LF) as ``p0``, ``p1``, ..., up to ``more`` above their number, and one column that is
+        filled where a line has more than that. What is missing or empty is null.
 
         Raises ``PolarsError`` where Polars' reader of separated values cannot read it so.
         """
         return pl.read_csv(
             text,
             has_header=False,
-            separator=" ",
+            separator=self.letter,
             quote_char=None,
-            schema={f"w{word.place}": pl.String() for word in self.words},
-            columns=[word.place for word in self.words if word.columns],
+            schema={f"p{place}": pl.String() for place in range(len(self.pieces) + more + 1)},
             truncate_ragged_lines=True,
             missing_columns="insert",
             extra_columns="ignore",
         )
 
 
-def word_line(kind: LineKind) -> WordLine:
-    """The form by words of a kind. Raises ``GrammarError`` where it has optional parts, or terminals that could hold a blank."""
-    words = []
-    for place, part in enumerate(kind.pattern[1:-1].split(" +")):
-        columns = tuple(_GROUP.findall(part))
-        classes = _CLASS.sub("", part.replace("\\.", ""))
-        if " " in part or "." in classes or "[^" in part or part.count("(") != part.count(")"):
-            raise GrammarError(f"{kind.name} cannot be read by words: {part!r} may hold a blank")
-        words.append(Word(place, f"^{part}$", columns, _ONE_GROUP.fullmatch(part) is not None))
-    plain = " ".join(_GROUP.sub("(?:", word.pattern[1:-1]) for word in words)
-    return WordLine(f"^{plain}$", tuple(words))
+def cut_line(kind: LineKind, letter: str) -> CutLine:
+    """The form of a kind that is cut at a letter; its lines have single blanks. Raises ``GrammarError`` where a terminal behind the first
+    cut could hold the letter, or where the kind has parts that may be missing."""
+    pieces: list[list[str]] = [[""]]  # of each piece: literal, group, literal, ...
+    pattern, end = kind.pattern[1:-1].replace(" +", " "), 0
+    for group in (*_ANY_GROUP.finditer(pattern), None):
+        literal = pattern[end : group.start() if group is not None else None]
+        if _BENDS.search(re.sub(r"\\.", "", literal)):
+            raise GrammarError(f"{kind.name} cannot be cut: a part of it may be missing")
+        first, *others = re.sub(r"\\(.)", r"\1", literal).split(letter)
+        pieces[-1][-1] += first
+        pieces += [[other] for other in others]
+        if group is not None:
+            if len(pieces) > 1 and _holds(group.group(), letter):
+                raise GrammarError(f"{kind.name} cannot be cut at {letter!r}: {group.group()!r} may hold it")
+            pieces[-1] += [group.group(), ""]
+            end = group.end()
+    return CutLine(letter, tuple(_piece(parts) for parts in pieces))
+
+
+def _piece(parts: list[str]) -> Piece:
+    pattern = "".join(part if place % 2 else re.escape(part) for place, part in enumerate(parts))
+    columns = tuple(_GROUP.findall(pattern))
+    return Piece(f"^{pattern}$", columns, (len(parts[0]), len(parts[2])) if len(parts) == 3 and columns else None)
+
+
+def _holds(group: str, letter: str) -> bool:
+    """Whether a group of one terminal could match a text with this letter in it."""
+    body = _GROUP.sub("(", group).replace("(?:", "(")
+    return letter in _CLASS.sub("", body) or any(re.fullmatch(found, letter) for found in _CLASS.findall(body))
 
 
 @cache

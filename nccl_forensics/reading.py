@@ -11,6 +11,7 @@ import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
 from nccl_forensics import journal
+from nccl_forensics.folding import Folded, fold, joined
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import Bulk, DocumentFormat, Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
@@ -20,10 +21,14 @@ from nccl_forensics.tables import TABLES
 _HEAD = 64 << 10
 #: A text source is read in pieces of about this size, cut at line ends, so that memory does not grow with its length.
 CHUNK_BYTES = 32 << 20
+#: The first and the last piece of a longer source.
+_ENDS = 1 << 20
 #: How far back from the end of a piece an empty line is looked for: blocks seldom hold one.
 _LOOK_BACK = 64 << 10
 _LONGEST_LINE = 1 << 20
 _SHORT = 128 << 10
+#: A table of few sorts with so many rows is kept folded.
+_MANY = 20_000
 _SAMPLE = 16 << 10
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -35,7 +40,8 @@ Content = bytes | mmap.mmap
 class SourceReading:
     """What all formats made of one source. For text: records + gap lines + foreign lines = lines.
 
-    ``formats`` claimed the source or lines of it, ``filled`` are those of them that got something out of it.
+    ``formats`` claimed the source or lines of it, ``filled`` are those of them that got something out of it. A table is among ``frames`` or,
+    where it has many rows of few sorts, among ``folded``.
     """
 
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
@@ -48,6 +54,12 @@ class SourceReading:
     foreign: int = 0
     invalid_utf8: int = 0
     error: str | None = None
+    folded: dict[str, Folded] = field(default_factory=dict)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """The rows of a table, folded or not. Raises ``KeyError`` where it has none."""
+        folded = self.folded.get(name)
+        return self.frames[name] if folded is None else folded.frame(TABLES[name].schema)
 
 
 def read_source(data: Content) -> SourceReading:
@@ -186,11 +198,14 @@ class _Sum:
 
     result: SourceReading
     parts: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    folded: dict[str, list[Folded]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     filled: set[str] = field(default_factory=set)
 
     def add(self, name: str, frame: pl.DataFrame) -> None:
-        if frame.height:
+        if frame.height > _MANY and TABLES[name].own:
+            self.folded.setdefault(name, []).append(fold(frame, TABLES[name].own))
+        elif frame.height:
             self.parts.setdefault(name, []).append(frame)
 
 
@@ -206,6 +221,9 @@ def _read_text(data: Content) -> SourceReading:
     names = [f.name for f in text_formats()]
     result.formats = tuple(n for n in names if n in total.used)
     result.filled = tuple(n for n in names if n in total.filled)
+    for name, folded in total.folded.items():
+        own = TABLES[name].own
+        result.folded[name] = joined([*folded, *(fold(part, own) for part in total.parts.pop(name, []))], "line_no")
     for name, parts in sorted(total.parts.items()):
         frame = parts[0] if len(parts) == 1 else pl.concat(parts)
         if len(parts) > 1 and "line_no" in frame.columns and not frame["line_no"].is_sorted(nulls_last=True):
@@ -235,16 +253,27 @@ def _read_journal(data: Content) -> SourceReading:
 
 
 def _pieces(data: Content) -> Iterator[bytes]:
-    """Pieces that end with a line, and with an empty one if one is near."""
-    start = 0
-    while start < len(data):
-        end = start + CHUNK_BYTES
-        if end >= len(data):
+    """Pieces that end with a line, and with an empty one if one is near.
+
+    A big log begins and ends with other lines than it holds in between: the first and the last piece are smaller, so that all others may be
+    read in bulk as they are.
+    """
+    start, size = 0, len(data)
+    ends = min(_ENDS, CHUNK_BYTES)
+    while start < size:
+        left = size - start
+        if start == 0 and size > CHUNK_BYTES:
+            end = ends
+        elif left > CHUNK_BYTES + ends:
+            end = start + CHUNK_BYTES
+        else:
+            end = size - ends if left > 2 * ends and size > CHUNK_BYTES else size
+        if end >= size:
             yield data[start:]
             return
         cut = data.rfind(b"\n\n", max(start, end - _LOOK_BACK), end) + 1 or data.rfind(b"\n", start, end)
         cut = data.find(b"\n", end) if cut < 0 else cut
-        cut = len(data) - 1 if cut < 0 else cut
+        cut = size - 1 if cut < 0 else cut
         yield data[start : cut + 1]
         start = cut + 1
 
@@ -268,6 +297,8 @@ class _Piece:
         """True for the lines of these numbers."""
         if not numbers.len():
             return self.none
+        if self.bulk is not None and self.bulk.whole and numbers.len() == self.none.len():
+            return ~self.none
         places = numbers.cast(pl.Int64) - self.first
         return self.none.clone().scatter(places.filter((places >= 0) & (places < self.none.len())), True)
 
@@ -305,6 +336,8 @@ def _read_piece(content: bytes, first: int, total: _Sum) -> int:
             waiting = lines.filter(anchored & ~piece.left(records | torn))
         for name, frame in reading.frames.items():
             total.add(name, frame)
+        for name, folded in reading.folded.items():
+            total.folded.setdefault(name, []).append(folded)
         if reading.unmodelled.len():
             vague = piece.mask(reading.unmodelled) & fresh
             total.result.unmodelled += int(vague.sum() or 0)
@@ -317,25 +350,53 @@ def _read_piece(content: bytes, first: int, total: _Sum) -> int:
 
 def _piece(content: bytes, first: int, result: SourceReading) -> _Piece:
     """The lines of a piece, with what a format could read of them in bulk where that is sure to change nothing."""
-    text, content = _split(content, first, result)
-    numbers = pl.int_range(first, first + text.len(), dtype=pl.UInt32(), eager=True)
-    none = pl.select(pl.repeat(False, text.len(), dtype=pl.Boolean)).to_series()
-    lines = pl.DataFrame({"line_no": numbers, "text": text})
+    if first == 1:
+        content = content.removeprefix(b"\xef\xbb\xbf")
+    split = _Split(content, result)
     for order, text_format in enumerate(text_formats()):
-        bulk = text_format.bulk(text, content, first) if text_format.bulk is not None and _repeats(content, text_format) else None
-        # Prefixes that need nearly all lines are ruled out only where enough lines carry none.
-        if bulk is None or bulk.lines.len() < BARE_SHARE * text.len():
+        bulk = text_format.bulk(content, first, split.lines) if text_format.bulk is not None and _repeats(content, text_format) else None
+        if bulk is None or not _harmless(bulk, order):
             continue
+        if bulk.whole:
+            none = _none(bulk.lines.len())
+            return _Piece(_peeled(_NO_LINES, bare_left_out=True), none, first, len(content), none.arg_true(), bulk, text_format.name)
+        lines = _numbered(split.lines(), first)
+        # Prefixes that need nearly all lines are ruled out only where enough lines carry none.
+        if bulk.lines.len() < BARE_SHARE * lines.height:
+            continue
+        none = _none(lines.height)
         places = none.clone().scatter((bulk.lines - first).cast(pl.Int64), True).not_().arg_true()
         rest = _peeled(lines[places], bare_left_out=True)
-        # A format that is asked before could take some of these lines for parts of its blocks; a line with a secret has to be masked.
-        before = sorted({a for f in text_formats()[:order] for a in f.anchors})
-        if before and (rest["text"].str.contains_any(before).any() or _may_hold(bulk.samples, before)):
-            continue
-        if any(has_sign(text) for text in bulk.samples.to_list()):
-            continue
-        return _Piece(rest, none, first, len(content), places, bulk, text_format.name)
+        # A format that is asked before could take some of these lines for parts of its blocks.
+        before = _anchors_before(order)
+        if not (before and rest["text"].str.contains_any(before).any()):
+            return _Piece(rest, none, first, len(content), places, bulk, text_format.name)
+    lines = _numbered(split.lines(), first)
+    none = _none(lines.height)
     return _Piece(_peeled(lines), none, first, len(content))
+
+
+_NO_LINES = pl.DataFrame(schema={"line_no": pl.UInt32(), "text": pl.String()})
+
+
+def _numbered(text: pl.Series, first: int) -> pl.DataFrame:
+    return pl.DataFrame({"line_no": pl.int_range(first, first + text.len(), dtype=pl.UInt32(), eager=True), "text": text})
+
+
+def _none(height: int) -> pl.Series:
+    """As many times no."""
+    return pl.repeat(False, height, dtype=pl.Boolean, eager=True)
+
+
+def _anchors_before(order: int) -> list[str]:
+    """The anchors of the text formats before one."""
+    return sorted({a for f in text_formats()[:order] for a in f.anchors})
+
+
+def _harmless(bulk: Bulk, order: int) -> bool:
+    """Whether no format that is asked before could want such lines, and none holds a secret that would have to be masked."""
+    before = _anchors_before(order)
+    return not (before and _may_hold(bulk.samples, before)) and not any(has_sign(text) for text in bulk.samples.to_list())
 
 
 def _peeled(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
@@ -361,20 +422,28 @@ def _may_hold(samples: pl.Series, anchors: list[str]) -> bool:
     return any("nil" in anchor or any(_VARIES.sub("0", anchor) in text for text in texts) for anchor in anchors)
 
 
-def _split(content: bytes, first: int, result: SourceReading) -> tuple[pl.Series, bytes]:
-    """The lines of a piece and its bytes as UTF-8. A last line without LF counts as one, as ``sed`` counts it."""
-    if first == 1:
-        content = content.removeprefix(b"\xef\xbb\xbf")
-    try:
-        lines = _lines(content)
-    except (PolarsError, UnicodeDecodeError):
-        text = content.decode("utf-8", "replace")
-        result.invalid_utf8 += text.count("\N{REPLACEMENT CHARACTER}") - content.count("\N{REPLACEMENT CHARACTER}".encode())
-        content = text.encode()
-        lines = _lines(content)
-    if int(str(lines.str.len_bytes().max() or 0)) > _LONGEST_LINE:
-        lines = lines.str.head(_LONGEST_LINE)
-    return lines, content
+@dataclass(slots=True)
+class _Split:
+    """The lines of a piece, split when they are first asked for. A last line without LF counts as one, as ``sed`` counts it."""
+
+    content: bytes
+    result: SourceReading
+    _text: pl.Series | None = None
+
+    def lines(self) -> pl.Series:
+        """The lines; what is no UTF-8 is replaced, and counted."""
+        if self._text is None:
+            try:
+                lines = _lines(self.content)
+            except (PolarsError, UnicodeDecodeError):
+                text = self.content.decode("utf-8", "replace")
+                mark = "\N{REPLACEMENT CHARACTER}"
+                self.result.invalid_utf8 += text.count(mark) - self.content.count(mark.encode())
+                lines = _lines(text.encode())
+            if int(str(lines.str.len_bytes().max() or 0)) > _LONGEST_LINE:
+                lines = lines.str.head(_LONGEST_LINE)
+            self._text = lines
+        return self._text
 
 
 def _lines(content: bytes) -> pl.Series:
@@ -414,7 +483,7 @@ def _safely(text_format: TextFormat, text: Text) -> Reading:
         numbers = (reading.lines.cast(pl.UInt32), reading.unmodelled.cast(pl.UInt32))
         if not all(isinstance(gap, Gap) for gap in reading.gaps):
             raise TypeError("gaps of another type than Gap")
-        return Reading(frames, numbers[0], reading.gaps, numbers[1])
+        return Reading(frames, numbers[0], reading.gaps, numbers[1], folded=reading.folded)
     except (Exception, PanicException) as problem:
         hits = text.hits["line_no"] if text.bulk is None else pl.concat([text.hits["line_no"], text.bulk.lines])
         return Reading(gaps=(_unreadable(problem, int(str(hits.min()))),))

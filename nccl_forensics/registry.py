@@ -1,7 +1,9 @@
 """How views and rules name what they read: by the names of their parameters.
 
 A function's positional parameters are tables or views. ``pl.LazyFrame`` is required, ``pl.LazyFrame | None`` optional: ``None`` is
-handed in where nothing in the bundle could have filled it (absent is not empty). Keyword-only parameters are thresholds.
+handed in where nothing in the bundle could have filled it (absent is not empty). One that may be something else than a frame as well gets
+that where there is such a form of it (``folding.FoldedTable`` of a table, ``views.calls.Calls`` of operations). Keyword-only parameters
+are thresholds.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Inputs:
     required: tuple[str, ...]
     optional: tuple[str, ...]
     thresholds: tuple[Threshold, ...]
+    richer: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,13 +46,15 @@ def inputs_of(function: Callable[..., object]) -> Inputs:
     required: list[str] = []
     optional: list[str] = []
     thresholds: list[Threshold] = []
+    richer: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
         hint = hints.get(name)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             meaning = str(typing.get_args(hint)[1]) if typing.get_origin(hint) is typing.Annotated else ""
             thresholds.append(Threshold(name, parameter.default, meaning))
-        elif hint is pl.LazyFrame:
-            required.append(name)
-        else:
-            optional.append(name)
-    return Inputs(tuple(required), tuple(optional), tuple(thresholds))
+            continue
+        kinds = set(typing.get_args(hint)) or {hint}
+        (optional if type(None) in kinds or pl.LazyFrame not in kinds else required).append(name)
+        if kinds - {pl.LazyFrame, type(None)} and pl.LazyFrame in kinds:
+            richer.append(name)
+    return Inputs(tuple(required), tuple(optional), tuple(thresholds), tuple(richer))

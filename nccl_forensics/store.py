@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from nccl_forensics.folding import ROWS, SORT, WORDS, FoldedTable, unfold
 from nccl_forensics.tables import TABLES
 
 SOURCES = {
@@ -59,12 +60,27 @@ class Store:
     def scan(self, table: str) -> pl.LazyFrame:
         """Rows of a table in the order of source and line; empty with the right columns where there are none."""
         if table == "sources":
-            frame = self.sources.lazy()
-        else:
-            held = self._tables.get(table)
-            if held is None:
-                return pl.LazyFrame(schema=schema_of(table))
-            frame = pl.scan_ipc(list(held)) if isinstance(held, tuple) else held.lazy()
+            return self._counting(self.sources.lazy())
+        rows, words = (self._held(table + end) for end in (ROWS, WORDS))
+        if rows is not None and words is not None:
+            return unfold(self._counting(rows), words, ["source_id", SORT], schema_of(table))
+        held = self._held(table)
+        return self._counting(held) if held is not None else pl.LazyFrame(schema=schema_of(table))
+
+    def folded(self, table: str) -> FoldedTable:
+        """The same rows folded, of a table that has columns of its own for each row."""
+        rows, words = self._tables.get(table + ROWS), self._held(table + WORDS)
+        if rows is None or words is None or isinstance(rows, pl.LazyFrame):
+            return FoldedTable.of(self.scan(table), TABLES[table].own)
+        parts = rows if isinstance(rows, tuple) else (rows,)
+        return FoldedTable(self.scan(table), parts, self._counting(words).collect(), self._exclude)
+
+    def _held(self, name: str) -> pl.LazyFrame | None:
+        held = self._tables.get(name)
+        return pl.scan_ipc(list(held)) if isinstance(held, tuple) else held.lazy() if held is not None else None
+
+    def _counting(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        """Without the sources that do not count."""
         return frame.filter(~pl.col("source_id").is_in(list(self._exclude))) if self._exclude else frame
 
     def without(self, sources: frozenset[int]) -> Store:

@@ -52,6 +52,7 @@ FLOORS: list[set[str]] = [
         "plugins",
         "errors",
         "aside",
+        "folding",
         "frames",
         "units",
         "resources",

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from nccl_forensics.folding import Folded
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -27,7 +29,7 @@ class Gap:
 class Reading:
     """What one format made of one source.
 
-    ``frames`` hold rows by table name, with the columns of ``tables.TABLES`` (without ``source_id``).
+    ``frames`` hold rows by table name, with the columns of ``tables.TABLES`` (without ``source_id``); ``folded`` more of them, folded.
     ``lines`` are the line numbers (UInt32) that became records (all lines of a block), ``gaps`` what could not be read,
     ``unmodelled`` the lines (a subset of ``lines``) of which only the prefix was understood.
     """
@@ -37,20 +39,22 @@ class Reading:
     gaps: tuple[Gap, ...] = ()
     unmodelled: pl.Series = field(default_factory=lambda: pl.Series("line_no", [], dtype=pl.UInt32))
     records: int = 0
+    folded: dict[str, Folded] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Bulk:
     """Lines that a format could read as they stand, whatever else the source holds: no launcher's prefix, nothing torn, nothing to look up.
 
-    ``lines`` are their numbers in order, ``frames`` their rows by table name, ``samples`` one text of each sort among them, and ``ends``
-    what the format has to know of them when it reads the lines that are left.
+    ``lines`` are their numbers in order, ``folded`` their rows by table name, ``samples`` one text of each sort among them, and ``ends``
+    what the format has to know of them when it reads the lines that are left; ``whole``: none are left.
     """
 
     lines: pl.Series
-    frames: dict[str, pl.DataFrame]
+    folded: dict[str, Folded]
     samples: pl.Series
     ends: pl.DataFrame
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,9 @@ class TextFormat:
     """A text format: claims lines or blocks of a text source.
 
     ``anchors`` are literal substrings; only sources with a line that holds one are offered. ``priority``: smaller reads first, and a
-    line claimed by one format is not offered to the next. ``bulk`` takes the lines of a text, its bytes and the number of its first line,
-    and reads the lines of one sort at once; ``read`` gets what it found and says of it what it would have said of these lines.
+    line claimed by one format is not offered to the next. ``bulk`` takes the bytes of a text, the number of its first line and a
+    function that gives its lines, and reads the lines of one kind at once; ``read`` gets what it found and says of it what it would have
+    said of these lines.
     """
 
     name: str
@@ -87,7 +92,7 @@ class TextFormat:
     anchors: tuple[str, ...]
     read: Callable[[Text], Reading]
     priority: int = 50
-    bulk: Callable[[pl.Series, bytes, int], Bulk | None] | None = None
+    bulk: Callable[[bytes, int, Callable[[], pl.Series]], Bulk | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

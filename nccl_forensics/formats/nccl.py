@@ -33,11 +33,12 @@ _CONTINUED = {
 
 def read(text: Text) -> Reading:
     """Tables of all NCCL lines of one source."""
+    if text.bulk is not None and text.lines.is_empty():
+        bulk = text.bulk
+        return Reading({"nccl_tails": _tails(bulk.ends.clear(), bulk.ends)}, bulk.lines, records=bulk.lines.len(), folded=bulk.folded)
     ends = text.bulk.ends if text.bulk is not None else None
     found = messages(text, ends.get_column("host") if ends is not None else None)
     frames: dict[str, list[pl.DataFrame]] = {}
-    if text.bulk is not None:
-        frames |= {table: [frame] for table, frame in text.bulk.frames.items()}
     warns = found.rows.get_column("level") == "WARN"
     said = found.rows.filter(~warns)
     extracted = grammar.load("nccl").extract(said.get_column("message").fill_null(""))
@@ -76,6 +77,7 @@ def read(text: Text) -> Reading:
         gaps=_gaps(found),
         unmodelled=unknown.filter(~pl.col("torn")).get_column("line_no").unique().sort(),
         records=found.rows.height + (text.bulk.lines.len() if text.bulk is not None else 0),
+        folded=text.bulk.folded if text.bulk is not None else {},
     )
 
 

@@ -23,7 +23,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import stall_findings
-from nccl_forensics.views.matching import OP_WORDS
+from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import group_words, ranks_words
 
 

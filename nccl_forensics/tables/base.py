@@ -25,11 +25,15 @@ SL = pl.List(pl.String())
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: its name, what a row is, and its columns with type and meaning."""
+    """One table: its name, what a row is, and its columns with type and meaning.
+
+    ``own``: where rows are many and of few sorts, the columns that differ from row to row; such a table may be kept folded (``folding``).
+    """
 
     name: str
     doc: str
     columns: dict[str, tuple[pl.DataType, str]]
+    own: tuple[str, ...] = ()
 
     @property
     def schema(self) -> dict[str, pl.DataType]:

@@ -72,6 +72,7 @@ TABLES: tuple[Table, ...] = (
             "from_call": (B, "row of a CALL line; a log with COLL and CALL on states each operation twice"),
             "torn": (B, "another line's text broke in; fields after the break are null"),
         },
+        own=("line_no", "op_count", "time_raw_ns"),
     ),
     Table(
         "nccl_connections",

@@ -19,7 +19,9 @@ from typing import Protocol
 import polars as pl
 from polars.exceptions import PanicException
 
+from nccl_forensics.folding import FoldedTable
 from nccl_forensics.registry import Inputs, inputs_of
+from nccl_forensics.views.calls import Calls, Parts
 
 
 class Source(Protocol):
@@ -34,6 +36,14 @@ class Source(Protocol):
         """Rows of a table with ``source_id``."""
         ...
 
+    def folded(self, table: str) -> FoldedTable:
+        """The same folded, of a table that has columns of its own for each row."""
+        ...
+
+
+#: What a view makes: rows, or operations of which some are numbered.
+Made = pl.LazyFrame | Parts
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -41,7 +51,7 @@ class View:
 
     name: str
     rows: str
-    function: Callable[..., pl.LazyFrame]
+    function: Callable[..., Made]
     inputs: Inputs
 
     @property
@@ -51,13 +61,14 @@ class View:
 
     def __call__(self, *frames: pl.LazyFrame | None) -> pl.LazyFrame:
         """The view of these inputs, in the order of the function's parameters."""
-        return self.function(*frames)
+        made = self.function(*frames)
+        return made.calls().every if isinstance(made, Parts) else made
 
 
-def view(*, rows: str) -> Callable[[Callable[..., pl.LazyFrame]], View]:
+def view(*, rows: str) -> Callable[[Callable[..., Made]], View]:
     """Declare a view. ``rows`` bounds it in words, such as ``ranks x groups``; ``operations`` keeps it lazy."""
 
-    def declare(function: Callable[..., pl.LazyFrame]) -> View:
+    def declare(function: Callable[..., Made]) -> View:
         return View(function.__name__, rows, function, inputs_of(function))
 
     return declare
@@ -85,6 +96,7 @@ class Resolver:
         self._source = source
         self._scratch = scratch
         self._known: dict[str, pl.LazyFrame | None] = {}
+        self._calls: dict[str, Calls] = {}
         self._failed: set[str] = set()
         self._forgiving = False
 
@@ -121,19 +133,30 @@ class Resolver:
         evidence = [n for n in order if n not in _ALWAYS]
         if evidence and all(frames[n] is None for n in evidence):
             return None
-        result = declared(*(frames[n] for n in order))
-        if declared.rows == "operations" and self._scratch is not None:
-            handle, file = tempfile.mkstemp(prefix=f"{name}.", suffix=".arrow", dir=self._scratch)
-            os.close(handle)
-            frame = result.collect()
-            # A text that is null costs as many bytes as one that is not: columns that nothing fills are not written.
-            filled = [c for c in frame.columns if frame[c].null_count() < frame.height]
-            if not filled:
-                return frame.lazy()
-            frame.select(filled).write_ipc(file)
-            schema = frame.schema
-            return pl.scan_ipc(file).select(pl.col(c) if c in filled else pl.lit(None, dtype=t).alias(c) for c, t in schema.items())
-        return result.collect().lazy()
+        made = declared.function(*(self._richer(n, frames[n]) if n in declared.inputs.richer else frames[n] for n in order))
+        if isinstance(made, Parts):
+            self._calls[name] = calls = Parts(self._kept(name, made.others), made.numbered).calls()
+            return calls.every
+        return self._kept(name, made) if declared.rows == "operations" else made.collect().lazy()
+
+    def _richer(self, name: str, frame: pl.LazyFrame | None) -> pl.LazyFrame | Calls | FoldedTable | None:
+        """The form of an input that tells more than its rows, where there is one."""
+        if name in all_views() or frame is None:
+            return self._calls.get(name, frame)
+        return self._source.folded(name)
+
+    def _kept(self, name: str, result: pl.LazyFrame) -> pl.LazyFrame:
+        """Rows that count operations, computed once."""
+        frame = result.collect()
+        # A text that is null costs as many bytes as one that is not: columns that nothing fills are not written.
+        filled = [c for c in frame.columns if frame[c].null_count() < frame.height]
+        if self._scratch is None or not filled:
+            return frame.lazy()
+        handle, file = tempfile.mkstemp(prefix=f"{name}.", suffix=".arrow", dir=self._scratch)
+        os.close(handle)
+        frame.select(filled).write_ipc(file)
+        schema = frame.schema
+        return pl.scan_ipc(file).select(pl.col(c) if c in filled else pl.lit(None, dtype=t).alias(c) for c, t in schema.items())
 
     def missing(self, inputs: Inputs) -> tuple[str, ...]:
         """Required inputs that are absent; all inputs if every one of them is."""

@@ -8,6 +8,7 @@ import polars as pl
 
 from nccl_forensics.alignment import Reading, deviants, expect, read_divergence
 from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of, with_sized
 
 DIVERGENCES = {
     "domain": pl.String(),
@@ -38,42 +39,30 @@ DIVERGENCES = {
     "last_seq": pl.Int64(),
 }
 
-#: Operations whose sizes may rightly differ between ranks, so that sizes say nothing.
-_UNEVEN = [
-    "all_to_all",
-    "all_to_all_single",
-    "all_to_all_v_single",
-    "alltoall",
-    "scatter",
-    "barrier",
-    "coalesced",
-    "split",
-    "all_gather_v",
-    "all_gatherv",
-]
-_EXCHANGES = ["all_to_all", "all_to_all_single", "all_to_all_v_single", "alltoall"]
-#: Calls after which a habit of sizes is known.
-_KNOWN_CALLS = 20
 #: Operations that have no data type of their own, or not on every rank.
 _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
 
 
 @view(rows="groups")
-def divergences(operations: pl.LazyFrame) -> pl.LazyFrame:
+def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
     """The first disagreement of each group: ``kind`` is skipped, different, extra, shape, dtype or argument; ``ranks`` deviate from
     ``others``. Cites the deviant's operation (``source_id`` …) and a peer's (``peer_source_id`` …)."""
-    ops = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
-    ops = _with_sized(ops)
+    calls = calls_of(operations)
+    placed = ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
     sized = pl.col("sized")
     typed = ~pl.col("op").is_in(_ONE_SIDED)
-    per_seq = ops.group_by("domain", "group_key", "seq").agg(
-        pl.col("op").n_unique().alias("ops"),
-        pl.col("shape").filter(sized).drop_nulls().n_unique().alias("shapes"),
-        pl.col("dtype").filter(typed).drop_nulls().n_unique().alias("dtypes"),
-        pl.col("red_op").drop_nulls().n_unique().alias("red_ops"),
-        pl.col("root").drop_nulls().n_unique().alias("roots"),
-        pl.col("rank").n_unique().alias("n"),
+    per_seq = (
+        with_sized(calls.telling.filter(placed), calls.counts)
+        .group_by("domain", "group_key", "seq")
+        .agg(
+            pl.col("op").n_unique().alias("ops"),
+            pl.col("shape").filter(sized).drop_nulls().n_unique().alias("shapes"),
+            pl.col("dtype").filter(typed).drop_nulls().n_unique().alias("dtypes"),
+            pl.col("red_op").drop_nulls().n_unique().alias("red_ops"),
+            pl.col("root").drop_nulls().n_unique().alias("roots"),
+            pl.col("rank").n_unique().alias("n"),
+        )
     )
     odd = (pl.col("ops") > 1) | (pl.col("shapes") > 1) | (pl.col("dtypes") > 1) | (pl.col("red_ops") > 1) | (pl.col("roots") > 1)
     first = (
@@ -85,8 +74,12 @@ def divergences(operations: pl.LazyFrame) -> pl.LazyFrame:
     )
     rows: list[dict[str, object]] = []
     if first.height:
+        # The bounds over all groups are for the scan of all operations, which knows no others.
+        places = first["at"].to_list()
+        near = calls.every.filter(placed & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER))
         window = (
-            ops.join(first.lazy(), on=["domain", "group_key"])
+            with_sized(near, calls.counts)
+            .join(first.lazy(), on=["domain", "group_key"])
             .filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER))
             .sort("domain", "group_key", "rank", "seq")
             .collect()
@@ -96,26 +89,6 @@ def divergences(operations: pl.LazyFrame) -> pl.LazyFrame:
             if row is not None:
                 rows.append(row)
     return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
-
-
-def _with_sized(ops: pl.LazyFrame) -> pl.LazyFrame:
-    """Adds ``sized``: whether sizes of this operation must agree. Those of an all-to-all may differ by right (experts get what the router
-    sends), unless the group's calls of it were all but always of one size on all ranks."""
-    uneven = ops.filter(pl.col("op").is_in(_EXCHANGES) & pl.col("shape").is_not_null())
-    counts = uneven.group_by("domain", "group_key", "op", "shape").agg(pl.len().alias("n"))
-    even = (
-        counts.group_by("domain", "group_key", "op")
-        .agg(pl.col("n").max().alias("most"), pl.col("n").sum().alias("all"))
-        .filter(
-            (pl.col("all") >= _KNOWN_CALLS) & (pl.col("most") < pl.col("all")) & (pl.col("all") - pl.col("most") <= 0.05 * pl.col("all"))
-        )
-        .select("domain", "group_key", "op", even=pl.lit(True))
-    )
-    return (
-        ops.join(even, on=["domain", "group_key", "op"], how="left")
-        .with_columns(sized=~pl.col("op").is_in(_UNEVEN) | pl.col("even").fill_null(False))
-        .drop("even")
-    )
 
 
 def _signature(row: dict[str, object]) -> tuple[Hashable, ...]:

@@ -16,7 +16,11 @@ def with_exchanges(operations: pl.LazyFrame, life: tuple[str, ...]) -> pl.LazyFr
     size for all peers. Of unequal splits an empty part prints nothing, and what is left cannot be told from sends and receives of pairs.
     The last exchange of a rank may be cut off.
     """
-    keys = _exchanging(operations.filter("is_p2p"), life)
+    return in_one_row(operations, exchanging(operations.filter("is_p2p"), life))
+
+
+def in_one_row(operations: pl.LazyFrame, keys: list[str]) -> pl.LazyFrame:
+    """Operations, or sorts of them, with one row for each exchange in the communicators ``keys``."""
     if not keys:
         return operations
     part = pl.col("is_p2p") & pl.col("group_key").is_in(keys)
@@ -37,7 +41,7 @@ def _opens() -> pl.Expr:
     return _sends() & (pl.col("root") == 0)
 
 
-def _exchanging(pairs: pl.LazyFrame, life: tuple[str, ...]) -> list[str]:
+def exchanging(pairs: pl.LazyFrame, life: tuple[str, ...]) -> list[str]:
     """Communicators in which all sends and receives belong to exchanges."""
     block = [*life, "block"]
     place = pl.int_range(pl.len()).over(block)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from nccl_forensics.alignment import REACH, expect, read_divergence
+from nccl_forensics.views.calls import ENDS
 
 
 def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
@@ -163,7 +164,7 @@ def _alike(call: dict[str, object]) -> tuple[object, ...]:
     return (call["group_desc"] or call["group_key"], call["seq"], call["op"])
 
 
-_STEPS_BACK, _TAIL = 256, 24
+_STEPS_BACK, _TAIL = ENDS, 24
 #: What makes an operation of a group the same, and where a call of it stands.
 _OPERATION = ("group_key", "op", "shape", "dtype")
 _PLACE, _KIND = ["domain", "group_key", "seq"], ["op", "shape", "dtype"]

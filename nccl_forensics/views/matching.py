@@ -8,76 +8,16 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.folding import FoldedTable
 from nccl_forensics.frames import text_of
 from nccl_forensics.ranklist import unfold
+from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 from nccl_forensics.views import view
-from nccl_forensics.views.exchanges import with_exchanges
+from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word
+from nccl_forensics.views.nccl_calls import by_line, members_of, numbered_calls
 from nccl_forensics.views.watchdogs import watchdog_progress
 from nccl_forensics.words import UNIDENTIFIED
-
-OPERATIONS = {
-    "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "comm_id": pl.String(),
-    "rank": pl.Int32(),
-    "member": pl.Int32(),
-    "nranks": pl.Int32(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "is_p2p": pl.Boolean(),
-    "peer": pl.Int32(),
-    "shape": pl.String(),
-    "out_shape": pl.String(),
-    "dtype": pl.String(),
-    "red_op": pl.Int32(),
-    "root": pl.Int32(),
-    "call_site": pl.String(),
-    "state": pl.String(),
-    "done": pl.Boolean(),
-    "pending": pl.Boolean(),
-    "created_ns": pl.Int64(),
-    "completed_ns": pl.Int64(),
-    "timeout_ms": pl.Int64(),
-    "order": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-}
-
-#: NCCL prints AllReduce, the recorder all_reduce or _all_gather_base or ALLGATHER_coalesced: one word per thing.
-_OP_WORDS = {
-    "allreduce": "all_reduce",
-    "all_reduce_barrier": "barrier",
-    "allgather": "all_gather",
-    "_all_gather_base": "all_gather_base",
-    "_allgather_base": "all_gather_base",
-    "reducescatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_base",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "bcast": "broadcast",
-}
-_DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"]
-
-
-#: The words of operations. What is none of them is a plugin's own, or a damaged record.
-OP_WORDS = frozenset(
-    {
-        *_OP_WORDS.values(),
-        *("reduce", "gather", "scatter", "send", "recv", "all_gather_into_tensor", "reduce_scatter_tensor", "coalesced"),
-        *("allreduce_coalesced", "allgather_coalesced", "all_gather_into_tensor_coalesced", "allgather_into_tensor_coalesced"),
-        *("reduce_scatter_tensor_coalesced", "_broadcast_oop", "_reduce_oop", "alltoall_base", "monitored_barrier"),
-    }
-)
-
-
-def op_word(column: pl.Expr) -> pl.Expr:
-    """The field's word for an operation, from any spelling."""
-    lowered = column.str.to_lowercase()
-    return lowered.replace(_OP_WORDS)
 
 
 @view(rows="dumps")
@@ -167,11 +107,11 @@ def fr_pg_names(fr_status: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, 
 def operations(
     fr_entries: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
-    nccl_ops: pl.LazyFrame | None,
+    nccl_ops: pl.LazyFrame | FoldedTable | None,
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
-) -> pl.LazyFrame:
+) -> pl.LazyFrame | Parts:
     """Every collective and send/recv with its rank, group and position: columns of ``OPERATIONS``.
 
     ``seq`` counts from 1 in the ``fr`` domain (the recorder's number) and from 0 in the ``nccl`` domain (our ordinal). ``rank`` is global.
@@ -179,13 +119,17 @@ def operations(
     parts: list[pl.LazyFrame] = []
     if fr_entries is not None and dumps is not None:
         parts.append(_fr_operations(fr_entries, dumps))
-    if nccl_ops is not None:
-        parts.append(_nccl_operations(nccl_ops, comms, processes))
     if reports is not None:
         parts.append(_detail_operations(reports))
-    if not parts:
-        return pl.LazyFrame(schema=OPERATIONS)
-    return pl.concat([_conform(p) for p in parts], how="vertical")
+    numbered: Numbered | None = None
+    if nccl_ops is not None:
+        folded = nccl_ops if isinstance(nccl_ops, FoldedTable) else FoldedTable.of(nccl_ops, TABLES["nccl_ops"].own)
+        members = members_of(comms, processes)
+        numbered = numbered_calls(folded, members)
+        if numbered is None:
+            parts.append(by_line(folded, members))
+    others = pl.concat([_conform(p) for p in parts], how="vertical") if parts else pl.LazyFrame(schema=OPERATIONS)
+    return Parts(others, numbered) if numbered is not None else others
 
 
 def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
@@ -270,139 +214,9 @@ def _fr_operations(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFram
     )
 
 
-def _nccl_operations(nccl_ops: pl.LazyFrame, comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl.LazyFrame:
-    # CALL lines repeat COLL lines of the same call: they carry no opCount and count only where a process has nothing else.
-    ops = nccl_ops.with_columns(has_count=pl.col("op_count").is_not_null().any().over("host", "pid", "source_id"))
-    ops = ops.filter(pl.col("op_count").is_not_null() | ~pl.col("has_count")).drop("has_count")
-    ops = ops.filter(~pl.col("unofficial").fill_null(False))
-    if comms is None:
-        members = pl.LazyFrame(
-            schema={
-                "host": pl.String(),
-                "pid": pl.Int64(),
-                "comm": pl.String(),
-                "comm_key": pl.String(),
-                "comm_id": pl.String(),
-                "member": pl.Int32(),
-                "begin": pl.UInt32(),
-                "begin_source": pl.UInt32(),
-                "world_rank": pl.Int32(),
-                "comm_nranks": pl.Int32(),
-            }
-        )
-    else:
-        world = comms.select(pl.col("nranks").max().alias("world"))
-        members = (
-            comms.join(world, how="cross")
-            .select(
-                "host",
-                "pid",
-                "comm",
-                "comm_key",
-                "comm_id",
-                pl.col("rank").alias("member"),
-                pl.col("line_no").alias("begin"),
-                pl.col("source_id").alias("begin_source"),
-                pl.when(pl.col("nranks") == pl.col("world")).then(pl.col("rank")).alias("world_rank"),
-                pl.col("nranks").alias("comm_nranks"),
-                pl.col("bus_id").alias("comm_bus"),
-            )
-            .sort("begin")
-        )
-        # A process that never joined the world communicator keeps the rank that its other claims give.
-        if processes is not None:
-            one_gpu = processes.filter(pl.len().over("host", "pid") == 1).select("host", "pid", pl.col("rank").alias("proc_rank"))
-            many = processes.filter(pl.len().over("host", "pid") > 1).select(
-                "host", "pid", pl.col("bus_id").alias("comm_bus"), pl.col("rank").alias("slot_rank")
-            )
-            members = members.join(one_gpu, on=["host", "pid"], how="left", nulls_equal=True)
-            members = members.join(many, on=["host", "pid", "comm_bus"], how="left", nulls_equal=True)
-            members = members.with_columns(world_rank=pl.coalesce("world_rank", "slot_rank", "proc_rank")).drop("slot_rank", "proc_rank")
-        members = members.drop("comm_bus").sort("begin")
-    lives = _lives(ops, members)
-    joined = _joined(ops, members) if lives is None else ops.join(lives, on=_LIFE, how="left", maintain_order="left")
-    p2p = pl.col("op").str.to_lowercase().is_in(["send", "recv"])
-    unknown = text_of("size{}#{}", pl.col("nranks"), pl.col("comm"))
-    numbered = joined.with_columns(
-        is_p2p=p2p,
-        group_key=pl.coalesce("comm_key", unknown) if lives is None else pl.col("comm_key"),
-        rank=pl.coalesce("world_rank", "global_rank", "hint_rank"),
-    )
-    if lives is None:
-        numbered = numbered.sort("continues", "source_id", "line_no")
-    one_life = ("host", "pid", "comm", "begin_source", "begin", "group_key") if lives is None else ("life",)
-    numbered = with_exchanges(numbered, one_life)
-    position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*one_life) - 1
-    return numbered.with_columns(
-        domain=pl.lit("nccl"),
-        nranks=pl.coalesce("comm_nranks", "nranks"),
-        seq=pl.when(pl.col("is_p2p")).then(None).otherwise(position),
-        op=op_word(pl.col("op")),
-        peer=pl.when(pl.col("is_p2p")).then(pl.col("root")),
-        shape=pl.col("count").cast(pl.String),
-        dtype=pl.col("dtype").replace_strict(dict(enumerate(_DTYPES)), default=text_of("type{}", pl.col("dtype")), return_dtype=pl.String),
-        root=pl.when(pl.col("is_p2p")).then(None).otherwise(pl.col("root")),
-        done=pl.lit(None, dtype=pl.Boolean()),
-        created_ns=pl.lit(None, dtype=pl.Int64()),
-        completed_ns=pl.lit(None, dtype=pl.Int64()),
-        order=pl.col("line_no").cast(pl.Int64),
-        state=pl.lit(None, dtype=pl.String()),
-        call_site=pl.lit(None, dtype=pl.String()),
-        record=pl.lit(None, dtype=pl.String()),
-        out_shape=pl.lit(None, dtype=pl.String()),
-    )
-
-
-_LIFE = ["host", "pid", "comm", "source_id"]
-
-
-def _lives(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame | None:
-    """Where every operation's pointer means one communicator only, and its own source tells how that was made before the first operation:
-    that communicator by ``_LIFE``, numbered by ``life``. What ``_joined`` finds is the same then, and costs several sorts of all operations.
-    None where some operation needs a closer look."""
-    lives = members.with_columns(source_id=pl.col("begin_source")).collect().with_row_index("life")
-    if lives.select(pl.struct(_LIFE).is_duplicated().any() | pl.col("comm_key").is_null().any()).item():
-        return None
-    first = ops.group_by(_LIFE).agg(pl.col("line_no").min()).collect()
-    known = first.join(lives.select(*_LIFE, "begin"), on=_LIFE, how="left")
-    if not known.select((pl.col("begin") <= pl.col("line_no")).fill_null(False).all()).item():
-        return None
-    return lives.with_columns(continues=pl.lit(False)).lazy()
-
-
-def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:
-    """Operations with the communicator that their pointer means: the last one made before them in their own source. Lines of different
-    sources have no order, so where the log of a process goes on in another file (rotated, split) that does not tell how its communicator was
-    made, it is the one that another file of the process tells of; ``continues`` says so, and such operations come after those of that file."""
-    process = ["host", "pid", "comm"]
-    own = ops.sort("line_no").join_asof(
-        members.with_columns(source_id=pl.col("begin_source")).sort("begin"),
-        left_on="line_no",
-        right_on="begin",
-        by=[*process, "source_id"],
-        strategy="backward",
-        check_sortedness=False,
-    )
-    told = ops.collect_schema().names()
-    elsewhere = members.sort("begin_source", "begin").rename({"begin_source": "told_in"})
-    orphans = own.filter(pl.col("begin").is_null()).select(told).sort("source_id")
-    after, before = (
-        orphans.join_asof(
-            elsewhere, left_on="source_id", right_on="told_in", by=process, strategy=strategy, coalesce=False, check_sortedness=False
-        ).rename({"told_in": "begin_source"})
-        for strategy in ("backward", "forward")
-    )
-    line = ["source_id", "line_no"]
-    earlier = after.filter(pl.col("begin").is_not_null())
-    later = before.join(earlier, on=line, how="anti")  # with nothing where no file tells of a communicator
-    parts = [own.filter(pl.col("begin").is_not_null()).with_columns(continues=pl.lit(False))]
-    parts += [part.with_columns(continues=pl.lit(True)) for part in (earlier, later)]
-    return pl.concat(parts, how="diagonal")
-
-
 @view(rows="groups")
 def groups(
-    operations: pl.LazyFrame | None,
+    operations: pl.LazyFrame | Calls | None,
     fr_groups: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
@@ -423,7 +237,8 @@ def groups(
     out: dict[tuple[str, str], dict[str, object]] = {}
     if operations is not None:
         agg = (
-            operations.filter(pl.col("rank").is_not_null())
+            calls_of(operations)
+            .telling.filter(pl.col("rank").is_not_null())
             .group_by("domain", "group_key")
             .agg(
                 pl.col("group_name").first(),
@@ -536,7 +351,7 @@ def _rank_of(processes: pl.LazyFrame | None) -> dict[tuple[object, object, objec
 
 @view(rows="ranks x groups")
 def progress(
-    operations: pl.LazyFrame | None,
+    operations: pl.LazyFrame | Calls | None,
     fr_status: pl.LazyFrame | None,
     fr_pg_names: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
@@ -549,7 +364,7 @@ def progress(
     """
     parts = []
     if operations is not None:
-        parts.append(_seen_progress(operations, fr_status, fr_pg_names, dumps))
+        parts.append(_seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps))
     if watchdog is not None:
         parts.append(watchdog_progress(watchdog))
     if not parts:
@@ -582,8 +397,9 @@ PROGRESS = {
 
 
 def _seen_progress(
-    operations: pl.LazyFrame, fr_status: pl.LazyFrame | None, fr_pg_names: pl.LazyFrame | None, dumps: pl.LazyFrame | None
+    calls: Calls, fr_status: pl.LazyFrame | None, fr_pg_names: pl.LazyFrame | None, dumps: pl.LazyFrame | None
 ) -> pl.LazyFrame:
+    operations = calls.telling
     collectives = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
     last = pl.col("seq") == pl.col("seq").max()
     seen = collectives.group_by("domain", "group_key", "rank").agg(
@@ -591,7 +407,6 @@ def _seen_progress(
         pl.col("seq").max().alias("last_seq"),
         pl.col("seq").filter(pl.col("done")).max().alias("last_done"),
         pl.col("seq").filter(pl.col("pending")).min().alias("first_pending"),
-        pl.len().alias("count"),
         pl.col("op").filter(last).last().alias("last_op"),
         pl.col("call_site").filter(last).last().alias("last_call_site"),
         pl.col("created_ns").max().alias("last_created_ns"),
@@ -601,6 +416,8 @@ def _seen_progress(
         pl.col("record").filter(last).last(),
         pl.col("timeout_ms").filter(last).last(),
     )
+    counted = calls.counts.group_by("domain", "group_key", "rank").agg(pl.col("calls").sum().alias("count"))
+    seen = seen.join(counted, on=["domain", "group_key", "rank"], how="left", nulls_equal=True)
     if fr_status is None or fr_pg_names is None or dumps is None:
         return seen.with_columns(
             status_enqueued=pl.lit(None, dtype=pl.Int64()),

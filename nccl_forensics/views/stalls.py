@@ -8,6 +8,7 @@ import polars as pl
 
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 
 STALLS = {
@@ -48,7 +49,7 @@ def stalls(
     endings: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None,
-    operations: pl.LazyFrame | None,
+    operations: pl.LazyFrame | Calls | None,
     progress: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
@@ -58,6 +59,8 @@ def stalls(
     ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it),
     stacks (the others stand in a collective and it does not) or endings (the others timed out and it did not).
     """
+    calls = calls_of(operations) if operations is not None else None
+    operations = calls.every if calls is not None else None
     stacks: dict[int, dict[str, object]] = {}
     if last_calls is not None:
         for row in last_calls.collect().iter_rows(named=True):
@@ -84,8 +87,8 @@ def stalls(
                 found[row["rank"]] = dict(row) | {"kind": kind, "seen_by": "stacks"}
     stuck_gpu = any(row["kind"] == "gpu" for row in found.values())
     jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
-    if not jumped and found and operations is not None and not stuck_gpu:
-        jumped = broken_steps(operations)
+    if not jumped and found and calls is not None and not stuck_gpu:
+        jumped = broken_steps(calls.telling)
     if not jumped and operations is not None and not stuck_gpu:
         jumped = passed_over([row for row in found.values() if row["kind"] == "behind"], operations)
     if jumped:

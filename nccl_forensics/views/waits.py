@@ -251,7 +251,7 @@ def _name_operations(rows: list[dict[str, object]], operations: pl.LazyFrame) ->
     )
     columns = ("op", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns")
     found = (
-        operations.filter(~pl.col("is_p2p"))
+        operations.filter(~pl.col("is_p2p") & pl.col("seq").is_in(keys["seq"].unique().implode()))  # a scan of all operations knows these
         .join(keys.lazy(), on=["domain", "group_key", "rank", "seq"])
         .select(*keys.columns, *columns)
         .collect()

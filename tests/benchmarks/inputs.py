@@ -38,7 +38,7 @@ def operations(folder: Path, ranks: int, megabytes: float) -> None:
     _incident(folder, simulate.Request("collective-skipped", ranks, 3, "h100", "log", "2.27.7", full=True))
     logs = sorted((folder / "evidence" / "logs").glob("nccl.*.log"))
     for number, log in enumerate(logs):
-        _stretch(log, int(megabytes * 1e6 / len(logs)), number)
+        stretch(log, int(megabytes * 1e6 / len(logs)), number)
 
 
 def init(folder: Path, ranks: int) -> None:
@@ -67,7 +67,7 @@ def mixed(folder: Path, ranks: int, megabytes: float) -> None:
     with tarfile.open(f"{folder}.tar.gz", "w:gz", compresslevel=1) as archive:
         for file in sorted(f for f in evidence.rglob("*") if f.is_file()):
             if file in logs:
-                _stretch(file, file.stat().st_size + share, logs.index(file))
+                stretch(file, file.stat().st_size + share, logs.index(file))
             archive.add(file, str(file.relative_to(evidence)), filter=_nobody)
             file.unlink()
     shutil.rmtree(evidence)
@@ -84,7 +84,7 @@ def _incident(folder: Path, request: simulate.Request) -> None:
     simulate.simulate(request, folder)
 
 
-def _stretch(log: Path, size: int, seed: int) -> None:
+def stretch(log: Path, size: int, seed: int) -> None:
     """Repeat a log's first step behind it: what stands between the first two operations of the communicator that it begins with."""
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [(n, m) for n, line in enumerate(lines) if (m := _OPERATION.match(line.rstrip("\n")))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,17 @@ _PLAIN = tuple(replace(f, bulk=None) for f in text_formats())
 _HEX = st.text("0123456789abcdef", min_size=1, max_size=12)
 _POINTER = st.one_of(_HEX.map("0x{}".format), st.just("(nil)"))
 _WRITER = st.sampled_from(
-    ["node01:7:7 [0]", "node01:7:9 [0]", "node01:8:8 [1]", "n-2.x:12:12 [-1]", "bad:1:2 [3]", "Process:1:2 [0]", "token:12:12 [1]"]
+    [
+        "node01:7:7 [0]",
+        "node01:7:9 [0]",
+        "node01:8:8 [1]",
+        "n-2.x:12:12 [-1]",
+        "bad:1:2 [3]",
+        "ubuntu-gpu1:5:6 [4]",
+        "uuu:5:6 [4]",
+        "Process:1:2 [0]",
+        "token:12:12 [1]",
+    ]
 )
 _NUMBER = st.one_of(st.integers(0, 9), st.integers(0, 2**70)).map(str)
 
@@ -68,10 +77,11 @@ def same(one: SourceReading, other: SourceReading) -> None:
     """Both readings hold the same rows and counts."""
     for name in ("formats", "filled", "lines", "records", "gap_lines", "unmodelled", "foreign", "invalid_utf8", "error"):
         assert getattr(one, name) == getattr(other, name), name
-    assert one.frames.keys() == other.frames.keys()
-    for name, frame in one.frames.items():
-        assert frame.schema == other.frames[name].schema
-        assert frame.rows() == other.frames[name].rows(), name
+    names = one.frames.keys() | one.folded.keys()
+    assert names == other.frames.keys() | other.folded.keys()
+    for name in names:
+        assert one.table(name).schema == other.table(name).schema
+        assert one.table(name).rows() == other.table(name).rows(), name
 
 
 def by_grammar(data: bytes) -> SourceReading:
@@ -124,7 +134,7 @@ def test_operations_between_other_lines_are_read_in_bulk_and_in_pieces(monkeypat
     same(read_source(data), whole)
     monkeypatch.setattr(reading, "CHUNK_BYTES", 9000)
     pieces = read_source(data)
-    assert pieces.frames["nccl_ops"].rows() == whole.frames["nccl_ops"].rows()
+    assert pieces.table("nccl_ops").rows() == whole.table("nccl_ops").rows()
     assert (pieces.lines, pieces.records, pieces.foreign) == (whole.lines, whole.records, whole.foreign)
 
 
@@ -142,9 +152,11 @@ def test_a_column_of_prefixes_is_believed_as_if_all_lines_were_looked_at() -> No
         same(read_source(data), by_grammar(data))
 
 
-def test_words_are_cut_where_blanks_are() -> None:
-    line = grammar.word_line(grammar.load("nccl_operation").kinds["operation"])
-    assert [word.place for word in line.words if word.bare] == [6, 12, 14, 16, 18, 20, 23]
-    assert pl.Series(["a b"]).str.contains(line.pattern).to_list() == [False]
-    with pytest.raises(grammar.GrammarError, match="blank"):
-        grammar.word_line(grammar.load("nccl").kinds["call_other"])
+def test_lines_are_cut_at_a_letter_that_no_later_terminal_can_hold() -> None:
+    line = grammar.cut_line(grammar.load("nccl_operation").kinds["operation"], "u")
+    assert [piece.columns[:1] for piece in line.pieces] == [("host",), ("op_count",), (), (), ("count",)]
+    assert [piece.bare for piece in line.pieces] == [None, (3, 6), None, None, None]
+    with pytest.raises(grammar.GrammarError, match="may hold it"):
+        grammar.cut_line(grammar.load("nccl_operation").kinds["operation"], "a")
+    with pytest.raises(grammar.GrammarError, match="may be missing"):
+        grammar.cut_line(grammar.load("nccl").kinds["call_other"], "u")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.matching import OPERATIONS, PROGRESS
+from nccl_forensics.views.calls import OPERATIONS
+from nccl_forensics.views.matching import PROGRESS
 
 
 def rows(schema: dict[str, pl.DataType], *found: dict[str, object]) -> pl.LazyFrame:

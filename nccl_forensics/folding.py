@@ -1,0 +1,102 @@
+"""Tables of many rows of few sorts: the lines of a log of operations differ in little but their number.
+
+Such a table is kept as two frames: ``rows`` hold what is each row's own and the number of its sort (4 + 8 + 8 + 4 bytes for an operation,
+where the whole row takes two hundred), ``words`` one row for each sort with everything else. Unfolded they are the table again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+#: The column of both frames by which they are joined (UInt32, from 0 in each source).
+SORT = "sort"
+#: What the names of the two frames end with where frames go by name.
+ROWS, WORDS = ".rows", ".words"
+
+
+def told(column: str) -> str:
+    """The column of ``words`` that says whether this column of ``rows`` is filled."""
+    return f"has_{column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A table of one source: ``rows`` in the order of its lines, ``words`` in the order in which sorts are met first."""
+
+    rows: pl.DataFrame
+    words: pl.DataFrame
+
+    def frame(self, schema: dict[str, pl.DataType]) -> pl.DataFrame:
+        """The table, with the columns of its schema."""
+        return unfold(self.rows.lazy(), self.words.lazy(), [SORT], schema).collect()
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTable:
+    """A table of all sources: ``every`` row of it, and the same folded.
+
+    ``parts`` are its rows in their order, as frames or files of Arrow IPC, a source in one of them; ``words`` has those of a source together.
+    Both have ``source_id``. ``excluded`` are sources that do not count, though parts may hold them.
+    """
+
+    every: pl.LazyFrame
+    parts: tuple[pl.DataFrame | Path, ...]
+    words: pl.DataFrame
+    excluded: frozenset[int] = frozenset()
+
+    @staticmethod
+    def of(every: pl.LazyFrame, own: Sequence[str]) -> FoldedTable:
+        """A table that is not folded yet."""
+        folded = fold(every.collect(), own, both=["source_id"])
+        return FoldedTable(every, (folded.rows,), folded.words)
+
+    def rows(self) -> Iterator[tuple[pl.DataFrame, pl.Series, Path | None]]:
+        """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one."""
+        told_of = (
+            self.words.with_row_index("at").group_by("source_id").agg((pl.col("at").cast(pl.Int64) - pl.col(SORT).cast(pl.Int64)).first())
+        )
+        bases = dict(told_of.iter_rows())
+        for part in self.parts:
+            frame = pl.read_ipc(part) if isinstance(part, Path) else part
+            if self.excluded:
+                frame = frame.filter(~pl.col("source_id").is_in(list(self.excluded)))
+            sources = frame.get_column("source_id")
+            one = sources.len() > 0 and sources.min() == sources.max()
+            base = bases[sources[0]] if one else sources.replace_strict(bases, return_dtype=pl.Int64)
+            yield frame, (frame.get_column(SORT).cast(pl.Int64) + base).cast(pl.UInt32), part if isinstance(part, Path) else None
+
+
+def fold(frame: pl.DataFrame, own: Sequence[str], both: Sequence[str] = ()) -> Folded:
+    """A table's frame folded; ``own`` are the columns that differ from row to row, ``both`` those that rows and words shall have."""
+    flags = [pl.col(c).is_not_null().alias(told(c)) for c in own]
+    keys = frame.select(pl.all().exclude(own), *flags)
+    words = keys.unique(maintain_order=True).with_row_index(SORT)
+    sorts = keys.join(words, on=keys.columns, how="left", nulls_equal=True, maintain_order="left").get_column(SORT)
+    return Folded(frame.select(*both, *own).with_columns(sorts), words)
+
+
+def joined(parts: Sequence[Folded], order: str) -> Folded:
+    """One folded table of several of one source, in the order of a column of its rows."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets, offset = [], 0
+    for part in parts:
+        offsets.append(offset)
+        offset += part.words.height
+    together = pl.concat([p.words.with_columns(pl.col(SORT) + o) for p, o in zip(parts, offsets, strict=True)])
+    keys = [c for c in together.columns if c != SORT]
+    words = together.select(keys).unique(maintain_order=True).with_row_index(SORT)
+    numbers = together.select(keys).join(words, on=keys, how="left", nulls_equal=True, maintain_order="left").get_column(SORT)
+    rows = pl.concat(
+        [p.rows.with_columns(numbers.gather(p.rows.get_column(SORT) + o).alias(SORT)) for p, o in zip(parts, offsets, strict=True)]
+    )
+    return Folded(rows if rows.get_column(order).is_sorted() else rows.sort(order, maintain_order=True), words)
+
+
+def unfold(rows: pl.LazyFrame, words: pl.LazyFrame, on: list[str], schema: dict[str, pl.DataType]) -> pl.LazyFrame:
+    """The rows with their words: the table."""
+    return rows.join(words, on=on, how="left", maintain_order="left").select(list(schema))

@@ -1,0 +1,259 @@
+"""All operations, and the few of them that tell how far each rank got and where ranks part.
+
+The operations of a long job are many and alike: of a group's ranks each calls the same as the others, millions of times. So they are counted
+by sort, the sequences of the ranks are laid side by side as numbers, and of the rows only those are taken out that a verdict can turn on:
+where the ranks of a group differ, and the ends of each rank's sequence. Any other row is there when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+#: How much of the end of each sequence is among the operations that tell.
+ENDS = 256
+_GROUP = ["domain", "group_key"]
+_WORD, _LIFE, _ROW = "word", "life", "row"
+_DIFFERENCES = {_LIFE: pl.UInt32(), "seq": pl.Int64(), "sign": pl.UInt32()}
+#: What is each operation's own where they are numbered; the rest is its word's.
+NUMBERED = {_WORD: pl.UInt32(), "seq": pl.Int64(), "line_no": pl.UInt32()}
+
+OPERATIONS = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "rank": pl.Int32(),
+    "member": pl.Int32(),
+    "nranks": pl.Int32(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "is_p2p": pl.Boolean(),
+    "peer": pl.Int32(),
+    "shape": pl.String(),
+    "out_shape": pl.String(),
+    "dtype": pl.String(),
+    "red_op": pl.Int32(),
+    "root": pl.Int32(),
+    "call_site": pl.String(),
+    "state": pl.String(),
+    "done": pl.Boolean(),
+    "pending": pl.Boolean(),
+    "created_ns": pl.Int64(),
+    "completed_ns": pl.Int64(),
+    "timeout_ms": pl.Int64(),
+    "order": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+
+#: NCCL prints AllReduce, the recorder all_reduce or _all_gather_base or ALLGATHER_coalesced: one word per thing.
+_OP_WORDS = {
+    "allreduce": "all_reduce",
+    "all_reduce_barrier": "barrier",
+    "allgather": "all_gather",
+    "_all_gather_base": "all_gather_base",
+    "_allgather_base": "all_gather_base",
+    "reducescatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter_base",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "bcast": "broadcast",
+}
+
+
+#: The words of operations. What is none of them is a plugin's own, or a damaged record.
+OP_WORDS = frozenset(
+    {
+        *_OP_WORDS.values(),
+        *("reduce", "gather", "scatter", "send", "recv", "all_gather_into_tensor", "reduce_scatter_tensor", "coalesced"),
+        *("allreduce_coalesced", "allgather_coalesced", "all_gather_into_tensor_coalesced", "allgather_into_tensor_coalesced"),
+        *("reduce_scatter_tensor_coalesced", "_broadcast_oop", "_reduce_oop", "alltoall_base", "monitored_barrier"),
+    }
+)
+
+
+def op_word(column: pl.Expr) -> pl.Expr:
+    """The field's word for an operation, from any spelling."""
+    lowered = column.str.to_lowercase()
+    return lowered.replace(_OP_WORDS)
+
+
+#: Operations whose sizes may rightly differ between ranks, so that sizes say nothing.
+UNEVEN = [
+    "all_to_all",
+    "all_to_all_single",
+    "all_to_all_v_single",
+    "alltoall",
+    "scatter",
+    "barrier",
+    "coalesced",
+    "split",
+    "all_gather_v",
+    "all_gatherv",
+]
+_EXCHANGES = ["all_to_all", "all_to_all_single", "all_to_all_v_single", "alltoall"]
+#: Calls after which a habit of sizes is known.
+_KNOWN_CALLS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Operations of all ranks, with the columns of ``OPERATIONS`` and in one order.
+
+    ``every``: all of them, lazily. ``telling``: those of them at which the ranks of a group differ in operation, size, type, reduce op or root,
+    and the first and the last ones of each rank in each group (``ENDS`` of collectives); where sequences are not kept as numbers, all.
+    ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and ``shape`` the number ``calls`` of collectives with a position.
+    """
+
+    every: pl.LazyFrame
+    telling: pl.LazyFrame
+    counts: pl.LazyFrame
+
+
+def calls_of(operations: pl.LazyFrame | Calls) -> Calls:
+    """The same of operations that are all told one by one."""
+    return operations if isinstance(operations, Calls) else Calls(operations, operations, _counted(operations))
+
+
+def _counted(operations: pl.LazyFrame) -> pl.LazyFrame:
+    placed = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
+    return placed.group_by(*_GROUP, "rank", "op", "shape").agg(calls=pl.len().cast(pl.Int64))
+
+
+def even_exchanges(counts: pl.LazyFrame) -> pl.LazyFrame:
+    """``domain``, ``group_key`` and ``op`` of the all-to-alls whose sizes must agree: those of which all but very few calls of all ranks are
+    of one size. The sizes of others may differ by right (experts get what the router sends)."""
+    sizes = counts.filter(pl.col("op").is_in(_EXCHANGES) & pl.col("shape").is_not_null())
+    by_size = sizes.group_by(*_GROUP, "op", "shape").agg(pl.col("calls").sum().alias("n"))
+    by_op = by_size.group_by(*_GROUP, "op").agg(pl.col("n").max().alias("most"), pl.col("n").sum().alias("all"))
+    habit = (pl.col("all") >= _KNOWN_CALLS) & (pl.col("most") < pl.col("all")) & (pl.col("all") - pl.col("most") <= 0.05 * pl.col("all"))
+    return by_op.filter(habit).select(*_GROUP, "op")
+
+
+def with_sized(ops: pl.LazyFrame, counts: pl.LazyFrame) -> pl.LazyFrame:
+    """Adds ``sized``: whether sizes of this operation must agree."""
+    even = even_exchanges(counts).with_columns(even=pl.lit(True))
+    return (
+        ops.join(even, on=[*_GROUP, "op"], how="left", maintain_order="left")
+        .with_columns(sized=~pl.col("op").is_in(UNEVEN) | pl.col("even").fill_null(False))
+        .drop("even")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Operations of NCCL's logs as numbers: parts (frames or files) with the columns of ``NUMBERED``, and the words of each sort.
+
+    ``words``: in the order of their numbers, a row for each ``word`` with all other columns of an operation, ``life`` (the communicator of
+    one process in one source) and ``calls`` (how many operations there are of it). A life lies in one part, its operations in their order.
+    """
+
+    parts: tuple[pl.DataFrame | Path, ...]
+    words: pl.DataFrame
+
+    def every(self) -> pl.LazyFrame:
+        """All operations."""
+        rows = [pl.scan_ipc(p) if isinstance(p, Path) else p.lazy() for p in self.parts]
+        return self._spelled(pl.concat(rows) if rows else pl.LazyFrame(schema=NUMBERED))
+
+    def counts(self) -> pl.LazyFrame:
+        """As ``Calls.counts``."""
+        placed = self.words.lazy().filter(~pl.col("is_p2p") & pl.col("rank").is_not_null())
+        return placed.group_by(*_GROUP, "rank", "op", "shape").agg(pl.col("calls").sum())
+
+    def telling(self) -> pl.LazyFrame:
+        """As ``Calls.telling``."""
+        signs = self._signs()
+        lines: dict[int, pl.Series] = {}
+        found: list[pl.DataFrame] = []
+        for rows in self._rows():
+            placed = rows.filter(pl.col("seq").is_not_null())
+            own = placed.select(_LIFE, sign=signs.gather(placed.get_column(_WORD))).group_by(_LIFE, maintain_order=True).agg("sign")
+            lines.update(zip(own.get_column(_LIFE).to_list(), own.get_column("sign"), strict=True))
+            ends = [(rows, 1), (placed, ENDS)]
+            found += [by.head(1) for frame, _ in ends for by in (frame.group_by(_LIFE, maintain_order=True),)]
+            found += [by.tail(most) for frame, most in ends for by in (frame.group_by(_LIFE, maintain_order=True),)]
+        differ = _differences(lines, self.words)
+        for rows in self._rows() if differ.height else ():
+            found.append(rows.join(differ, on=[_LIFE, "seq"], how="semi").select(rows.columns))
+        columns = [_ROW, *NUMBERED]
+        numbered = pl.concat([f.select(columns) for f in found]).unique(_ROW).sort(_ROW) if found else pl.DataFrame(schema=NUMBERED)
+        return self._spelled(numbered.lazy()).collect().lazy()
+
+    def _rows(self) -> Iterator[pl.DataFrame]:
+        """The parts with the life of each operation and its row among all."""
+        lives = self.words.get_column(_LIFE)
+        before = 0
+        for part in self.parts:
+            rows = pl.read_ipc(part) if isinstance(part, Path) else part
+            yield rows.with_columns(lives.gather(rows.get_column(_WORD))).with_row_index(_ROW, before)
+            before += rows.height
+
+    def _signs(self) -> pl.Series:
+        """A number for each word, equal where operations are alike in all in which those of different ranks must agree."""
+        sized = with_sized(self.words.lazy(), self.counts()).collect()
+        alike = sized.select("op", pl.when("sized").then("shape").alias("shape"), "dtype", "red_op", "root")
+        kinds = alike.unique(maintain_order=True).with_row_index("sign")
+        signs = alike.join(kinds, on=alike.columns, how="left", nulls_equal=True, maintain_order="left").get_column("sign")
+        return signs.cast(pl.UInt16) if kinds.height <= 1 << 16 else signs
+
+    def _spelled(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        spelled = rows.join(self.words.lazy(), on=_WORD, how="inner", maintain_order="left").with_columns(
+            domain=pl.lit("nccl"), order=pl.col("line_no").cast(pl.Int64)
+        )
+        return spelled
+
+
+def _differences(lines: Mapping[int, pl.Series], words: pl.DataFrame) -> pl.DataFrame:
+    """``life`` and ``seq`` of the operations by which it is told that ranks of a group differ there: where a line differs from the longest
+    of its group, that one's and two of each sort that differs."""
+    out: list[pl.DataFrame] = [pl.DataFrame(schema=_DIFFERENCES).drop("sign")]
+    known = words.filter(pl.col("rank").is_not_null()).unique(_LIFE, keep="first", maintain_order=True)
+    for lives in known.group_by("group_key", maintain_order=True).agg(pl.col(_LIFE)).get_column(_LIFE).to_list():
+        members = [life for life in lives if life in lines]
+        if len(members) < 2:
+            continue
+        longest = max(members, key=lambda life: lines[life].len())
+        reference = lines[longest]
+        apart = pl.DataFrame(schema=_DIFFERENCES)
+        for life in members:
+            line = lines[life]
+            places = (line != reference.head(line.len())).arg_true()
+            if places.len():
+                own = pl.DataFrame(
+                    {
+                        _LIFE: pl.repeat(life, places.len(), dtype=pl.UInt32, eager=True),
+                        "seq": places.cast(pl.Int64),
+                        "sign": line.gather(places).cast(pl.UInt32),
+                    }
+                )
+                apart = pl.concat([apart, own]).group_by("seq", "sign", maintain_order=True).head(2).select(apart.columns)
+        if apart.height:
+            out.append(apart.select(_LIFE, "seq"))
+            out.append(apart.select(pl.lit(longest, dtype=pl.UInt32).alias(_LIFE), pl.col("seq").unique()))
+    return pl.concat(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Operations that are numbered, and others."""
+
+    others: pl.LazyFrame
+    numbered: Numbered
+
+    def calls(self) -> Calls:
+        """All of them as one, in the columns of the others."""
+        columns = self.others.collect_schema()
+
+        def both(numbered: pl.LazyFrame) -> pl.LazyFrame:
+            have = numbered.collect_schema().names()
+            same = [pl.col(c).cast(t) if c in have else pl.lit(None, dtype=t).alias(c) for c, t in columns.items()]
+            return pl.concat([self.others, numbered.select(same)])
+
+        return Calls(both(self.numbered.every()), both(self.numbered.telling()), pl.concat([_counted(self.others), self.numbered.counts()]))

@@ -1,0 +1,203 @@
+"""Operations of NCCL's logs on one footing: which communicator a line's pointer means, and which of its collectives a line is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import polars as pl
+
+from nccl_forensics.folding import FoldedTable, told
+from nccl_forensics.frames import text_of
+from nccl_forensics.views.calls import OPERATIONS, Numbered, op_word
+from nccl_forensics.views.exchanges import exchanging, in_one_row, with_exchanges
+
+_DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"]
+_LIFE = ["host", "pid", "comm", "source_id"]
+
+
+def members_of(comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Communicators of each process, in the order of the lines that make them, with the rank of the job where something tells it."""
+    if comms is None:
+        return pl.LazyFrame(
+            schema={
+                "host": pl.String(),
+                "pid": pl.Int64(),
+                "comm": pl.String(),
+                "comm_key": pl.String(),
+                "comm_id": pl.String(),
+                "member": pl.Int32(),
+                "begin": pl.UInt32(),
+                "begin_source": pl.UInt32(),
+                "world_rank": pl.Int32(),
+                "comm_nranks": pl.Int32(),
+            }
+        )
+    world = comms.select(pl.col("nranks").max().alias("world"))
+    members = (
+        comms.join(world, how="cross")
+        .select(
+            "host",
+            "pid",
+            "comm",
+            "comm_key",
+            "comm_id",
+            pl.col("rank").alias("member"),
+            pl.col("line_no").alias("begin"),
+            pl.col("source_id").alias("begin_source"),
+            pl.when(pl.col("nranks") == pl.col("world")).then(pl.col("rank")).alias("world_rank"),
+            pl.col("nranks").alias("comm_nranks"),
+            pl.col("bus_id").alias("comm_bus"),
+        )
+        .sort("begin")
+    )
+    # A process that never joined the world communicator keeps the rank that its other claims give.
+    if processes is not None:
+        one_gpu = processes.filter(pl.len().over("host", "pid") == 1).select("host", "pid", pl.col("rank").alias("proc_rank"))
+        many = processes.filter(pl.len().over("host", "pid") > 1).select(
+            "host", "pid", pl.col("bus_id").alias("comm_bus"), pl.col("rank").alias("slot_rank")
+        )
+        members = members.join(one_gpu, on=["host", "pid"], how="left", nulls_equal=True)
+        members = members.join(many, on=["host", "pid", "comm_bus"], how="left", nulls_equal=True)
+        members = members.with_columns(world_rank=pl.coalesce("world_rank", "slot_rank", "proc_rank")).drop("slot_rank", "proc_rank")
+    return members.drop("comm_bus").sort("begin")
+
+
+def _counting(ops: pl.LazyFrame) -> pl.LazyFrame:
+    """Without lines that repeat others. CALL lines repeat COLL lines of the same call: they carry no opCount and count only where a process
+    has nothing else."""
+    count = pl.col("op_count").is_not_null() if "op_count" in ops.collect_schema().names() else pl.col(told("op_count"))
+    ops = ops.with_columns(has_count=count.any().over("host", "pid", "source_id"))
+    return ops.filter(count | ~pl.col("has_count")).drop("has_count").filter(~pl.col("unofficial").fill_null(False))
+
+
+def _grouped(joined: pl.LazyFrame) -> pl.LazyFrame:
+    """Operations with their communicator, or sorts of them, with ``is_p2p``, ``group_key`` and ``rank``."""
+    return joined.with_columns(
+        is_p2p=pl.col("op").str.to_lowercase().is_in(["send", "recv"]),
+        group_key=pl.coalesce("comm_key", text_of("size{}#{}", pl.col("nranks"), pl.col("comm"))),
+        rank=pl.coalesce("world_rank", "global_rank", "hint_rank"),
+    )
+
+
+def _described(grouped: pl.LazyFrame) -> pl.LazyFrame:
+    """The same in the columns of ``OPERATIONS``, but for what each operation has of its own."""
+    return grouped.with_columns(
+        domain=pl.lit("nccl"),
+        nranks=pl.coalesce("comm_nranks", "nranks"),
+        op=op_word(pl.col("op")),
+        peer=pl.when(pl.col("is_p2p")).then(pl.col("root")),
+        shape=pl.col("count").cast(pl.String),
+        dtype=pl.col("dtype").replace_strict(dict(enumerate(_DTYPES)), default=text_of("type{}", pl.col("dtype")), return_dtype=pl.String),
+        root=pl.when(pl.col("is_p2p")).then(None).otherwise(pl.col("root")),
+    )
+
+
+def by_line(folded: FoldedTable, members: pl.LazyFrame) -> pl.LazyFrame:
+    """Operations one by one with their place among the collectives of their communicator."""
+    life = ("host", "pid", "comm", "begin_source", "begin", "group_key")
+    turns = _grouped(_joined(_counting(folded.every), members)).sort("continues", "source_id", "line_no")
+    turns = _described(with_exchanges(turns, life))
+    position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*life) - 1
+    return turns.with_columns(seq=pl.when(pl.col("is_p2p")).then(None).otherwise(position), order=pl.col("line_no").cast(pl.Int64))
+
+
+def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | None:
+    """Operations as numbers, where every operation's pointer means one communicator only, and its own source tells how that was made before
+    the first operation. What ``_joined`` finds is the same then, and looks at all operations one by one. None where some operation needs
+    such a closer look."""
+    lives = members.with_columns(source_id=pl.col("begin_source")).collect().with_row_index("life")
+    if lives.select(pl.struct(_LIFE).is_duplicated().any() | pl.col("comm_key").is_null().any()).item():
+        return None
+    seen = [
+        pl.DataFrame({"at": at, "line_no": rows.get_column("line_no")})
+        .group_by("at")
+        .agg(pl.col("line_no").min().alias("first"), pl.len().alias("calls"))
+        for rows, at, _ in folded.rows()
+    ]
+    met = pl.concat(seen) if seen else pl.DataFrame(schema={"at": pl.UInt32(), "first": pl.UInt32(), "calls": pl.UInt32()})
+    words = _counting(folded.words.with_row_index("at").lazy().join(met.lazy(), on="at", how="inner", maintain_order="left")).collect()
+    known = words.join(lives.select(*_LIFE, "life", "begin", *_MADE), on=_LIFE, how="left", maintain_order="left")
+    if not known.select((pl.col("begin") <= pl.col("first")).fill_null(False).all()).item():
+        return None
+    grouped = _grouped(known.lazy()).collect()
+    described = (
+        _described(in_one_row(grouped.lazy(), exchanging(_pairs(folded, grouped), ("life",))))
+        .with_columns(pl.col("calls").cast(pl.Int64))
+        .collect()
+        .with_row_index("word")
+    )
+    own = [pl.col(c).cast(t) for c, t in OPERATIONS.items() if c in described.columns]
+    kept = described.select("word", "life", "calls", *own)
+    words_at = pl.repeat(None, folded.words.height, dtype=pl.UInt32, eager=True).scatter(
+        described.get_column("at"), kept.get_column("word")
+    )
+    placed = kept.select((pl.col("is_p2p") == pl.lit(False)).fill_null(False)).to_series()
+    parts: list[pl.DataFrame | Path] = []
+    for rows, at, file in folded.rows():
+        part = _placed(rows.get_column("line_no"), words_at.gather(at).alias("word"), placed, kept.get_column("life"))
+        if file is None:
+            parts.append(part)
+            continue
+        handle, name = tempfile.mkstemp(prefix="numbered.", suffix=".arrow", dir=file.parent)
+        os.close(handle)
+        part.write_ipc(name)
+        parts.append(Path(name))
+    return Numbered(tuple(parts), kept)
+
+
+def _pairs(folded: FoldedTable, grouped: pl.DataFrame) -> pl.LazyFrame:
+    """Sends and receives one by one; ``grouped``: the sorts of operations, by their place ``at`` among all words."""
+    sorts = grouped.filter("is_p2p").select("at", "op", "root", "count", "dtype", "nranks", "group_key", "life")
+    if sorts.is_empty():
+        return sorts.lazy()
+    wanted = pl.repeat(False, folded.words.height, dtype=pl.Boolean, eager=True).scatter(sorts.get_column("at"), True)
+    rows = [pl.DataFrame({"at": at.filter(wanted.gather(at))}) for _, at, _ in folded.rows()]
+    return pl.concat(rows).lazy().join(sorts.lazy(), on="at", how="inner", maintain_order="left")
+
+
+#: What a communicator tells of its operations.
+_MADE = ("comm_key", "comm_id", "member", "world_rank", "comm_nranks")
+
+
+def _placed(lines: pl.Series, words: pl.Series, placed: pl.Series, lives: pl.Series) -> pl.DataFrame:
+    """Operations in their order with their place among the collectives of their life; ``words`` is null for lines that do not count."""
+    rows = pl.DataFrame([words, lines])
+    if words.null_count():
+        rows = rows.filter(pl.col("word").is_not_null())
+    own = rows.get_column("word")
+    rows = rows.with_columns(life=lives.gather(own), collective=placed.gather(own))
+    position = pl.col("collective").cast(pl.Int64).cum_sum()
+    position = position if rows.get_column("life").n_unique() <= 1 else position.over("life")
+    return rows.select("word", pl.when("collective").then(position - 1).alias("seq"), "line_no")
+
+
+def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:
+    """Operations with the communicator that their pointer means: the last one made before them in their own source. Lines of different
+    sources have no order, so where the log of a process goes on in another file (rotated, split) that does not tell how its communicator was
+    made, it is the one that another file of the process tells of; ``continues`` says so, and such operations come after those of that file."""
+    process = ["host", "pid", "comm"]
+    own = ops.sort("line_no").join_asof(
+        members.with_columns(source_id=pl.col("begin_source")).sort("begin"),
+        left_on="line_no",
+        right_on="begin",
+        by=[*process, "source_id"],
+        strategy="backward",
+        check_sortedness=False,
+    )
+    told = ops.collect_schema().names()
+    elsewhere = members.sort("begin_source", "begin").rename({"begin_source": "told_in"})
+    orphans = own.filter(pl.col("begin").is_null()).select(told).sort("source_id")
+    after, before = (
+        orphans.join_asof(
+            elsewhere, left_on="source_id", right_on="told_in", by=process, strategy=strategy, coalesce=False, check_sortedness=False
+        ).rename({"told_in": "begin_source"})
+        for strategy in ("backward", "forward")
+    )
+    line = ["source_id", "line_no"]
+    earlier = after.filter(pl.col("begin").is_not_null())
+    later = before.join(earlier, on=line, how="anti")  # with nothing where no file tells of a communicator
+    parts = [own.filter(pl.col("begin").is_not_null()).with_columns(continues=pl.lit(False))]
+    parts += [part.with_columns(continues=pl.lit(True)) for part in (earlier, later)]
+    return pl.concat(parts, how="diagonal")
