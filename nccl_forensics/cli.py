@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import difflib
 import errno
 import importlib
+import io
 import re
 import sys
+from typing import TextIO
 
 import click
 
@@ -61,6 +64,23 @@ def cli() -> None:
     """
 
 
+#: What stands for our own signs where a terminal or a pipe cannot show them (Windows' code pages, Latin locales); the rest becomes "?".
+_SIGNS = {"─": "-", "━": "=", "–": "-", "·": "|", "…": "...", "→": "->", "▲": "^", "▼": "v", "✗": "x", "✓": "+", "×": "x", "±": "+-"}
+
+
+def _plain(problem: UnicodeError) -> tuple[str, int]:
+    if not isinstance(problem, UnicodeEncodeError):
+        raise problem
+    return "".join(_SIGNS.get(c, "?") for c in problem.object[problem.start : problem.end]), problem.end
+
+
+def _write_what_it_can(stream: TextIO) -> None:
+    """Let a stream whose encoding knows fewer characters than UTF-8 write others in their place instead of failing."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+        codecs.register_error("nccl-forensics", _plain)
+        stream.reconfigure(errors="nccl-forensics")
+
+
 def main() -> None:
     """Run the command line with the exit codes of the contract."""
     import signal
@@ -69,6 +89,8 @@ def main() -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
+    for stream in (sys.stdout, sys.stderr):
+        _write_what_it_can(stream)
     try:
         cli.main(standalone_mode=False)
         sys.stdout.flush()

@@ -19,6 +19,7 @@ from nccl_forensics.errors import OutputError, UsageError
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 _PART_BYTES, _DEPTH = 200, 24
 IDENTIFIER = re.compile(f"[{_ALPHABET}]{{12}}")
+_WINDOWS = os.name == "nt"
 RESULTS = {
     "report.json": "application/json",
     "postmortem.html": "text/html; charset=utf-8",
@@ -131,21 +132,35 @@ class Folders:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the data folder for this process alone. Raises ``UsageError`` where another has it."""
-        with (self.root / "lock").open("a") as stream:
+        with (self.root / "lock").open("ab") as stream:
             try:
-                import fcntl
-
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:  # not on every system
-                pass
+                _lock(stream.fileno())
             except OSError as problem:
                 raise UsageError(f"{self.root}: another process serves this data folder") from problem
             yield
 
 
+def _lock(descriptor: int) -> None:
+    """Lock a file until it is closed. Raises ``OSError`` where another process holds it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        os.lseek(descriptor, 0, os.SEEK_SET)  # it locks bytes, from where the file stands
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]  # there on Windows alone
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def sync(path: Path) -> None:
-    """Have the system write a file or folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Have the system write a file or folder to disk. Windows opens no folders, and flushes only what is open for writing."""
+    if _WINDOWS:
+        if path.is_dir():
+            return
+        descriptor = os.open(path, os.O_RDWR)
+    else:
+        descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -85,7 +85,8 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         held = socket.socket(family, kind, protocol)
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # On Windows "reuse" would let another program take the port over; the other option there keeps it for this one.
+        held.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR), 1)
         held.bind(address)
     except OSError as problem:
         raise UsageError(f"{host}:{port}: cannot be bound: {problem.strerror or problem}") from problem

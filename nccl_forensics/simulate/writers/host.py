@@ -33,7 +33,7 @@ def kernel(world: World, host: Host) -> Iterator[str]:
         lines += [(at + 40_000 * i, text) for i, text in enumerate(_kernel_event(host, kind, facts))]
     for at, text in sorted(lines, key=lambda x: x[0]):
         if style == 0:
-            t = time.strftime("%a %b %e %H:%M:%S %Y", time.gmtime(at // SECOND))
+            t = time.asctime(time.gmtime(at // SECOND))
             yield f"[{t}] {text}\n"
         elif style == 1:
             t = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at // SECOND))
@@ -101,7 +101,7 @@ def nvidia_smi(world: World, host: Host) -> Iterator[str]:
     """``nvidia-smi -q`` of a host: the sections that matter, in the layout of driver branch 550."""
     p = host.platform
     yield "\n==============NVSMI LOG==============\n\n"
-    yield f"{'Timestamp':55}: {time.strftime('%a %b %e %H:%M:%S %Y', time.gmtime(world.now // SECOND))}\n"
+    yield f"{'Timestamp':55}: {time.asctime(time.gmtime(world.now // SECOND))}\n"
     yield f"{'Driver Version':55}: {p.driver}\n{'CUDA Version':55}: {p.cuda_driver // 1000}.{p.cuda_driver % 1000 // 10}\n\n"
     yield f"{'Attached GPUs':55}: {sum(not g.lost for g in host.gpus)}\n"
     for gpu in host.gpus:
