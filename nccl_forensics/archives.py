@@ -26,6 +26,11 @@ from typing import IO, Protocol, cast
 
 import zstandard
 
+try:  # two to three times as fast; there are systems for which it is not built
+    from isal import igzip, isal_zlib
+except ImportError:
+    igzip = isal_zlib = None
+
 from nccl_forensics.errors import LimitReached, OutputError
 from nccl_forensics.limits import Limits, met
 
@@ -51,6 +56,7 @@ _BROKEN = (
     zstandard.ZstdError,
     tarfile.TarError,
     zipfile.BadZipFile,
+    *((isal_zlib.error,) if isal_zlib is not None else ()),
 )
 
 
@@ -473,8 +479,13 @@ def unpack_zstd(packed: bytes, at_most: int) -> bytes:
         raise ValueError(str(problem)) from problem
 
 
+def _gunzipped(raw: IO[bytes]) -> _Readable:
+    """A gzip stream, by the faster library where it is installed."""
+    return _AtHand(igzip.IGzipFile(fileobj=raw) if igzip is not None else gzip.GzipFile(fileobj=raw))
+
+
 _OPENERS: dict[str, Callable[[IO[bytes]], _Readable]] = {
-    "gz": lambda raw: _AtHand(gzip.GzipFile(fileobj=raw)),
+    "gz": _gunzipped,
     "bz2": lambda raw: _AtHand(bz2.BZ2File(raw)),
     "xz": lambda raw: _AtHand(lzma.LZMAFile(raw)),  # noqa: SIM115 - its caller closes the file below
     "zst": _Zstd,

@@ -498,7 +498,8 @@ def _digest(member: Member, upto: int | None = None) -> str:
 def _join(name: str, parts: list[tuple[int, _Small | Path]], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:
     """One table of all its parts in their order: a frame if it is small, else files, small neighbours in one."""
     size = sum(p.stat().st_size if isinstance(p, Path) else p.size for _, p in parts)
-    if size <= _IN_MEMORY:
+    # Rows of a folded table are read part by part, so a file of one need not be copied into memory.
+    if size <= (_IN_MEMORY if not name.endswith(ROWS) else _BY_MESSAGE):
         return _together(parts)
     files: list[Path] = []
     small: list[tuple[int, _Small | Path]] = []

@@ -417,3 +417,24 @@ def test_utf16_is_quoted_as_it_was_read(put):
     log = put("x.log", "eins\r\nzwei\r\n".encode("utf-16"))
     with open_bundle([log]) as bundle:
         assert bundle.quote(0, 2) == [(2, "zwei")]
+
+
+def test_the_faster_gzip_gives_the_same_and_says_what_is_broken(tmp_path: Path) -> None:
+    isal = pytest.importorskip("isal.igzip")
+    text = b"".join(b"line %d of a log\n" % n for n in range(20_000))
+    packed = gzip.compress(text) + gzip.compress(b"and another member\n")
+    broken = bytearray(packed)
+    broken[len(packed) // 2] ^= 0xFF
+    for name, content in (("whole", packed), ("cut", packed[: len(packed) // 2]), ("broken", bytes(broken))):
+        (tmp_path / f"{name}.log.gz").write_bytes(content)
+
+    def unpacked() -> list[tuple[str, int, bool]]:
+        with open_bundle([tmp_path]) as bundle:
+            return [(m.path, m.bytes if m.path.startswith("whole") else 0, m.error is None) for m in bundle.members]
+
+    assert isal.IGzipFile is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archives, "igzip", None)
+        slow = unpacked()
+    assert unpacked() == slow
+    assert [ok for *_, ok in slow] == [False, False, True]

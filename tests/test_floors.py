@@ -74,6 +74,7 @@ HOMES = {
     "ray": {"ray_engine"},
     "fsspec": {"remote"},
     "zstandard": {"archives"},
+    "isal": {"archives"},
     "torch": {"lab"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},

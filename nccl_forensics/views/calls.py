@@ -173,12 +173,12 @@ class Numbered:
         lines: dict[int, pl.Series] = {}
         found: list[pl.DataFrame] = []
         for rows in self._rows():
-            placed = rows.filter(pl.col("seq").is_not_null())
-            own = placed.select(_LIFE, sign=signs.gather(placed.get_column(_WORD))).group_by(_LIFE, maintain_order=True).agg("sign")
-            lines.update(zip(own.get_column(_LIFE).to_list(), own.get_column("sign"), strict=True))
-            ends = [(rows, 1), (placed, ENDS)]
-            found += [by.head(1) for frame, _ in ends for by in (frame.group_by(_LIFE, maintain_order=True),)]
-            found += [by.tail(most) for frame, most in ends for by in (frame.group_by(_LIFE, maintain_order=True),)]
+            placed = rows.filter(pl.col("seq").is_not_null()) if rows.get_column("seq").null_count() else rows
+            for life, own in _by_life(placed):
+                lines[life] = signs.gather(own.get_column(_WORD))
+                found += [own.head(1), own.tail(ENDS)]
+            for _, own in _by_life(rows) if rows.height > placed.height else ():
+                found += [own.head(1), own.tail(1)]
         differ = _differences(lines, self.words)
         for rows in self._rows() if differ.height else ():
             found.append(rows.join(differ, on=[_LIFE, "seq"], how="semi").select(rows.columns))
@@ -204,10 +204,20 @@ class Numbered:
         return signs.cast(pl.UInt16) if kinds.height <= 1 << 16 else signs
 
     def _spelled(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        spelled = rows.join(self.words.lazy(), on=_WORD, how="inner", maintain_order="left").with_columns(
-            domain=pl.lit("nccl"), order=pl.col("line_no").cast(pl.Int64)
+        # The domain is a column of the words, so that a query for another one looks at no operation.
+        return rows.join(self.words.lazy(), on=_WORD, how="inner", maintain_order="left").with_columns(
+            order=pl.col("line_no").cast(pl.Int64)
         )
-        return spelled
+
+
+def _by_life(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The operations of each life."""
+    lives = rows.get_column(_LIFE)
+    if rows.height and lives.min() == lives.max():
+        yield int(lives[0]), rows
+        return
+    for (life,), own in rows.group_by([_LIFE], maintain_order=True):
+        yield int(str(life)), own
 
 
 def _differences(lines: Mapping[int, pl.Series], words: pl.DataFrame) -> pl.DataFrame:
