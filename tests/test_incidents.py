@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
 import jsonschema
 import orjson
@@ -13,6 +15,7 @@ import pytest
 from nccl_forensics.api import analyze
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.reporters import html, json_report, markdown
+from tests import claims
 from tests.corpus import ROOT, corpus_root
 from tests.score import FLOOR, Case, Score, below_floor, cases, run, run_all, summary
 
@@ -32,6 +35,7 @@ def test_a_bundled_incident_is_explained_as_its_truth_says(case: Case) -> None:
     score = run(case)
     assert score.error is None
     assert score.right, score
+    assert score.broken == (), "a citation does not say what is quoted, or a count does not add up"
 
 
 @pytest.mark.parametrize("case", BUNDLED, ids=lambda c: c.name)
@@ -55,3 +59,19 @@ def test_no_figure_of_the_scorecard_falls() -> None:
     if not corpus_root().exists():
         pytest.skip("corpus absent")
     assert not below_floor(summary(list(corpus_scores())), json.loads(FLOOR.read_text()))
+
+
+@pytest.mark.corpus
+def test_every_claim_of_every_report_on_the_corpus_holds_in_the_evidence() -> None:
+    if not corpus_root().exists():
+        pytest.skip("corpus absent")
+    assert not {score.name: score.broken[:4] for score in corpus_scores() if score.broken}
+
+
+def test_a_claim_that_does_not_hold_is_told(tmp_path: Path) -> None:
+    shutil.copytree(BUNDLED[0].evidence, tmp_path / "evidence")
+    report = analyze([tmp_path / "evidence"], engine=InlineEngine()).report
+    assert claims.broken(report, tmp_path / "evidence") == []
+    cited = next(e for f in report["findings"] for e in f["evidence"] if e["kind"] == "line")  # type: ignore[attr-defined]  # a list of mappings
+    cited["text"] = "something else"
+    assert claims.broken(report, tmp_path / "evidence")
