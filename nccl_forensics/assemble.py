@@ -53,7 +53,7 @@ def assemble(
                     continue
                 seen.add(found.fingerprint)
                 findings.append(writer.finding(found, result))
-    findings.sort(key=lambda f: (severity_order(f["severity"]), f["explained_by"] is not None, str(f["id"])))  # type: ignore[arg-type]
+    findings.sort(key=lambda f: (severity_order(f["severity"]), f["explained_by"] is not None, str(f["id"])))  # type: ignore[arg-type]  # severities are our own words
     case = _case(inputs, title, store, results, chosen)
     gaps = _gaps(case, chosen, store)
     sources, total = _sources(store, chosen)

@@ -226,7 +226,7 @@ class _Worker(SpawnProcess):
     """A process that does not run the main program again, so that a script needs no guard to call the analysis."""
 
     @staticmethod
-    def _Popen(process_obj: SpawnProcess) -> object:  # type: ignore[override]
+    def _Popen(process_obj: SpawnProcess) -> object:  # type: ignore[override]  # the base class names its own process class
         main = vars(sys.modules["__main__"])
         hidden: dict[str, object] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
         main["__spec__"] = None
@@ -321,7 +321,7 @@ class LocalEngine:
                     except (MemoryError, OSError) as problem:
                         yield _Lost(batch, type(problem).__name__, broken=False)
             except BaseException:
-                pool.stop()  # type: ignore[no-untyped-call]
+                pool.stop()  # type: ignore[no-untyped-call]  # pebble types it not
                 raise
 
     def _seconds(self, refs: Sequence[Ref]) -> float:

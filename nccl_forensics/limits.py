@@ -56,7 +56,7 @@ def changed(limits: Limits, settings: Mapping[str, object], where: str) -> Limit
         if isinstance(value, bool) or number <= 0:
             raise UsageError(f"{where}: {name} must be {'a size such as 500M or 4G' if size else 'a number above 0'}, not {value!r}")
         values[field] = number if field in ("seconds", "source_seconds") else int(number)
-    return replace(limits, **values)  # type: ignore[arg-type]
+    return replace(limits, **values)  # type: ignore[arg-type]  # the names were looked up among the fields, all of them numbers
 
 
 def met(name: str) -> str:

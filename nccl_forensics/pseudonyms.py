@@ -366,14 +366,14 @@ def _trie(names: list[str]) -> str:
     for name in names:
         at = tree
         for char in name:
-            at = at.setdefault(char, {})  # type: ignore[assignment]
+            at = at.setdefault(char, {})  # type: ignore[assignment]  # a tree of dicts, which has no finite type
         at[""] = {}
 
     def write(node: dict[str, object]) -> str:
         # A chain without forks is written as it is, so that long names nest no groups.
         chain = ""
         while len(node) == 1 and "" not in node:
-            [(char, node)] = node.items()  # type: ignore[assignment]
+            [(char, node)] = node.items()  # type: ignore[assignment]  # as above
             chain += re.escape(char)
         if list(node) == [""]:
             return chain

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Literal, TypeVar, cast
 
 import polars as pl
@@ -156,7 +157,7 @@ class Redactor:
             if column.dtype == pl.String and kind not in _WORDS:
                 columns.append(self._column(column, kind))
             elif column.dtype == pl.List(pl.String) and kind not in _WORDS:
-                columns.append(map_lists(column, lambda items, kind=kind: self._column(items, kind)))  # type: ignore[misc]
+                columns.append(map_lists(column, partial(self._column, kind=kind)))
         return frame.with_columns(columns)
 
     def _column(self, column: pl.Series, kind: str) -> pl.Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -54,3 +55,13 @@ def test_every_module_says_what_it_is_for() -> None:
 def test_no_module_has_outgrown_its_purpose() -> None:
     lengths = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in FILES.items() if "facts" not in file.parts}
     assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+
+
+def test_a_check_that_is_switched_off_in_a_line_says_why() -> None:
+    silent = []
+    for name, file in FILES.items():
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            found = re.search(r"# (?:noqa|type: ignore)\b(.*)$", line)
+            if found and not re.search(r"[a-z]{2,} [a-z]{2,}", re.sub(r"\[[^\]]*\]|type: ignore|noqa", "", found[1])):
+                silent.append(f"{name}:{number}")
+    assert not silent

@@ -517,7 +517,7 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
             severity="critical",
             confidence="medium" if few else "low",
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in rows),  # type: ignore[arg-type]
+            culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in rows),  # type: ignore[arg-type]  # columns of exceptions: an integer, a text, an integer
             subject=(text,),
             evidence=cite(rows, f"CUDA error '{text}'"),
             evidence_total=len(rows),

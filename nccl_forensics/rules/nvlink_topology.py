@@ -39,7 +39,7 @@ def nvlink_topology(
     """GPUs below their host's usual NVLink bandwidth."""
     rows = gpu_links.collect()
     for (host,), part in rows.group_by("host", maintain_order=True):
-        best = float(part["nvlink_gb_s"].max() or 0.0)  # type: ignore[arg-type]
+        best = float(part["nvlink_gb_s"].max() or 0.0)  # type: ignore[arg-type]  # a column of floats
         weak = part.filter(pl.col("nvlink_gb_s") < below * best)
         if part.height < 3 or best <= 0 or weak.height * 2 >= part.height:
             continue

@@ -119,4 +119,4 @@ def _private_bytes(pid: str) -> tuple[int, int]:
     rows = dict(
         row.split(":", 1) for row in Path("/proc", pid, "status").read_text(encoding="utf-8", errors="replace").splitlines() if ":" in row
     )
-    return tuple(int(rows[name].split()[0]) << 10 if name in rows else 0 for name in ("RssAnon", "VmData"))  # type: ignore[return-value]
+    return tuple(int(rows[name].split()[0]) << 10 if name in rows else 0 for name in ("RssAnon", "VmData"))  # type: ignore[return-value]  # two names give two figures

@@ -111,11 +111,11 @@ def _conditions(wanted: Filter) -> Iterator[tuple[str, tuple[object, ...]]]:
     blamed = " AND culprit" if wanted.culprit else ""
     if wanted.host:
         yield (
-            f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'host' AND instr(lower(value), lower(?)){blamed})",  # noqa: S608 (a constant)
+            f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'host' AND instr(lower(value), lower(?)){blamed})",  # noqa: S608 (put together of constants)
             (wanted.host,),
         )
     if wanted.rank:
-        yield f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'rank' AND value = ?{blamed})", (wanted.rank,)  # noqa: S608 (a constant)
+        yield f"EXISTS (SELECT 1 FROM subjects WHERE incident = id AND kind = 'rank' AND value = ?{blamed})", (wanted.rank,)  # noqa: S608 (put together of constants)
     if wanted.job:
         yield "instr(lower(coalesce(job, '')), lower(?))", (wanted.job,)
     if (since := day_ms(wanted.since)) is not None:

@@ -32,7 +32,7 @@ class Protocol(H11Protocol):
     _seen: object = None
     _watch: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # asyncio's base names a wider transport
         """Start the watch."""
         super().connection_made(transport)
         self._watch = self.loop.call_later(self.seconds, self._look)

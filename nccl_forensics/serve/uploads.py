@@ -83,7 +83,7 @@ class Uploads:
             form = Form(folder, self.folders, self.settings, boundary)
             try:
                 async for piece in self.gate.pieces(request.receive):
-                    await self.gate.work(lambda data=piece: form.feed(data))  # type: ignore[misc]
+                    await self.gate.work(partial(form.feed, piece))
                 files = form.complete()
                 title, job = title_of(form.fields.get("title")), job_of(form.fields.get("job"))
                 await self.gate.settle(partial(self._queue, Upload(identifier, title, job, files)))
@@ -142,7 +142,7 @@ class Uploads:
                                 {"received": held},
                                 close=True,
                             )
-                        await self.gate.work(lambda data=piece: writer.write(stream, data))  # type: ignore[misc]
+                        await self.gate.work(partial(writer.write, stream, piece))
             return _size(target)
         finally:
             self._busy.discard((identifier, number))

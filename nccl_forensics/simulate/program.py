@@ -183,7 +183,7 @@ def without(items: list[Item], at: int) -> list[Item]:
 
 def changed(items: list[Item], at: int, **fields: object) -> list[Item]:
     """The list with fields of one item replaced."""
-    return [*items[:at], replace(items[at], **fields), *items[at + 1 :]]  # type: ignore[arg-type]
+    return [*items[:at], replace(items[at], **fields), *items[at + 1 :]]  # type: ignore[arg-type]  # the caller names fields of an item
 
 
 def inserted(items: list[Item], at: int, *more: Item) -> list[Item]:

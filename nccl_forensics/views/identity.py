@@ -277,7 +277,7 @@ def processes(
     rows: list[dict[str, object]] = []
     for index, key in enumerate(sorted(people, key=lambda k: tuple(str(x) for x in k))):
         who = people[key]
-        rank, strength, conflict = settle(who.pop("claims"))  # type: ignore[arg-type]
+        rank, strength, conflict = settle(who.pop("claims"))  # type: ignore[arg-type]  # a list of claims, put together above
         who.update(proc=index, rank=rank, strength=strength, conflict=conflict)
         who["nccl_version"] = versions.get((who["host"], who["pid"]))
         rows.append(who)

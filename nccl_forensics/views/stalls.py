@@ -173,7 +173,7 @@ def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
 
 def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
     """Whether most of those who wait moved between two samples of their stacks: a job that advances is slow, not stuck."""
-    waiters = {w for row in found.values() for w in (row["waiters"] or ())} - set(found)  # type: ignore[attr-defined]
+    waiters = {w for row in found.values() for w in (row["waiters"] or ())} - set(found)  # type: ignore[attr-defined]  # a list of ranks or None
     waiters = waiters or set(stacks) - set(found)
     sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack"]
     return len(sampled) > 1 and sum(bool(m) for m in sampled) * 2 > len(sampled)

@@ -185,7 +185,7 @@ def leave(job: Job, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if job.hit("segfault", step):
         faulthandler.enable()
-        faulthandler._sigsegv()  # type: ignore[attr-defined]
+        faulthandler._sigsegv()  # type: ignore[attr-defined]  # CPython's own, for its tests
     if job.hit("abort", step):
         os.abort()
     if job.hit("early-exit", step):

@@ -239,7 +239,7 @@ def software_crash(case: Case) -> None:
     library = pick(case.seed, "library").choice(amd if case.platform.vendor == "amd" else nvidia)
     for rank in range(case.world_size):
         at, _ = target(case, rank, step)
-        case.change(rank, step, lambda items, at=at: inserted(items, at, Item("die")))  # type: ignore[misc]
+        case.change(rank, step, lambda items, at=at: inserted(items, at, Item("die")))  # type: ignore[misc]  # mypy gives such a lambda no type
         case.deaths[rank] = Death("signal", 11, delay_ms=int(800 * case.dice("late", rank)))
 
     def late(world: World) -> None:

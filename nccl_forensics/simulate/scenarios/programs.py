@@ -238,7 +238,7 @@ def group_deadlock(case: Case) -> None:
     for peer in range(case.world_size):
         if case.layout.digits(peer)["pp"] == case.layout.digits(rank)["pp"]:
             order = pair(second, first) if peer == rank else pair(first, second)
-            case.change(peer, step, lambda it, order=order: [*it[:at], *order, *it[then + 1 :]])  # type: ignore[misc]
+            case.change(peer, step, lambda it, order=order: [*it[:at], *order, *it[then + 1 :]])  # type: ignore[misc]  # as in every lambda that keeps a value by default
     # Where the program stops at each call, the rank's other call is never made: the evidence is that of a skipped one.
     seen: tuple[str | None, ...] = ("group-deadlock", "collective-skipped") if blocking else ("group-deadlock",)
     what = f"rank {rank} calls {second.op} of {second.role} before {first.op} of {first.role} in step {step}, its peers after it"
@@ -319,7 +319,7 @@ def timeout_too_short(case: Case) -> None:
     barrier = Item("op", 8, frames[2:], "world", "all_reduce_barrier", (1,), (1,), "Float", wait=True)
     for rank in range(case.world_size):
         more = (save, barrier) if rank == 0 else (barrier,)
-        case.change(rank, step, lambda items, more=more: [*items, *more])  # type: ignore[misc]
+        case.change(rank, step, lambda items, more=more: [*items, *more])  # type: ignore[misc]  # as above
     truth(
         case,
         ("timeout-too-short", "host-stall"),
