@@ -72,8 +72,8 @@ def read(data: bytes | mmap.mmap) -> Reading:
 def _read(database: Database) -> Reading:
     gaps: list[Gap] = []
     names = _Names(database)
-    device, broken = _device(database, names, gaps)
-    calls, ranges = _calls(database), _nvtx(database, names)
+    device, broken, several = _device(database, names, gaps)
+    calls, ranges = _calls(database, several), _nvtx(database, names)
     everything = [f for f in (device, calls, ranges) if f.height]
     if not everything:
         why = "truncated: no kernel, call or NVTX range in it (profile with --trace=cuda,nvtx)"
@@ -130,8 +130,18 @@ class _Names:
         return texts.to_frame("text").join(lookup, on="text", how="left", maintain_order="left")["number"]
 
 
-def _device(database: Database, names: _Names, gaps: list[Gap]) -> tuple[pl.DataFrame, int]:
-    """Kernels, copies and fills with ``record``; and how many had no usable time."""
+def _correlation(process: str, several: bool) -> pl.Expr:
+    """What joins a call and its work: processes count their calls alike, so that where there are several the process belongs to the number.
+
+    ``process`` is a globalPid or globalTid: hardware, VM, process and thread of 8, 8, 24 and 24 bits.
+    """
+    if not several:
+        return pl.col("correlationId")
+    return (((pl.col(process).fill_null(0) // (1 << 24)) % (1 << 24)) * (1 << 32)) + pl.col("correlationId")
+
+
+def _device(database: Database, names: _Names, gaps: list[Gap]) -> tuple[pl.DataFrame, int, bool]:
+    """Kernels, copies and fills with ``record``; how many had no usable time; and whether they are of several processes."""
     schema = {"start": "int", "end": "int", "deviceId": "int", "streamId": "int", "correlationId": "int", "globalPid": "int"}
     raw = database.frame(_KERNEL, {**schema, "demangledName": "int", "shortName": "int"})
     named = names.join(names.join(raw, "demangledName", "long"), "shortName", "short")
@@ -160,12 +170,12 @@ def _device(database: Database, names: _Names, gaps: list[Gap]) -> tuple[pl.Data
         pl.col("streamId").fill_null(0).cast(pl.UInt32, strict=False).fill_null(0).alias("stream"),
         # Ordinals repeat between processes: the process belongs to the device's name.
         text_of("{}/{}", pl.col("globalPid").fill_null(0), pl.col("deviceId").fill_null(0)).alias("device"),
-        pl.col("correlationId").alias("correlation"),
+        _correlation("globalPid", processes > 1).alias("correlation"),
     )
-    return frame, every.height - usable.height
+    return frame, every.height - usable.height, processes > 1
 
 
-def _calls(database: Database) -> pl.DataFrame:
+def _calls(database: Database, several: bool) -> pl.DataFrame:
     """Calls of the CUDA runtime and driver."""
     parts = [
         database.frame(t, {"start": "int", "end": "int", "globalTid": "int", "correlationId": "int"}).with_columns(table=pl.lit(t))
@@ -184,7 +194,7 @@ def _calls(database: Database) -> pl.DataFrame:
             }
         )
     every = pl.concat(parts).filter(pl.col("start").is_not_null() & (pl.col("end") >= pl.col("start")))
-    return every.select("table", "rowid", "start", "end", thread="globalTid", correlation="correlationId")
+    return every.select("table", "rowid", "start", "end", thread="globalTid", correlation=_correlation("globalTid", several))
 
 
 def _nvtx(database: Database, names: _Names) -> pl.DataFrame:

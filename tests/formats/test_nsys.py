@@ -50,6 +50,22 @@ def test_collectives_are_kernels_with_the_range_that_launched_them(tmp_path: Pat
     ]
 
 
+def test_calls_of_another_process_that_counts_alike_launch_nothing_here(tmp_path: Path) -> None:
+    pid, thread = 71169998848 + (1 << 24), 71169999000 + (1 << 24)
+    more = (
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1200000, 1300000, 0, 1, 20, 12, {pid}, 1, 2, 16)",
+        # Its row stands first, as that of a process that began before.
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (rowid, start, end, globalTid, correlationId) VALUES (-1, 6100000, 6110000, {thread}, 12)",
+        f"INSERT INTO NVTX_EVENTS VALUES (6090000, 6200000, 59, 'nccl:broadcast', {thread}, NULL, 0)",
+    )
+    found = read_source(database(tmp_path, *more))
+    assert [r for r in found.frames["gaps"]["reason"] if r.startswith("limit: 2 processes")]
+    assert found.frames["trace_collectives"].select("record", "op_raw", "step").rows() == [
+        ("CUPTI_ACTIVITY_KIND_KERNEL[2]", "all_reduce", 3),
+        ("CUPTI_ACTIVITY_KIND_KERNEL[4]", "all_reduce", 4),
+    ]
+
+
 def test_what_the_profiler_lost_is_a_gap(tmp_path: Path) -> None:
     gaps = read_source(database(tmp_path)).frames["gaps"]
     assert gaps.select("record", "reason").rows() == [("DIAGNOSTIC_EVENT[2]", "missing: the profiler lost events")]
