@@ -16,12 +16,14 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> 
     word = {"shape": "size", "dtype": "data type", "argument": "argument"}[kind]
     for row in divergences.filter(pl.col("kind") == kind).sort("domain", "group_key").collect().iter_rows(named=True):
         ranks, group = tuple(row["ranks"]), group_words(row)
-        confidence: Confidence = "high" if row["sure"] else "low"
+        confidence: Confidence = "low" if not row["sure"] else "medium" if row["doubt"] else "high"
         site = row["call_site"] or row["peer_call_site"]
         yield Finding(
             title=f"{ranks_words(ranks)} called {operation_words(row['expected_op'], row['seq'])} of {group} with another {word}: "
             f"{row['found_detail']} against {row['expected_detail']}",
-            summary=f"{row['why']}; {ranks_words(row['others'])} agree with each other." + (f" Called at {site}." if site else ""),
+            summary=f"{row['why']}; {ranks_words(row['others'])} agree with each other."
+            + (f" Called at {site}." if site else "")
+            + doubt_words(row),
             confidence=confidence,
             ranks=ranks,
             culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -40,9 +42,14 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> 
             remedy=f"Give {row['expected_op']} the same {word} on every rank" + (f" at {site}." if site else "."),
             prevention=prevention,
             would_refute=("the majority is wrong and the named rank right (compare with an earlier step)",),
-            actions=(Action("fix-code", ranks=ranks, confidence="high" if row["sure"] else "low"),),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
             metrics={"position": row["seq"], "positions_that_differ": row["later_seqs"]},
         )
+
+
+def doubt_words(row: Mapping[str, object]) -> str:
+    """The sentence that says what else would look like a divergence, if anything would."""
+    return f" Not certain: {row['doubt']}." if row["doubt"] else ""
 
 
 def stall_findings(

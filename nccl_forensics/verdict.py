@@ -106,7 +106,9 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, co
         able = [f for f in losses if f.finding.cause in _CAN_STOP]
         roots = _roots(able, explained_by)
         if roots:
-            return Verdict("explained", roots[0], _at_most(roots[0].finding, "medium"), tuple(roots[1:]), explained_by, signs)
+            said = any(f.finding.cause in _SAID_BY_NCCL and explains(roots[0], f) for f in every)
+            confidence = roots[0].finding.confidence if said else _at_most(roots[0].finding, "medium")
+            return Verdict("explained", roots[0], confidence, tuple(roots[1:]), explained_by, signs)
         return Verdict("unexplained", None, "low", (), explained_by, signs)
     roots = _roots(losses, explained_by)
     if roots:
@@ -131,6 +133,10 @@ _CAN_STOP = frozenset(
         "nvlink-fault",
     }
 )
+
+
+#: What NCCL says where ranks are set up differently: that it failed for such a difference is then no guess.
+_SAID_BY_NCCL = frozenset({"version-mismatch", "invalid-usage"})
 
 
 def _at_most(finding: Finding, bound: Confidence) -> Confidence:

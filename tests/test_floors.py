@@ -29,6 +29,7 @@ FLOORS: list[set[str]] = [
         "archives",
         "remote",
         "alignment",
+        "damage",
         "safe_pickle",
         "safe_xml",
         "blocks",

@@ -22,7 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.rules_shared import doubt_words, stall_findings
 from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import group_words, ranks_words
 
@@ -42,12 +42,13 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
         ranks, group = tuple(row["ranks"]), group_words(row)
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), row["call_site"]), ("peers", row["peer_call_site"])) if site]
         # A word that no operation bears is more likely a damaged record than another call.
-        certain = bool(row["sure"]) and {row["found_op"], row["expected_op"]} <= OP_WORDS
+        certain = bool(row["sure"]) and not row["doubt"] and {row["found_op"], row["expected_op"]} <= OP_WORDS
         yield Finding(
             title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
             f"(#{row['seq']} of {group})",
             summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}; {row['why']}."
-            + (f" ({'; '.join(places)})" if places else ""),
+            + (f" ({'; '.join(places)})" if places else "")
+            + doubt_words(row),
             confidence="high" if certain else "medium",
             ranks=ranks,
             culprits=tuple(Culprit(rank=r) for r in ranks),

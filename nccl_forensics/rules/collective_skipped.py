@@ -23,9 +23,10 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.rules_shared import doubt_words, stall_findings
+from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
@@ -54,11 +55,13 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
         waited = operation_words(row["expected_op"], row["seq"])
         place = f" at {row['peer_call_site']}" if row["peer_call_site"] else ""
         own = f" at {row['call_site']}" if row["call_site"] else ""
+        words = {row["found_op"], row["expected_op"]}
+        confidence: Confidence = "high" if row["sure"] and not row["doubt"] and words <= OP_WORDS else "medium"
         yield Finding(
             title=f"{ranks_words(ranks)} skipped {waited} of {group}; {ranks_words(row['others'])} wait in it",
             summary=f"At position {row['seq']} of {group} {ranks_words(row['others'])} called {row['expected_op']}{place}, "
-            f"while {ranks_words(ranks)} {verb(ranks, 'was', 'were')} already in {row['found_op']}{own}: {row['why']}.",
-            confidence="high" if row["sure"] else "medium",
+            f"while {ranks_words(ranks)} {verb(ranks, 'was', 'were')} already in {row['found_op']}{own}: {row['why']}.{doubt_words(row)}",
+            confidence=confidence,
             ranks=ranks,
             culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(row["peer_call_site"] or "")),
@@ -72,7 +75,7 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
             + ", or none: look for a branch around it that depends on the rank or on its data.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
             would_refute=(f"an entry of {ranks_words(ranks)} for {waited} in another dump or log",),
-            actions=(Action("fix-code", ranks=ranks, confidence="high" if row["sure"] else "medium"),),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
             alternatives=(("collective-mismatch", ranks, "what it called next is what its peers call later, so it left one out"),),
             metrics={"skipped": row["skipped"], "position": row["seq"]},
         )

@@ -87,6 +87,8 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
         ]
         # An error of NCCL on its way up is the end of the process and not the beginning of the trouble.
         sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] != "nccl-error"
+        # One that the launcher had to stop was still there: what it raised did not end it.
+        sure = sure and not (kind == "exception" and (part["signal"] == "SIGTERM").any())
         waited = kind in ("segfault", "abort") and bool(ranks) and set(ranks) <= stood
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",

@@ -51,6 +51,9 @@ def rank_never_joined(
     if dumps is not None:
         running = set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     all_joined = set(bootstrapped.collect()["comm_key"].to_list())
+    if progress is not None:  # a communicator is used, and taken down in order, after its bootstrap
+        all_joined |= set(progress.filter(pl.col("domain") == "nccl").select("group_key").unique().collect()["group_key"].to_list())
+    all_joined |= set(comms.filter(pl.col("ended") == "destroy-complete").select("comm_key").collect()["comm_key"].to_list())
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
     for (key,), part in rows.group_by("comm_key", maintain_order=True):
         size = int(str(part["nranks"].max() or 0))

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from nccl_forensics.damage import cut_off, one_bit
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
@@ -58,6 +59,10 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
     counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()
     if len(counts) < 2:
         return
+    # A line that was cut off names the beginning of a release.
+    counts = [c for c in counts if not any(cut_off(str(c["version"]), str(o["version"])) for o in counts)]
+    if len(counts) < 2:
+        return
     # Up to 2.21 only rank 0 of a communicator prints its release, so that the lines cannot be counted against each other.
     countable = all(_prints_everywhere(str(c["version"])) or c["rank"] != [0] for c in counts)
     odd, usual = counts[0], counts[-1]
@@ -65,10 +70,12 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
     lines = seen.filter(pl.col("version") == odd["version"])
     other = seen.filter(pl.col("version") == usual["version"]).head(2)
     names = ranks_words(ranks) if ranks else f"{odd['len']} process{'es' if odd['len'] != 1 else ''}"
+    # The line of one process alone may be damaged.
+    flipped = odd["len"] == 1 and one_bit(str(odd["version"]), str(usual["version"]))
     yield Finding(
         title=f"{names} loaded NCCL {odd['version']}, the others {usual['version']}",
         summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size.",
-        confidence="high" if odd["len"] < usual["len"] or not countable else "medium",
+        confidence="medium" if flipped or (countable and odd["len"] == usual["len"]) else "high",
         ranks=ranks,
         hosts=tuple(sorted({h for h in lines["host"].to_list() if h})) if countable else (),
         culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -76,7 +83,7 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
         evidence=(*cite(lines, f"loads {odd['version']}"), *cite(other, f"loads {usual['version']}")),
         remedy="Use one image (or one NCCL in LD_LIBRARY_PATH) on all ranks.",
         prevention="Print torch.cuda.nccl.version() of every rank at start and compare.",
-        would_refute=("the processes belong to different jobs",),
+        would_refute=("the processes belong to different jobs", *(("one flipped bit in its line",) if flipped else ())),
         actions=(Action("change-setting", ranks=ranks, confidence="high"),),
     )
 

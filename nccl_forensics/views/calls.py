@@ -19,7 +19,7 @@ _GROUP = ["domain", "group_key"]
 _WORD, _LIFE, _ROW = "word", "life", "row"
 _DIFFERENCES = {_LIFE: pl.UInt32(), "seq": pl.Int64(), "sign": pl.UInt32()}
 #: What is each operation's own where they are numbered; the rest is its word's.
-NUMBERED = {_WORD: pl.UInt32(), "seq": pl.Int64(), "line_no": pl.UInt32()}
+NUMBERED = {_WORD: pl.UInt32(), "seq": pl.Int64(), "line_no": pl.UInt32(), "op_count": pl.Int64()}
 
 OPERATIONS = {
     "domain": pl.String(),
@@ -47,6 +47,7 @@ OPERATIONS = {
     "completed_ns": pl.Int64(),
     "timeout_ms": pl.Int64(),
     "order": pl.Int64(),
+    "op_count": pl.Int64(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
     "record": pl.String(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
 
@@ -159,6 +160,10 @@ def endings(
                 continue
             who = person(rank, row["pid"])
             row["signature"] = _inside(row["signature"], row["frames"])
+            if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
+                continue  # another copy of the same, cut short
+            if who["message"] is not None and cut_off(str(who["message"]), str(row["message"])):
+                who["signature"] = None
             # The first exception with a cause of its own speaks for the rank, then one that blames another rank, then a bare signal.
             if who["signature"] is None or who.pop("from_block", False) or _telling(row["signature"]) > _telling(who["signature"]):
                 who.update(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import polars as pl
 
 from nccl_forensics.alignment import Reading, deviants, expect, read_divergence
+from nccl_forensics.damage import one_bit
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import Calls, calls_of, with_sized
+from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, with_sized
+from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, repeated, shifted, unheard_of
 
 DIVERGENCES = {
     "domain": pl.String(),
@@ -27,6 +29,7 @@ DIVERGENCES = {
     "skipped": pl.Int32(),
     "sure": pl.Boolean(),
     "why": pl.String(),
+    "doubt": pl.String(),
     "call_site": pl.String(),
     "peer_call_site": pl.String(),
     "source_id": pl.UInt32(),
@@ -42,13 +45,31 @@ DIVERGENCES = {
 #: Operations that have no data type of their own, or not on every rank.
 _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
+#: Ranks of one group whose logs may be damaged before the group is given up.
+_MOST_DAMAGED = 16
 
 
 @view(rows="groups")
 def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
     """The first disagreement of each group: ``kind`` is skipped, different, extra, shape, dtype or argument; ``ranks`` deviate from
-    ``others``. Cites the deviant's operation (``source_id`` …) and a peer's (``peer_source_id`` …)."""
+    ``others``; ``doubt`` says what else would look the same. Cites the deviant's operation (``source_id`` …) and a peer's (``peer_source_id`` …).
+
+    A log that by its own opCount lacks a line, or holds one twice, is no witness: the first disagreement of the others is looked for."""
     calls = calls_of(operations)
+    rows: list[dict[str, object]] = []
+    for _ in range(_MOST_DAMAGED):
+        found, damaged = _first_of_each(calls)
+        rows += found
+        if not damaged:
+            break
+        bad = pl.LazyFrame(damaged, schema={c: OPERATIONS[c] for c in ("domain", "group_key", "rank")}, orient="row")
+        rest = calls.every.join(bad, on=["domain", "group_key"], how="semi").join(bad, on=["domain", "group_key", "rank"], how="anti")
+        calls = Calls(rest, rest, calls.counts)
+    return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
+
+
+def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[str, str, int]]]:
+    """The first disagreement of each group, or else the ranks whose logs are damaged there (domain, group, rank)."""
     placed = ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
     sized = pl.col("sized")
     typed = ~pl.col("op").is_in(_ONE_SIDED)
@@ -73,6 +94,7 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
         .collect()
     )
     rows: list[dict[str, object]] = []
+    damaged: list[tuple[str, str, int]] = []
     if first.height:
         # The bounds over all groups are for the scan of all operations, which knows no others.
         places = first["at"].to_list()
@@ -84,23 +106,110 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
             .sort("domain", "group_key", "rank", "seq")
             .collect()
         )
-        for (_, _), group in window.group_by("domain", "group_key", maintain_order=True):
-            row = _read_group(group)
-            if row is not None:
+        for (domain, key), group in window.group_by("domain", "group_key", maintain_order=True):
+            row, bad = _read_group(group)
+            damaged += [(str(domain), str(key), rank) for rank in bad]
+            if row is not None and not bad:
                 rows.append(row)
-    return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
+    return rows, damaged
 
 
-def _signature(row: dict[str, object]) -> tuple[Hashable, ...]:
+def _signature(row: Row) -> tuple[Hashable, ...]:
     """What identifies an operation across ranks and steps, without arguments that may differ by right."""
     return (str(row["op"]), row["shape"] if row["sized"] else None, row["dtype"] if row["op"] not in _ONE_SIDED else None)
 
 
-def _read_group(group: pl.DataFrame) -> dict[str, object] | None:
+def _read_group(group: pl.DataFrame) -> tuple[dict[str, object] | None, list[int]]:
+    """The disagreement, and the ranks whose logs are damaged where it is seen."""
     at = int(group["at"][0])
     by_rank: dict[int, dict[int, dict[str, object]]] = {}
     for row in group.iter_rows(named=True):
         by_rank.setdefault(row["rank"], {}).setdefault(row["seq"], row)
+    told = _disagreement(group, by_rank, at)
+    if told is None or (
+        told["kind"] in _MISSED and told["domain"] == "nccl" and all(r["done"] for r in by_rank[_ranks(told["ranks"])[0]].values())
+    ):
+        return None, []  # a communicator that was taken down in order has no call left that somebody missed
+    odd, peers = _ranks(told["ranks"]), _ranks(told["others"])
+    if told["domain"] == "nccl":
+        bad = _damaged(by_rank, odd, peers, at, told["skipped"])
+        return told | {"doubt": None if bad else _doubt_lines(told, by_rank, odd, peers, at)}, bad
+    return told | {"doubt": _doubt_records(told, by_rank, odd, peers, at)}, []
+
+
+_MISSED = ("skipped", "different", "extra")
+
+
+def _ranks(value: object) -> list[int]:
+    return [int(str(r)) for r in value] if isinstance(value, list) else []
+
+
+def _damaged(by_rank: Mapping[int, Mapping[int, Row]], odd: Sequence[int], peers: Sequence[int], at: int, skipped: object) -> list[int]:
+    """Ranks whose own opCount says that a line is missing or doubled just before ``at``."""
+    twice = [r for r in (*odd, *peers) if repeated(by_rank[r], at, _signature)]
+    theirs = _called(by_rank[peers[0]], at, skipped)
+    lost = [r for r in odd if counted(by_rank[r], at, theirs, _signature) is False]
+    # Of two alone either may be the one that lacks a line.
+    if len(odd) >= len(peers):
+        ours = _called(by_rank[odd[0]], at, skipped)
+        lost += [r for r in peers if counted(by_rank[r], at, ours, _signature) is False]
+    return sorted({*twice, *lost})
+
+
+def _called(line: Mapping[int, Row], at: int, skipped: object) -> list[Hashable]:
+    return [_signature(line[n]) for n in range(at, at + (int(str(skipped)) if skipped else 1)) if n in line]
+
+
+_LOST = "one line lost or doubled would look the same, as the log numbers no calls here"
+_MOVED = "one line lost or out of place would look the same"
+_BIT = "one flipped bit would look the same"
+_HOLE = "the recorder's own numbers are not in order here"
+
+
+def _doubt_lines(
+    told: Mapping[str, object], by_rank: Mapping[int, Mapping[int, Row]], odd: Sequence[int], peers: Sequence[int], at: int
+) -> str | None:
+    """What else would look the same in logs of lines that we count."""
+    firm = len(peers) > len(odd) or all(followed(by_rank[r], at, _signature) for r in peers)
+    if told["kind"] == "skipped":
+        theirs = _called(by_rank[peers[0]], at, told["skipped"])
+        return None if firm and all(counted(by_rank[r], at, theirs, _signature) for r in odd) else _LOST
+    if told["kind"] == "extra":
+        return None if firm and all(followed(by_rank[r], n, _signature) for r in odd for n in (at, at + 1)) else _LOST
+    if told["kind"] != "different" and one_bit(str(told["found_detail"]), str(told["expected_detail"])):
+        return _BIT
+    lines = [by_rank[p] for p in peers]
+    for rank in odd:
+        own = by_rank[rank]
+        in_place = in_step(own, lines, at, _whole) and not shifted(own, lines[0], at, _whole)
+        if not in_place and not unheard_of(own[at], by_rank, rank, at, _whole):
+            return _MOVED
+    return None
+
+
+def _doubt_records(
+    told: Mapping[str, object], by_rank: Mapping[int, Mapping[int, Row]], odd: Sequence[int], peers: Sequence[int], at: int
+) -> str | None:
+    """What else would look the same in records that bear numbers of their own."""
+    if any(holed(by_rank[r], at) for r in odd) or (len(odd) >= len(peers) and any(holed(by_rank[r], at) for r in peers)):
+        return _HOLE
+    if any(line[at]["state"] == "detail-mismatch" for line in by_rank.values() if at in line):
+        return None  # torch itself compared the calls
+    found, expected = str(told["found_detail"]), str(told["expected_detail"])
+    if told["kind"] in ("shape", "dtype", "argument") and one_bit(found, expected):
+        # What a call brings and what it takes away are written apart: both would have to be damaged.
+        out = {str(by_rank[r][at]["out_shape"]) for r in peers}
+        if told["kind"] != "shape" or any(str(by_rank[r][at]["out_shape"]) in out for r in odd):
+            return _BIT
+    return None
+
+
+def _whole(row: Row) -> tuple[Hashable, ...]:
+    """All that an operation says of itself."""
+    return tuple(str(row[name]) for name in ("op", "shape", "dtype", "red_op", "root"))
+
+
+def _disagreement(group: pl.DataFrame, by_rank: dict[int, dict[int, dict[str, object]]], at: int) -> dict[str, object] | None:
     here = {rank: seqs[at] for rank, seqs in by_rank.items() if at in seqs}
     history = _history(by_rank, at)
     base = {name: group[name][0] for name in ("domain", "group_key", "group_name", "group_desc", "comm_id", "later_seqs")}

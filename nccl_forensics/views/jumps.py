@@ -206,6 +206,8 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         start += length
     # A habit that many break at the same place is a new phase of the program, or was no habit yet.
     few = [b for b in breaks if alike[b[0], ops[b[2]], seqs[b[2]], ops[b[3]]] * 4 <= members[b[0]]]
+    keys, sources = recent["group_key"].to_list(), recent["rank"].to_list()
+    few = [b for b in few if not _numbered_after(keys, seqs, sources, b[2], b[3])]
     peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
     for domain, rank, at, before in few:
@@ -224,6 +226,17 @@ def _breaks(line: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
         if reading.kind == "skipped":
             yield at, max(i for i in range(at) if line[i] == foretold[0])
+
+
+def _numbered_after(keys: Sequence[object], seqs: Sequence[int], ranks: Sequence[int], at: int, before: int) -> bool:
+    """Whether the rank's next operation in the group bears a number that counts the one that seems left out: then its record was lost, not
+    the call."""
+    for row in range(at, min(at + _STEPS_BACK, len(keys))):
+        if ranks[row] != ranks[at]:
+            return False
+        if keys[row] == keys[before]:
+            return bool(seqs[row] > seqs[before] + 1)
+    return False
 
 
 def _fact(recent: pl.DataFrame, domain: str, at: int, before: int) -> tuple[dict[str, object], str]:

@@ -140,7 +140,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     known = reports.filter(
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
     )
-    own = known.select("rank", "seq", "op", "detail", "source_id", "line_no", pl.lit(0).alias("trust"))
+    own = known.select("rank", "seq", "op", "detail", "source_id", "line_no", pl.col("kind").alias("state"), pl.lit(0).alias("trust"))
     # torch reads the other rank's print with the layout of its own: where the numbers of tensors differ, what it prints of the other is
     # noise, the sequence number first (torch 2.13 c10d/ProcessGroupWrapper.cpp: both are at one position whenever they are compared).
     # What the other rank says of itself comes first in any case.
@@ -152,10 +152,13 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("other_detail").alias("detail"),
         "source_id",
         "line_no",
+        pl.col("kind").alias("state"),
         pl.lit(1).alias("trust"),
     )
     other = other.join(own.select("rank", "seq").unique(), on=["rank", "seq"], how="anti")
     both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
+    # Where torch itself found the calls of two ranks to differ, that is no misread line.
+    both = both.with_columns(state=pl.col("state").sort().first().over("rank", "seq"))
     clear = pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1
     return (
         both.filter(clear)

@@ -17,8 +17,26 @@ _DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "fl
 _LIFE = ["host", "pid", "comm", "source_id"]
 
 
+def _taken_down(comms: pl.LazyFrame | None) -> list[str]:
+    """Communicators that at least half of their known members took down in order, and none aborted: all their operations are over, as a rank
+    waits for its own before that (NCCL 2.27 src/init.cc: commDestroySync)."""
+    if comms is None:
+        return []
+    ended = pl.col("ended").fill_null("")
+    return (
+        comms.filter(pl.col("rank").is_not_null() & pl.col("comm_key").is_not_null())
+        .group_by("comm_key")
+        .agg((ended == "destroy-complete").mean().alias("over"), ended.str.starts_with("abort").any().alias("aborted"))
+        .filter((pl.col("over") >= 0.5) & ~pl.col("aborted"))
+        .sort("comm_key")
+        .collect()["comm_key"]
+        .to_list()
+    )
+
+
 def members_of(comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl.LazyFrame:
-    """Communicators of each process, in the order of the lines that make them, with the rank of the job where something tells it."""
+    """Communicators of each process, in the order of the lines that make them, with the rank of the job where something tells it; ``over``:
+    whether they were taken down in order."""
     if comms is None:
         return pl.LazyFrame(
             schema={
@@ -32,6 +50,7 @@ def members_of(comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl
                 "begin_source": pl.UInt32(),
                 "world_rank": pl.Int32(),
                 "comm_nranks": pl.Int32(),
+                "over": pl.Boolean(),
             }
         )
     world = comms.select(pl.col("nranks").max().alias("world"))
@@ -49,6 +68,7 @@ def members_of(comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl
             pl.when(pl.col("nranks") == pl.col("world")).then(pl.col("rank")).alias("world_rank"),
             pl.col("nranks").alias("comm_nranks"),
             pl.col("bus_id").alias("comm_bus"),
+            pl.col("comm_key").is_in(_taken_down(comms)).alias("over"),
         )
         .sort("begin")
     )
@@ -91,6 +111,7 @@ def _described(grouped: pl.LazyFrame) -> pl.LazyFrame:
         shape=pl.col("count").cast(pl.String),
         dtype=pl.col("dtype").replace_strict(dict(enumerate(_DTYPES)), default=text_of("type{}", pl.col("dtype")), return_dtype=pl.String),
         root=pl.when(pl.col("is_p2p")).then(None).otherwise(pl.col("root")),
+        done=pl.when("over").then(pl.lit(True)),
     )
 
 
@@ -98,9 +119,62 @@ def by_line(folded: FoldedTable, members: pl.LazyFrame) -> pl.LazyFrame:
     """Operations one by one with their place among the collectives of their communicator."""
     life = ("host", "pid", "comm", "begin_source", "begin", "group_key")
     turns = _grouped(_joined(_counting(folded.every), members)).sort("continues", "source_id", "line_no")
+    numbers = _self_numbered(turns)
     turns = _described(with_exchanges(turns, life))
     position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*life) - 1
+    if numbers:
+        # Where opCount numbers the calls, lines that were lost leave a hole, and one that is there twice counts once.
+        own = pl.col("group_key").is_in(numbers)
+        position = pl.when(own).then(pl.col("op_count")).otherwise(position)
+        turns = turns.filter(~own | pl.struct("host", "pid", "group_key", "op_count").is_first_distinct())
     return turns.with_columns(seq=pl.when(pl.col("is_p2p")).then(None).otherwise(position), order=pl.col("line_no").cast(pl.Int64))
+
+
+#: Share of the lines of a log that may be missing or doubled.
+_DAMAGED = 0.3
+
+
+def _uneven(sorts: pl.LazyFrame) -> pl.DataFrame:
+    """``group_key`` of communicators in which opCount may be the number of the call on every rank, and some log lacks lines or holds some
+    twice. ``sorts``: operations by any sort, with ``calls``, the ``lowest`` and the ``highest`` opCount of each."""
+    lives = sorts.group_by("group_key", "host", "pid").agg(
+        (pl.col("highest").max() - pl.col("lowest").min() + 1).alias("span"),
+        pl.col("calls").sum().alias("lines"),
+        (pl.col("lowest").min() != 0).alias("late"),
+        (pl.col("is_p2p").any() | pl.col("lowest").is_null().any()).alias("other"),
+    )
+    lines = pl.col("lines")
+    close = ~pl.col("other") & pl.col("span").is_between((1 - _DAMAGED) * lines, lines / (1 - _DAMAGED))
+    uneven = (pl.col("late") | (pl.col("span") != lines)).any() & (pl.len() > 1)
+    return lives.group_by("group_key").agg(able=close.all() & uneven).filter("able").select("group_key").collect()
+
+
+def _self_numbered(turns: pl.LazyFrame) -> list[str]:
+    """Communicators in which opCount is the number of the call on every rank and some log lacks lines or holds some twice; ``turns``:
+    operations one by one.
+
+    So it is up to NCCL 2.26 without groups of calls and without sends and receives; later only where each call has work for the proxy
+    (NCCL 2.27 src/enqueue.cc).
+    """
+    count = pl.col("op_count")
+    able = _uneven(turns.with_columns(lowest=count, highest=count, calls=pl.lit(1)))
+    if able.is_empty():
+        return []
+    calls = (
+        turns.join(able.lazy(), on="group_key", how="semi")
+        .group_by("group_key", "host", "pid", "op_count")
+        .agg(pl.struct("op", "count", "dtype", "red_op", "root").n_unique().alias("kinds"), (pl.len() > 1).alias("twice"))
+    )
+    # One number for several calls is a group of them; the same on most ranks it is no damage.
+    alike = calls.group_by("group_key", "op_count").agg((pl.col("kinds") > 1).any().alias("grouped"), pl.col("twice").mean())
+    return (
+        alike.group_by("group_key")
+        .agg((pl.col("grouped") | (pl.col("twice") > 0.5)).any())
+        .filter(~pl.col("grouped"))
+        .sort("group_key")
+        .collect()["group_key"]
+        .to_list()
+    )
 
 
 def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | None:
@@ -111,17 +185,24 @@ def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | Non
     if lives.select(pl.struct(_LIFE).is_duplicated().any() | pl.col("comm_key").is_null().any()).item():
         return None
     seen = [
-        pl.DataFrame({"at": at, "line_no": rows.get_column("line_no")})
+        pl.DataFrame([at.alias("at"), *rows.select("line_no", "op_count")])
         .group_by("at")
-        .agg(pl.col("line_no").min().alias("first"), pl.len().alias("calls"))
+        .agg(
+            pl.col("line_no").min().alias("first"),
+            pl.len().alias("calls"),
+            pl.col("op_count").min().alias("lowest"),
+            pl.col("op_count").max().alias("highest"),
+        )
         for rows, at, _ in folded.rows()
     ]
-    met = pl.concat(seen) if seen else pl.DataFrame(schema={"at": pl.UInt32(), "first": pl.UInt32(), "calls": pl.UInt32()})
+    met = pl.concat(seen) if seen else pl.DataFrame(schema=_MET)
     words = _counting(folded.words.with_row_index("at").lazy().join(met.lazy(), on="at", how="inner", maintain_order="left")).collect()
     known = words.join(lives.select(*_LIFE, "life", "begin", *_MADE), on=_LIFE, how="left", maintain_order="left")
     if not known.select((pl.col("begin") <= pl.col("first")).fill_null(False).all()).item():
         return None
     grouped = _grouped(known.lazy()).collect()
+    if not _uneven(grouped.lazy()).is_empty():
+        return None
     described = (
         _described(in_one_row(grouped.lazy(), exchanging(_pairs(folded, grouped), ("life",))))
         .with_columns(pl.col("calls").cast(pl.Int64))
@@ -136,7 +217,7 @@ def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | Non
     placed = kept.select((pl.col("is_p2p") == pl.lit(False)).fill_null(False)).to_series()
     parts: list[pl.DataFrame | Path] = []
     for rows, at, file in folded.rows():
-        part = _placed(rows.get_column("line_no"), words_at.gather(at).alias("word"), placed, kept.get_column("life"))
+        part = _placed(rows.select("line_no", "op_count"), words_at.gather(at).alias("word"), placed, kept.get_column("life"))
         if file is None:
             parts.append(part)
             continue
@@ -158,19 +239,20 @@ def _pairs(folded: FoldedTable, grouped: pl.DataFrame) -> pl.LazyFrame:
 
 
 #: What a communicator tells of its operations.
-_MADE = ("comm_key", "comm_id", "member", "world_rank", "comm_nranks")
+_MADE = ("comm_key", "comm_id", "member", "world_rank", "comm_nranks", "over")
+_MET = {"at": pl.UInt32(), "first": pl.UInt32(), "calls": pl.UInt32(), "lowest": pl.Int64(), "highest": pl.Int64()}
 
 
-def _placed(lines: pl.Series, words: pl.Series, placed: pl.Series, lives: pl.Series) -> pl.DataFrame:
+def _placed(lines: pl.DataFrame, words: pl.Series, placed: pl.Series, lives: pl.Series) -> pl.DataFrame:
     """Operations in their order with their place among the collectives of their life; ``words`` is null for lines that do not count."""
-    rows = pl.DataFrame([words, lines])
+    rows = pl.DataFrame([words, *lines])
     if words.null_count():
         rows = rows.filter(pl.col("word").is_not_null())
     own = rows.get_column("word")
     rows = rows.with_columns(life=lives.gather(own), collective=placed.gather(own))
     position = pl.col("collective").cast(pl.Int64).cum_sum()
     position = position if rows.get_column("life").n_unique() <= 1 else position.over("life")
-    return rows.select("word", pl.when("collective").then(position - 1).alias("seq"), "line_no")
+    return rows.select("word", pl.when("collective").then(position - 1).alias("seq"), "line_no", "op_count")
 
 
 def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:

@@ -13,8 +13,16 @@ def rows(schema: dict[str, pl.DataType], *found: dict[str, object]) -> pl.LazyFr
     return pl.DataFrame(list(found), schema=schema, infer_schema_length=None).lazy()
 
 
-def operations(lines: dict[int, list[str]], *, group: str = "pg:0", first: int = 1, domain: str = "fr", done: int = 0) -> pl.LazyFrame:
-    """Operations of one group: for each rank its calls, ``op`` or ``op shape``, from sequence number ``first`` on."""
+def operations(
+    lines: dict[int, list[str]],
+    *,
+    group: str = "pg:0",
+    first: int = 1,
+    domain: str = "fr",
+    done: int = 0,
+    counts: dict[int, list[int]] | None = None,
+) -> pl.LazyFrame:
+    """Operations of one group: for each rank its calls, ``op`` or ``op shape``, from sequence number ``first`` on; ``counts``: opCounts."""
     rows = []
     for rank, calls in lines.items():
         for index, call in enumerate(calls):
@@ -33,6 +41,7 @@ def operations(lines: dict[int, list[str]], *, group: str = "pg:0", first: int =
                     "dtype": "Float",
                     "done": first + index <= done if done else None,
                     "order": index,
+                    "op_count": counts[rank][index] if counts else None,
                     "source_id": rank,
                     "record": f"entries[{index}]",
                 }

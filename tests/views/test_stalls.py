@@ -146,9 +146,10 @@ def test_a_rank_behind_in_every_group_stalls_in_place() -> None:
 def test_a_step_without_one_of_its_operations_shows_who_left_it_out() -> None:
     def steps(*calls: tuple[str, str]) -> pl.LazyFrame:
         lines = [
-            operations({r: [op]}, group=group, first=n)
+            operations({r: [op]}, group=group, first=1 + sum(g == group for g, _ in line[:n]))
             for r in range(4)
-            for n, (group, op) in enumerate(calls if r == 2 else [("pg:0", "all_reduce"), ("pg:1", "all_gather")] * 4)
+            for line in [calls if r == 2 else (("pg:0", "all_reduce"), ("pg:1", "all_gather")) * 4]
+            for n, (group, op) in enumerate(line)
         ]
         numbered = [f.with_columns(order=pl.lit(n, pl.Int64)) for n, f in enumerate(lines)]
         return pl.concat(numbered)
