@@ -171,6 +171,11 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
         "nothing-wrong": "No fault was found in what was handed in. What is not in the evidence was not checked.",
         "insufficient-evidence": "The evidence does not tell of a job: not even whether something is wrong can be said.",
     }
+    broken = sorted(o.rule.name for o in chosen.outcomes if o.status == "crashed" and o.rule.built_in)
+    if broken:
+        words["insufficient-evidence"] = (
+            f"Nothing was found, but checks broke off: {', '.join(broken[:4])}. Whether all is well is not known."
+        )
     actions = [
         _action(Action("collect-more", command=str(g["command"]) if g.get("command") else None, confidence="medium")) for g in gaps[:3]
     ]

@@ -113,7 +113,9 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, co
     roots = _roots(losses, explained_by)
     if roots:
         return Verdict("explained", roots[0], roots[0].finding.confidence, tuple(roots[1:]), explained_by, signs)
-    if not has_job or not (complete or enough):
+    # What a check would have found that broke off is not known; those of other packages are extra.
+    unchecked = any(o.status == "crashed" and o.rule.severity in ("critical", "error") and o.rule.built_in for o in outcomes)
+    if unchecked or not has_job or not (complete or enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
     return Verdict("nothing-wrong", None, "medium" if complete else "low", (), explained_by, signs)
 

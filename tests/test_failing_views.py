@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
 from nccl_forensics import views
@@ -16,16 +19,11 @@ HEALTHY = ROOT / "fixtures" / "incidents" / "healthy-gloo-4r" / "evidence"
 def failing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this view raises."""
 
-    def fall(*_: object) -> None:
+    def fall(*_: object) -> pl.LazyFrame:
         raise ValueError("planted")
 
-    declared = views.all_views()[name]
-    real = views.View.__call__
-
-    def call(self: views.View, *frames: object) -> object:
-        return fall() if self is declared else real(self, *frames)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(views.View, "__call__", call)
+    planted = views.all_views() | {name: replace(views.all_views()[name], function=fall)}
+    monkeypatch.setattr(views, "all_views", lambda: planted)
 
 
 def test_rules_that_need_it_are_reported_and_the_report_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,3 +38,11 @@ def test_without_the_signs_of_failure_nothing_is_called_well(monkeypatch: pytest
     assert analyze([HEALTHY], engine=InlineEngine()).report["verdict"]["status"] == "nothing-wrong"  # type: ignore[index]
     failing("failures", monkeypatch)
     assert analyze([HEALTHY], engine=InlineEngine()).report["verdict"]["status"] == "insufficient-evidence"  # type: ignore[index]
+
+
+def test_a_check_of_ours_that_broke_off_leaves_nothing_called_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing("endings", monkeypatch)
+    report = analyze([HEALTHY], engine=InlineEngine()).report
+    assert {r["status"] for r in report["rules"] if r["rule"] == "rank-died"} == {"crashed"}  # type: ignore[attr-defined]
+    assert report["verdict"]["status"] == "insufficient-evidence"  # type: ignore[index]
+    assert "broke off" in report["verdict"]["summary"]  # type: ignore[index]

@@ -47,6 +47,11 @@ class Rule:
         return (sys.modules[self.function.__module__].__doc__ or "").strip()
 
     @property
+    def built_in(self) -> bool:
+        """Whether it is a part of this package."""
+        return self.function.__module__.startswith(f"{__name__}.")
+
+    @property
     def title(self) -> str:
         """First line of the page."""
         return self.page.splitlines()[0] if self.page else self.name
