@@ -12,6 +12,7 @@ import io
 import pickle
 import pickletools
 import re
+from functools import lru_cache
 
 
 class RefusedPickle(ValueError):
@@ -48,14 +49,23 @@ _OPCODES = {bytes([ord(op.code)]) for op in pickletools.opcodes if op.name not i
 _GET = rb"(?:h.|j....)"
 #: A run of opcodes that push plain values or fill lists and dicts. A GET that leads to TUPLE2 or stands before a string ends it, because
 #: there it counts whether it gets a string. PUT ends it, because it can change what a memo number holds.
-_RUN = re.compile(
-    rb"(?:[(}\]aesuN\x88\x89]|"
+_HARMLESS = (
+    rb"[(}\]aesuN\x88\x89]|"
     + _GET
     + rb"(?![X\x86]|"
     + _GET
-    + rb"\x86)|K.|M..|J....|G.{8}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9}))*+",
-    re.DOTALL,
+    + rb"\x86)|K.|M..|J....|G.{8}|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8}|\x09.{9})"
 )
+#: Pairs of strings known by number (the name and the description of a group stand in every entry) that a run may hold, at most.
+_PAIRS = 16
+
+
+@lru_cache(maxsize=64)
+def _run(pairs: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """The pattern of a run in which these opcodes, each a tuple of two strings by their memo numbers, may stand too."""
+    return re.compile(rb"(?:" + b"".join(re.escape(pair) + b"|" for pair in pairs) + _HARMLESS + rb")*+", re.DOTALL)
+
+
 _X, _H, _J, _Q, _R, _TUPLE2 = b"Xhjqr\x86"
 
 
@@ -67,11 +77,15 @@ def _is_torch_like(data: bytes) -> bool:
     at, end = 2, len(data)
     pushed = 0  # strings on top of the stack, as far as just pushed
     literal = False  # the last opcode pushed a new string
+    known: list[tuple[int, int]] = []  # place and number of the strings just pushed by number, without others between
+    pairs: dict[bytes, tuple[int, int]] = {}
+    run = _run(())
     while at < end:
         opcode = data[at]
         if opcode == _X:
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
             pushed, literal = pushed + 1, True
+            known.clear()
             continue
         if opcode in (_Q, _R):
             width = 2 if opcode == _Q else 5
@@ -79,18 +93,35 @@ def _is_torch_like(data: bytes) -> bool:
             if number > end:
                 return False
             (strings.add if literal else strings.discard)(number)
+            if any(number in numbers for numbers in pairs.values()):
+                pairs.clear()
+                run = _run(())
+            known.clear()
             at += width
         elif opcode in (_H, _J):
             width = 2 if opcode == _H else 5
-            pushed = pushed + 1 if int.from_bytes(data[at + 1 : at + width], "little") in strings else 0
+            number = int.from_bytes(data[at + 1 : at + width], "little")
+            if number in strings:
+                pushed += 1
+                known.append((at, number))
+            else:
+                pushed = 0
+                known.clear()
             at += width
         elif opcode == _TUPLE2 and pushed >= 2:
             at, pushed = at + 1, 0
+            if len(known) >= 2 and len(pairs) < _PAIRS:
+                # What these two numbers hold cannot change before a PUT, so the same opcodes are harmless wherever they stand.
+                (start, one), (_, other) = known[-2:]
+                pairs[data[start:at]] = one, other
+                run = _run(tuple(pairs))
+            known.clear()
         else:
-            after = _RUN.match(data, at)
+            after = run.match(data, at)
             if after is None or after.end() == at:
                 return data[at : at + 1] == b"."
             at, pushed = after.end(), 0
+            known.clear()
         literal = False
     return False
 

@@ -157,3 +157,18 @@ def test_a_pickle_is_known_by_its_first_bytes():
     assert not is_pickle(b"\x80\x09}.")
     assert not is_pickle(b"\x80\x02.")
     assert not is_pickle(b"{}")
+
+
+def test_a_number_that_gets_a_tuple_after_it_held_a_string_is_no_string_any_more() -> None:
+    strings = b"X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00bq\x01"
+    pair = b"h\x00h\x01\x86"
+    assert load_plain(b"\x80\x02](" + strings + pair * 5 + b"e.") == ["a", "b", *[("a", "b")] * 5]
+    for put in (b"q\x00", b"q\x01", b"r\x00\x00\x00\x00"):
+        with pytest.raises(RefusedPickle, match="a tuple inside a tuple"):
+            load_plain(b"\x80\x02](" + strings + pair * 5 + put + pair * 5 + b"e.")
+
+
+def test_pairs_of_strings_by_long_numbers_are_told_as_well() -> None:
+    strings = b"X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00br\x01\x00\x00\x00"
+    pair = b"h\x00j\x01\x00\x00\x00\x86"
+    assert load_plain(b"\x80\x02](" + strings + (pair + b"K\x86") * 3 + b"e.") == ["a", "b", *[("a", "b"), 0x86] * 3]

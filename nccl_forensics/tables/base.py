@@ -58,10 +58,14 @@ class Table:
 
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The same rows with exactly this table's columns, in order, cast; what does not fit a type becomes null."""
-        exprs = [
-            (pl.col(c).cast(t, strict=False) if c in frame.columns else pl.lit(None, dtype=t).alias(c)) for c, t in self.schema.items()
-        ]
-        return frame.select(exprs)
+        columns = []
+        for name, dtype in self.schema.items():
+            if name in frame.columns:
+                column = frame.get_column(name)
+                columns.append(column if column.dtype == dtype else column.cast(dtype, strict=False))
+            else:
+                columns.append(pl.Series(name, [], dtype=dtype).clear(frame.height))
+        return pl.DataFrame(columns)
 
 
 def _fit(value: object, dtype: pl.DataType) -> object:

@@ -1,7 +1,8 @@
 """The whole program on generated evidence, beside anchors measured in the same run: CPU seconds (user and system, with children).
 
     python -m tests.benchmarks.bench_reading operations WORK --mb 500
-    python -m tests.benchmarks.bench_reading recorder WORK --ranks 256 --entries 2000 [--torch PYTHON]
+    python -m tests.benchmarks.bench_reading init WORK --ranks 512
+    python -m tests.benchmarks.bench_reading recorder WORK --ranks 256 --entries 2000 [--healthy] [--torch PYTHON]
     python -m tests.benchmarks.bench_reading mixed WORK --ranks 64 --mb 300
 
 ``--torch`` is a Python with PyTorch's ``torchfrtrace``. Evidence is made by ``inputs.py`` unless WORK holds it already. The line "start-up"
@@ -37,6 +38,23 @@ for file in sys.argv[1:]:
                 for append, value in zip(add, hit.groups()):
                     append(value)
 """
+#: Lines of NCCL by the same grammars: every kind's pattern in turn by Python's re, or Lark. At most so many lines.
+_LINES = """
+import itertools, re, sys
+from nccl_forensics import grammar
+how, left, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+prefix, said = grammar.load("nccl_prefix"), grammar.load("nccl")
+def tried(loaded):
+    patterns = [(kind.name, re.compile(kind.pattern).match) for kind in loaded.kinds.values()]
+    return lambda text: next(((name, hit.groupdict()) for name, match in patterns if (hit := match(text))), None)
+before, behind = (prefix.parse, said.parse) if how == "lark" else (tried(prefix), tried(said))
+for line in itertools.islice(itertools.chain.from_iterable(map(open, files)), left):
+    found = before(line.rstrip())
+    if found is not None and found[1].get("message"):
+        behind(found[1]["message"])
+"""
+#: Lines that Lark is given: it takes milliseconds for each.
+_FEW = 2000
 _UNPICKLE = "import pickle, sys\nfor file in sys.argv[1:]:\n    pickle.load(open(file, 'rb'))\n"
 
 
@@ -68,21 +86,24 @@ def analysed(evidence: Path, work: Path, truth: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["operations", "recorder", "mixed"])
+    parser.add_argument("kind", choices=["operations", "init", "recorder", "mixed"])
     parser.add_argument("work", type=Path)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--mb", type=float, default=500)
     parser.add_argument("--entries", type=int, default=2000)
     parser.add_argument("--torch", type=Path)
+    parser.add_argument("--healthy", action="store_true", help="dumps of a job in which nothing is wrong")
     options = parser.parse_args()
     out = sys.stdout.write
-    folder = options.work / f"{options.kind}-{options.ranks}-{options.mb:.0f}-{options.entries}"
+    folder = options.work / f"{options.kind}-{options.ranks}-{options.mb:.0f}-{options.entries}{'-healthy' if options.healthy else ''}"
     if not (folder / "truth.json").exists():
         make = {"operations": inputs.operations, "mixed": inputs.mixed}.get(options.kind)
-        if make is not None:
+        if options.kind == "init":
+            inputs.init(folder, options.ranks)
+        elif make is not None:
             make(folder, options.ranks, options.mb)
         else:
-            inputs.recorder(folder, options.ranks, options.entries)
+            inputs.recorder(folder, options.ranks, options.entries, healthy=options.healthy)
     small = options.work / "small"
     small.mkdir(exist_ok=True)
     (small / "nccl.log").write_text("node01:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.9\n", encoding="utf-8")
@@ -97,6 +118,18 @@ def main() -> None:
         loop = timed("a loop of Python's re", [sys.executable, "-c", _LOOP, *logs])
         out(f"{size:.0f} MB, {size / whole:.0f} MB a CPU second; less start-up {size / (whole - start):.0f}\n")
         out(f"{whole / floor:.1f} times {Path(search).name}, {loop / whole:.2f} times as fast as the loop\n")
+    if options.kind == "init":
+        logs = [str(f) for f in sorted((evidence / "logs").glob("nccl.*.log"))]
+        lines = sum(Path(f).read_bytes().count(b"\n") for f in logs)
+        size = sum(os.path.getsize(f) for f in logs) / 1e6
+        search = shutil.which("rg") or shutil.which("grep") or "grep"
+        floor = timed(f"{Path(search).name} -c opCount", [search, "-c", "opCount", *logs])
+        loop = timed("every kind in turn by Python's re", [sys.executable, "-c", _LINES, "re", str(lines), *logs])
+        lark = timed(f"Lark, {_FEW} lines", [sys.executable, "-c", _LINES, "lark", str(_FEW), *logs])
+        out(f"{size:.0f} MB, {lines} lines, {lines / (whole - start):.0f} lines a CPU second less start-up\n")
+        out(
+            f"{whole / floor:.0f} times {Path(search).name}, {loop / whole:.2f} times as fast as re, {lark * lines / _FEW / whole:.0f} times Lark\n"
+        )
     if options.kind == "recorder":
         dumps = [str(f) for f in sorted(evidence.iterdir())]
         entries = options.ranks * options.entries
@@ -106,7 +139,7 @@ def main() -> None:
         )
         if options.torch is not None:
             tool = options.torch.with_name("torchfrtrace")
-            peer = timed("torchfrtrace", [str(tool), str(evidence), "-p", "nccl_trace_rank_"])
+            peer = timed("torchfrtrace", [str(tool), str(evidence), "-p", "nccl_trace_rank_", "--mismatch_cap", str(10**9)])
             out(f"{peer / whole:.2f} times as fast as torchfrtrace\n")
 
 

@@ -46,14 +46,14 @@ def init(folder: Path, ranks: int) -> None:
     _incident(folder, simulate.Request("collective-skipped", ranks, 3, "h100", "log", "2.27.7", full=True))
 
 
-def recorder(folder: Path, ranks: int, entries: int) -> None:
-    """Dumps of ranks of which one leaves out a collective near the end."""
+def recorder(folder: Path, ranks: int, entries: int, *, healthy: bool = False) -> None:
+    """Dumps of ranks of which one leaves out a collective near the end, or of a job in which nothing is wrong."""
     dumps = folder / "evidence"
     dumps.mkdir(parents=True)
-    culprit = ranks * 5 // 8
+    culprit = None if healthy else ranks * 5 // 8
     for rank in range(ranks):
         (dumps / f"nccl_trace_rank_{rank}").write_bytes(dump(rank, ranks, entries, culprit))
-    truth = {"cause_accepted": ["collective-skipped"], "culprit_ranks_accepted": [[culprit]]}
+    truth = {"cause_accepted": [None if healthy else "collective-skipped"], "culprit_ranks_accepted": [[] if healthy else [culprit]]}
     (folder / "truth.json").write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8")
 
 
@@ -105,10 +105,10 @@ def stretch(log: Path, size: int, seed: int) -> None:
         out.writelines(lines[at:])
 
 
-def dump(rank: int, ranks: int, entries: int, culprit: int) -> bytes:
+def dump(rank: int, ranks: int, entries: int, culprit: int | None) -> bytes:
     """A dump as torch's pickler writes it: 8 frames an entry and 5 distinct stacks, as in the dumps of real jobs."""
     base = 1_795_220_500_000_000_000
-    left_out = entries - entries // 100 - 2
+    left_out = entries - entries // 100 - 2 if culprit is not None else entries + 1
     rows: list[dict[str, object]] = []
     stacks = {(op, line): _stack(op, line) for op, _, line in _STEP}
     names = ("default_pg", "0")
