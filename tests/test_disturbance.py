@@ -8,7 +8,7 @@ from tests.disturbance import DAMAGE, held
 from tests.score import Case, cases
 
 #: Bundled incidents whose logs or dumps a damaged line or bit would turn against somebody else.
-BUNDLED = ("nccl-skipped-collective-8r", "nccl-healthy-8r", "subgroup-hang-8r")
+BUNDLED = ("nccl-skipped-collective-8r", "nccl-version-mismatch-8r", "subgroup-hang-8r")
 
 
 def bundled(name: str) -> Case:
