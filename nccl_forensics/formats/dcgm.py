@@ -124,7 +124,7 @@ def _json_rows(body: object, version: str | None) -> Iterator[Row]:
                 status = _STATUS.get(str(result.get("status", "")).lower())
                 if status is None:
                     continue
-                indices = re.findall(r"\d+", str(result.get("gpu_ids", "")))
+                indices = re.findall(r"\d+", str(result.get("gpu_ids", result.get("gpu_id", ""))))
                 if result.get("entity_group") == "GPU" and result.get("entity_id") is not None:
                     indices = [str(result["entity_id"])]
                 for index in indices or [None]:

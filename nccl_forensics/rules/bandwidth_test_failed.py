@@ -26,6 +26,8 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located
 
 _NETWORK = r"(?i)remote process exited|network error|unhandled system error|connection|timeout|retry"
+#: What iperf3 says where it reaches no server.
+_NO_WAY = r"(?i)unable to connect|No route to host|Connection (?:refused|timed out)|Network is unreachable"
 
 
 @rule(
@@ -37,13 +39,18 @@ _NETWORK = r"(?i)remote process exited|network error|unhandled system error|conn
     explains=("low-bus-bandwidth",),
 )
 def bandwidth_test_failed(
-    bandwidth_tests: pl.LazyFrame | None, rdma_tests: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None
+    bandwidth_tests: pl.LazyFrame | None,
+    rdma_tests: pl.LazyFrame | None,
+    tcp_tests: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """Hosts that fail with several others first, then single runs."""
     if bandwidth_tests is not None:
         yield from _collective(bandwidth_tests.sort("source_id", "test").collect())
     if rdma_tests is not None:
         yield from _rdma(located(rdma_tests.filter(pl.col("error").is_not_null()), source_hosts))
+    if tcp_tests is not None:
+        yield from _tcp(located(tcp_tests.filter(pl.col("error").str.contains(_NO_WAY)), source_hosts))
 
 
 def _collective(tests: pl.DataFrame) -> Iterator[Finding]:
@@ -100,6 +107,36 @@ def _rdma(rows: pl.DataFrame) -> Iterator[Finding]:
             would_refute=("the server was not started",),
             actions=(Action("collect_more", hosts=hosts, command="ibstat; show_gids; perfquery -x"),),
             metrics={"source": int(str(source)), "test": int(str(test))},
+        )
+
+
+def _tcp(rows: pl.DataFrame) -> Iterator[Finding]:
+    """iperf3 that came to no server. A refusal is an answer of the host; silence is a firewall, a route, or a host that is gone."""
+    for (host, remote), part in rows.sort("source_id", "line_no", "record", nulls_last=True).group_by(
+        "host", "remote", maintain_order=True
+    ):
+        said = str(part["error"][0])
+        refused = "refused" in said
+        yield Finding(
+            title=f"iperf3 from {host or 'a host'} came to no server{f' at {remote}' if remote else ''}: {said[:120]}",
+            summary="The host answers, but nothing listens on the port of the test: most likely the server was not started."
+            if refused
+            else "Nothing answered: a firewall, a route, or a host that is gone.",
+            severity="info" if refused else "warning",
+            confidence="low",
+            hosts=(str(host),) if host else (),
+            subject=("iperf3", str(host or ""), str(remote or "")),
+            evidence=cite(part, "the failure"),
+            evidence_total=part.height,
+            remedy="Start iperf3 -s on the other host and repeat; if it still fails, look at firewall and routes between the two.",
+            would_refute=("the server was not started",),
+            actions=(
+                Action(
+                    "collect_more",
+                    hosts=(str(host),) if host else (),
+                    command=f"nc -zv {remote or '<host>'} 5201; ip route get {remote or '<host>'}",
+                ),
+            ),
         )
 
 

@@ -147,3 +147,11 @@ def test_iperf3_json_gives_its_sums_and_its_error():
     assert (row["gbit_s"], row["retransmits"], row["cpu_percent"], row["remote"]) == (100.0, 7, 99.5, "10.0.0.2")
     bad = b'{"start":{"cookie":"c","connected":[]},"intervals":[],"end":{},"error":"control socket has closed unexpectedly"}'
     assert read_source(bad).frames["tcp_tests"]["error"].to_list() == ["control socket has closed unexpectedly"]
+
+
+def test_iperf3_json_of_a_test_that_found_no_server_tells_whom_it_asked():
+    told = b'{"start":{"connected":[],"version":"iperf 3.12","connecting_to":{"host":"10.0.0.2","port":5201}},"intervals":[],"end":{},'
+    told += b'"error":"error - unable to connect to server: Connection timed out"}'
+    found = read_source(told)
+    assert found.formats == ("iperf3-json",)
+    assert found.frames["tcp_tests"].select("remote", "error").rows() == [("10.0.0.2", "unable to connect to server: Connection timed out")]

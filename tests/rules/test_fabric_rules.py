@@ -283,10 +283,21 @@ def test_the_host_that_failed_runs_share_is_the_suspect():
     failed = {"complete": False, "error": "remote process exited or there was a network error"}
     rows = [run(1.0, i, pair, **failed)[0] for i, pair in enumerate((("a", "x"), ("b", "x"), ("c", "x")))]
     good = [run(1.0, 7, ("a", "b"))[0]]
-    [finding] = bandwidth_test_failed.check(table("bandwidth_tests", *rows, *good), None, HOSTS)
+    [finding] = bandwidth_test_failed.check(table("bandwidth_tests", *rows, *good), None, None, HOSTS)
     assert finding.hosts == ("x",)
     assert finding.severity == "error"
-    assert bandwidth_test_failed.check(table("bandwidth_tests", *good), None, HOSTS) == []
+    assert bandwidth_test_failed.check(table("bandwidth_tests", *good), None, None, HOSTS) == []
+
+
+def test_iperf3_without_an_answer_is_a_warning_and_a_refusal_is_no_fault() -> None:
+    def found(error: str | None) -> list[tuple[str, str]]:
+        tests = table("tcp_tests", {"remote": "10.0.0.2", "error": error})
+        return [(f.severity, f.title) for f in bandwidth_test_failed.check(None, None, tests, HOSTS)]
+
+    [(severity, title)] = found("unable to connect to server: Connection timed out")
+    assert (severity, "at 10.0.0.2" in title) == ("warning", True)
+    assert [s for s, _ in found("unable to connect to server: Connection refused")] == ["info"]
+    assert found("control socket has closed unexpectedly") == found(None) == []
 
 
 SIGNS = pl.DataFrame({"sign": ["watchdog timeouts"]})
