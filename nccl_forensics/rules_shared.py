@@ -49,7 +49,7 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> 
 
 def doubt_words(row: Mapping[str, object]) -> str:
     """The sentence that says what else would look like a divergence, if anything would."""
-    return f" Not certain: {row['doubt']}." if row["doubt"] else ""
+    return f" Unsure: {row['doubt']}." if row["doubt"] else ""
 
 
 def stall_findings(

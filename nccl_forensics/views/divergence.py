@@ -160,9 +160,9 @@ def _called(line: Mapping[int, Row], at: int, skipped: object) -> list[Hashable]
     return [_signature(line[n]) for n in range(at, at + (int(str(skipped)) if skipped else 1)) if n in line]
 
 
-_LOST = "one line lost or doubled would look the same, as the log numbers no calls here"
-_MOVED = "one line lost or out of place would look the same"
-_BIT = "one flipped bit would look the same"
+_LOST = "a lost or doubled line would look the same"
+_MOVED = "a line lost or out of place would look the same"
+_BIT = "a flipped bit would look the same"
 _HOLE = "the recorder's own numbers are not in order here"
 
 
