@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from nccl_forensics.drawings.svg import SANS, STATE_WORDS, box, group, svg, text
@@ -12,7 +13,7 @@ from nccl_forensics.words import rank_list
 _SEAT, _SEATS, _CARD, _CARDS, _MOST = 32, 8, 288, 3, 32
 #: The dense map: squares of one rank, ranks in a line of a host, width of the label of a line.
 _DOT, _PITCH, _LINE, _NAME = 5, 6, 8, 108
-#: States that stand out, and how many rings a small picture bears.
+#: States that stand out, and how many rings a picture bears: what most ranks are needs none, its colour is seen.
 _RINGED, _RINGS = ("culprit", "dead", "missing"), 64
 
 
@@ -87,6 +88,12 @@ def strips(hosts: Sequence[Host], statement: str, width: float) -> str:
     return svg(width, max(1.0, y), statement, body, "drawing fluid")
 
 
+def _ringed(hosts: Sequence[Host], most: float) -> frozenset[str]:
+    """States that stand out and that so many ranks at most are in; who is at fault stands out in any case."""
+    counts = Counter(seat.state for host in hosts for seat in host.seats)
+    return frozenset(state for state in _RINGED if state == "culprit" or counts[state] <= most)
+
+
 def mosaic(hosts: Sequence[Host], statement: str, width: float, height: float) -> str:
     """All ranks in the order of their hosts as one field of squares that fits; those that stand out are ringed. For the first screen."""
     seats = [seat for host in hosts for seat in host.seats]
@@ -95,10 +102,11 @@ def mosaic(hosts: Sequence[Host], statement: str, width: float, height: float) -
     dot = pitch - (0.5 if pitch < 4 else 1)
     paths: dict[str, list[str]] = {}
     marks: list[str] = []
+    ringed = _ringed(hosts, _RINGS)
     for n, seat in enumerate(seats):
         x, y = (n % per_line) * pitch + 4, (n // per_line) * pitch + 6
         paths.setdefault(seat.state, []).append(f"M{x:g} {y:g}h{dot:g}v{dot:g}h-{dot:g}z")
-        if seat.state in _RINGED and len(marks) < _RINGS:
+        if seat.state in ringed and len(marks) < _RINGS:
             marks.append(f'<circle cx="{x + dot / 2:g}" cy="{y + dot / 2:g}" r="{max(6.0, pitch * 0.9):g}" class="ring"/>')
     body = [f'<path class="dot d-{state}" d="{"".join(paths[state])}"/>' for state in sorted(paths)]
     lines = -(-len(seats) // per_line)
@@ -127,6 +135,7 @@ def dense(hosts: Sequence[Host], statement: str, width: float, *, titles: bool =
     paths: dict[str, list[str]] = {}
     marks: list[str] = []
     body: list[str] = []
+    ringed = _ringed(hosts, max(_RINGS, sum(len(h.seats) for h in hosts) / 8))
     for n, host in enumerate(blocks):
         x, y = _NAME + (n % per_line) * block, 6 + (n // per_line) * pitch
         if n % per_line == 0 and (n == 0 or host.name != blocks[n - per_line].name):
@@ -135,7 +144,7 @@ def dense(hosts: Sequence[Host], statement: str, width: float, *, titles: bool =
             at = f"M{x + (k % _LINE) * _PITCH} {y + (k // _LINE) * _PITCH}h{_DOT}v{_DOT}h-{_DOT}z"
             paths.setdefault(seat.state, []).append(at)
         high = max(1, -(-len(host.seats) // _LINE)) * _PITCH
-        if any(s.state in _RINGED for s in host.seats):
+        if any(s.state in ringed for s in host.seats):
             marks.append(box(x - 3.5, y - 3.5, _LINE * _PITCH + 6, high + 6, "ring", 4))
         if titles:
             marks.append(group(_said(host), [box(x, y, _LINE * _PITCH, high, "hit", 0)]))

@@ -129,14 +129,21 @@ def _where_words(culprits: Sequence[Json]) -> str:
 
 
 def _proof(quotes: Sequence[Quote]) -> tuple[Quote, ...]:
-    """The evidence for a first screen: one item for each different reason before a second one for the same."""
+    """The evidence for a first screen: one item for each different reason before a second one for the same, and that from another file
+    before one that stands beside the first."""
     seen: set[str] = set()
     repeated: list[Quote] = []
     first: list[Quote] = []
     for quote in quotes:
         (repeated if quote.why in seen else first).append(quote)
         seen.add(quote.why)
-    return tuple(first[:6] if len(first) > 2 else [*first, *repeated][: 3 + len(first)])
+    shown = {quote.path for quote in first}
+    elsewhere: list[Quote] = []
+    beside: list[Quote] = []
+    for quote in repeated:
+        (beside if quote.path in shown else elsewhere).append(quote)
+        shown.add(quote.path)
+    return tuple(first[:6] if len(first) > 2 else [*first, *elsewhere, *beside][: 3 + len(first)])
 
 
 def _operation(point: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -30,6 +31,49 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines of one file with one mark or more: evidence that stands close together is shown once, not once for each mark."""
+
+    quotes: tuple[Quote, ...]
+    context: tuple[ContextText, ...]
+
+
+#: An excerpt of more lines is not made longer.
+_LONGEST_EXCERPT = 30
+
+
+def excerpts(quotes: Sequence[Quote]) -> tuple[Excerpt, ...]:
+    """Quotes in their order; neighbours in one file whose lines overlap or touch are one excerpt."""
+    found: list[Excerpt] = []
+    for quote in quotes:
+        if found and _adjoins(found[-1], quote):
+            found[-1] = Excerpt((*found[-1].quotes, quote), _together(found[-1].context, quote.context))
+        else:
+            found.append(Excerpt((quote,), quote.context))
+    return tuple(found)
+
+
+def _adjoins(excerpt: Excerpt, quote: Quote) -> bool:
+    have, new = excerpt.context, quote.context
+    return (
+        bool(have and new)
+        and quote.path == excerpt.quotes[-1].path
+        and new[0].number <= have[-1].number + 1
+        and have[0].number <= new[-1].number + 1
+        and max(have[-1].number, new[-1].number) - min(have[0].number, new[0].number) < _LONGEST_EXCERPT
+    )
+
+
+def _together(*contexts: Sequence[ContextText]) -> tuple[ContextText, ...]:
+    """Each line once, marked where one of the contexts marks it."""
+    lines: dict[int, ContextText] = {}
+    for line in (line for context in contexts for line in context):
+        if line.number not in lines or line.marked:
+            lines[line.number] = line
+    return tuple(lines[number] for number in sorted(lines))
+
+
+@dataclass(frozen=True, slots=True)
 class FindingText:
     """One finding. ``marks`` are words of its standing: suppressed, explained by another."""
 
@@ -53,6 +97,11 @@ class FindingText:
     prevention: str
     metrics: tuple[tuple[str, str], ...]
     search: str
+
+    @property
+    def excerpts(self) -> tuple[Excerpt, ...]:
+        """The quotes, put together where they stand close together."""
+        return excerpts(self.quotes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +148,11 @@ class Opinion:
     remedy: str
     prevention: str
     actions: tuple[ActionText, ...]
+
+    @property
+    def excerpts(self) -> tuple[Excerpt, ...]:
+        """The quotes, put together where they stand close together."""
+        return excerpts(self.quotes)
 
 
 @dataclass(frozen=True, slots=True)

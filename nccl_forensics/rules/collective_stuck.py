@@ -42,8 +42,7 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
         waited = operation_words(row["op"], row["seq"])
         evidence = cite([row], "a rank that waits in it")
         if watchdog is not None:
-            lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"])).sort("source_id", "line_no").collect()
-            evidence = (*cite(lines, "timed out in it", at_most=12), *evidence)
+            evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
         limit = f" after {row['timeout_ms'] / 1000:.0f} s" if row["timeout_ms"] else ""
         yield Finding(
             title=f"all {len(row['ranks'])} ranks entered {waited} of {group} and none finished{limit}",
@@ -60,3 +59,15 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
             actions=(Action("collect-more", ranks=tuple(row["ranks"][:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
             alternatives=(("host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),),
         )
+
+
+def _own(watchdog: pl.LazyFrame, group_name: object) -> pl.DataFrame:
+    """Watchdogs' lines of timeouts in this group.
+
+    Some lines name no group: they count where they stand in a file whose other lines name this one, or none at all.
+    """
+    lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"]))
+    if group_name is not None:
+        named, own = pl.col("pg_name").is_not_null(), (pl.col("pg_name") == str(group_name)).fill_null(value=False)
+        lines = lines.filter(own | (~named & (own.any() | ~named.any()).over("source_id")))
+    return lines.sort("source_id", "line_no").collect()

@@ -32,6 +32,14 @@ def test_the_first_screen_has_room_for_any_number_of_ranks(ranks):
     assert height <= 215
 
 
+def test_ranks_that_most_of_the_job_is_like_are_not_ringed():
+    most_missing = [Host(f"node{n}", tuple(Seat(n * 8 + g, "missing" if n < 480 else "waiting") for g in range(8))) for n in range(512)]
+    few_missing = [Host(f"node{n}", tuple(Seat(n * 8 + g, "missing" if n < 2 else "waiting") for g in range(8))) for n in range(512)]
+    for draw in (lambda h: cluster.mosaic(h, "", 336, 190), lambda h: cluster.dense(h, "", 800)):
+        assert 'class="ring"' not in draw(most_missing)
+        assert 'class="ring"' in draw(few_missing)
+
+
 def test_the_map_of_sixteen_thousand_ranks_is_small_and_rings_the_one_at_fault():
     drawn = cluster.dense(hosts(2048), "said", 892)
     assert len(drawn) < 700_000

@@ -37,3 +37,16 @@ def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
 
 def test_ranks_that_wait_without_any_failure_may_just_be_working() -> None:
     assert collective_stuck.check(stuck(), None, sign("ranks that wait for others")) == []
+
+
+def test_only_lines_of_the_stuck_group_are_quoted() -> None:
+    watchdog = table(
+        "watchdog",
+        {"kind": "timeout", "source_id": 1, "line_no": 3},
+        {"kind": "timeout", "source_id": 1, "line_no": 4, "pg_name": "7"},
+        {"kind": "timeout", "source_id": 2, "line_no": 5},
+        {"kind": "timeout", "source_id": 2, "line_no": 6, "pg_name": "0"},
+        {"kind": "timeout", "source_id": 3, "line_no": 7},
+    )
+    [finding] = collective_stuck.check(stuck(), watchdog, sign("watchdog timeouts"))
+    assert cited(finding) == [(2, 5), (2, 6), (3, 7), (0, "entries[4]")]
