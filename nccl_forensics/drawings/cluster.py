@@ -90,7 +90,7 @@ def strips(hosts: Sequence[Host], statement: str, width: float) -> str:
 
 def _ringed(hosts: Sequence[Host], most: float) -> frozenset[str]:
     """States that stand out and that so many ranks at most are in; who is at fault stands out in any case."""
-    counts = Counter(seat.state for host in hosts for seat in host.seats)
+    counts: Counter[str] = Counter(seat.state for host in hosts for seat in host.seats)
     return frozenset(state for state in _RINGED if state == "culprit" or counts[state] <= most)
 
 
