@@ -8,6 +8,7 @@ from nccl_forensics.stack_frames import function_of, split_frame
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED
 from nccl_forensics.views import view
+from nccl_forensics.views.levels import came_after_all
 
 STACK_STALLS = {
     "cause": pl.String(),
@@ -47,10 +48,11 @@ def stack_stalls(
     failures: pl.LazyFrame | None,
     blockers: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
+    progress: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, p2p-deadlock,
     collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
-    a rank that died.
+    a rank that died, or recorders that show that the rank came and finished what the others waited in.
     """
     told = any(frame is not None and frame.collect().height > 0 for frame in (stalls, divergences))
     # Where operations show who is behind in which group, standing in another group's collective is no fault.
@@ -64,6 +66,13 @@ def stack_stalls(
             peers = [moved[r] for r in row["others"] or () if r in moved]
             if not failed and len(peers) > 1 and sum(bool(m) for m in peers) * 2 > len(peers):
                 continue  # the others move: the job advances, it is not stuck
+            if (
+                not failed
+                and progress is not None
+                and row["rank"] is not None
+                and came_after_all(row["rank"], row["others"] or (), progress)
+            ):
+                continue
             judged = _judge(row, failed)
             if judged is not None:
                 rows.append({name: row[name] for name in STACK_STALLS if name in row} | {"cause": judged[0], "confidence": judged[1]})

@@ -10,6 +10,7 @@ from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
+from nccl_forensics.views.levels import came_after_all
 
 STALLS = {
     "rank": pl.Int32(),
@@ -114,7 +115,7 @@ def stalls(
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
         if found and not timed_out and not dead and progress is not None:
-            found = {rank: row for rank, row in found.items() if not _came(rank, row, progress)}
+            found = {rank: row for rank, row in found.items() if not came_after_all(rank, row["waiters"], progress)}  # type: ignore[arg-type]
     if progress is not None and operations is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = _odd_in_circle(found, progress, operations)
     if not found and not parted and not dead and endings is not None:
@@ -204,19 +205,6 @@ def _odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, 
     if most * 2 <= len(where) or not odd or odd == circle:
         return found
     return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
-
-
-def _came(rank: int, row: dict[str, object], progress: pl.LazyFrame) -> bool:
-    """Whether recorders of this rank and of all who were seen waiting for it are level and have nothing unfinished: it came after all."""
-    waiters = row["waiters"]
-    assert isinstance(waiters, list)
-    seen = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_in([rank, *waiters])).collect()
-    if not {rank, *waiters} <= set(seen["rank"].to_list()):
-        return False
-    return (
-        seen["first_pending"].null_count() == seen.height
-        and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
-    )
 
 
 def _beyond_the_barrier(barriers: dict[int, dict[str, object]], blockers: pl.LazyFrame) -> dict[int, dict[str, object]]:

@@ -19,6 +19,7 @@ from nccl_forensics.views import Resolver
 from nccl_forensics.views.stack_stalls import stack_stalls
 from nccl_forensics.views.stack_views import odd_stacks, thread_states
 from tests.corpus import corpus
+from tests.views.frames import progress
 
 WRAPPER = "_exception_logger.<locals>.wrapper (torch/distributed/c10d_logger.py:83)"
 ALL_REDUCE = ["all_reduce (torch/distributed/distributed_c10d.py:3252)", WRAPPER, "train (train.py:59)", "<module> (train.py:68)"]
@@ -332,7 +333,7 @@ def test_a_note_that_stands_for_six_outweighs_two() -> None:
 def verdicts(*rows: dict[str, object], failed: bool = False) -> list[tuple[str, str, int | None]]:
     """(cause, confidence, rank) of what these stacks alone say."""
     signs = pl.LazyFrame({"sign": ["timeout"]}) if failed else None
-    frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs, None, None)
+    frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs, None, None, None)
     return frame.select("cause", "confidence", "rank").collect().rows()
 
 
@@ -361,11 +362,27 @@ def test_past_the_call_of_the_others_is_a_skip_and_another_way_of_a_branch_a_mis
 def test_better_evidence_silences_the_stacks() -> None:
     odd = odd_stacks(states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, LOADER))))
     told = pl.LazyFrame({"rank": [1]})
-    assert stack_stalls(odd, told, None, None, None, None, None).collect().height == 0
-    assert stack_stalls(odd, None, told, None, None, None, None).collect().height == 0
-    assert stack_stalls(odd, None, None, pl.LazyFrame({"own": [True]}), None, None, None).collect().height == 0
-    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["behind"]}), None).collect().height == 0
-    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["unseen"]}), None).collect().height == 1
+    assert stack_stalls(odd, told, None, None, None, None, None, None).collect().height == 0
+    assert stack_stalls(odd, None, told, None, None, None, None, None).collect().height == 0
+    assert stack_stalls(odd, None, None, pl.LazyFrame({"own": [True]}), None, None, None, None).collect().height == 0
+    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["behind"]}), None, None).collect().height == 0
+    assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["unseen"]}), None, None).collect().height == 1
+
+
+def test_a_rank_whose_recorder_finished_what_the_others_waited_in_came_after_all() -> None:
+    odd = odd_stacks(states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, LOADER))))
+    level: dict[int, tuple[int, int | None]] = dict.fromkeys(range(4), (9, 9))
+    failed = pl.LazyFrame({"sign": ["timeout"]})
+    for state, signs, expected in (
+        (level, None, 0),
+        (level | {0: (9, 8)}, None, 0),  # the dump of one was taken before its last operation was marked
+        (level | {3: (9, 8)}, None, 1),
+        (level | {3: (8, 8)}, None, 1),
+        (dict.fromkeys((0, 1, 3), (9, 9)), None, 1),
+        (level, failed, 1),
+    ):
+        found = stack_stalls(odd, None, None, None, signs, None, None, progress({"pg:0": state})).collect()
+        assert found.height == expected, state
 
 
 # --- real ones -------------------------------------------------------------------------------------------------------------------
