@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from nccl_forensics.errors import UsageError
-from nccl_forensics.simulate import PLATFORMS, SCENARIOS, Request, simulate
+from nccl_forensics.simulate import FULL_UP_TO, PLATFORMS, SCENARIOS, Request, simulate
 from tests.score import Case, Score, run
 
 
@@ -76,9 +76,11 @@ def play(job: Job) -> Outcome | None:
 
 
 def culprits_right(o: Outcome) -> bool:
-    """As in the scorecard; where files are lost, naming some of an accepted list is right too: the others cannot be seen."""
-    score = o.score
-    if score.culprits_right or not o.request.lost or score.accepted is None:
+    """As in the scorecard; where files are lost, or only those of some ranks are kept, naming some of an accepted list is right too: the
+    others cannot be seen."""
+    score, request = o.score, o.request
+    sampled = request.ranks > FULL_UP_TO if request.full is None else not request.full
+    if score.culprits_right or not (request.lost or sampled) or score.accepted is None:
         return score.culprits_right
     return any(score.culprits and set(score.culprits) <= set(a) for a in score.accepted)
 

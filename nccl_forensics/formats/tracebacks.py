@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from nccl_forensics import grammar
 from nccl_forensics.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
+from nccl_forensics.formats._nccl_rows import errors_of
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
@@ -73,12 +75,13 @@ _SAME_END = 400
 _NEW = re.compile(
     r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|\*\*\* |srun: |slurmstepd: |USDT:|INFO:|WARNING:|ERROR:|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]|Segmentation fault|Aborted|Killed|Traceback \()"
 )
+_LAST_ERROR = "Last error:"
 #: How a message goes on after a blank line.
 _GOES_ON = (
     "Exception raised from",
     "frame #",
     "C++ CapturedTraceback",
-    "Last error:",
+    _LAST_ERROR,
     "Original exception",
     "[",
     "Compile with",
@@ -92,6 +95,7 @@ class _Found:
 
     rows: list[dict[str, object]] = field(default_factory=list)
     reports: list[dict[str, object]] = field(default_factory=list)
+    nccl: list[dict[str, object]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
 
@@ -103,6 +107,9 @@ def _read(text: Text) -> Reading:
     found.rows.sort(key=lambda r: int(str(r["line_no"])))
     found.reports.sort(key=lambda r: int(str(r["line_no"])))
     frames = {"exceptions": TABLES["exceptions"].frame(found.rows), "reports": TABLES["reports"].frame(found.reports)}
+    if found.nccl:
+        warned = TABLES["nccl_errors"].frame(sorted(found.nccl, key=lambda r: int(str(r["line_no"]))))
+        frames["nccl_errors"] = errors_of(warned, grammar.load("nccl_errors").extract(warned.get_column("message")))
     return Reading(
         frames=frames,
         lines=pl.Series("line_no", sorted(found.used), dtype=pl.UInt32()),
@@ -128,6 +135,7 @@ def _scan(lines: WriterLines, found: _Found) -> None:
                 continue
             if block.row["signature"] != "launcher":
                 found.rows.append({"line_no": number, "end_line": block.members[-1], **lines.hints, **block.row})
+                found.nccl += _last_errors(lines, at, set(block.members))
             found.reports += [{"line_no": number, "end_line": block.members[-1], **lines.hints, **r} for r in block.said]
             continue
         if (thrown := _THROWN.search(text)) or _NO_EXCEPTION in text:
@@ -135,6 +143,7 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.used.update(members)
             found.rows.append({"line_no": number, "end_line": members[-1], **lines.hints, **row})
             found.reports += [{"line_no": number, "end_line": members[-1], **lines.hints, **r} for r in said]
+            found.nccl += _last_errors(lines, at, set(members))
             aborted = members[-1]
         elif _FATAL.match(text) or _CAUGHT.search(text):
             told = _CAUGHT.search(text) or next(filter(None, map(_CAUGHT.search, lines.texts[at + 1 : at + 3])), None)
@@ -165,6 +174,20 @@ def _native(lines: WriterLines, at: int) -> tuple[str | None, list[int]]:
             break
         members.append(lines.numbers[i])
     return "\n".join(frames) or None, members
+
+
+def _last_errors(lines: WriterLines, at: int, members: set[int]) -> Iterator[dict[str, object]]:
+    """NCCL's last warning, which torch puts under ``Last error:`` (ncclGetLastError, NCCL 2.13 and later): where NCCL_DEBUG was not set, it
+    stands nowhere else."""
+    last = max(members)
+    for index in range(at, len(lines.texts) - 1):
+        number, after = lines.numbers[index], lines.numbers[index + 1]
+        if number >= last:
+            return
+        said = lines.texts[index + 1].strip()
+        heads = number in members and after in members and lines.texts[index].strip() == _LAST_ERROR
+        if heads and said and not _RAISED_FROM.match(said):
+            yield {"line_no": after, **lines.hints, "level": "WARN", "message": mask(said[:2000])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +380,7 @@ def _shape(fields: dict[str, str]) -> str | None:
 FORMAT = TextFormat(
     name="traceback",
     title="Python tracebacks, C++ terminate messages, fatal signals",
-    tables=("exceptions", "reports"),
+    tables=("exceptions", "reports", "nccl_errors"),
     anchors=(
         "Traceback (most recent call last):",
         "terminate called ",

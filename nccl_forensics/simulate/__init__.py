@@ -132,4 +132,4 @@ def simulate(request: Request, out: Path) -> int:
     return folder.written
 
 
-__all__ = ["PLATFORMS", "SCENARIOS", "Request", "make", "simulate"]
+__all__ = ["FULL_UP_TO", "PLATFORMS", "SCENARIOS", "Request", "make", "simulate"]

@@ -223,7 +223,10 @@ def _breaks(line: tuple[int, ...]) -> Iterator[tuple[int, int]]:
         foretold = expect(line[:at], 1)
         if not foretold or foretold[0] == line[at] or foretold[0] not in line[:at]:
             continue
-        reading = read_divergence(line[:at], expect(line[:at], REACH), line[at:])
+        future = expect(line[:at], REACH)
+        if _delayed(future, line[at:]):
+            continue
+        reading = read_divergence(line[:at], future, line[at:])
         if reading.kind == "skipped":
             yield at, max(i for i in range(at) if line[i] == foretold[0])
 
@@ -239,13 +242,22 @@ def _numbered_after(keys: Sequence[object], seqs: Sequence[int], ranks: Sequence
     return False
 
 
+def _delayed(foretold: Sequence[int], rest: Sequence[int]) -> bool:
+    """Whether what should have come first comes before its next turn: it was called in another order, not left out."""
+    due = foretold[0]
+    turn = next((i for i, operation in enumerate(foretold) if i and operation == due), len(foretold))
+    return due in rest[: turn - 1]
+
+
 def _fact(recent: pl.DataFrame, domain: str, at: int, before: int) -> tuple[dict[str, object], str]:
     """The operation left out, as its last call tells it, and the group in which the rank went on."""
     own, earlier = recent.row(at, named=True), recent.row(before, named=True)
     told = ("group_key", "group_name", "group_desc", "comm_id", "op", "call_site", "source_id", "line_no", "record")
     fact: dict[str, object] = {"domain": domain} | {k: earlier[k] for k in told}
+    # Other operations of its group may have come between its last call and the place where it is missing.
+    group = recent[before:at].filter(pl.col("group_key") == earlier["group_key"])
     fact |= {
-        "seq": int(earlier["seq"]) + 1,
+        "seq": int(str(group["seq"].max())) + 1,
         "own_source_id": own["source_id"],
         "own_line_no": own["line_no"],
         "own_record": own["record"],

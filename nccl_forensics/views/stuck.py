@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.words import UNIDENTIFIED
 
 STUCK = {
     "domain": pl.String(),
@@ -25,13 +28,18 @@ STUCK = {
 
 
 @view(rows="groups")
-def stuck(progress: pl.LazyFrame, groups: pl.LazyFrame, waits: pl.LazyFrame | None, comms: pl.LazyFrame | None) -> pl.LazyFrame:
+def stuck(
+    progress: pl.LazyFrame,
+    groups: pl.LazyFrame,
+    waits: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+) -> pl.LazyFrame:
     """Groups whose members all wait in one operation: same position, entered by all, completed by none. ``complete``: every member of
-    the stated size is seen (else some members have no evidence, and they may be the ones that are missing)."""
+    the stated size is seen (else some members have no evidence, and they may be the ones that are missing); of the default group every
+    rank that any evidence names, as all ranks of the job are in it."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
-    world = None
-    if comms is not None:
-        world = comms.select(pl.col("nranks").max()).collect().item()
+    world = _world(info.values(), comms, processes)
     blocked: set[tuple[str, str]] = set()
     if waits is not None:
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
@@ -47,7 +55,7 @@ def stuck(progress: pl.LazyFrame, groups: pl.LazyFrame, waits: pl.LazyFrame | No
         if len(positions) > 1 or (done is not None and int(str(done)) >= at):
             continue
         members = set(group["members"] or [])
-        size = group["size"] or (world if group["group_desc"] == "default_pg" and world else None)
+        size = max(group["size"] or 0, world) if group["group_desc"] == "default_pg" else group["size"]
         ranks = part["rank"].to_list()
         first = part.row(0, named=True)
         op = next((o for o in part["last_op"].to_list() if o), None)
@@ -58,9 +66,7 @@ def stuck(progress: pl.LazyFrame, groups: pl.LazyFrame, waits: pl.LazyFrame | No
                 "op": op,
                 "ranks": ranks,
                 "size": size,
-                "complete": set(ranks) >= members
-                and (size is None or len(ranks) >= size)
-                and (size is not None or group["group_desc"] == "default_pg"),
+                "complete": set(ranks) >= members and size is not None and len(ranks) >= size,
                 "timeout_ms": first["timeout_ms"],
                 "source_id": first["source_id"],
                 "line_no": first["line_no"],
@@ -68,3 +74,18 @@ def stuck(progress: pl.LazyFrame, groups: pl.LazyFrame, waits: pl.LazyFrame | No
             }
         )
     return pl.DataFrame(rows, schema=STUCK, infer_schema_length=None).lazy()
+
+
+def _world(groups: Iterable[dict[str, object]], comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> int:
+    """The least size of the job: of its largest communicator, of its default group, and up to the highest rank that evidence names."""
+    least = 0
+    if comms is not None:
+        least = comms.select(pl.col("nranks").max()).collect().item() or 0
+    if processes is not None:
+        highest = processes.filter(pl.col("rank") < UNIDENTIFIED).select(pl.col("rank").max()).collect().item()
+        least = max(least, highest + 1 if highest is not None else 0)
+    for group in groups:
+        members = group["members"]
+        if group["group_desc"] == "default_pg" and isinstance(members, list):
+            least = max(least, len(members))
+    return least

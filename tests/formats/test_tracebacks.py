@@ -334,3 +334,31 @@ def test_every_rank_of_a_real_hang_is_named_by_its_terminate_block():
     found = read_source(path.read_bytes()).frames["exceptions"]
     assert sorted(found["rank"]) == list(range(8))
     assert found["signature"].unique().to_list() == ["nccl-timeout"]
+
+
+UNHANDLED = """torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:317, unhandled system error, NCCL version 2.26.2
+ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.
+Last error:
+"""
+
+
+def test_the_last_error_of_nccl_in_an_exception_is_a_warning_of_nccl():
+    text = TRACEBACK.rsplit("\n", 1)[0] + "\n" + UNHANDLED + "Call to ibv_reg_mr failed with error Cannot allocate memory"
+    [found] = rows(prefixed(text, "[rank3]: "), "nccl_errors")
+    assert (found["line_no"], found["level"], found["kind"], found["hint_rank"]) == (12, "WARN", "ibv-call", 3)
+    assert found["message"] == "Call to ibv_reg_mr failed with error Cannot allocate memory"
+
+
+def test_it_is_found_in_what_a_watchdog_throws_too():
+    said = "[PG ID 0 PG GUID 0(default_pg) Rank 9] Process group watchdog thread terminated with exception: " + UNHANDLED
+    end = "NET/IB: Got completion from peer 10.8.0.13<41003> with status=12 opcode=1 len=0 vendor err 129 (Send) hca mlx5_3"
+    block = f"terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {said}{end}\nException raised from checkForNCCLErrorsInternal at ../x.cpp:1 (most recent call first):"
+    [found] = rows(block, "nccl_errors")
+    assert (found["line_no"], found["kind"], found["peer"], found["number"]) == (5, "ib-completion", "10.8.0.13<41003>", 12)
+
+
+def test_without_a_text_under_it_there_is_none():
+    nothing = TRACEBACK.rsplit("\n", 1)[0] + "\n" + UNHANDLED
+    assert rows(nothing, "nccl_errors") == []
+    assert rows(nothing + "\nException raised from x at y.cpp:1 (most recent call first):", "nccl_errors") == []
+    assert rows("Last error:\nCall to ibv_reg_mr failed", "nccl_errors") == []

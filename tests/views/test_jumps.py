@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.jumps import passed_over
+from nccl_forensics.views.jumps import broken_steps, passed_over
 from tests.views.frames import operations
 
 BEHIND = {"rank": 2, "kind": "behind", "domain": "fr", "group_key": "pg:7", "seq": 5, "op": "all_to_all", "waiters": [0, 1], "source_id": 0}
@@ -53,3 +53,37 @@ def test_a_rank_that_called_nothing_more_may_still_come() -> None:
 
 def test_where_the_others_do_not_agree_on_the_order_nothing_is_claimed() -> None:
     assert passed_over([BEHIND], called({0: [FIVE, data(0)], 1: [data(1), FIVE], 2: [FOUR, data(2)]})) == {}
+
+
+STEP = (("pg:1", "data", 0), ("pg:1", "data", 1), ("pg:0", "world", 2))
+
+
+def steps(rank: int, last: list[int], before: int = 3) -> pl.LazyFrame:
+    """Calls of a rank: whole steps of three operations, two in one group and one in another, then those of a last step by their place."""
+    places = [place for _ in range(before) for place in range(3)] + last
+    seqs: dict[str, int] = {}
+    rows = []
+    for order, place in enumerate(places):
+        group, desc, size = STEP[place]
+        seqs[group] = seqs.get(group, 0) + 1
+        rows.append(
+            operations({rank: [f"all_reduce [{size}]"]}, group=group, first=seqs[group]).with_columns(
+                order=pl.lit(order, dtype=pl.Int64), group_desc=pl.lit(desc), record=pl.lit(f"entries[{order}]")
+            )
+        )
+    return pl.concat(rows)
+
+
+def missing(last: list[int]) -> dict[int, tuple[object, object]]:
+    """Group and position of what each rank left out, where rank 2 called these places in the last step and seven others all."""
+    job = pl.concat([steps(rank, last if rank == 2 else [0, 1, 2]) for rank in range(8)])
+    return {rank: (fact["group_key"], fact["seq"]) for rank, (fact, _) in broken_steps(job).items()}
+
+
+def test_a_step_that_lacks_an_operation_tells_its_group_and_its_place_among_all_of_that_group() -> None:
+    assert missing([0, 2]) == {2: ("pg:1", 8)}
+    assert missing([0, 1, 2]) == {}
+
+
+def test_an_operation_that_comes_later_in_the_step_was_called_in_another_order_and_not_left_out() -> None:
+    assert missing([0, 2, 1]) == {}

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.identity import COMMS_SCHEMA
+from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
 from nccl_forensics.views.stuck import stuck
 from nccl_forensics.views.waits import waits
 from tests.views.frames import groups, progress, rows
 
 
 def found(
-    reached: dict[int, tuple[int, int | None]], members: list[int], size: int | None = None, comms: pl.LazyFrame | None = None
+    reached: dict[int, tuple[int, int | None]],
+    members: list[int],
+    size: int | None = None,
+    comms: pl.LazyFrame | None = None,
+    processes: pl.LazyFrame | None = None,
 ) -> list[tuple[object, ...]]:
     state = progress({"pg:0": reached})
     known = groups({"pg:0": members}).with_columns(size=pl.lit(size, pl.Int32), group_desc=pl.lit("default_pg"))
     edges = waits(None, state, known, None, None)
-    return stuck(state, known, edges, comms).select("seq", "op", "ranks", "complete").collect().rows()
+    return stuck(state, known, edges, comms, processes).select("seq", "op", "ranks", "complete").collect().rows()
 
 
 def test_a_collective_that_all_entered_and_none_left_is_stuck() -> None:
@@ -31,6 +35,12 @@ def test_with_a_member_missing_from_the_evidence_it_is_not_complete() -> None:
 def test_the_biggest_communicator_tells_how_many_ranks_the_default_group_has() -> None:
     world = rows(COMMS_SCHEMA, {"nranks": 4})
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1], comms=world) == [(6, "all_reduce", [0, 1], False)]
+
+
+def test_a_rank_that_only_the_launcher_names_is_in_the_default_group_too() -> None:
+    started = rows(PROCESSES_SCHEMA, *[{"rank": r} for r in range(3)])
+    assert found({0: (6, 5), 1: (6, 5)}, [0, 1], processes=started) == [(6, "all_reduce", [0, 1], False)]
+    assert found(dict.fromkeys(range(3), (6, 5)), [0, 1, 2], processes=started) == [(6, "all_reduce", [0, 1, 2], True)]
 
 
 def test_a_rank_that_never_entered_it_makes_it_a_wait() -> None:
