@@ -16,6 +16,7 @@ Check that the processes of the missing ranks were started, on which host, and w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import polars as pl
@@ -23,6 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import ranks_words, verb
 
 
@@ -40,11 +42,12 @@ def rank_never_joined(
     endings: pl.LazyFrame | None,
     progress: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
+    last_calls: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """One finding per communicator that lacks ranks and that nothing shows past its bootstrap.
 
-    Ranks that failed inside NCCL or recorded a collective did come, whatever became of their logs; such a rank without a log also tells
-    that logs of others may be lost.
+    Ranks that failed inside NCCL, recorded a collective or stand in the call of those that wait did come, whatever became of their logs;
+    such a rank without a log also tells that logs of others may be lost.
     """
     came = _came(endings, progress)
     running: set[int] = set()
@@ -60,7 +63,7 @@ def rank_never_joined(
         present = set(part["rank"].to_list())
         unseen = set(range(size)) - present
         # A recorder's dump shows that the process ran, not that it called NCCL: it speaks for a rank only while others are left.
-        absent = unseen - came
+        absent = unseen - came - _beside(present, last_calls)
         absent = absent - running or absent
         missing = tuple(sorted(absent))
         lost = absent != unseen
@@ -68,7 +71,7 @@ def rank_never_joined(
             continue
         yield Finding(
             title=f"{ranks_words(missing)} of {size} never joined; {len(present)} {verb(present, 'rank waits', 'ranks wait')} in init",
-            summary="The others started the communicator and never got past its bootstrap. Nothing in the evidence comes from the missing ranks."
+            summary="The others started the communicator and never got past its bootstrap. No line of NCCL in the evidence is of the missing ranks."
             + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected."),
             confidence=_CONFIDENCE[(len(missing) > 1) + lost],
             ranks=missing,
@@ -100,3 +103,13 @@ def _came(endings: pl.LazyFrame | None, progress: pl.LazyFrame | None) -> set[in
     if progress is not None:
         came |= set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
     return came
+
+
+def _beside(present: set[int], last_calls: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose stack stands in the call that waits in which most of those stand that began the communicator."""
+    if last_calls is None:
+        return set()
+    stacks = last_calls.filter((pl.col("witness") == "stack") & pl.col("place").is_in(WAITING)).select("rank", "op", "user_frame").collect()
+    calls = {rank: call for rank, *call in stacks.iter_rows()}
+    usual = Counter(tuple(calls[r]) for r in present if r in calls).most_common(1)
+    return {rank for rank, call in calls.items() if usual and tuple(call) == usual[0][0]} if usual and usual[0][1] > 1 else set()

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.rules.rank_never_joined import rank_never_joined
+from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
 from tests.rules.frames import cited, comm, comms, endings, told
 from tests.views.frames import progress, rows
@@ -17,7 +18,7 @@ def past(*keys: str) -> pl.LazyFrame:
 
 
 def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
-    [finding] = rank_never_joined.check(comms(*[comm(r, 4) for r in (0, 1, 3)]), past(), None, None, None)
+    [finding] = rank_never_joined.check(comms(*[comm(r, 4) for r in (0, 1, 3)]), past(), None, None, None, None)
     assert told(finding) == ("critical", "high", (2,))
     assert cited(finding) == [(0, 5), (1, 5), (3, 5), (None, None)]
     assert finding.evidence[-1].kind == "absence"
@@ -25,20 +26,20 @@ def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
 
 
 def test_where_several_logs_are_missing_some_were_perhaps_not_collected() -> None:
-    [finding] = rank_never_joined.check(comms(comm(0, 4), comm(1, 4)), past(), None, None, None)
+    [finding] = rank_never_joined.check(comms(comm(0, 4), comm(1, 4)), past(), None, None, None, None)
     assert told(finding) == ("critical", "medium", (2, 3))
     assert "may not have been collected" in finding.summary
 
 
 def test_of_most_ranks_missing_none_is_blamed() -> None:
-    [finding] = rank_never_joined.check(comms(comm(0, 4)), past(), None, None, None)
+    [finding] = rank_never_joined.check(comms(comm(0, 4)), past(), None, None, None, None)
     assert (finding.ranks, finding.culprits) == ((1, 2, 3), ())
 
 
 def test_a_rank_without_a_log_did_join_where_another_got_past_the_bootstrap() -> None:
     members = [comm(r, 4) for r in (0, 1, 3)]
-    assert rank_never_joined.check(comms(*members), past(str(members[0]["comm_key"])), None, None, None) == []
-    assert len(rank_never_joined.check(comms(*members), past("another communicator"), None, None, None)) == 1
+    assert rank_never_joined.check(comms(*members), past(str(members[0]["comm_key"])), None, None, None, None) == []
+    assert len(rank_never_joined.check(comms(*members), past("another communicator"), None, None, None, None)) == 1
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_rank_without_a_log_did_join_where_another_got_past_the_bootstrap() ->
     ids=["all ranks came", "one completed it", "of unknown size"],
 )
 def test_other_communicators_stay_quiet(members: list[dict[str, object]]) -> None:
-    assert rank_never_joined.check(comms(*members), past(), None, None, None) == []
+    assert rank_never_joined.check(comms(*members), past(), None, None, None, None) == []
 
 
 def test_ranks_that_show_elsewhere_that_they_came_are_not_missing() -> None:
@@ -55,19 +56,42 @@ def test_ranks_that_show_elsewhere_that_they_came_are_not_missing() -> None:
     failed = endings({"rank": 3, "kind": "victim", "signature": "nccl-remote"})
     recorded = progress({"pg:0": {4: (1, 0)}})
     # Logs of ranks that came are lost, so that of the last one may be lost too.
-    [finding] = rank_never_joined.check(seen, past(), failed, recorded, None)
+    [finding] = rank_never_joined.check(seen, past(), failed, recorded, None, None)
     assert told(finding) == ("critical", "medium", (5,))
-    [finding] = rank_never_joined.check(seen, past(), failed, None, None)
+    [finding] = rank_never_joined.check(seen, past(), failed, None, None, None)
     assert told(finding) == ("critical", "low", (4, 5))
     everyone = endings(*({"rank": r, "kind": "victim", "signature": "nccl-remote"} for r in (3, 4, 5)))
-    assert rank_never_joined.check(seen, past(), everyone, None, None) == []
+    assert rank_never_joined.check(seen, past(), everyone, None, None, None) == []
     other = endings({"rank": 3, "kind": "exception", "signature": "user"})
-    assert told(rank_never_joined.check(seen, past(), other, None, None)[0]) == ("critical", "medium", (3, 4, 5))
+    assert told(rank_never_joined.check(seen, past(), other, None, None, None)[0]) == ("critical", "medium", (3, 4, 5))
 
 
 def test_a_dump_speaks_for_its_rank_while_others_are_left() -> None:
     seen = comms(*[comm(r, 5) for r in (0, 1, 2)])
-    [finding] = rank_never_joined.check(seen, past(), None, None, pl.LazyFrame({"rank": [3]}))
+    [finding] = rank_never_joined.check(seen, past(), None, None, pl.LazyFrame({"rank": [3]}), None)
     assert told(finding) == ("critical", "medium", (4,))
-    [finding] = rank_never_joined.check(seen, past(), None, None, pl.LazyFrame({"rank": [3, 4]}))
+    [finding] = rank_never_joined.check(seen, past(), None, None, pl.LazyFrame({"rank": [3, 4]}), None)
     assert told(finding) == ("critical", "medium", (3, 4))
+
+
+def test_a_rank_without_a_log_that_stands_in_the_call_of_the_others_came_too() -> None:
+    seen = comms(*[comm(r, 6) for r in (0, 1, 2)])
+
+    def standing(**calls: str) -> list[tuple[object, ...]]:
+        stacks = [
+            {
+                "rank": int(r[1:]),
+                "witness": "stack",
+                "place": "collective" if op == "barrier" else "user-code",
+                "op": op,
+                "user_frame": "setup",
+            }
+            for r, op in calls.items()
+        ]
+        return [told(f) for f in rank_never_joined.check(seen, past(), None, None, None, rows(LAST_CALLS, *stacks))]
+
+    waiting = {f"r{r}": "barrier" for r in (0, 1, 2)}
+    assert standing(**waiting, r3="barrier", r4="barrier") == [("critical", "medium", (5,))]
+    assert standing(**waiting, r3="barrier", r4="load") == [("critical", "low", (4, 5))]
+    # Where no stack of those that began it shows in which call they wait, the others' stacks tell nothing.
+    assert standing(r3="barrier", r4="barrier") == [("critical", "medium", (3, 4, 5))]
