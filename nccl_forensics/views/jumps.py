@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import polars as pl
 
@@ -234,15 +234,16 @@ def _breaks(line: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 def _numbered_after(keys: Sequence[object], seqs: Sequence[int], ranks: Sequence[int], at: int, before: int) -> bool:
     """Whether the rank's next operation in the group bears a number that counts the one that seems left out: then its record was lost, not
     the call."""
+    last = max(row for row in range(before, at) if keys[row] == keys[before])
     for row in range(at, min(at + _STEPS_BACK, len(keys))):
         if ranks[row] != ranks[at]:
             return False
         if keys[row] == keys[before]:
-            return bool(seqs[row] > seqs[before] + 1)
+            return bool(seqs[row] > seqs[last] + 1)
     return False
 
 
-def _delayed(foretold: Sequence[int], rest: Sequence[int]) -> bool:
+def _delayed(foretold: Sequence[Hashable], rest: Sequence[Hashable]) -> bool:
     """Whether what should have come first comes before its next turn: it was called in another order, not left out."""
     due = foretold[0]
     turn = next((i for i, operation in enumerate(foretold) if i and operation == due), len(foretold))

@@ -16,3 +16,39 @@ def came_after_all(rank: int, waiters: Iterable[int], progress: pl.LazyFrame) ->
         return False
     own = seen.filter(pl.col("rank") == rank)["first_pending"]
     return own.null_count() == own.len() and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
+
+
+def alone_in_group(progress: pl.LazyFrame) -> pl.DataFrame:
+    """Progress of ranks in their latest operation, where that is in a group of which no other rank has evidence; one row per rank."""
+    present = progress.group_by("domain", "group_key").agg(pl.col("rank").n_unique().alias("present"))
+    return (
+        progress.filter(pl.col("last_created_ns").is_not_null())
+        .sort("last_created_ns")
+        .unique(["domain", "rank"], keep="last", maintain_order=True)
+        .join(present, on=["domain", "group_key"])
+        .filter(pl.col("present") == 1)
+        .sort("domain", "rank")
+        .collect()
+    )
+
+
+def awaited_alone(
+    waiting: pl.DataFrame, groups: pl.LazyFrame, progress: pl.LazyFrame, on_host: Iterable[int]
+) -> dict[int, dict[str, object]]:
+    """Whom ranks wait for in a group of which nothing else is known (``waiting``: rows of ``alone_in_group``): those of its members that
+    stand outside of any call that waits (``on_host``), each with the operation that is waited in. Where nothing lists the members (gloo's
+    recorder does not), the only rank that stands so and of which there is no recorder.
+    """
+    members = {(d, g): set(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows()}
+    recorded = set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
+    stand = set(on_host)
+    silent = stand - recorded
+    found: dict[int, dict[str, object]] = {}
+    for row in waiting.iter_rows(named=True):
+        listed = members.get((row["domain"], row["group_key"]), set()) - {row["rank"]}
+        awaited = listed & stand if listed else silent if len(silent) == 1 else set()
+        place = {k: row[k] for k in ("domain", "group_key", "source_id", "line_no", "record", "timeout_ms")}
+        fact = place | {"kind": "unseen", "waiters": [row["rank"]], "seq": row["last_seq"], "op": row["last_op"]}
+        for rank in sorted(awaited):
+            found.setdefault(rank, fact | {"call_site": row["last_call_site"], "seen_by": "stacks"})
+    return found

@@ -10,7 +10,7 @@ from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
-from nccl_forensics.views.levels import came_after_all
+from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all
 
 STALLS = {
     "rank": pl.Int32(),
@@ -53,6 +53,7 @@ def stalls(
     operations: pl.LazyFrame | Calls | None,
     progress: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
+    groups: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -107,9 +108,15 @@ def stalls(
         # Of the ranks that others wait for, those that stand in a call that waits themselves wait for one that does not.
         found = {r: row for r, row in found.items() if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] == "jumped"}
     # One that waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
-    alone = _alone(progress) if progress is not None else set()
-    found = {r: row for r, row in found.items() if not (r in alone and r in stacks and stacks[r]["place"] == "collective")}
     parted = divergences is not None and divergences.collect().height > 0
+    if progress is not None:
+        lone = alone_in_group(progress)
+        known = set(lone["rank"].to_list())
+        waiting = {r for r in found if r in known and r in stacks and stacks[r]["place"] == "collective"}
+        found = {r: row for r, row in found.items() if r not in waiting}
+        if waiting and not found and not parted and groups is not None:
+            host = [r for r, s in stacks.items() if s["witness"] == "stack" and s["place"] not in (*WAITING, "unknown") and not s["moved"]]
+            found = awaited_alone(lone.filter(pl.col("rank").is_in(sorted(waiting))), groups, progress, host)
     if not found and not parted and stacks:
         seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
@@ -138,18 +145,6 @@ def stalls(
         # Most of the job cannot be what the rest waits for: the end of the walk is not in the evidence, or is no rank at all.
         rows = [r for r in rows if r is None or r["rank"] not in bare]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
-
-
-def _alone(progress: pl.LazyFrame) -> set[int]:
-    """Ranks whose latest operation is in a group of which no other rank has evidence."""
-    present = progress.group_by("domain", "group_key").agg(pl.col("rank").n_unique().alias("present"))
-    latest = (
-        progress.filter(pl.col("last_created_ns").is_not_null())
-        .sort("last_created_ns")
-        .unique(["domain", "rank"], keep="last", maintain_order=True)
-        .join(present, on=["domain", "group_key"])
-    )
-    return set(latest.filter(pl.col("present") == 1).select("rank").collect()["rank"].to_list())
 
 
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:

@@ -11,7 +11,7 @@ from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.stalls import _classify, _odd_in_circle, stalls
 from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
-from tests.views.frames import operations, progress, rows
+from tests.views.frames import groups, operations, progress, rows
 
 
 def blocker(rank: int = 2, kind: str = "behind", **more: object) -> pl.LazyFrame:
@@ -48,8 +48,9 @@ def found(
     parted: pl.LazyFrame | None = None,
     ops: pl.LazyFrame | None = None,
     reached: pl.LazyFrame | None = None,
+    made: pl.LazyFrame | None = None,
 ) -> list[tuple[object, ...]]:
-    frame = stalls(blockers, states, endings, reports, parted, ops, reached, None).collect()
+    frame = stalls(blockers, states, endings, reports, parted, ops, reached, None, made).collect()
     return frame.select("rank", "cause", "confidence", "seen_by").rows()
 
 
@@ -76,12 +77,12 @@ def test_the_stack_of_the_rank_that_is_behind_names_the_cause(place: str, cause:
 
 
 def test_a_partner_in_p2p_makes_the_deadlock_sure() -> None:
-    frame = stalls(blocker(), standing(r0="collective", r1="p2p", r2="p2p"), None, None, None, None, None, None).collect()
+    frame = stalls(blocker(), standing(r0="collective", r1="p2p", r2="p2p"), None, None, None, None, None, None, None).collect()
     assert frame.select("rank", "cause", "confidence", "partners").rows() == [(2, "p2p-deadlock", "high", [1])]
 
 
 def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
-    [row] = stalls(blocker(), standing(r2="lock"), None, None, None, None, None, None).collect().to_dicts()
+    [row] = stalls(blocker(), standing(r2="lock"), None, None, None, None, None, None, None).collect().to_dicts()
     assert (row["stack_source_id"], row["stack_line_no"], row["source_id"], row["record"]) == (7, 2, 0, "entries[5]")
     assert row["user_frame"] == "step (train.py:2)"
 
@@ -168,7 +169,7 @@ def test_a_monitored_barrier_names_who_is_missing() -> None:
 
 
 def test_the_few_outside_the_collective_that_the_others_stand_in_are_found_by_stacks_alone() -> None:
-    frame = stalls(None, standing(r0="collective", r1="collective", r2="lock"), None, None, None, None, None, None).collect()
+    frame = stalls(None, standing(r0="collective", r1="collective", r2="lock"), None, None, None, None, None, None, None).collect()
     assert frame.select("rank", "cause", "waiters", "seen_by").rows() == [(2, "host-stall", [0, 1], "stacks")]
     assert (frame["source_id"][0], frame["line_no"][0]) == (7, 0)
 
@@ -290,3 +291,22 @@ def test_the_odd_one_of_a_circle_left_something_out() -> None:
     row = _classify(3, circle(2, 3)[3] | {"odd": True, "op": "all_gather", "seq": 3}, {}, None)
     assert row is not None
     assert (row["cause"], row["confidence"]) == ("collective-skipped", "medium")
+
+
+# ---- a walk that ends at a rank that waits in a group of which nothing else is known ----
+
+
+def ends_at_one_that_waits(members: list[int], **places: str) -> list[tuple[object, ...]]:
+    """Rank 3 waits for rank 1, which stands in a call of another group (``members``) of which only its own recorder tells."""
+    reached = progress({"pg:0": {1: (5, 5), 3: (6, 5)}, "pg:7": {1: (90, 89)}})
+    return found(blocker(1, waiters=[3]), standing(r1="collective", **places), reached=reached, made=groups({"pg:7": members}))
+
+
+def test_a_member_of_that_group_that_stands_on_its_host_is_whom_the_walk_leads_to() -> None:
+    assert ends_at_one_that_waits([0, 1], r0="lock", r2="lock") == [(0, "host-stall", "high", "stacks")]
+    assert ends_at_one_that_waits([0, 1], r0="collective") == []
+
+
+def test_where_nobody_lists_the_members_it_is_the_only_rank_on_its_host_without_a_recorder() -> None:
+    assert ends_at_one_that_waits([1], r0="lock", r3="lock") == [(0, "host-stall", "high", "stacks")]
+    assert ends_at_one_that_waits([1], r0="lock", r2="lock") == []
