@@ -2,7 +2,8 @@
 
 ## What it finds
 ``Watchdog caught collective operation timeout: WorkNCCL(SeqNum=…, OpType=…, NumelIn=…, NumelOut=…)`` lines of one process group with
-the same sequence number whose operation or numbers of elements differ. Silent where a recorder or NCCL's own log shows the divergence.
+the same sequence number whose operation or numbers of elements differ. Where recorders of the others hold the deviating call at a later
+position, the rank left out what lies between. Silent where a recorder or NCCL's own log shows the divergence.
 
 ## Why it matters
 Without a Flight Recorder dump these lines are all there is, and they name the deviating rank.
@@ -17,7 +18,9 @@ Print the tensor's shape, or the call, on the deviating rank just before this co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from math import prod
 
 import polars as pl
 
@@ -25,6 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.views.matching import op_word
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
 _EXPLAINS = ("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed")
@@ -49,6 +53,85 @@ def collective_mismatch_by_watchdog(watchdog_calls: pl.LazyFrame, divergences: p
     for part in _groups(watchdog_calls, divergences):
         named = part.filter(~pl.col("op").is_in(_NO_COLLECTIVE)).with_columns(said=pl.col("op"))
         yield from _finding(named, "another collective", "Compare every collective between ranks once: TORCH_DISTRIBUTED_DEBUG=DETAIL.")
+
+
+@rule(
+    name="collective-skipped-by-watchdog",
+    code="CO13",
+    cause="collective-skipped",
+    severity="critical",
+    at_most=16,
+    explains=(*_EXPLAINS, "shape-mismatch", "collective-mismatch"),
+)
+def collective_skipped_by_watchdog(
+    watchdog_calls: pl.LazyFrame, divergences: pl.LazyFrame | None, operations: pl.LazyFrame
+) -> Iterator[Finding]:
+    """One finding per group in which what one rank timed out in is what the recorders of the others hold some positions later: it left
+    out what lies between."""
+    for part in _groups(watchdog_calls, divergences):
+        if part["op"].is_in(_NO_COLLECTIVE).any() or part.filter(~pl.col("op").is_in(_EVEN)).height:
+            continue
+        counts = part.group_by("op", "numel_in").agg(n=pl.len()).sort("n", "op", "numel_in", descending=[True, False, False])
+        usual = counts.row(0, named=True)
+        same = (pl.col("op") == usual["op"]) & (pl.col("numel_in") == usual["numel_in"])
+        odd, others = part.filter(~same), part.filter(same)
+        if odd.height != 1 or usual["n"] * 2 <= part.height:
+            continue
+        own, first = odd.row(0, named=True), others.row(0, named=True)
+        later = _later(own, others["rank"].to_list(), operations)
+        if later is None:
+            continue
+        position = operation_words(first["op"], first["seq"])
+        group = group_words({"group_name": str(first["group_key"]).removeprefix("pg:"), "group_desc": first["group_desc"], "comm_id": None})
+        rank = int(own["rank"])
+        yield Finding(
+            title=f"{ranks_words((rank,))} skipped {position} of {group}: it timed out in what the others call {later['ahead']} later",
+            summary=f"Its watchdog names {own['op']} of {own['numel_in']} elements at position {own['seq']}; the others' recorders hold that call "
+            f"at position {later['seq']}, and at {own['seq']} one of {first['numel_in']} elements.",
+            confidence="medium",
+            ranks=(rank,),
+            culprits=(Culprit(rank=rank),),
+            subject=(str(first["group_desc"] or first["group_key"]), str(first["op"])),
+            divergence=Divergence(str(first["group_key"]).removeprefix("pg:"), None, first["seq"], first["op"]),
+            evidence=(
+                *cite(odd, "the rank timed out in another call"),
+                *cite([later], "the others make that call here"),
+                *cite(others.head(4), "what most ranks timed out in"),
+            ),
+            evidence_total=part.height + 1,
+            remedy=f"Make every rank of {group} call {position}, or none: look for a branch around it that depends on the rank or on its data.",
+            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            would_refute=(f"a dump of {ranks_words((rank,))} that shows all calls of the others",),
+            actions=(Action("fix-code", ranks=(rank,), confidence="medium"),),
+            alternatives=(("shape-mismatch", (rank,), "the call that it is in is one that the others make later"),),
+        )
+
+
+#: How far a rank may have run ahead.
+_AHEAD = 64
+
+
+def _later(own: dict[str, object], peers: list[int], operations: pl.LazyFrame) -> dict[str, object] | None:
+    """The first recorded operation of peers behind the position of ``own`` that is the same call, with ``ahead``, how many positions; None
+    where the peers' recorders hold that call at the position itself or not at all."""
+    seq = int(str(own["seq"]))
+    near = operations.filter(
+        (pl.col("domain") == "fr")
+        & ~pl.col("is_p2p")
+        & (pl.col("group_key") == own["group_key"])
+        & pl.col("seq").is_between(seq, seq + _AHEAD)
+        & pl.col("rank").is_in(peers)
+        & (pl.col("op") == op_word(pl.lit(own["op"], dtype=pl.String)))
+    )
+    columns = ("seq", "shape", "source_id", "line_no", "record")
+    alike = [r for r in near.select(columns).sort("seq", "source_id").collect().to_dicts() if _elements(r["shape"]) == own["numel_in"]]
+    return alike[0] | {"ahead": alike[0]["seq"] - seq} if alike and alike[0]["seq"] > seq else None
+
+
+def _elements(shape: object) -> int | None:
+    """Elements of the first tensor of a list of shapes such as ``[[2,3]]``."""
+    sizes = re.match(r"\[\[([0-9, ]*)\]", str(shape))
+    return prod(int(n) for n in sizes[1].split(",") if n.strip()) if sizes else None
 
 
 def _groups(calls: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[pl.DataFrame]:

@@ -6,11 +6,15 @@ import polars as pl
 import pytest
 
 from nccl_forensics.reading import read_source
-from nccl_forensics.rules.watchdog_mismatch import collective_mismatch_by_watchdog, shape_mismatch_by_watchdog
+from nccl_forensics.rules.watchdog_mismatch import (
+    collective_mismatch_by_watchdog,
+    collective_skipped_by_watchdog,
+    shape_mismatch_by_watchdog,
+)
 from nccl_forensics.views.watchdogs import CALLS, watchdog_calls, watchdog_progress
 from tests.rules.frames import cited, divergences, told
 from tests.rules.host_frames import table
-from tests.views.frames import rows
+from tests.views.frames import operations, rows
 
 
 def calls(*found: tuple[int, str, int], seq: int = 9) -> pl.LazyFrame:
@@ -101,3 +105,31 @@ def test_a_group_with_sends_and_receives_tells_no_progress() -> None:
     ]
     found = watchdog_progress(table("watchdog", *(line | row for row in rows_of))).collect()
     assert found.select("group_key", "rank", "first_pending").rows() == [("pg:0", 1, 9)]
+
+
+def recorded(*sizes: int, ranks: tuple[int, ...] = (0, 2)) -> pl.LazyFrame:
+    """What the recorders of ranks hold of the group from position 8 on: all-reduces of these sizes."""
+    return operations({rank: [f"all_reduce [[{size}]]" for size in sizes] for rank in ranks}, group="pg:1", first=8)
+
+
+CALLED = calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 6), (2, "ALLREDUCE", 4))
+
+
+def test_a_rank_that_timed_out_in_a_later_call_of_the_others_left_out_what_lies_between() -> None:
+    [finding] = collective_skipped_by_watchdog.check(CALLED, None, recorded(9, 4, 5, 6))
+    assert told(finding) == ("critical", "medium", (1,))
+    assert cited(finding) == [(1, 3), (0, "entries[3]"), (0, 3), (2, 3)]
+    assert finding.title.startswith("rank 1 skipped ALLREDUCE #9 of process group mesh_dp (1)")
+
+
+@pytest.mark.parametrize(
+    ("frame", "ops"),
+    [
+        (CALLED, recorded(9, 4, 5)),  # no such call later
+        (CALLED, recorded(9, 6, 5, 6)),  # the recorders hold it at the position itself
+        (CALLED, recorded(9, 4, 5, 6, ranks=(1,))),  # only its own recorder, which holds what it did
+        (calls((0, "ALLREDUCE", 4), (1, "ALLREDUCE", 6)), recorded(9, 4, 5, 6)),  # no majority
+    ],
+)
+def test_otherwise_no_skip_is_read_from_watchdogs(frame: pl.LazyFrame, ops: pl.LazyFrame) -> None:
+    assert collective_skipped_by_watchdog.check(frame, None, ops) == []
