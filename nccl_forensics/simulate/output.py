@@ -14,6 +14,10 @@ from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, rccl, rec
 from nccl_forensics.simulate.writers import host as host_tools
 
 
+#: Hosts up to this number are all asked for the state of their devices: one command on every host, small files. Of more it is one in sixteen.
+ALL_HOSTS_UP_TO = 256
+
+
 class Folder:
     """Where files go. ``lost``: share of files that are missing; ``torn``: share that is cut off somewhere."""
 
@@ -88,7 +92,7 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: b
             folder.put(f"logs/{machine.name}/torchrun.log", launcher.text(world, machine.index))
         if machine.alive and (
             full
-            or len(world.hosts) <= 64
+            or len(world.hosts) <= ALL_HOSTS_UP_TO
             or machine.index % 16 == 0
             or any(e[0] > world.begin for e in machine.events)
             or _odd(world, machine.index)

@@ -191,20 +191,9 @@ def endings(
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
         rows_out.append(who)
-    _alone_by_itself(rows_out)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
-
-
-def _alone_by_itself(endings: list[dict[str, object]]) -> None:
-    """The only process that left with an exit code, where launchers had to stop all others (two at least), began the end: a timeout or a
-    lost peer ends more than one. Not so an abort, with which the first watchdog that fires ends its process."""
-    unheard = [who for who in endings if who["kind"] == "unheard"]
-    others = [who for who in endings if who["kind"] not in ("unheard", "clean")]
-    if len(unheard) == 1 and unheard[0]["signal"] is None and len(others) > 1 and all(who["kind"] == "terminated" for who in others):
-        why = f"exit code {unheard[0]['exit_code']}, its own output is not in the evidence, and the launchers had to stop all the others"
-        unheard[0].update(kind="exit", own=True, why=why)
 
 
 #: Formats of what a process itself prints when it fails.

@@ -71,22 +71,6 @@ def test_an_exit_code_of_a_rank_whose_output_is_missing_while_others_is_there_bl
     assert (who["kind"], who["own"]) == ("killed", True)
 
 
-def test_the_only_one_that_left_by_itself_while_launchers_stopped_all_others_began_the_end() -> None:
-    heard = rows(SOURCE_RANKS_SCHEMA, *({"source_id": 50 + r, "rank": r} for r in (0, 1)))
-
-    def reported(*codes: int) -> list[tuple[object, ...]]:
-        report = table("worker_exits", *({"kind": "failure", "rank": 2 + i, "exit_code": c, "line_no": 30} for i, c in enumerate(codes)))
-        return [(e["rank"], e["kind"], e["own"]) for e in ended(report, sources=heard) if e["kind"] != "terminated"]
-
-    assert reported(1, -15, -15) == [(2, "exit", True)]
-    assert reported(1, -15) == [(2, "unheard", False)]
-    # Several left, or one was aborted as the first watchdog that fires aborts its process.
-    assert reported(1, 1, -15, -15) == [(2, "unheard", False), (3, "unheard", False)]
-    assert reported(-6, -15, -15) == [(2, "unheard", False)]
-    # What is known to have failed otherwise began it.
-    assert (2, "unheard", False) in reported(1, -9, -15, -15)
-
-
 def test_a_rank_that_the_launchers_report_leaves_out_had_ended_without_an_error() -> None:
     hints = pl.LazyFrame({"source_id": [50, 51, 52], "attempt_local_rank": [0, 1, 2]})
     sources = rows(SOURCE_RANKS_SCHEMA, *({"source_id": 50 + r, "rank": r} for r in range(3)))
