@@ -13,7 +13,6 @@ from nccl_forensics.simulate.world import World
 from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, rccl, recorder, stacks, torch_log
 from nccl_forensics.simulate.writers import host as host_tools
 
-
 #: Hosts up to this number are all asked for the state of their devices: one command on every host, small files. Of more it is one in sixteen.
 ALL_HOSTS_UP_TO = 256
 
