@@ -7,9 +7,15 @@ from collections.abc import Iterable
 import polars as pl
 
 
-def came_after_all(rank: int, waiters: Iterable[int], progress: pl.LazyFrame) -> bool:
-    """Whether recorders of this rank and of all who were seen waiting for it are level and it has nothing unfinished itself: it came, and
-    finished what they waited in. False where a recorder is missing."""
+#: Calls of torch.distributed that no recorder holds (torch 2.13: gloo's monitored barrier, sends and receives of gloo).
+_UNRECORDED = frozenset({"monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv"})
+
+
+def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.LazyFrame) -> bool:
+    """Whether recorders of this rank and of all who were seen waiting for it in ``op`` are level and it has nothing unfinished itself: it
+    came, and finished what they waited in. False where a recorder is missing, or where recorders do not hold such calls."""
+    if op is None or str(op) in _UNRECORDED:
+        return False
     ranks = {rank, *waiters}
     seen = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_in(sorted(ranks))).collect()
     if not ranks <= set(seen["rank"].to_list()):

@@ -70,7 +70,7 @@ def stack_stalls(
                 not failed
                 and progress is not None
                 and row["rank"] is not None
-                and came_after_all(row["rank"], row["others"] or (), progress)
+                and came_after_all(row["rank"], row["others"] or (), row["others_op"], progress)
             ):
                 continue
             judged = _judge(row, failed)
