@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import polars as pl
 
-
 #: Calls of torch.distributed that no recorder holds (torch 2.13: gloo's monitored barrier, sends and receives of gloo).
 _UNRECORDED = frozenset({"monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv"})
 
