@@ -28,7 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.views.matching import op_word
+from nccl_forensics.views.calls import op_word
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
 _EXPLAINS = ("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed")
