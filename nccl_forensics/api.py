@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 from nccl_forensics.aside import written_aside
-from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, most_seen
+from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, more_than_recorded, most_seen
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
 from nccl_forensics.changes import Differences, differences
@@ -382,7 +382,9 @@ def _run(
     told = _has_job(own) and "failures" not in resolver.failed
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(outcomes, signs, told, all_seen(resolver) or ended_orderly(resolver), most_seen(resolver))
+    verdict = judge(
+        outcomes, signs, told, (all_seen(resolver) and more_than_recorded(resolver)) or ended_orderly(resolver), most_seen(resolver)
+    )
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

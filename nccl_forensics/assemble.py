@@ -299,6 +299,15 @@ def all_seen(resolver: Resolver) -> bool:
     return len(ranks_missing(resolver)) <= strangers
 
 
+def more_than_recorded(resolver: Resolver) -> bool:
+    """Whether something but recorder dumps and losses was read: these tell what was called and trained, not whether the job went on."""
+    sources = resolver.get("sources")
+    if sources is None:
+        return True
+    formats = {f for found in sources.select("formats").collect()["formats"].to_list() for f in found or ()}
+    return bool(formats - {"flight-recorder", "training-log"}) or not formats
+
+
 def most_seen(resolver: Resolver) -> bool:
     """Whether at least half of the ranks are seen, and no log of NCCL's operations just stops: one that stops where a rank is missing looks
     the same in a hang and in a copy that was made too early."""

@@ -10,6 +10,7 @@ import pytest
 from nccl_forensics.api import analyze
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.model import CONFIDENCES
+from tests.corpus import ROOT
 from tests.robustness import drop_culprit
 from tests.score import Case, cases
 
@@ -49,3 +50,13 @@ def test_the_files_that_the_first_gap_names_make_the_verdict_surer(name: str, tm
     assert named
     assert set(named) <= set(first["ranks"])
     assert _sureness(whole["verdict"]) > _sureness(less["verdict"])  # type: ignore[arg-type]
+
+
+def test_equal_dumps_alone_find_no_fault_with_low_confidence_only() -> None:
+    evidence = ROOT / "fixtures" / "incidents" / "healthy-gloo-4r" / "evidence"
+    whole = analyze([evidence], engine=InlineEngine()).report["verdict"]
+    dumps = analyze([evidence / "fr_pickle"], engine=InlineEngine()).report["verdict"]
+    assert isinstance(whole, dict)
+    assert isinstance(dumps, dict)
+    assert (whole["status"], whole["confidence"]) == ("nothing-wrong", "medium")
+    assert (dumps["status"], dumps["confidence"]) == ("nothing-wrong", "low")
