@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -106,3 +107,4 @@ def test_the_container_needs_package_indexes_only() -> None:
     steps = [line for line in text.splitlines() if line.split(" ")[0] in ("ADD", "RUN", "COPY", "FROM")]
     assert all("curl" not in s and "wget" not in s and "apt" not in s and "://" not in s.replace("file://", "") for s in steps)
     assert not [s for s in steps if s.startswith("ADD")]
+    assert re.search(r"^USER [1-9][0-9]*$", text, re.MULTILINE), "a cluster that refuses root needs the user as a number"
