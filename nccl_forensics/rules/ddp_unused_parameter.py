@@ -55,21 +55,18 @@ def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None) ->
             ranks.add(rank)
     evidence = cite(lines, "parameters that received no gradient")
     if endings is not None:
+        cited = set(lines.select("source_id", "line_no").iter_rows())
         raised = endings.filter((pl.col("signature") == "ddp-unused") & pl.col("rank").is_not_null()).sort("rank").collect()
         ranks |= set(raised["rank"].to_list())
-        evidence += cite(
-            [
-                {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]}
-                for r in raised.iter_rows(named=True)
-            ],
-            "raised by this rank",
-        )
+        places = [(r["exc_source_id"] or r["source_id"], r["exc_line_no"] or r["line_no"]) for r in raised.iter_rows(named=True)]
+        evidence += cite([{"source_id": s, "line_no": n} for s, n in places if (s, n) not in cited], "raised by this rank")
     if not ranks:
         return
-    names = sorted({str(d) for d in lines["detail"].to_list() if d})
+    # One line names a parameter, another all of them.
+    names = sorted({name.strip() for d in lines["detail"].to_list() if d for name in str(d).split(",")})
     chosen = tuple(sorted(ranks))
     yield Finding(
-        title=f"{ranks_words(chosen)} did not use all parameters: {'; '.join(names[:3]) or 'names not printed'}",
+        title=f"{ranks_words(chosen)} did not use all parameters: {', '.join(names[:3]) or 'names not printed'}{f' and {len(names) - 3} more' if len(names) > 3 else ''}",
         summary="DistributedDataParallel waits for gradients of these parameters on these ranks; the other ranks are victims.",
         confidence="high",
         ranks=chosen,

@@ -40,6 +40,8 @@ from nccl_forensics.words import ranks_words
         "collective-stuck",
         "host-stall",
         "invalid-usage",
+        # What NCCL itself says of it, without naming the rank.
+        "version-mismatch",
     ),
 )
 def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:

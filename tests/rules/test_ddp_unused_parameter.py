@@ -29,3 +29,15 @@ def test_a_rank_of_a_launchers_prefix_counts_only_if_it_is_global() -> None:
 
 def test_other_reports_and_other_exceptions_stay_quiet() -> None:
     assert ddp_unused_parameter.check(report(rank=1, kind="barrier-missing"), endings({"rank": 3, "signature": "user"})) == []
+
+
+def test_a_parameter_and_a_place_are_told_once_whoever_says_so() -> None:
+    lines = table(
+        "reports",
+        {"kind": "ddp-unused", "rank": 1, "detail": "aux.bias", "line_no": 4},
+        {"kind": "ddp-unused", "rank": 1, "detail": "aux.bias, aux.weight", "line_no": 5},
+    )
+    raised = endings({"rank": 1, "kind": "ddp-unused", "signature": "ddp-unused", "exc_source_id": 0, "exc_line_no": 5})
+    [finding] = ddp_unused_parameter.check(lines, raised)
+    assert finding.title.endswith(": aux.bias, aux.weight")
+    assert cited(finding) == [(0, 4), (0, 5)]
