@@ -9,6 +9,10 @@ from nccl_forensics.views import view
 _SCHEMA = {"first_raw_ns": pl.Int64(), "last_raw_ns": pl.Int64()}
 
 
+#: glog's prefix names no year (torch's own lines, torchrun's): such times lie in 1970 and say nothing of when the job ran.
+_YEARLESS_NS = 2 * 366 * 86_400 * 1_000_000_000
+
+
 @view(rows="one")
 def job_times(
     fr_dumps: pl.LazyFrame | None,
@@ -29,7 +33,7 @@ def job_times(
     for table in (watchdog, exceptions, worker_exits, nccl_errors, nccl_comms):
         if table is None:
             continue
-        wall = table.filter(pl.col("time_kind").is_in(["epoch", "local-unzoned"]))
+        wall = table.filter(pl.col("time_kind").is_in(["epoch", "local-unzoned"]) & (pl.col("time_raw_ns") > _YEARLESS_NS))
         for row in wall.select(first=pl.col("time_raw_ns").min(), last=pl.col("time_raw_ns").max()).collect().iter_rows():
             times.extend(t for t in row if t is not None)
     rows = [{"first_raw_ns": min(times), "last_raw_ns": max(times)}] if times else []
