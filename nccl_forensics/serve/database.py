@@ -78,7 +78,11 @@ class Database:
         self._open: list[sqlite3.Connection] = []
         #: Transactions so far: tells whether anything can have changed.
         self.writes = 0
-        self._migrate()
+        try:
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
         """Rows of a query."""
@@ -125,11 +129,11 @@ class Database:
         if held is not None:
             return held
         connection = sqlite3.connect(self._file, timeout=30.0, isolation_level=None, check_same_thread=False)
+        self._open.append(connection)
         connection.row_factory = sqlite3.Row
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON", "temp_store=MEMORY"):
             connection.execute(f"PRAGMA {pragma}")
         self._local.connection = connection
-        self._open.append(connection)
         return connection
 
     def _migrate(self) -> None:
