@@ -119,7 +119,7 @@ def by_line(folded: FoldedTable, members: pl.LazyFrame) -> pl.LazyFrame:
     """Operations one by one with their place among the collectives of their communicator."""
     life = ("host", "pid", "comm", "begin_source", "begin", "group_key")
     turns = _grouped(_joined(_counting(folded.every), members)).sort("continues", "source_id", "line_no")
-    numbers = _self_numbered(turns)
+    numbers = _numbers_of_lines(turns)
     turns = _described(with_exchanges(turns, life))
     position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*life) - 1
     if numbers:
@@ -149,32 +149,49 @@ def _uneven(sorts: pl.LazyFrame) -> pl.DataFrame:
     return lives.group_by("group_key").agg(able=close.all() & uneven).filter("able").select("group_key").collect()
 
 
-def _self_numbered(turns: pl.LazyFrame) -> list[str]:
-    """Communicators in which opCount is the number of the call on every rank and some log lacks lines or holds some twice; ``turns``:
-    operations one by one.
+def _self_numbered(turns: pl.LazyFrame) -> pl.Series:
+    """Groups in which opCount is the number of the call on every rank. ``turns``: operations one by one with ``group``, ``life``,
+    ``op_count`` and ``kind``, equal where calls are alike.
 
     So it is up to NCCL 2.26 without groups of calls and without sends and receives; later only where each call has work for the proxy
     (NCCL 2.27 src/enqueue.cc).
     """
+    calls = turns.group_by("group", "life", "op_count").agg(pl.col("kind").n_unique().alias("kinds"), (pl.len() > 1).alias("twice"))
+    # One number for several calls is a group of them; the same on most ranks it is no damage.
+    alike = calls.group_by("group", "op_count").agg((pl.col("kinds") > 1).any().alias("several"), pl.col("twice").mean())
+    several = (pl.col("several") | (pl.col("twice") > 0.5)).any()
+    return alike.group_by("group").agg(several).filter(~pl.col("several")).select("group").sort("group").collect().to_series()
+
+
+#: What calls that are alike agree in.
+_KIND = ("op", "count", "dtype", "red_op", "root")
+
+
+def _numbers_of_lines(turns: pl.LazyFrame) -> list[str]:
+    """Communicators with lost or doubled lines in which opCount is the number of the call, of operations one by one."""
     count = pl.col("op_count")
     able = _uneven(turns.with_columns(lowest=count, highest=count, calls=pl.lit(1)))
     if able.is_empty():
         return []
-    calls = (
-        turns.join(able.lazy(), on="group_key", how="semi")
-        .group_by("group_key", "host", "pid", "op_count")
-        .agg(pl.struct("op", "count", "dtype", "red_op", "root").n_unique().alias("kinds"), (pl.len() > 1).alias("twice"))
-    )
-    # One number for several calls is a group of them; the same on most ranks it is no damage.
-    alike = calls.group_by("group_key", "op_count").agg((pl.col("kinds") > 1).any().alias("grouped"), pl.col("twice").mean())
-    return (
-        alike.group_by("group_key")
-        .agg((pl.col("grouped") | (pl.col("twice") > 0.5)).any())
-        .filter(~pl.col("grouped"))
-        .sort("group_key")
-        .collect()["group_key"]
-        .to_list()
-    )
+    lines = turns.join(able.lazy(), on="group_key", how="semi")
+    return _self_numbered(lines.select("op_count", group="group_key", life=pl.struct("host", "pid"), kind=pl.struct(_KIND))).to_list()
+
+
+def _numbers_of_sorts(folded: FoldedTable, grouped: pl.DataFrame) -> bool:
+    """Whether there is such a communicator; ``grouped``: the sorts of operations, by their place ``at`` among all words."""
+    able = _uneven(grouped.lazy()).with_row_index("group")
+    if able.is_empty():
+        return False
+    sorts = grouped.join(able, on="group_key", how="inner", maintain_order="left")
+    kinds = sorts.select(_KIND).unique(maintain_order=True).with_row_index("kind")
+    sorts = sorts.join(kinds, on=list(_KIND), how="left", nulls_equal=True, maintain_order="left")
+    bare = pl.repeat(None, folded.words.height, dtype=pl.UInt32, eager=True)
+    told_of = [bare.scatter(sorts.get_column("at"), sorts.get_column(c).cast(pl.UInt32)).alias(c) for c in ("group", "life", "kind")]
+    parts = [
+        pl.DataFrame([*(c.gather(at) for c in told_of), rows.get_column("op_count")]).filter(pl.col("group").is_not_null())
+        for rows, at, _ in folded.rows()
+    ]
+    return not _self_numbered(pl.concat(parts).lazy()).is_empty()
 
 
 def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | None:
@@ -201,7 +218,7 @@ def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | Non
     if not known.select((pl.col("begin") <= pl.col("first")).fill_null(False).all()).item():
         return None
     grouped = _grouped(known.lazy()).collect()
-    if not _uneven(grouped.lazy()).is_empty():
+    if _numbers_of_sorts(folded, grouped):
         return None
     described = (
         _described(in_one_row(grouped.lazy(), exchanging(_pairs(folded, grouped), ("life",))))

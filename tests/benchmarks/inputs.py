@@ -93,7 +93,6 @@ def stretch(log: Path, size: int, seed: int) -> None:
     end = next(i for i, (_, m) in enumerate(found[1:], 1) if m["comm"] == first)
     step = [m for _, m in found[1 : end + 1]]
     counts = {m["comm"]: int(m["number"], 16) for _, m in found[: end + 1]}
-    before = dict(counts)
     rng = random.Random(seed)
     at = found[end][0] + 1
     with log.open("w", encoding="utf-8") as out:
@@ -106,8 +105,8 @@ def stretch(log: Path, size: int, seed: int) -> None:
         for line in lines[at:]:
             own = _OPERATION.match(line.rstrip("\n"))
             if own is not None and own["comm"] in counts:
-                number = int(own["number"], 16) + counts[own["comm"]] - before[own["comm"]]
-                line = f"{own['head']}{number:x}{own['rest']}\n"
+                counts[own["comm"]] += 1
+                line = f"{own['head']}{counts[own['comm']]:x}{own['rest']}\n"
             out.write(line)
 
 

@@ -58,7 +58,7 @@ def logs(seed: int, ranks: int, steps: int, faults: int) -> tuple[pl.LazyFrame, 
                     continue
                 call = {"op": op, "count": count, "dtype": dtype, "red_op": red_op, "root": 0, "comm": f"0x{'ab'[pair]}{rank}"}
                 call |= {1: {"op": "ReduceScatter"}, 2: {"count": 65}, 3: {"dtype": 2}, 4: {"root": 1}}.get(how or 0, {})
-                more = {"op_count": turn, "nranks": 2 if pair else ranks, "line_no": line, "tid": rng.randrange(2)}
+                more = {"op_count": 0, "nranks": 2 if pair else ranks, "line_no": line, "tid": rng.randrange(2)}
                 if call["op"] != "Exchange":
                     ops.append(who | call | more)
                     continue
