@@ -47,6 +47,7 @@ _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "a
 _BEFORE, _AFTER = 512, 64
 #: Ranks of one group whose logs may be damaged before the group is given up.
 _MOST_DAMAGED = 16
+_SPAN, _SCANS = 2048, 16
 
 
 @view(rows="groups")
@@ -96,22 +97,38 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
     rows: list[dict[str, object]] = []
     damaged: list[tuple[str, str, int]] = []
     if first.height:
-        # The bounds over all groups are for the scan of all operations, which knows no others.
-        places = first["at"].to_list()
-        near = calls.every.filter(placed & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER))
-        window = (
-            with_sized(near, calls.counts)
-            .join(first.lazy(), on=["domain", "group_key"])
-            .filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER))
-            .sort("domain", "group_key", "rank", "seq")
-            .collect()
-        )
+        window = pl.concat([_near(calls, part) for part in _alike_places(first)]).sort("domain", "group_key", "rank", "seq")
         for (domain, key), group in window.group_by("domain", "group_key", maintain_order=True):
             row, bad = _read_group(group)
             damaged += [(str(domain), str(key), rank) for rank in bad]
             if row is not None and not bad:
                 rows.append(row)
     return rows, damaged
+
+
+def _near(calls: Calls, first: pl.DataFrame) -> pl.DataFrame:
+    """The operations around the first disagreements of some groups, with ``at`` and ``later_seqs``."""
+    placed = ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
+    # The bounds over all these groups are for the scan of all operations, which knows no others.
+    places = first["at"].to_list()
+    near = calls.every.filter(placed & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER))
+    return (
+        with_sized(near, calls.counts)
+        .join(first.lazy(), on=["domain", "group_key"])
+        .filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER))
+        .collect()
+    )
+
+
+def _alike_places(first: pl.DataFrame) -> list[pl.DataFrame]:
+    """The same with groups together that part within ``_SPAN`` positions of each other, as one scan serves them; in ``_SCANS`` at most."""
+    ordered = first.sort("at", "domain", "group_key")
+    places = ordered["at"].to_list()
+    starts = [0]
+    for n, at in enumerate(places):
+        if at - places[starts[-1]] > _SPAN and len(starts) < _SCANS:
+            starts.append(n)
+    return [ordered[start:end] for start, end in zip(starts, [*starts[1:], len(places)], strict=True)]
 
 
 def _signature(row: Row) -> tuple[Hashable, ...]:

@@ -135,8 +135,8 @@ _DAMAGED = 0.3
 
 
 def _uneven(sorts: pl.LazyFrame) -> pl.DataFrame:
-    """``group_key`` of communicators in which opCount may be the number of the call on every rank, and some log lacks lines or holds some
-    twice. ``sorts``: operations by any sort, with ``calls``, the ``lowest`` and the ``highest`` opCount of each."""
+    """``group_key`` and number of ``lives`` of communicators in which opCount may be the number of the call on every rank, and some log lacks
+    lines or holds some twice. ``sorts``: operations by any sort, with ``calls``, the ``lowest`` and the ``highest`` opCount of each."""
     lives = sorts.group_by("group_key", "host", "pid").agg(
         (pl.col("highest").max() - pl.col("lowest").min() + 1).alias("span"),
         pl.col("calls").sum().alias("lines"),
@@ -146,21 +146,22 @@ def _uneven(sorts: pl.LazyFrame) -> pl.DataFrame:
     lines = pl.col("lines")
     close = ~pl.col("other") & pl.col("span").is_between((1 - _DAMAGED) * lines, lines / (1 - _DAMAGED))
     uneven = (pl.col("late") | (pl.col("span") != lines)).any() & (pl.len() > 1)
-    return lives.group_by("group_key").agg(able=close.all() & uneven).filter("able").select("group_key").collect()
+    found = lives.group_by("group_key").agg(able=close.all() & uneven, lives=pl.len()).filter("able")
+    return found.select("group_key", "lives").sort("group_key").collect()
 
 
-def _self_numbered(turns: pl.LazyFrame) -> pl.Series:
-    """Groups in which opCount is the number of the call on every rank. ``turns``: operations one by one with ``group``, ``life``,
-    ``op_count`` and ``kind``, equal where calls are alike.
+def _self_numbered(able: pl.DataFrame, repeated: pl.LazyFrame) -> list[str]:
+    """Those of the communicators in which opCount is the number of the call on every rank. ``repeated``: operations whose opCount another of
+    the same rank has too, with ``group_key``, ``life``, ``op_count`` and ``kind``, equal where calls are alike.
 
     So it is up to NCCL 2.26 without groups of calls and without sends and receives; later only where each call has work for the proxy
     (NCCL 2.27 src/enqueue.cc).
     """
-    calls = turns.group_by("group", "life", "op_count").agg(pl.col("kind").n_unique().alias("kinds"), (pl.len() > 1).alias("twice"))
+    numbers = repeated.group_by("group_key", "life", "op_count").agg(pl.col("kind").n_unique().alias("kinds"))
+    alike = numbers.group_by("group_key", "op_count").agg((pl.col("kinds") > 1).any().alias("several"), pl.len().alias("ranks"))
     # One number for several calls is a group of them; the same on most ranks it is no damage.
-    alike = calls.group_by("group", "op_count").agg((pl.col("kinds") > 1).any().alias("several"), pl.col("twice").mean())
-    several = (pl.col("several") | (pl.col("twice") > 0.5)).any()
-    return alike.group_by("group").agg(several).filter(~pl.col("several")).select("group").sort("group").collect().to_series()
+    grouped = alike.join(able.lazy(), on="group_key").filter(pl.col("several") | (pl.col("ranks") * 2 > pl.col("lives")))
+    return able.lazy().join(grouped, on="group_key", how="anti").sort("group_key").select("group_key").collect().to_series().to_list()
 
 
 #: What calls that are alike agree in.
@@ -174,24 +175,24 @@ def _numbers_of_lines(turns: pl.LazyFrame) -> list[str]:
     if able.is_empty():
         return []
     lines = turns.join(able.lazy(), on="group_key", how="semi")
-    return _self_numbered(lines.select("op_count", group="group_key", life=pl.struct("host", "pid"), kind=pl.struct(_KIND))).to_list()
+    lines = lines.select("group_key", "op_count", life=pl.struct("host", "pid"), kind=pl.struct(_KIND))
+    return _self_numbered(able, lines.filter(pl.struct("group_key", "life", "op_count").is_duplicated()))
 
 
 def _numbers_of_sorts(folded: FoldedTable, grouped: pl.DataFrame) -> bool:
     """Whether there is such a communicator; ``grouped``: the sorts of operations, by their place ``at`` among all words."""
-    able = _uneven(grouped.lazy()).with_row_index("group")
+    able = _uneven(grouped.lazy())
     if able.is_empty():
         return False
-    sorts = grouped.join(able, on="group_key", how="inner", maintain_order="left")
-    kinds = sorts.select(_KIND).unique(maintain_order=True).with_row_index("kind")
-    sorts = sorts.join(kinds, on=list(_KIND), how="left", nulls_equal=True, maintain_order="left")
+    sorts = grouped.join(able, on="group_key", how="semi", maintain_order="left")
     bare = pl.repeat(None, folded.words.height, dtype=pl.UInt32, eager=True)
-    told_of = [bare.scatter(sorts.get_column("at"), sorts.get_column(c).cast(pl.UInt32)).alias(c) for c in ("group", "life", "kind")]
-    parts = [
-        pl.DataFrame([*(c.gather(at) for c in told_of), rows.get_column("op_count")]).filter(pl.col("group").is_not_null())
-        for rows, at, _ in folded.rows()
-    ]
-    return not _self_numbered(pl.concat(parts).lazy()).is_empty()
+    life_at = bare.scatter(sorts.get_column("at"), sorts.get_column("life").cast(pl.UInt32)).alias("life")
+    repeated = []
+    for rows, at, _ in folded.rows():
+        own = pl.DataFrame([at.alias("at"), life_at.gather(at), rows.get_column("op_count")]).filter(pl.col("life").is_not_null())
+        repeated.append(own.filter(pl.struct("life", "op_count").is_duplicated()))
+    kinds = sorts.select("at", "group_key", kind=pl.struct(_KIND))
+    return bool(_self_numbered(able, pl.concat(repeated).lazy().join(kinds.lazy(), on="at")))
 
 
 def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | None:

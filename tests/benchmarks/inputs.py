@@ -86,28 +86,31 @@ def _incident(folder: Path, request: simulate.Request) -> None:
 
 def stretch(log: Path, size: int, seed: int) -> None:
     """Repeat a log's first step behind it: what stands between the first two operations of the communicator that it begins with. Each
-    communicator goes on counting, and what stood behind counts from there."""
+    communicator counts its calls from 0, as NCCL did up to 2.26."""
     lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
     found = [(n, m) for n, line in enumerate(lines) if (m := _OPERATION.match(line.rstrip("\n")))]
     first = found[0][1]["comm"]
     end = next(i for i, (_, m) in enumerate(found[1:], 1) if m["comm"] == first)
     step = [m for _, m in found[1 : end + 1]]
-    counts = {m["comm"]: int(m["number"], 16) for _, m in found[: end + 1]}
+    counts = {m["comm"]: -1 for _, m in found[: end + 1]}
     rng = random.Random(seed)
     at = found[end][0] + 1
+
+    def counted(line: str) -> str:
+        own = _OPERATION.match(line.rstrip("\n"))
+        if own is None or own["comm"] not in counts:
+            return line
+        counts[own["comm"]] += 1
+        return f"{own['head']}{counts[own['comm']]:x}{own['rest']}\n"
+
     with log.open("w", encoding="utf-8") as out:
-        out.writelines(lines[:at])
+        out.writelines(map(counted, lines[:at]))
         while out.tell() < size:
             for m in step:
                 rest = _POINTER.sub(lambda _: f"7f{rng.randrange(16**5):05x}{rng.randrange(8):x}0000", m["rest"])
                 counts[m["comm"]] += 1
                 out.write(f"{m['head']}{counts[m['comm']]:x}{rest}\n")
-        for line in lines[at:]:
-            own = _OPERATION.match(line.rstrip("\n"))
-            if own is not None and own["comm"] in counts:
-                counts[own["comm"]] += 1
-                line = f"{own['head']}{counts[own['comm']]:x}{own['rest']}\n"
-            out.write(line)
+        out.writelines(map(counted, lines[at:]))
 
 
 def dump(rank: int, ranks: int, entries: int, culprit: int | None) -> bytes:
