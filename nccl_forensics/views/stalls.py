@@ -122,7 +122,7 @@ def stalls(
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
         if found and not timed_out and not dead and progress is not None:
-            found = {rank: row for rank, row in found.items() if not came_after_all(rank, row["waiters"], row["op"], progress)}  # type: ignore[arg-type]
+            found = {rank: row for rank, row in found.items() if not came_after_all(rank, row["waiters"], row["op"], progress)}  # type: ignore[arg-type]  # waiters are ranks
     if progress is not None and operations is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = _odd_in_circle(found, progress, operations)
     if not found and not parted and not dead and endings is not None:
