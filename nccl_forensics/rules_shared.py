@@ -8,6 +8,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
@@ -45,6 +46,12 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str) -> 
             actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
             metrics={"position": row["seq"], "positions_that_differ": row["later_seqs"]},
         )
+
+
+def certain(row: Mapping[str, object]) -> bool:
+    """Whether a divergence in the calls themselves is beyond doubt. A word that no operation bears is more likely a damaged record than
+    another call."""
+    return bool(row["sure"]) and not row["doubt"] and {row["found_op"], row["expected_op"]} <= OP_WORDS
 
 
 def doubt_words(row: Mapping[str, object]) -> str:

@@ -20,10 +20,9 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import doubt_words, stall_findings
-from nccl_forensics.views.calls import OP_WORDS
+from nccl_forensics.rules_shared import certain, doubt_words, stall_findings
 from nccl_forensics.words import group_words, ranks_words
 
 
@@ -41,15 +40,14 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
     for row in odd.iter_rows(named=True):
         ranks, group = tuple(row["ranks"]), group_words(row)
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), row["call_site"]), ("peers", row["peer_call_site"])) if site]
-        # A word that no operation bears is more likely a damaged record than another call.
-        certain = bool(row["sure"]) and not row["doubt"] and {row["found_op"], row["expected_op"]} <= OP_WORDS
+        confidence: Confidence = "high" if certain(row) else "medium"
         yield Finding(
             title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
             f"(#{row['seq']} of {group})",
             summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}; {row['why']}."
             + (f" ({'; '.join(places)})" if places else "")
             + doubt_words(row),
-            confidence="high" if certain else "medium",
+            confidence=confidence,
             ranks=ranks,
             culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["found_op"]), str(row["call_site"] or "")),
@@ -64,7 +62,7 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
             remedy="Make all ranks of the group call the same operation in the same order at the two lines quoted.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
             would_refute=("the rank's next operations turn out to be those that its peers do later (then it skipped one)",),
-            actions=(Action("fix-code", ranks=ranks, confidence="high" if certain else "medium"),),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
             alternatives=(("collective-skipped", ranks, "its next operations are not those that its peers do later"),),
             metrics={"position": row["seq"]},
         )

@@ -25,8 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import doubt_words, stall_findings
-from nccl_forensics.views.calls import OP_WORDS
+from nccl_forensics.rules_shared import certain, doubt_words, stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
@@ -55,8 +54,7 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
         waited = operation_words(row["expected_op"], row["seq"])
         place = f" at {row['peer_call_site']}" if row["peer_call_site"] else ""
         own = f" at {row['call_site']}" if row["call_site"] else ""
-        words = {row["found_op"], row["expected_op"]}
-        confidence: Confidence = "high" if row["sure"] and not row["doubt"] and words <= OP_WORDS else "medium"
+        confidence: Confidence = "high" if certain(row) else "medium"
         yield Finding(
             title=f"{ranks_words(ranks)} skipped {waited} of {group}; {ranks_words(row['others'])} wait in it",
             summary=f"At position {row['seq']} of {group} {ranks_words(row['others'])} called {row['expected_op']}{place}, "

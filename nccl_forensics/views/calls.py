@@ -122,9 +122,13 @@ def calls_of(operations: pl.LazyFrame | Calls) -> Calls:
     return operations if isinstance(operations, Calls) else Calls(operations, operations, _counted(operations))
 
 
+def placed() -> pl.Expr:
+    """Collectives of a known rank with a known position in their group."""
+    return ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
+
+
 def _counted(operations: pl.LazyFrame) -> pl.LazyFrame:
-    placed = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
-    return placed.group_by(*_GROUP, "rank", "op", "shape").agg(calls=pl.len().cast(pl.Int64))
+    return operations.filter(placed()).group_by(*_GROUP, "rank", "op", "shape").agg(calls=pl.len().cast(pl.Int64))
 
 
 def even_exchanges(counts: pl.LazyFrame) -> pl.LazyFrame:

@@ -9,7 +9,7 @@ import polars as pl
 from nccl_forensics.alignment import Reading, deviants, expect, read_divergence
 from nccl_forensics.damage import one_bit
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, with_sized
+from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, repeated, shifted, unheard_of
 
 DIVERGENCES = {
@@ -47,6 +47,7 @@ _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "a
 _BEFORE, _AFTER = 512, 64
 #: Ranks of one group whose logs may be damaged before the group is given up.
 _MOST_DAMAGED = 16
+#: Positions within which groups that part are looked at in one scan, and how many scans there are at most.
 _SPAN, _SCANS = 2048, 16
 
 
@@ -71,11 +72,10 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
 
 def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[str, str, int]]]:
     """The first disagreement of each group, or else the ranks whose logs are damaged there (domain, group, rank)."""
-    placed = ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
     sized = pl.col("sized")
     typed = ~pl.col("op").is_in(_ONE_SIDED)
     per_seq = (
-        with_sized(calls.telling.filter(placed), calls.counts)
+        with_sized(calls.telling.filter(placed()), calls.counts)
         .group_by("domain", "group_key", "seq")
         .agg(
             pl.col("op").n_unique().alias("ops"),
@@ -108,10 +108,9 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
 
 def _near(calls: Calls, first: pl.DataFrame) -> pl.DataFrame:
     """The operations around the first disagreements of some groups, with ``at`` and ``later_seqs``."""
-    placed = ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
     # The bounds over all these groups are for the scan of all operations, which knows no others.
     places = first["at"].to_list()
-    near = calls.every.filter(placed & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER))
+    near = calls.every.filter(placed() & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER))
     return (
         with_sized(near, calls.counts)
         .join(first.lazy(), on=["domain", "group_key"])
@@ -149,8 +148,10 @@ def _read_group(group: pl.DataFrame) -> tuple[dict[str, object] | None, list[int
         return None, []  # a communicator that was taken down in order has no call left that somebody missed
     odd, peers = _ranks(told["ranks"]), _ranks(told["others"])
     if told["domain"] == "nccl":
-        bad = _damaged(by_rank, odd, peers, at, told["skipped"])
-        return told | {"doubt": None if bad else _doubt_lines(told, by_rank, odd, peers, at)}, bad
+        theirs = _called(by_rank[peers[0]], at, told["skipped"])
+        left_out = {r: counted(by_rank[r], at, theirs, _signature) for r in odd}
+        bad = _damaged(by_rank, left_out, peers, at, told["skipped"])
+        return told | {"doubt": None if bad else _doubt_lines(told, by_rank, left_out, peers, at)}, bad
     return told | {"doubt": _doubt_records(told, by_rank, odd, peers, at)}, []
 
 
@@ -161,14 +162,15 @@ def _ranks(value: object) -> list[int]:
     return [int(str(r)) for r in value] if isinstance(value, list) else []
 
 
-def _damaged(by_rank: Mapping[int, Mapping[int, Row]], odd: Sequence[int], peers: Sequence[int], at: int, skipped: object) -> list[int]:
-    """Ranks whose own opCount says that a line is missing or doubled just before ``at``."""
-    twice = [r for r in (*odd, *peers) if repeated(by_rank[r], at, _signature)]
-    theirs = _called(by_rank[peers[0]], at, skipped)
-    lost = [r for r in odd if counted(by_rank[r], at, theirs, _signature) is False]
+def _damaged(
+    by_rank: Mapping[int, Mapping[int, Row]], left_out: Mapping[int, bool | None], peers: Sequence[int], at: int, skipped: object
+) -> list[int]:
+    """Ranks whose own opCount says that a line is missing or doubled just before ``at``; ``left_out``: what those of the odd ones ``counted``."""
+    twice = [r for r in (*left_out, *peers) if repeated(by_rank[r], at, _signature)]
+    lost = [r for r, told in left_out.items() if told is False]
     # Of two alone either may be the one that lacks a line.
-    if len(odd) >= len(peers):
-        ours = _called(by_rank[odd[0]], at, skipped)
+    if len(left_out) >= len(peers):
+        ours = _called(by_rank[next(iter(left_out))], at, skipped)
         lost += [r for r in peers if counted(by_rank[r], at, ours, _signature) is False]
     return sorted({*twice, *lost})
 
@@ -184,19 +186,24 @@ _HOLE = "the recorder's own numbers are not in order here"
 
 
 def _doubt_lines(
-    told: Mapping[str, object], by_rank: Mapping[int, Mapping[int, Row]], odd: Sequence[int], peers: Sequence[int], at: int
+    told: Mapping[str, object],
+    by_rank: Mapping[int, Mapping[int, Row]],
+    left_out: Mapping[int, bool | None],
+    peers: Sequence[int],
+    at: int,
 ) -> str | None:
-    """What else would look the same in logs of lines that we count."""
-    firm = len(peers) > len(odd) or all(followed(by_rank[r], at, _signature) for r in peers)
-    if told["kind"] == "skipped":
-        theirs = _called(by_rank[peers[0]], at, told["skipped"])
-        return None if firm and all(counted(by_rank[r], at, theirs, _signature) for r in odd) else _LOST
-    if told["kind"] == "extra":
-        return None if firm and all(followed(by_rank[r], n, _signature) for r in odd for n in (at, at + 1)) else _LOST
+    """What else would look the same in logs of lines that we count; ``left_out`` as above."""
+    if told["kind"] in ("skipped", "extra"):
+        if told["kind"] == "skipped":
+            proved = all(left_out.values())
+        else:
+            proved = all(followed(by_rank[r], n, _signature) for r in left_out for n in (at, at + 1))
+        firm = proved and (len(peers) > len(left_out) or all(followed(by_rank[r], at, _signature) for r in peers))
+        return None if firm else _LOST
     if told["kind"] != "different" and one_bit(str(told["found_detail"]), str(told["expected_detail"])):
         return _BIT
     lines = [by_rank[p] for p in peers]
-    for rank in odd:
+    for rank in left_out:
         own = by_rank[rank]
         in_place = in_step(own, lines, at, _whole) and not shifted(own, lines[0], at, _whole)
         if not in_place and not unheard_of(own[at], by_rank, rank, at, _whole):

@@ -23,29 +23,29 @@ _SHIFTS = 4
 def counted(line: Mapping[int, Row], at: int, skipped: Sequence[Hashable], signature: Signature) -> bool | None:
     """Whether a rank's own opCount confirms that it made no call between those at ``at - 1`` and ``at``; False where it counts such a call;
     None where it does not tell. ``skipped``: what the peers called there."""
-    habits = _habits(line, at, signature)
     advance = _advance(line, at)
-    expected = habits.get(signature(line[at - 1])) if at - 1 in line else None
-    if advance is None or expected is None or not skipped:
+    if advance is None or not skipped:
+        return None
+    habits = _habits(line, at, signature)
+    expected = habits.get(signature(line[at - 1]))
+    if expected is None:
         return None
     if advance == expected:
         return True if sum(habits.get(s) or 0 for s in skipped) > 0 else None
     return False if advance > expected else None
 
 
-def repeated(line: Mapping[int, Row], at: int, signature: Signature) -> bool | None:
-    """Whether the call at ``at`` is the one before it written twice, by the rank's own opCount; None where that does not tell."""
-    expected = _habits(line, at, signature).get(signature(line[at - 1])) if at - 1 in line else None
-    advance = _advance(line, at)
-    if not expected or advance is None:
-        return None
-    return advance == 0 and signature(line[at]) == signature(line[at - 1])
+def repeated(line: Mapping[int, Row], at: int, signature: Signature) -> bool:
+    """Whether the call at ``at`` is the one before it written twice: the rank's opCount, which counts such calls, stands still."""
+    if _advance(line, at) != 0 or signature(line[at]) != signature(line[at - 1]):
+        return False
+    return bool(_habits(line, at, signature).get(signature(line[at])))
 
 
 def followed(line: Mapping[int, Row], at: int, signature: Signature) -> bool:
     """Whether the rank's opCount counts the call before ``at`` and moves on to ``at`` as it always does: nothing is lost or doubled there."""
-    expected = _habits(line, at, signature).get(signature(line[at - 1])) if at - 1 in line else None
-    return bool(expected) and _advance(line, at) == expected
+    advance = _advance(line, at)
+    return bool(advance) and _habits(line, at, signature).get(signature(line[at - 1])) == advance
 
 
 def _advance(line: Mapping[int, Row], at: int) -> int | None:

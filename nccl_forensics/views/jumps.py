@@ -206,8 +206,8 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         start += length
     # A habit that many break at the same place is a new phase of the program, or was no habit yet.
     few = [b for b in breaks if alike[b[0], ops[b[2]], seqs[b[2]], ops[b[3]]] * 4 <= members[b[0]]]
-    keys, sources = recent["group_key"].to_list(), recent["rank"].to_list()
-    few = [b for b in few if not _numbered_after(keys, seqs, sources, b[2], b[3])]
+    keys, ranks_of = recent["group_key"].to_list(), recent["rank"].to_list()
+    few = [b for b in few if not _numbered_after(keys, seqs, ranks_of, b[2], b[3])]
     peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
     for domain, rank, at, before in few:

@@ -14,7 +14,7 @@ from nccl_forensics.ranklist import unfold
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word
+from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
 from nccl_forensics.views.nccl_calls import by_line, members_of, numbered_calls
 from nccl_forensics.views.watchdogs import watchdog_progress
 from nccl_forensics.words import UNIDENTIFIED
@@ -403,7 +403,7 @@ def _seen_progress(
     calls: Calls, fr_status: pl.LazyFrame | None, fr_pg_names: pl.LazyFrame | None, dumps: pl.LazyFrame | None
 ) -> pl.LazyFrame:
     operations = calls.telling
-    collectives = operations.filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
+    collectives = operations.filter(placed())
     last = pl.col("seq") == pl.col("seq").max()
     seen = collectives.group_by("domain", "group_key", "rank").agg(
         pl.col("seq").min().alias("first_seq"),

@@ -11,7 +11,6 @@ is the program on a log of a few lines: what every run pays whatever it reads. T
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -84,18 +83,21 @@ def analysed(evidence: Path, work: Path, truth: Path) -> float:
     return cpu
 
 
+def searched(evidence: Path) -> tuple[list[str], float, str, float]:
+    """The logs, their size in MB, and by name a program that finds lines, with the CPU seconds that it takes for them."""
+    logs = [str(f) for f in sorted((evidence / "logs").glob("nccl.*.log"))]
+    program = shutil.which("rg") or shutil.which("grep") or "grep"
+    name = Path(program).name
+    return logs, sum(os.path.getsize(f) for f in logs) / 1e6, name, timed(f"{name} -c opCount", [program, "-c", "opCount", *logs])
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["operations", "init", "recorder", "mixed"])
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--mb", type=float, default=500)
-    parser.add_argument("--entries", type=int, default=2000)
+    parser = inputs.arguments()
     parser.add_argument("--torch", type=Path)
     parser.add_argument("--healthy", action="store_true", help="dumps of a job in which nothing is wrong")
     options = parser.parse_args()
     out = sys.stdout.write
-    folder = options.work / f"{options.kind}-{options.ranks}-{options.mb:.0f}-{options.entries}{'-healthy' if options.healthy else ''}"
+    folder = options.folder / f"{options.kind}-{options.ranks}-{options.mb:.0f}-{options.entries}{'-healthy' if options.healthy else ''}"
     if not (folder / "truth.json").exists():
         make = {"operations": inputs.operations, "mixed": inputs.mixed}.get(options.kind)
         if options.kind == "init":
@@ -104,32 +106,24 @@ def main() -> None:
             make(folder, options.ranks, options.mb)
         else:
             inputs.recorder(folder, options.ranks, options.entries, healthy=options.healthy)
-    small = options.work / "small"
+    small = options.folder / "small"
     small.mkdir(exist_ok=True)
     (small / "nccl.log").write_text("node01:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.9\n", encoding="utf-8")
-    start = timed("start-up", [*_ANALYZE, str(options.work / "start.json"), str(small)])
+    start = timed("start-up", [*_ANALYZE, str(options.folder / "start.json"), str(small)])
     evidence = Path(f"{folder}.tar.gz") if options.kind == "mixed" else folder / "evidence"
-    whole = analysed(evidence, options.work, folder / "truth.json")
+    whole = analysed(evidence, options.folder, folder / "truth.json")
     if options.kind == "operations":
-        logs = [str(f) for f in sorted((evidence / "logs").glob("nccl.*.log"))]
-        size = sum(os.path.getsize(f) for f in logs) / 1e6
-        search = shutil.which("rg") or shutil.which("grep") or "grep"
-        floor = timed(f"{Path(search).name} -c opCount", [search, "-c", "opCount", *logs])
+        logs, size, search, floor = searched(evidence)
         loop = timed("a loop of Python's re", [sys.executable, "-c", _LOOP, *logs])
         out(f"{size:.0f} MB, {size / whole:.0f} MB a CPU second; less start-up {size / (whole - start):.0f}\n")
-        out(f"{whole / floor:.1f} times {Path(search).name}, {loop / whole:.2f} times as fast as the loop\n")
+        out(f"{whole / floor:.1f} times {search}, {loop / whole:.2f} times as fast as the loop\n")
     if options.kind == "init":
-        logs = [str(f) for f in sorted((evidence / "logs").glob("nccl.*.log"))]
+        logs, size, search, floor = searched(evidence)
         lines = sum(Path(f).read_bytes().count(b"\n") for f in logs)
-        size = sum(os.path.getsize(f) for f in logs) / 1e6
-        search = shutil.which("rg") or shutil.which("grep") or "grep"
-        floor = timed(f"{Path(search).name} -c opCount", [search, "-c", "opCount", *logs])
         loop = timed("every kind in turn by Python's re", [sys.executable, "-c", _LINES, "re", str(lines), *logs])
         lark = timed(f"Lark, {_FEW} lines", [sys.executable, "-c", _LINES, "lark", str(_FEW), *logs])
         out(f"{size:.0f} MB, {lines} lines, {lines / (whole - start):.0f} lines a CPU second less start-up\n")
-        out(
-            f"{whole / floor:.0f} times {Path(search).name}, {loop / whole:.2f} times as fast as re, {lark * lines / _FEW / whole:.0f} times Lark\n"
-        )
+        out(f"{whole / floor:.0f} times {search}, {loop / whole:.2f} times as fast as re, {lark * lines / _FEW / whole:.0f} times Lark\n")
     if options.kind == "recorder":
         dumps = [str(f) for f in sorted(evidence.iterdir())]
         entries = options.ranks * options.entries

@@ -238,14 +238,19 @@ def sizes(folder: Path) -> Iterator[Path]:
     return (f for f in sorted(folder.rglob("*")) if f.is_file())
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
+    """What says which evidence to make, how much of it and where."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["operations", "init", "recorder", "mixed"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--mb", type=float, default=500)
     parser.add_argument("--entries", type=int, default=2000)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    options = arguments().parse_args()
     if options.kind == "operations":
         operations(options.folder, options.ranks, options.mb)
     elif options.kind == "init":

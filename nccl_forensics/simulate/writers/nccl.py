@@ -272,9 +272,20 @@ def _communicator(w: Log, comm: Comm, rank: int, number: int) -> Iterator[str]:
     yield from _after_shape(w, comm, rank, number, said, boot)
 
 
+def ring_lines(w: Log, comm: Comm, rank: int, number: int) -> Iterator[str]:
+    """The settings of channels that this process has, with its first communicator, and on rank 0 the rings."""
+    settings, count = w.process.settings, fabric.channels(w.world, comm)
+    for key in ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE"):
+        if key in settings and number == 0:
+            yield w.info(f"{key} set by environment to {settings[key]}.")
+    if comm.members.index(rank) == 0:
+        for channel in range(count):
+            yield w.info(f"Channel {channel:02d}/{count:02d} :{ring_text(w, comm, channel)}")
+
+
 def _shape(w: Log, comm: Comm, rank: int, number: int, multicast: bool) -> Iterator[str]:
     """Rings, trees and counts of channels."""
-    v, world, process = w.version, w.world, w.process
+    v, world = w.version, w.world
     place = comm.members.index(rank)
     where, total = fabric.part_of(world, comm, rank), fabric.parts(world, comm)
     count = fabric.channels(world, comm)
@@ -290,12 +301,7 @@ def _shape(w: Log, comm: Comm, rank: int, number: int, multicast: bool) -> Itera
         for head in range(heads):
             shown = "".join(f"{fabric.part(world, comm, n).places[head]:3d}" for n in range(total))
             yield w.info(f"NVLS Head {head:2d}:{shown}")
-    for key in ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE"):
-        if key in process.settings and number == 0:
-            yield w.info(f"{key} set by environment to {process.settings[key]}.")
-    if place == 0:
-        for channel in range(count):
-            yield w.info(f"Channel {channel:02d}/{count:02d} :{ring_text(w, comm, channel)}")
+    yield from ring_lines(w, comm, rank, number)
     yield w.info(tree_text(w, comm, rank))
     yield w.info(f"P2P Chunksize set to {524288 if total == 1 and world.platform.nvswitch else 131072}")
 

@@ -12,7 +12,7 @@ from nccl_forensics.simulate import fabric
 from nccl_forensics.simulate.fabric import Comm
 from nccl_forensics.simulate.noise import mix, share
 from nccl_forensics.simulate.world import World
-from nccl_forensics.simulate.writers.nccl import Log, Options, connections, network_choice, ring_text, tree_text, written
+from nccl_forensics.simulate.writers.nccl import Log, Options, connections, network_choice, ring_lines, tree_text, written
 
 #: Release -> (commit, HIP, ROCm, HIP's number of itself, ROCr, folder).
 _BUILDS = {
@@ -134,7 +134,7 @@ class RcclLog(Log):
     def _shape(self, comm: Comm, rank: int, number: int) -> Iterator[str]:
         """Rings, trees and counts of channels."""
         world, process = self.world, self.process
-        place, count = comm.members.index(rank), fabric.channels(world, comm)
+        place = comm.members.index(rank)
         where, total = fabric.part_of(world, comm, rank), fabric.parts(world, comm)
         mask = "0-47,96-143" if process.gpu.index < process.host.platform.gpus // 2 else "48-95,144-191"
         words = mask if self.version >= (2, 27) else "ffff,ffffffff,00000000,0000ffff,ffffffff"
@@ -146,12 +146,7 @@ class RcclLog(Log):
             f"{owner}rank {place} nRanks {len(comm.members)} nNodes {total} localRanks {len(where.places)} "
             f"localRank {where.places.index(place)} MNNVL 0"
         )
-        for key in ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS", "NCCL_BUFFSIZE"):
-            if key in process.settings and number == 0:
-                yield self.info(f"{key} set by environment to {process.settings[key]}.")
-        if place == 0:
-            for channel in range(count):
-                yield self.info(f"Channel {channel:02d}/{count:02d} :{ring_text(self, comm, channel)}")
+        yield from ring_lines(self, comm, rank, number)
         yield self.info(f"{tree_text(self, comm, rank)} {owner}nRanks {len(comm.members):02d} busId {self._bus(rank)}")
         yield self.info("P2P Chunksize set to 131072")
         if self.version >= (2, 27):
