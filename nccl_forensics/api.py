@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 import polars as pl
@@ -15,12 +16,10 @@ from nccl_forensics.aside import written_aside
 from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, more_than_recorded, most_seen
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
-from nccl_forensics.changes import Differences, differences
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extensions import extensions
 from nccl_forensics.extras import Extras
-from nccl_forensics.gate import Demands, Gate, judge_run
 from nccl_forensics.limits import Limits
 from nccl_forensics.pictures import gather
 from nccl_forensics.query import newest_day, saved_store, select, table
@@ -32,6 +31,10 @@ from nccl_forensics.suppressions import Suppression, suppress
 from nccl_forensics.traits import traits
 from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
+
+if TYPE_CHECKING:
+    from nccl_forensics.changes import Differences
+    from nccl_forensics.gate import Demands, Gate
 
 #: Tables that by themselves do not tell how a job or its machines fared.
 _SILENT = frozenset({"sources", "gaps", "unmodelled", "training_steps"})
@@ -229,6 +232,8 @@ def check(
 
     Raises as ``analyze``, and ``UsageError`` for a baseline that is no report.
     """
+    from nccl_forensics.gate import Demands, judge_run
+
     wanted = demands or Demands()
     good = read_report(baseline) if isinstance(baseline, str | Path) else baseline
     gates: list[Gate] = []
@@ -271,6 +276,8 @@ def compare(
 
     With ``redact`` a name that both runs have gets the same pseudonym.
     """
+    from nccl_forensics.changes import differences
+
     redactor = Redactor(redact)
 
     def side(given: str | Path, title: str) -> Mapping[str, object]:

@@ -10,15 +10,11 @@ import hashlib
 import io
 import mmap
 import os
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as PoolTimeout
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing.context import SpawnContext, SpawnProcess
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -29,6 +25,7 @@ from nccl_forensics.bundle import Bundle, Member
 from nccl_forensics.cache import Cache, Packed
 from nccl_forensics.folding import ROWS, WORDS, fold
 from nccl_forensics.limits import Limits
+from nccl_forensics.readers import Loss, each, forkable
 from nccl_forensics.store import ALWAYS, SOURCES, Store
 from nccl_forensics.tables import TABLES, third_party
 
@@ -210,48 +207,22 @@ class InlineEngine:
             yield attempt(function, ref)
 
 
-def _limit_memory(memory_bytes: int) -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):  # not on every system, and never above what is set already
-        import resource
-
-        # RLIMIT_DATA counts private writable memory only; RLIMIT_AS would also count what Polars merely reserves.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-
-
 def _batch(function: Callable[[Ref], Result], refs: tuple[Ref, ...]) -> list[Result]:
     return [attempt(function, ref) for ref in refs]
 
 
-class _Worker(SpawnProcess):
-    """A process that does not run the main program again, so that a script needs no guard to call the analysis."""
+def _prepare() -> None:
+    """Import here, once, what every reader that is forked would import by itself."""
+    from nccl_forensics import reading
+    from nccl_forensics.formats import all_formats
 
-    @staticmethod
-    def _Popen(process_obj: SpawnProcess) -> object:  # type: ignore[override]  # the base class names its own process class
-        main = vars(sys.modules["__main__"])
-        hidden: dict[str, object] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
-        main["__spec__"] = None
-        try:
-            return SpawnProcess._Popen(process_obj)
-        finally:
-            main.update(hidden)
-
-
-class _Context(SpawnContext):
-    Process = _Worker
+    del reading
+    all_formats()
 
 
 def _meaning(exit_code: object) -> str:
     """What such an end usually means: a library that gets no memory aborts (SIGABRT), and a system that has none left kills (SIGKILL)."""
     return ", as where memory runs out" if exit_code in (-6, -9) else ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """Sources of which the worker did not come back."""
-
-    refs: tuple[Ref, ...]
-    why: str
-    broken: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,64 +236,44 @@ class LocalEngine:
     seconds_per_gb: float = 600.0
 
     def map(self, function: Callable[[Ref], Result], refs: Sequence[Ref]) -> Iterator[Result]:
-        """Results as they come. Small sources travel in batches; a batch whose worker dies is read again one by one."""
-        lost: list[_Lost] = []
-        read_any = False
-        for outcome in self._pass(function, batches(refs)):
-            if isinstance(outcome, _Lost):
-                lost.append(outcome)
+        """Results as they come. Small sources travel in batches; a batch that is lost is read again one by one."""
+        lost: list[Ref] = []
+        for batch, outcome in self._read(function, batches(refs)):
+            if isinstance(outcome, Loss) and outcome.why != "unstarted":
+                lost += batch
             else:
-                read_any = True
-                yield from outcome
-        broken: list[_Lost] = []
-        for outcome in self._pass(function, [(ref,) for one in lost for ref in one.refs]):
-            if not isinstance(outcome, _Lost):
-                read_any = True
-                yield from outcome
-            elif outcome.broken:
-                broken.append(outcome)
-            else:
-                yield from (failed(ref, outcome.why) for ref in outcome.refs)
-        # A pool that breaks takes others' sources with it: each of them gets a pool of its own, unless no pool works at all.
-        for one in broken:
-            for outcome in self._pass(function, [one.refs]) if read_any else (one,):
-                if isinstance(outcome, _Lost):
-                    yield from (failed(ref, outcome.why) for ref in outcome.refs)
-                else:
-                    yield from outcome
+                yield from self._results(batch, outcome)
+        for batch, outcome in self._read(function, [(ref,) for ref in lost]):
+            yield from self._results(batch, outcome)
 
-    def _pass(self, function: Callable[[Ref], Result], batches: Sequence[tuple[Ref, ...]]) -> Iterator[list[Result] | _Lost]:
+    def _read(
+        self, function: Callable[[Ref], Result], batches: Sequence[tuple[Ref, ...]]
+    ) -> Iterator[tuple[tuple[Ref, ...], list[Result] | Loss]]:
         if not batches:
-            return
-        from pebble import ProcessExpired, ProcessPool
+            return iter(())
+        os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read by readers when they start; many sources are read side by side
+        if forkable():
+            _prepare()
+        return each(
+            partial(_batch, function),
+            batches,
+            workers=self.workers or max(1, min(os.cpu_count() or 1, 16)),
+            memory_bytes=self.memory_bytes,
+            seconds=self._seconds,
+        )
 
-        os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read by workers when they start; many sources are read side by side
-        wanted = self.workers or max(1, min(os.cpu_count() or 1, 16))
-        with ProcessPool(
-            max_workers=min(wanted, len(batches)), initializer=_limit_memory, initargs=(self.memory_bytes,), context=_Context()
-        ) as pool:
-            try:
-                pending: dict[Future[list[Result]], tuple[Ref, ...]] = {}
-                for batch in batches:
-                    try:
-                        pending[pool.schedule(_batch, args=(function, batch), timeout=self._seconds(batch))] = batch
-                    except RuntimeError as problem:  # the pool broke meanwhile
-                        yield _Lost(batch, f"readers cannot be started ({problem})", broken=True)
-                for future in as_completed(list(pending)):
-                    batch = pending.pop(future)
-                    try:
-                        yield future.result()
-                    except PoolTimeout:
-                        yield _Lost(batch, f"it took longer than {self._seconds(batch):.0f} s", broken=False)
-                    except ProcessExpired as problem:
-                        yield _Lost(batch, f"its reader died (exit code {problem.exitcode}{_meaning(problem.exitcode)})", broken=False)
-                    except BrokenProcessPool as problem:
-                        yield _Lost(batch, f"its reader died ({problem})", broken=True)
-                    except (MemoryError, OSError) as problem:
-                        yield _Lost(batch, type(problem).__name__, broken=False)
-            except BaseException:
-                pool.stop()  # type: ignore[no-untyped-call]  # pebble types it not
-                raise
+    def _results(self, batch: tuple[Ref, ...], outcome: list[Result] | Loss) -> list[Result]:
+        """What came of a batch, or what stands for it."""
+        if not isinstance(outcome, Loss):
+            return outcome
+        code = outcome.exit_code
+        why = {
+            "late": f"it took longer than {self._seconds(batch):.0f} s",
+            "died": f"its reader died (exit code {code}{_meaning(code)})",
+            "memory": "it needs more memory than one source may use",
+            "unstarted": "readers cannot be started",
+        }[outcome.why]
+        return [failed(ref, why) for ref in batch]
 
     def _seconds(self, refs: Sequence[Ref]) -> float:
         return self.seconds_per_source + self.seconds_per_gb * sum(r.bytes for r in refs) / 1e9
@@ -442,6 +393,8 @@ def _results(refs: Sequence[Ref], engine: Engine, cache: Cache | None) -> Iterat
         return
     sizes = cache.sizes()
     known: set[int] = set()
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:  # hashing and decoding leave the interpreter's lock
         for result in pool.map(lambda ref: recall(ref, sizes), refs) if sizes else ():
             if result is not None:

@@ -26,28 +26,26 @@ The *anchor* of a kind is the first word of its mandatory literals. The kinds of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import polars as pl
-from lark import Lark, Token, Tree
-from lark.exceptions import LarkError
-from lark.grammar import NonTerminal, Terminal
-from lark.lexer import PatternRE, PatternStr, TerminalDef
 
+from nccl_forensics.line_kinds import GrammarError, LineKind, ready_made
 from nccl_forensics.resources import grammar_text
+
+if TYPE_CHECKING:
+    from lark import Lark, Token, Tree
 
 #: Characters of a line in which the anchor that decides the order of trial is looked for.
 HEAD = 64
-#: A word shorter than this is no anchor: it would stand in almost every line.
-_SHORTEST_ANCHOR = 3
 #: With so few kinds, trying one after the other on the rows left is cheaper than deciding first.
 _FEW = 8
 #: Up to so many rows go through Python's engine instead of a column operation.
 _SMALL = 64
 _BLANKS = " \t\r"
-_FORBIDDEN = re.compile(r"\\[dDwWsSbB]|\(\?[=!<]")
 
 _GROUP = re.compile(r"\(\?P<([a-z0-9_]+)>")
 #: The group of a terminal; parentheses inside of it are escaped.
@@ -55,31 +53,6 @@ _ANY_GROUP = re.compile(r"(?<!\\)\((?:[^()\\]|\\.)*\)")
 #: What makes a part of a pattern something else than text.
 _BENDS = re.compile(r"[|*+?{}()^$]")
 _CLASS = re.compile(r"\[(?:[^\]\\]|\\.)+\]")
-
-Node = Tree[object]
-
-
-class GrammarError(Exception):
-    """A ``.lark`` file breaks the rules of this module: a mistake of its author, found by the tests."""
-
-
-@dataclass(frozen=True, slots=True)
-class LineKind:
-    """One kind of line.
-
-    ``pattern`` is valid for Rust's and Python's engines. A column that stands in several places has groups ``name``, ``name__2``, ...,
-    at most one of which takes part in a match. ``anchors`` are words that every match contains. ``flat`` is false if parts repeat.
-    ``openers`` are words at least one of which every match contains: they decide when the kind is tried. ``required`` is a column that
-    every match fills, if there is one.
-    """
-
-    name: str
-    pattern: str
-    columns: tuple[str, ...]
-    flat: bool
-    anchors: tuple[str, ...]
-    openers: tuple[str, ...]
-    required: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +152,8 @@ class Grammar:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self._text = text
-        loaded = Lark(text, parser=None, lexer="basic", start="start", maybe_placeholders=False)
-        rules = {str(rule[0]): rule[2] for rule in loaded.grammar.rule_defs}
-        self._named = frozenset(str(term[0]) for term in loaded.grammar.term_defs)
-        terminals = {t.name: t.pattern.to_regexp() for t in loaded.terminals}
-        for terminal, pattern in terminals.items():
-            if terminal in self._named and _FORBIDDEN.search(pattern):
-                raise GrammarError(f"{name}.lark: terminal {terminal} uses a class or look-around that the two engines read differently")
-        self.kinds: dict[str, LineKind] = {}
-        for kind in _alternatives(rules["start"]):
-            self.kinds[kind] = _Compiler(name, rules, terminals).kind(kind)
-        self._order = tuple(self.kinds.values())
+        self._order = ready_made(name, text) or _made(name, text)
+        self.kinds = {kind.name: kind for kind in self._order}
         self._parsers: dict[str, Lark] = {}
 
     def extract(self, texts: pl.Series | pl.DataFrame) -> Extraction:
@@ -205,6 +169,9 @@ class Grammar:
 
     def parse(self, text: str) -> tuple[str, dict[str, str | None]] | None:
         """Kind and columns of one text through Lark's own parser; ``None`` where no kind matches."""
+        from lark import Token
+        from lark.exceptions import LarkError
+
         text = text.rstrip(_BLANKS)
         for kind in self._candidates(text):
             try:
@@ -221,6 +188,8 @@ class Grammar:
 
     def tree(self, text: str, kind: str) -> Tree[Token] | None:
         """Lark's tree of one text, for kinds with parts that repeat or nest; ``None`` where it does not match."""
+        from lark.exceptions import LarkError
+
         try:
             return self._parser(kind).parse(text.rstrip(_BLANKS))
         except LarkError:
@@ -228,17 +197,10 @@ class Grammar:
 
     def _parser(self, kind: str) -> Lark:
         if kind not in self._parsers:
-            self._parsers[kind] = Lark(
-                self._text, parser="lalr", lexer="contextual", start=kind, maybe_placeholders=False, edit_terminals=self._loosen
-            )
-        return self._parsers[kind]
+            from nccl_forensics.grammar_compiler import parser
 
-    def _loosen(self, terminal: TerminalDef) -> None:
-        """Literals win over terminals, and a blank in them stands for one or more."""
-        if terminal.name not in self._named and isinstance(terminal.pattern, PatternStr):
-            terminal.priority = 1
-            if " " in terminal.pattern.value:
-                terminal.pattern = PatternRE(_literal(terminal.pattern.value), tuple(terminal.pattern.flags))
+            self._parsers[kind] = parser(self._text, kind)
+        return self._parsers[kind]
 
     @cached_property
     def _anchored(self) -> dict[str, tuple[LineKind, ...]]:
@@ -312,6 +274,13 @@ class Grammar:
         return pl.Series("kind", names, dtype=pl.String).gather(numbers).alias("kind")
 
 
+def _made(name: str, text: str) -> tuple[LineKind, ...]:
+    """The kinds made anew: of a grammar that is being worked on, or of an extension's."""
+    from nccl_forensics.grammar_compiler import line_kinds
+
+    return line_kinds(name, text)
+
+
 def _take(kind: LineKind, text: pl.Series, rows: pl.Series, found: dict[str, list[pl.DataFrame]]) -> pl.Series:
     """Move the rows that match from ``rows`` to ``found``; returns those that do not."""
     own = text if rows.len() == text.len() else text.gather(rows)
@@ -351,112 +320,3 @@ def _take_small(kind: LineKind, texts: list[str], rows: list[int], found: dict[s
         columns = [pl.Series(column, cells, dtype=pl.String) for column, cells in values.items()]
         found.setdefault(kind.name, []).append(pl.DataFrame([pl.Series("row", taken, dtype=pl.UInt32), *columns]))
     return pl.Series("row", left, dtype=pl.UInt32)
-
-
-def _literal(value: str) -> str:
-    """A literal as a pattern: one blank stands for one or more."""
-    return " +".join(re.escape(part) for part in re.split(" +", value))
-
-
-def _alternatives(tree: Node) -> Iterator[str]:
-    for symbol in tree.scan_values(lambda value: isinstance(value, NonTerminal)):
-        assert isinstance(symbol, NonTerminal)
-        yield str(symbol.name)
-
-
-#: A pattern; clauses, each a choice of words of which a match contains one; the columns that a match fills.
-_Part = tuple[str, list[tuple[str, ...]], list[str]]
-
-
-class _Compiler:
-    """Compiles one rule. It counts the groups of each column as it goes."""
-
-    def __init__(self, grammar: str, rules: dict[str, Node], terminals: dict[str, str]) -> None:
-        self._grammar, self._rules, self._terminals = grammar, rules, terminals
-        self._groups: dict[str, int] = {}
-        self._inside_repeat: set[str] = set()
-        self._repeats = False
-        self._stack: list[str] = []
-
-    def kind(self, name: str) -> LineKind:
-        pattern, clauses, required = self._rule(name, keep=True)
-        twice = self._inside_repeat & set(self._groups)
-        if twice:
-            raise GrammarError(f"{self._grammar}.lark: {name} has {', '.join(sorted(twice))} inside and outside of a part that repeats")
-        first = next((column for column in required if self._groups[column] == 1), None)
-        anchors = tuple(dict.fromkeys(word for words in clauses if len(words) == 1 for word in words))
-        openers = next((words for words in clauses if min(len(word) for word in words) >= _SHORTEST_ANCHOR), ())
-        return LineKind(name, f"^{pattern}$", tuple(self._groups), not self._repeats, anchors, openers, first)
-
-    def _rule(self, name: str, keep: bool) -> _Part:
-        if name in self._stack:
-            raise GrammarError(f"{self._grammar}.lark: {name} contains itself; a line kind cannot")
-        self._stack.append(name)
-        out = self._node(self._rules[name], keep)
-        self._stack.pop()
-        return out
-
-    def _node(self, node: object, keep: bool) -> _Part:
-        if isinstance(node, Terminal):
-            return self._terminal(str(node.name), keep)
-        if isinstance(node, NonTerminal):
-            return self._rule(str(node.name), keep)
-        if not isinstance(node, Tree):
-            raise GrammarError(f"{self._grammar}.lark: {node!r} cannot stand in a line kind")
-        children = list(node.children)
-        if node.data in ("value", "expansion"):
-            parts = [self._node(child, keep) for child in children]
-            return "".join(p[0] for p in parts), [clause for p in parts for clause in p[1]], [c for p in parts for c in p[2]]
-        if node.data == "expansions":
-            parts = [self._node(child, keep) for child in children]
-            if len(parts) == 1:
-                return parts[0]
-            return f"(?:{'|'.join(p[0] for p in parts)})", _either([p[1] for p in parts]), _common([p[2] for p in parts])
-        if node.data == "maybe":
-            return f"(?:{self._node(children[0], keep)[0]})?", [], []
-        if node.data == "literal":
-            return self._literal_node(str(children[0]))
-        if node.data == "expr":
-            return self._repeat(children, keep)
-        raise GrammarError(f"{self._grammar}.lark: {node.data} is not supported in a line kind")
-
-    def _repeat(self, children: Sequence[object], keep: bool) -> _Part:
-        operator = str(children[1])
-        if operator == "?":
-            return f"(?:{self._node(children[0], keep)[0]})?", [], []
-        self._repeats = True
-        pattern, clauses, _ = self._node(children[0], False)
-        bounds = {"*": "*", "+": "+"}.get(operator) or "{" + ",".join(str(n) for n in children[2:]) + "}"
-        return f"(?:{pattern}){bounds}", [] if operator == "*" else clauses, []
-
-    def _terminal(self, name: str, keep: bool) -> _Part:
-        pattern = self._terminals[name]
-        if name.startswith("_"):
-            return f"(?:{pattern})", [], []
-        column = name.lower()
-        if not keep:
-            self._inside_repeat.add(column)
-            return f"(?:{pattern})", [], []
-        count = self._groups[column] = self._groups.get(column, 0) + 1
-        return f"(?P<{column if count == 1 else f'{column}__{count}'}>{pattern})", [], [column]
-
-    def _literal_node(self, source: str) -> _Part:
-        if source.startswith("/"):
-            raise GrammarError(f"{self._grammar}.lark: give the pattern {source} a name")
-        body, flags = source[1 : source.rindex('"')], source[source.rindex('"') + 1 :]
-        value = re.sub(r"\\(.)", r"\1", body)
-        if flags:
-            return f"(?{flags}:{_literal(value)})", [], []
-        return _literal(value), [(word,) for word in value.split()], []
-
-
-def _either(alternatives: list[list[tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """What holds if one of the alternatives does: a word of the first telling clause of each, and the words that all share."""
-    shared = [clause for clause in alternatives[0] if all(clause in other for other in alternatives[1:])]
-    telling = [next((c for c in clauses if min(map(len, c)) >= _SHORTEST_ANCHOR), None) for clauses in alternatives]
-    words = [word for clause in telling if clause is not None for word in clause]
-    return [tuple(dict.fromkeys(words)), *shared] if None not in telling else shared
-
-
-def _common(lists: list[list[str]]) -> list[str]:
-    return [word for word in lists[0] if all(word in other for other in lists[1:])]

@@ -18,7 +18,6 @@ from types import TracebackType
 
 import polars as pl
 
-MAGIC = b"SQLite format 3\x00"
 #: Rows that are fetched in one piece.
 _BATCH = 100_000
 _LONGEST_VALUE = 16 << 20

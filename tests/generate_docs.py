@@ -1,6 +1,8 @@
-"""Generated documentation: lists of formats, rules, tables, views, settings and what covers what, written from the code.
+"""Generated documentation: lists of formats, rules, tables, views, settings and what covers what, written from the code. And the line kinds
+of all grammars, made by Lark.
 
-``python -m tests.generate_docs`` writes docs/reference/*.md and docs/coverage.md, ``--check`` fails if they are not fresh.
+``python -m tests.generate_docs`` writes docs/reference/*.md, docs/coverage.md and grammars/compiled.json, ``--check`` fails if they are not
+fresh.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import argparse
 import inspect
 import sys
 
+from nccl_forensics.line_kinds import COMPILED, compiled
 from tests import coverage
 from tests.corpus import ROOT
 
@@ -52,6 +55,14 @@ def pages() -> dict[str, str]:
         "reference/hostile.md": head + hostile_inputs.page(),
         "measures.md": head + _measures(),
     }
+
+
+def grammars() -> str:
+    """The line kinds of all grammars."""
+    from nccl_forensics.grammar_compiler import line_kinds
+
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "grammars").glob("*.lark"))}
+    return compiled((name, text, line_kinds(name, text)) for name, text in texts.items())
 
 
 def _views() -> str:
@@ -169,16 +180,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     stale = []
-    for name, text in pages().items():
-        file = FOLDER / name
+    files = {FOLDER / name: text for name, text in pages().items()} | {ROOT / "grammars" / COMPILED: grammars()}
+    for file, text in files.items():
         if check:
             if not file.exists() or file.read_text(encoding="utf-8") != text:
-                stale.append(name)
+                stale.append(str(file.relative_to(ROOT)))
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     if stale:
-        print(f"docs are not fresh: {', '.join(stale)} (run `make docs`)")
+        print(f"generated files are not fresh: {', '.join(stale)} (run `make docs`)")
     return 1 if stale else 0
 
 

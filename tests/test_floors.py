@@ -25,6 +25,8 @@ FLOORS: list[set[str]] = [
     {"formats"},
     {
         "grammar",
+        "grammar_compiler",
+        "line_kinds",
         "bundle",
         "archives",
         "remote",
@@ -51,6 +53,7 @@ FLOORS: list[set[str]] = [
     {"registry", "evidence", "extras", "words", "model", "supply"},
     {
         "plugins",
+        "readers",
         "errors",
         "aside",
         "folding",
@@ -67,11 +70,10 @@ FLOORS: list[set[str]] = [
     },
 ]
 HOMES = {
-    "lark": {"grammar"},
+    "lark": {"grammar", "grammar_compiler"},
     "click": {"cli", "commands"},
     "jinja2": {"render"},
     "plotly": {"figures"},
-    "pebble": {"engine"},
     "ray": {"ray_engine"},
     "fsspec": {"remote"},
     "zstandard": {"archives"},

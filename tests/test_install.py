@@ -17,7 +17,7 @@ from tests.corpus import ROOT
 from tests.footprint import IMPORT_MS
 
 PACKAGE = ROOT / "nccl_forensics"
-HEAVY = ("polars", "lark", "plotly", "jinja2", "orjson", "yaml", "msgspec", "zstandard", "pebble", "starlette", "uvicorn", "ray", "sqlite3")
+HEAVY = ("polars", "lark", "plotly", "jinja2", "orjson", "yaml", "msgspec", "zstandard", "starlette", "uvicorn", "ray", "sqlite3")
 #: Modules of the standard library that Windows lacks.
 LINUX = frozenset({"fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "posix", "syslog"})
 

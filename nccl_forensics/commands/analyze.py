@@ -46,14 +46,12 @@ class _Outputs:
 
     def write(self, incident: Incident) -> None:
         """Write what was asked for. Raises ``OutputError``."""
-        from nccl_forensics.reporters import html, json_report, markdown
-
         if self.json or self.folder is not None:
-            self._put(self.json, "report.json", json_report.render(incident.report))
+            self._put(self.json, "report.json", incident.json())
         if self.markdown or self.folder is not None:
-            self._put(self.markdown, "postmortem.md", markdown.render(incident.report, incident.extras).encode())
+            self._put(self.markdown, "postmortem.md", incident.markdown().encode())
         if self.html or self.folder is not None:
-            self._put(self.html, "postmortem.html", html.render(incident.report, incident.extras).encode())
+            self._put(self.html, "postmortem.html", incident.html().encode())
         for folder, url in self.copies:
             remote.put_folder(folder, url)
 

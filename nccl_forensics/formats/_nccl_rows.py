@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import polars as pl
@@ -211,17 +212,18 @@ def _ib_devices(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "nccl_network", oob.with_columns(item=pl.lit("ib-oob"), name="oob_name", address="oob_address")
 
 
+#: A device of the list, or several that are merged to one; what stands in ``ib_devices`` of the grammar, which Lark would take longer to load.
+_LISTED = re.compile(r"(\[[0-9]+\])(?:=\{([^}]*)\}|([0-9A-Za-z_+.-]+(?::[0-9]+)*/[A-Za-z]+))")
+_MERGED = re.compile(r"\[[0-9]+\] ([0-9A-Za-z_+.-]+(?::[0-9]+)*/[A-Za-z]+)")
+
+
 def _devices(message: str) -> list[tuple[str, str, str]]:
-    """Index in the list, 'mlx5_0:1' and link of every device; merged devices share an index."""
-    tree = grammar.load("nccl").tree(message, "ib_devices")
+    """Index in the list, 'mlx5_0:1' and link of every device; merged devices share an index. ``message`` is one of that kind."""
     out: list[tuple[str, str, str]] = []
-    index = ""
-    for token in tree.scan_values(lambda _: True) if tree is not None else ():
-        if token.type == "IB_INDEX":
-            index = str(token).strip("[]")
-        elif token.type == "IB_DEV":
-            name, _, link = str(token).rpartition("/")
-            out.append((index, name, link))
+    for index, several, single in _LISTED.findall(message):
+        for device in _MERGED.findall(several) or [single]:
+            name, _, link = device.rpartition("/")
+            out.append((index.strip("[]"), name, link))
     return out
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -18,8 +19,10 @@ from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats._trace_measures import Activity, kernels, measure
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.frames import text_of
-from nccl_forensics.sqlite_reader import MAGIC, BrokenDatabase, Database, open_database
 from nccl_forensics.tables import TABLES
+
+if TYPE_CHECKING:
+    from nccl_forensics.sqlite_reader import Database
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
@@ -55,11 +58,13 @@ Row = dict[str, object]
 
 def _sniff(head: bytes) -> bool:
     # The list of tables stands in the first pages; where it goes on behind them, reading says "not a ...".
-    return head.startswith(MAGIC)
+    return head.startswith(b"SQLite format 3\x00")
 
 
 def read(data: bytes | mmap.mmap) -> Reading:
     """The trace, its windows, collectives, kernels by name, telling ranges and the middle step."""
+    from nccl_forensics.sqlite_reader import BrokenDatabase, open_database  # few sources need SQLite
+
     try:
         with open_database(data) as database:
             if "StringIds" not in database.tables or not _OURS & set(database.tables):

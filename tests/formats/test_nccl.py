@@ -8,7 +8,8 @@ import random
 import polars as pl
 import pytest
 
-from nccl_forensics.formats import nccl
+from nccl_forensics import grammar
+from nccl_forensics.formats import _nccl_rows, nccl
 from nccl_forensics.formats.base import Reading, Text
 from nccl_forensics.reading import read_source
 from nccl_forensics.tables import TABLES
@@ -599,3 +600,23 @@ def test_mangled_lines_never_raise_and_every_claimed_line_exists() -> None:
         assert accounted <= set(range(1, len(mangled) + 1))
         unread = [line for n, line in enumerate(mangled, start=1) if " [0] NCCL INFO " in line and n not in accounted]
         assert unread == []
+
+
+def test_devices_of_the_ib_line_are_what_larks_tree_holds():
+    lists = (
+        "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.1.2.3<0>",
+        "NET/IB : Using [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [1]mlx5_bond_0:1/IB [RO]; OOB ib0:10.1.2.3<0>",
+        "NET/IB: Using [0]rocep27s0:1/RoCE ; OOB eth0:fe80::1%eth0<0>",
+        "NET/IB : Using",
+    )
+    for message in lists:
+        tree = grammar.load("nccl").tree(message, "ib_devices")
+        assert tree is not None
+        tokens = [token for token in tree.scan_values(lambda _: True) if token.type in ("IB_INDEX", "IB_DEV")]
+        index, expected = "", []
+        for token in tokens:
+            if token.type == "IB_INDEX":
+                index = token.strip("[]")
+            else:
+                expected.append((index, *token.rsplit("/", 1)))
+        assert _nccl_rows._devices(message) == expected
