@@ -11,13 +11,14 @@ import importlib
 import io
 import re
 import sys
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import click
 
 from nccl_forensics import __version__
 from nccl_forensics.commands import COMMANDS, EXAMPLES, MODULES
 from nccl_forensics.errors import ForensicsError, OutputError
+from nccl_forensics.outlets import outlive_readers
 
 #: What a full disk, a quota, a limit on files or a read-only file system says.
 _OS_ERROR = re.compile(r"\(os error ([0-9]{1,4})\)")
@@ -94,6 +95,7 @@ def main() -> None:
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)
+    outlive_readers()
     for stream in (sys.stdout, sys.stderr):
         _write_what_it_can(stream)
     try:
@@ -113,17 +115,27 @@ def main() -> None:
     except ForensicsError as problem:
         click.echo(f"nccl-forensics: {problem}", err=True)
         sys.exit(problem.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as problem:
         told = _OS_ERROR.search(str(problem))  # Polars says the number in words only
         if (problem.errno or (int(told[1]) if told else 0)) not in _NO_ROOM:
-            raise
+            _defect(problem)
         click.echo(f"nccl-forensics: output or scratch cannot be written: {problem.strerror or problem}", err=True)
         with contextlib.suppress(OSError):
             sys.stdout.close()  # what is still in it would fail again at exit
         sys.exit(OutputError.exit_code)
+    except SystemExit:
+        raise
+    except BaseException as problem:  # a panic of Polars is no Exception
+        _defect(problem)
+
+
+def _defect(problem: BaseException) -> NoReturn:
+    """End as the contract says of a defect: Python's own 1 would be `check`'s word for a fault in the evidence."""
+    import traceback
+
+    traceback.print_exception(problem)
+    click.echo("nccl-forensics: a defect of the program; what stands above is what a report of it needs", err=True)
+    sys.exit(ForensicsError.exit_code)
 
 
 if __name__ == "__main__":

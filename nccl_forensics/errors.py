@@ -6,7 +6,7 @@ from __future__ import annotations
 class ForensicsError(Exception):
     """Base of all errors that a user can cause or mend. Anything else that is raised is a bug."""
 
-    exit_code = 70
+    exit_code = 70  #: a defect, which is what an error of no kind below is
 
 
 class UsageError(ForensicsError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nccl_forensics.model import CONFIDENCES, Confidence, Finding, Status
+from nccl_forensics.model import CONFIDENCES, Confidence, Culprit, Finding, Status
 from nccl_forensics.rules import Found, Outcome
 
 #: How deep a cause lies: of two findings that explain each other the deeper one is the root.
@@ -157,4 +157,31 @@ def _roots(candidates: Sequence[Found], explained_by: dict[str, str]) -> list[Fo
         best = min(candidates, key=weight)
         explained_by.pop(best.id, None)
         roots = [best]
-    return sorted(roots, key=weight)
+    own: list[Found] = []
+    for found in sorted(roots, key=weight):
+        told = next((r for r in own if restates(r, found)), None)
+        if told is None:
+            own.append(found)
+        else:
+            explained_by[found.id] = told.id
+    return own
+
+
+def restates(a: Found, b: Found) -> bool:
+    """Whether ``b`` blames, for the same cause, nobody but those whom ``a`` blames: two rules may report one trouble by different evidence."""
+    blamed, again = _blamed(a.finding), _blamed(b.finding)
+    return a.finding.cause == b.finding.cause and bool(again) and all(any(_same(x, y) for x in blamed) for y in again)
+
+
+def _blamed(finding: Finding) -> tuple[Culprit, ...]:
+    return finding.culprits or tuple(Culprit(rank=r) for r in finding.ranks) or tuple(Culprit(host=h) for h in finding.hosts)
+
+
+def _same(a: Culprit, b: Culprit) -> bool:
+    """Whether what both tell of is alike, and there is such a thing: a rank without its host and a host without its ranks are not compared."""
+    both = [(x, y) for x, y in zip(_names(a), _names(b), strict=True) if x is not None and y is not None]
+    return bool(both) and all(x == y for x, y in both)
+
+
+def _names(culprit: Culprit) -> tuple[object, ...]:
+    return (culprit.rank, culprit.host, culprit.gpu, culprit.pid, culprit.nic, culprit.link)

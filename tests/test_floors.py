@@ -56,6 +56,7 @@ FLOORS: list[set[str]] = [
         "readers",
         "errors",
         "aside",
+        "outlets",
         "folding",
         "frames",
         "units",

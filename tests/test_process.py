@@ -111,3 +111,68 @@ def test_runs_at_the_same_time_do_not_disturb_each_other(tmp_path: Path):
     assert json.loads((tmp_path / "out" / "report.json").read_text())["verdict"]["cause"] == "collective-skipped"
     assert not list((tmp_path / "out").rglob("*.partial"))
     assert not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and closed descriptors of POSIX")
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["formats"], 0),
+        (["tables"], 0),
+        (["simulate", "--list"], 0),
+        (["--help"], 0),
+        (["check", str(HANG), "--no-cache"], 1),
+        (["rule", "no-such-rule"], 2),
+    ],
+)
+def test_a_reader_that_left_changes_neither_the_exit_code_nor_standard_error(arguments: list[str], code: int) -> None:
+    words = [sys.executable, "-m", "nccl_forensics.cli", *arguments]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        gone = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    finally:
+        os.close(writing)
+    closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *words], stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    whole = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert [(gone.returncode, gone.stderr), (closed.returncode, closed.stderr)] == [(code, whole.stderr)] * 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="descriptors of POSIX")
+def test_files_are_written_although_nobody_reads_the_verdict(tmp_path: Path) -> None:
+    words = ["sh", "-c", '"$@" | true', "sh", *command(HANG, "-o", tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr == ""
+    assert (tmp_path / "out" / "postmortem.html").stat().st_size > 1000
+    both = ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh", *command(HANG, "-o", tmp_path / "again")]
+    assert subprocess.run(both, cwd=ROOT, check=False).returncode == 0
+    assert json.loads((tmp_path / "again" / "report.json").read_text())["verdict"]["cause"] == "collective-skipped"
+
+
+def test_the_list_of_the_lab_ends_quietly_where_its_reader_left() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        words = [sys.executable, "-m", "nccl_forensics.lab", "--list"]
+        done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_defect_of_the_program_is_exit_code_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from nccl_forensics import cli
+
+    class Panic(BaseException):
+        """What Polars raises is no Exception."""
+
+    for problem in (ValueError("unforeseen"), OSError(22, "unforeseen"), Panic("unforeseen")):
+
+        def broken(problem: BaseException = problem, **_: object) -> None:
+            raise problem
+
+        monkeypatch.setattr(cli.cli, "main", broken)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert left.value.code == 70
+        assert "unforeseen" in capsys.readouterr().err

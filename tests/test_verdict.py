@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.model import Confidence, Finding, Severity
+from nccl_forensics.model import Confidence, Culprit, Finding, Severity
 from nccl_forensics.registry import inputs_of
 from nccl_forensics.rules import Found, Outcome, Rule
 from nccl_forensics.verdict import judge
@@ -96,3 +96,29 @@ def test_a_fault_that_the_driver_proved_is_not_explained_by_memory_that_ran_out(
     both = judge([memory, outcome("gpu-fault")], ["x"], has_job=True)
     assert both.explained_by == {}
     assert len(both.others) == 1
+
+
+def blaming(name: str, *culprits: Culprit, cause: str = "p2p-disabled", severity: Severity = "error") -> Outcome:
+    made_by = Rule(name, name.upper(), cause, severity, 1, (), nothing, inputs_of(nothing))
+    finding = Finding(name, cause=cause, severity=severity, confidence="high", culprits=culprits)
+    return Outcome(made_by, "found", (Found(f"{name}-1", name, made_by, finding),), (), {})
+
+
+def test_two_rules_that_blame_the_same_for_the_same_cause_are_one() -> None:
+    told = blaming("a", Culprit(rank=1, host="n1"), Culprit(rank=2, host="n1"))
+    verdict = judge([told, blaming("b", Culprit(rank=2, host="n1", gpu="f000"))], [], has_job=True)
+    assert (verdict.others, verdict.explained_by) == ((), {"b-1": "a-1"})
+
+
+def test_the_same_cause_of_another_culprit_stays_another() -> None:
+    first = blaming("a", Culprit(host="n1", nic="mlx5_0"))
+    others = (
+        blaming("b", Culprit(host="n1", nic="mlx5_1")),  # another card of that host
+        blaming("c", Culprit(host="n2")),
+        blaming("d"),  # of nobody
+        blaming("e", Culprit(host="n1", nic="mlx5_0"), Culprit(host="n3")),  # of one more
+        blaming("f", Culprit(host="n1", nic="mlx5_0"), cause="nic-slow"),
+    )
+    for other in others:
+        verdict = judge([first, other], [], has_job=True)
+        assert (len(verdict.others), verdict.explained_by) == (1, {}), other.rule.name

@@ -16,6 +16,7 @@ from nccl_forensics.lab import torch_env
 from nccl_forensics.lab.catalog import SCENARIOS, Scenario, choose, faults
 from nccl_forensics.lab.incident import make, plan_for, world_for
 from nccl_forensics.lab.launch import Setting
+from nccl_forensics.outlets import outlive_readers
 
 
 def say(text: str = "") -> None:
@@ -132,6 +133,7 @@ def incident(options: argparse.Namespace, scenario: Scenario, found: torch_env.T
 
 def main(argv: list[str]) -> int:
     """Exit code: 0, 1 where the verdict does not agree with what was done, 2 for a wrong command line, 3 where PyTorch is missing."""
+    outlive_readers()
     options = arguments(argv)
     if options.list:
         say(listing())

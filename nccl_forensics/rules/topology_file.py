@@ -34,7 +34,7 @@ from nccl_forensics.rules import rule
     explains=("few-channels", "low-bus-bandwidth", "nvlink-fault"),
 )
 def topology_file(settings: pl.LazyFrame, nccl_topo: pl.LazyFrame) -> Iterator[Finding]:
-    """At most one finding per topology file that differs within itself while another one of the same GPUs, or all its peers, do not."""
+    """One finding for all topology files in which the same GPUs have fewer links than the others."""
     used = settings.filter(pl.col("name") == "NCCL_TOPO_FILE").collect()
     if not used.height:
         return
@@ -50,23 +50,26 @@ def topology_file(settings: pl.LazyFrame, nccl_topo: pl.LazyFrame) -> Iterator[F
     )
     both = ends.join(ends, left_on=["source_id", "bus_id", "target"], right_on=["source_id", "target", "bus_id"], suffix="_back")
     torn = set(both.filter(pl.col("count") != pl.col("count_back")).select("source_id").collect()["source_id"].to_list())
+    told: dict[tuple[str, bool], list[pl.DataFrame]] = {}
     for (source,), part in links.group_by("source_id", maintain_order=True):
         best = int(str(part["links"].max() or 0))
         weak = part.filter(pl.col("links") < best)
         if not weak.height or part.height < 2:
             continue
         names = ", ".join(str(g) for g in weak["bus_id"].to_list()[:4])
+        count = weak["links"][0]
+        what = f"gives {names} {count} NVLink{'s' if count != 1 else ''} where other GPUs have {best}"
+        told.setdefault((what, source in torn), []).append(weak.with_columns(source_id=pl.lit(source, dtype=pl.UInt32())))
+    for (what, wrong), files in told.items():  # a file and the dump of what NCCL made of it say the same
         yield Finding(
-            title=f"NCCL_TOPO_FILE is set, and the topology gives {names} {weak['links'][0]} NVLink{'s' if weak['links'][0] != 1 else ''} where other GPUs have {best}",
+            title=f"NCCL_TOPO_FILE is set, and the topology {what}",
             summary="NCCL builds its channels for the weakest GPU of the file."
-            + (
-                " The two ends of one link disagree in their number: no hardware is like that, the file is wrong." if source in torn else ""
-            ),
-            confidence="high" if source in torn else "medium",
-            subject=("NCCL_TOPO_FILE", names),
+            + (" The two ends of one link disagree in their number: no hardware is like that, the file is wrong." if wrong else ""),
+            confidence="high" if wrong else "medium",
+            subject=("NCCL_TOPO_FILE", ", ".join(str(g) for g in files[0]["bus_id"].to_list()[:4])),
             evidence=(
                 *cite(used, "the topology file is forced"),
-                *cite(weak.with_columns(source_id=pl.lit(source, dtype=pl.UInt32())), "fewer NVLinks in this file"),
+                *(item for weak in files for item in cite(weak, "fewer NVLinks in this file")),
             ),
             remedy="Unset NCCL_TOPO_FILE, or replace the file with a fresh dump of this machine (NCCL_TOPO_DUMP_FILE).",
             prevention="Keep topology files per machine type under version control and check them against a dump.",

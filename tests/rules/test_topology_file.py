@@ -24,9 +24,10 @@ def settings(name: str = "NCCL_TOPO_FILE") -> pl.LazyFrame:
     return pl.DataFrame([row], schema=SETTINGS).lazy()
 
 
-def links(counts: list[tuple[str, str, int]]) -> pl.LazyFrame:
+def links(counts: list[tuple[str, str, int]], sources: tuple[int, ...] = (1,)) -> pl.LazyFrame:
     rows = [
-        {"source_id": 1, "record": f"l{i}", "line_no": i, "element": "nvlink", "bus_id": a, "target": b, "count": n}
+        {"source_id": source, "record": f"l{i}", "line_no": i, "element": "nvlink", "bus_id": a, "target": b, "count": n}
+        for source in sources
         for i, (a, b, n) in enumerate(counts)
     ]
     return Store.from_frames({"nccl_topo": pl.DataFrame(rows)}).scan("nccl_topo")
@@ -48,3 +49,8 @@ def test_equal_gpus_are_quiet() -> None:
 
 def test_a_file_that_nobody_forces_is_no_setting() -> None:
     assert topology_file.check(settings("NCCL_DEBUG"), links([("g0", "g1", 1), ("g1", "g0", 12)])) == []
+
+
+def test_a_file_and_its_dump_are_one_finding_that_cites_both() -> None:
+    [finding] = topology_file.check(settings(), links([("g0", "g1", 1), ("g1", "g0", 12)], sources=(1, 2)))
+    assert [e.source_id for e in finding.evidence] == [0, 1, 2]
