@@ -13,9 +13,10 @@ import orjson
 import polars as pl
 
 from nccl_forensics.aside import written_aside
-from nccl_forensics.assemble import SCHEMA, RunResult, all_seen, assemble, ended_orderly, more_than_recorded, most_seen
+from nccl_forensics.assemble import SCHEMA, RunResult, assemble
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
+from nccl_forensics.census import all_seen, ended_orderly, more_than_recorded, most_seen, stood_still
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extensions import extensions
@@ -389,9 +390,9 @@ def _run(
     told = _has_job(own) and "failures" not in resolver.failed
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    verdict = judge(
-        outcomes, signs, told, (all_seen(resolver) and more_than_recorded(resolver)) or ended_orderly(resolver), most_seen(resolver)
-    )
+    ended, still = ended_orderly(resolver), stood_still(resolver)
+    complete = ended or (all_seen(resolver) and more_than_recorded(resolver) and not still)
+    verdict = judge(outcomes, signs, told, complete, enough=most_seen(resolver) and not still)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics import __version__
+from nccl_forensics.census import census, people_of, ranks_missing, stood_still
 from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.facts.collecting import STEPS
@@ -20,7 +21,6 @@ from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
 from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
-from nccl_forensics.words import UNIDENTIFIED
 
 SCHEMA = "nccl-forensics/report/1"
 ROWS = 4096
@@ -146,15 +146,6 @@ class _Writer:
         }
 
 
-def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:
-    """Processes by global rank."""
-    frame = resolver.get("processes")
-    if frame is None:
-        return {}
-    rows = frame.filter(pl.col("rank").is_not_null()).sort("rank", "proc").collect()
-    return {row["rank"]: row for row in rows.iter_rows(named=True)}
-
-
 def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, object]]) -> dict[str, object]:
     verdict = chosen.verdict
     people = people_of(chosen.resolver)
@@ -171,6 +162,10 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
         "nothing-wrong": "No fault was found in what was handed in. What is not in the evidence was not checked.",
         "insufficient-evidence": "The evidence does not tell of a job: not even whether something is wrong can be said.",
     }
+    if stood_still(chosen.resolver):
+        words["insufficient-evidence"] = (
+            "No fault was found, but no process moved between two looks at it. Whether the job goes on or hangs cannot be said."
+        )
     broken = sorted(o.rule.name for o in chosen.outcomes if o.status == "crashed" and o.rule.built_in)
     if broken:
         words["insufficient-evidence"] = (
@@ -249,7 +244,7 @@ def _rule(o: Outcome) -> dict[str, object]:
 def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[RunResult], chosen: RunResult) -> dict[str, object]:
     resolver = chosen.resolver
     people = people_of(resolver)
-    world, seen, n_groups, n_comms = _census(resolver)
+    world, seen, n_groups, n_comms = census(resolver)
     missing = ranks_missing(resolver)
     comms = resolver.get("comms")
     first, last = _span(resolver)
@@ -282,99 +277,6 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "process_groups": n_groups,
         "runs": [{"run": r.run.number, "attempt": 0, "started_at": None, "ended_at": None, "outcome": r.outcome} for r in results],
     }
-
-
-def ranks_missing(resolver: Resolver) -> list[int]:
-    """Ranks of the job from which nothing is in the evidence."""
-    world, seen, _, _ = _census(resolver)
-    return sorted(set(range(world)) - seen) if world is not None and world <= 1_000_000 else []
-
-
-def all_seen(resolver: Resolver) -> bool:
-    """Whether there is something of every rank; processes whose rank is not known stand for ranks that are not seen."""
-    processes = resolver.get("processes")
-    strangers = 0
-    if processes is not None:
-        strangers = int(processes.filter(pl.col("rank").is_null() & pl.col("pid").is_not_null()).select(pl.len()).collect().item())
-    return len(ranks_missing(resolver)) <= strangers
-
-
-def more_than_recorded(resolver: Resolver) -> bool:
-    """Whether something but recorder dumps and losses was read: these tell what was called and trained, not whether the job went on."""
-    sources = resolver.get("sources")
-    if sources is None:
-        return True
-    formats = {f for found in sources.select("formats").collect()["formats"].to_list() for f in found or ()}
-    return bool(formats - {"flight-recorder", "training-log"}) or not formats
-
-
-def most_seen(resolver: Resolver) -> bool:
-    """Whether at least half of the ranks are seen, and no log of NCCL's operations just stops: one that stops where a rank is missing looks
-    the same in a hang and in a copy that was made too early."""
-    world, seen, _, _ = _census(resolver)
-    calls = resolver.get("nccl_ops")
-    stops = calls is not None and bool(calls.head(1).collect().height)
-    return world is None or (len(seen) * 2 >= world and not stops)
-
-
-def ended_orderly(resolver: Resolver) -> bool:
-    """Whether all communicators that were seen, at least one, were taken down in order.
-
-    An abort is what a failure ends with, and what PyTorch takes communicators down with at the end of a good job too: it counts where
-    three quarters of the ranks did so, with no peer lost.
-    """
-    comms = resolver.get("comms")
-    if comms is None:
-        return False
-    ended = comms.filter(pl.col("rank").is_not_null()).select("ended").collect()["ended"].fill_null("")
-    if not ended.len() or not ended.is_in(["destroy-complete", "abort-complete"]).all():
-        return False
-    if (ended == "destroy-complete").all():
-        return True
-    errors = resolver.get("nccl_errors")
-    lost = errors is not None and errors.filter(pl.col("kind").is_in(_PEER_LOST)).head(1).collect().height > 0
-    world, seen, _, _ = _census(resolver)
-    return not lost and (world is None or len(seen) * 4 >= world * 3)
-
-
-#: NCCL's words for a peer that does not answer; its own abort is not among them.
-_PEER_LOST = ("ras-timeout", "ras-dead", "ib-completion", "ib-async-fatal", "ib-fatal", "peer-closed", "recv-failed")
-
-
-def _census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
-    """(world size, ranks with evidence, process groups, communicators)."""
-    people = people_of(resolver)
-    ranks: set[int] = set(people)
-    world = 0
-    n_groups = n_comms = 0
-    groups = resolver.get("groups")
-    if groups is not None:
-        frame = groups.collect()
-        n_groups = frame.filter(pl.col("domain") == "fr").height
-        n_comms = frame.filter(pl.col("domain") == "nccl").height
-        for members in frame["members"].to_list():
-            ranks |= {r for r in members or [] if r < UNIDENTIFIED}
-        world = int(str(frame["size"].max() or 0))
-    comms = resolver.get("comms")
-    if comms is not None:
-        world = max(world, int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)))
-    seen = set(people)
-    traced = resolver.get("trace_ranks")
-    if traced is not None:
-        world = max(world, int(str(traced.select(pl.col("world_size").max()).collect().item() or 0)))
-    for name in ("dumps", "source_ranks", "endings", "trace_ranks"):
-        known = resolver.get(name)
-        if known is not None:
-            known = known.filter(pl.col("rank").is_not_null())
-            if name == "source_ranks":
-                # A file whose name holds a rank and whose text is of no kind says nothing about it.
-                sources = resolver.get("sources")
-                assert sources is not None
-                known = known.join(sources.filter(pl.col("formats").list.len() > 0), on="source_id", how="semi")
-            seen |= set(known.select("rank").collect()["rank"].to_list())
-    if ranks | seen:
-        world = max(world, max(ranks | seen) + 1)
-    return world or None, seen, n_groups, n_comms
 
 
 def _span(resolver: Resolver) -> tuple[int | None, int | None]:

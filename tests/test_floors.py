@@ -16,7 +16,7 @@ FLOORS: list[set[str]] = [
     {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "watching", "extensions", "checklist", "redaction"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
-    {"verdict"},
+    {"verdict", "census"},
     {"rules", "rules_shared", "rules_hosts", "rules_traces"},
     {"views"},
     {"ray_engine"},

@@ -168,6 +168,8 @@ _STEPS_BACK, _TAIL = ENDS, 24
 #: What makes an operation of a group the same, and where a call of it stands.
 _OPERATION = ("group_key", "op", "shape", "dtype")
 _PLACE, _KIND = ["domain", "group_key", "seq"], ["op", "shape", "dtype"]
+#: The same where each rank has its own group of a role, such as data parallelism.
+_ROLE = ["domain", "group_desc", "seq"]
 
 
 def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
@@ -267,33 +269,51 @@ def _fact(recent: pl.DataFrame, domain: str, at: int, before: int) -> tuple[dict
     return fact, str(own["group_key"])
 
 
+#: Rank -> row and kind of its call at one place.
+_Calls = dict[int, tuple[int, tuple[object, ...]]]
+
+
 class _Peers:
     """What the others called between two operations that a rank called one after the other.
 
-    Each pair of operations is looked up once, whatever the number of ranks that called both.
+    Operations of two ranks are the same by group and position. Where no other rank is in both groups, as in a mesh of groups, they are
+    alike by the description of their group, their position in it and their kind. Each pair of operations is looked up once, whatever the
+    number of ranks that called both.
     """
 
     def __init__(self, recent: pl.DataFrame, breaks: Sequence[tuple[str, int, int, int]]) -> None:
-        rows = sorted({row for _, _, at, _ in breaks for row in (at - 1, at)})
-        self._places = dict(zip(rows, recent[rows].select(_PLACE).rows(), strict=True))
-        self._kinds = dict(zip(rows, recent[rows].select(_KIND).rows(), strict=True))
-        wanted = recent[rows].select(_PLACE).unique()
-        called = recent.select(*_PLACE, "rank", *_KIND).with_row_index("row").join(wanted, on=_PLACE, how="semi", nulls_equal=True)
-        #: Place -> rank -> row and kind of its call.
-        self._calls: dict[tuple[object, ...], dict[int, tuple[int, tuple[object, ...]]]] = {}
-        for row, *values in called.select("row", *_PLACE, "rank", *_KIND).iter_rows():
-            place, rank, kind = tuple(values[:3]), values[3], tuple(values[4:])
-            self._calls.setdefault(place, {})[rank] = row, kind
+        self._rows = sorted({row for _, _, at, _ in breaks for row in (at - 1, at)})
+        self._kinds = dict(zip(self._rows, recent[self._rows].select(_KIND).rows(), strict=True))
+        self._recent = recent
+        self._by_group = self._calls(_PLACE)
+        self._by_role = self._calls(_ROLE)
         self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
 
+    def _calls(self, names: Sequence[str]) -> tuple[dict[int, tuple[object, ...]], dict[tuple[object, ...], _Calls]]:
+        """The places of the rows in question, and place -> rank -> row and kind of its call; places without a name are left out."""
+        known = self._recent.with_row_index("row").drop_nulls(names)
+        asked = known.filter(pl.col("row").is_in(self._rows))
+        places: dict[int, tuple[object, ...]] = {row[0]: tuple(row[1:]) for row in asked.select("row", *names).iter_rows()}
+        called = known.join(asked.select(names).unique(), on=names, how="semi")
+        out: dict[tuple[object, ...], _Calls] = {}
+        for row, *values in called.select("row", *names, "rank", *_KIND).iter_rows():
+            place, rank, kind = tuple(values[:3]), values[3], tuple(values[4:])
+            out.setdefault(place, {})[rank] = row, kind
+        return places, out
+
     def did_alike(self, rank: int, at: int) -> bool:
-        """Whether of the other ranks that called both operations (by group and position) at least half called nothing between the two."""
-        one, two, kind = self._places[at - 1], self._places[at], self._kinds[at]
-        key = (one, two, kind)
-        if key not in self._told:
-            first, second = self._calls[one], self._calls[two]
-            both = [r for r in (first if len(first) < len(second) else second) if r in first and r in second]
-            self._told[key] = len(both), frozenset(r for r in both if second[r][1] != kind or second[r][0] != first[r][0] + 1)
-        count, apart = self._told[key]
-        others = count - 1  # the rank itself is among them
-        return others > 0 and (len(apart) - (rank in apart)) * 2 <= others
+        """Whether of the other ranks that called both operations at least half called nothing between the two."""
+        for places, calls in (self._by_group, self._by_role):
+            if at - 1 not in places or at not in places:
+                continue
+            one, two, kind = places[at - 1], places[at], self._kinds[at]
+            key = (one, two, kind)
+            if key not in self._told:
+                first, second = calls[one], calls[two]
+                both = [r for r in (first if len(first) < len(second) else second) if r in first and r in second]
+                self._told[key] = len(both), frozenset(r for r in both if second[r][1] != kind or second[r][0] != first[r][0] + 1)
+            count, apart = self._told[key]
+            others = count - 1  # the rank itself is among them
+            if others > 0:
+                return (len(apart) - (rank in apart)) * 2 <= others
+        return False

@@ -87,3 +87,27 @@ def test_a_step_that_lacks_an_operation_tells_its_group_and_its_place_among_all_
 
 def test_an_operation_that_comes_later_in_the_step_was_called_in_another_order_and_not_left_out() -> None:
     assert missing([0, 2, 1]) == {}
+
+
+def in_a_mesh(rank: int, turns: str, side: int = 3) -> pl.LazyFrame:
+    """Calls of a rank of a square mesh: in the group of its row (r), of its column (c), of all (a)."""
+    names = {"r": (f"pg:1{rank // side}", "row"), "c": (f"pg:2{rank % side}", "column"), "a": ("pg:0", "all")}
+    rows = []
+    for order, turn in enumerate(turns):
+        group, desc = names[turn]
+        rows.append(
+            operations({rank: [f"all_reduce [{ord(turn)}]"]}, group=group, first=turns[: order + 1].count(turn)).with_columns(
+                order=pl.lit(order, dtype=pl.Int64), group_desc=pl.lit(desc), record=pl.lit(f"entries[{order}]")
+            )
+        )
+    return pl.concat(rows)
+
+
+def left_out_in_a_mesh(own: str, others: str) -> list[int]:
+    return list(broken_steps(pl.concat([in_a_mesh(rank, own if rank == 0 else others) for rank in range(9)])))
+
+
+def test_what_the_others_do_in_groups_of_the_same_role_tells_that_nothing_was_left_out() -> None:
+    # In a mesh nobody else is in both a rank's row and its column. All go on with a third turn, as they did before the first call of all.
+    assert left_out_in_a_mesh("rcrcrcarcrcrc", "rcrcrcarcrcrca") == []
+    assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc") == [0]

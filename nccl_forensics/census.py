@@ -1,0 +1,120 @@
+"""Who is in the evidence, and whether that is enough to say that nothing is wrong."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import Resolver
+from nccl_forensics.words import UNIDENTIFIED
+
+
+def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:
+    """Processes by global rank."""
+    frame = resolver.get("processes")
+    if frame is None:
+        return {}
+    rows = frame.filter(pl.col("rank").is_not_null()).sort("rank", "proc").collect()
+    return {row["rank"]: row for row in rows.iter_rows(named=True)}
+
+
+def ranks_missing(resolver: Resolver) -> list[int]:
+    """Ranks of the job from which nothing is in the evidence."""
+    world, seen, _, _ = census(resolver)
+    return sorted(set(range(world)) - seen) if world is not None and world <= 1_000_000 else []
+
+
+def all_seen(resolver: Resolver) -> bool:
+    """Whether there is something of every rank; processes whose rank is not known stand for ranks that are not seen."""
+    processes = resolver.get("processes")
+    strangers = 0
+    if processes is not None:
+        strangers = int(processes.filter(pl.col("rank").is_null() & pl.col("pid").is_not_null()).select(pl.len()).collect().item())
+    return len(ranks_missing(resolver)) <= strangers
+
+
+def more_than_recorded(resolver: Resolver) -> bool:
+    """Whether something but recorder dumps and losses was read: these tell what was called and trained, not whether the job went on."""
+    sources = resolver.get("sources")
+    if sources is None:
+        return True
+    formats = {f for found in sources.select("formats").collect()["formats"].to_list() for f in found or ()}
+    return bool(formats - {"flight-recorder", "training-log"}) or not formats
+
+
+def most_seen(resolver: Resolver) -> bool:
+    """Whether at least half of the ranks are seen, and no log of NCCL's operations just stops: one that stops where a rank is missing looks
+    the same in a hang and in a copy that was made too early."""
+    world, seen, _, _ = census(resolver)
+    calls = resolver.get("nccl_ops")
+    stops = calls is not None and bool(calls.head(1).collect().height)
+    return world is None or (len(seen) * 2 >= world and not stops)
+
+
+def stood_still(resolver: Resolver) -> bool:
+    """Whether several looks were taken at three ranks or more, and at most of those known, and none of them showed a rank that moved."""
+    motion = resolver.get("motion")
+    if motion is None:
+        return False
+    told = motion.select("motion").collect()["motion"]
+    stuck = int((told == "stuck").sum())
+    return stuck >= 3 and stuck * 2 > told.len() and not bool((told == "moving").any())
+
+
+def ended_orderly(resolver: Resolver) -> bool:
+    """Whether all communicators that were seen, at least one, were taken down in order.
+
+    An abort is what a failure ends with, and what PyTorch takes communicators down with at the end of a good job too: it counts where
+    three quarters of the ranks did so, with no peer lost.
+    """
+    comms = resolver.get("comms")
+    if comms is None:
+        return False
+    ended = comms.filter(pl.col("rank").is_not_null()).select("ended").collect()["ended"].fill_null("")
+    if not ended.len() or not ended.is_in(["destroy-complete", "abort-complete"]).all():
+        return False
+    if (ended == "destroy-complete").all():
+        return True
+    errors = resolver.get("nccl_errors")
+    lost = errors is not None and errors.filter(pl.col("kind").is_in(_PEER_LOST)).head(1).collect().height > 0
+    world, seen, _, _ = census(resolver)
+    return not lost and (world is None or len(seen) * 4 >= world * 3)
+
+
+#: NCCL's words for a peer that does not answer; its own abort is not among them.
+_PEER_LOST = ("ras-timeout", "ras-dead", "ib-completion", "ib-async-fatal", "ib-fatal", "peer-closed", "recv-failed")
+
+
+def census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
+    """(world size, ranks with evidence, process groups, communicators)."""
+    people = people_of(resolver)
+    ranks: set[int] = set(people)
+    world = 0
+    n_groups = n_comms = 0
+    groups = resolver.get("groups")
+    if groups is not None:
+        frame = groups.collect()
+        n_groups = frame.filter(pl.col("domain") == "fr").height
+        n_comms = frame.filter(pl.col("domain") == "nccl").height
+        for members in frame["members"].to_list():
+            ranks |= {r for r in members or [] if r < UNIDENTIFIED}
+        world = int(str(frame["size"].max() or 0))
+    comms = resolver.get("comms")
+    if comms is not None:
+        world = max(world, int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)))
+    seen = set(people)
+    traced = resolver.get("trace_ranks")
+    if traced is not None:
+        world = max(world, int(str(traced.select(pl.col("world_size").max()).collect().item() or 0)))
+    for name in ("dumps", "source_ranks", "endings", "trace_ranks"):
+        known = resolver.get(name)
+        if known is not None:
+            known = known.filter(pl.col("rank").is_not_null())
+            if name == "source_ranks":
+                # A file whose name holds a rank and whose text is of no kind says nothing about it.
+                sources = resolver.get("sources")
+                assert sources is not None
+                known = known.join(sources.filter(pl.col("formats").list.len() > 0), on="source_id", how="semi")
+            seen |= set(known.select("rank").collect()["rank"].to_list())
+    if ranks | seen:
+        world = max(world, max(ranks | seen) + 1)
+    return world or None, seen, n_groups, n_comms
