@@ -41,6 +41,16 @@ def more_than_recorded(resolver: Resolver) -> bool:
     return bool(formats - {"flight-recorder", "training-log"}) or not formats
 
 
+def recorded_by_all(resolver: Resolver) -> bool:
+    """Whether, where some ranks left dumps of their recorder, all did: one that left none may have died before it could."""
+    dumps = resolver.get("dumps")
+    if dumps is None:
+        return True
+    own = set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    world, _, _, _ = census(resolver)
+    return len(own) < 2 or world is None or len(own) >= world
+
+
 def most_seen(resolver: Resolver) -> bool:
     """Whether at least half of the ranks are seen, and no log of NCCL's operations just stops: one that stops where a rank is missing looks
     the same in a hang and in a copy that was made too early."""

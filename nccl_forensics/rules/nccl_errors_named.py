@@ -39,7 +39,7 @@ class _Named:
     words: str
     remedy: str
     action: str
-    #: The process that prints the line is the one whose device or host is meant.
+    #: The process that prints the line is the one whose device or host is meant; else either end may be at fault, and nobody is named.
     own: bool = True
 
 
@@ -283,7 +283,7 @@ _MEANINGS: tuple[_Named, ...] = (
         ("handshake-mismatch",),
         "wrong type",
         "environment-mismatch",
-        "warning",
+        "error",
         "medium",
         "a peer answered for another transport: one side uses RDMA and the other sockets",
         "Compare NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and the RDMA devices of both hosts.",
@@ -405,7 +405,7 @@ def _finding(rows: pl.DataFrame, meaning: _Named) -> Finding:
         confidence=meaning.confidence,
         ranks=ranks if meaning.own else (),
         hosts=hosts,
-        culprits=(tuple(Culprit(rank=r) for r in ranks) if meaning.own else ()) or tuple(Culprit(host=h) for h in hosts),
+        culprits=(tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts)) if meaning.own else (),
         subject=(meaning.words, *hosts),
         evidence=cite(rows, "said by NCCL"),
         evidence_total=rows.height,

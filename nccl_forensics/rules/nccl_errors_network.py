@@ -29,6 +29,7 @@ from nccl_forensics.words import ranks_words
 
 #: Interfaces that other hosts cannot reach.
 _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
+_LOOPBACK = r"connect to (?:127\.|::1)"
 _ADDRESS = re.compile(r"connect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
 #: NCCL names the device behind "hca" or in front; UCX behind "on".
 _HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )")
@@ -43,7 +44,12 @@ _HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon
     explains=("connection-failed", "rank-never-joined", "host-stall", "rank-died", "collective-stuck", "invalid-usage"),
 )
 def wrong_interface(
-    nccl_network: pl.LazyFrame, nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, host_ranks: pl.LazyFrame, settings: pl.LazyFrame | None
+    nccl_network: pl.LazyFrame,
+    nccl_errors: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    host_ranks: pl.LazyFrame,
+    settings: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """No interface at all, or one that no other host can reach, where connections failed."""
     none = where_reported(nccl_errors.filter(pl.col("kind") == "no-interface"), processes)
@@ -71,8 +77,11 @@ def wrong_interface(
             would_refute=("the interface exists and is up on that host",),
             actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="ip -br addr", confidence="high"),),
         )
-    failed = nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])).collect().height > 0
-    if not failed or host_ranks.collect().height < 2:
+    failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), processes)
+    if not failed.height:
+        return
+    if host_ranks.collect().height < 2:
+        yield from _loopback_peers(failed, nccl_network, host_ranks, comms)
         return
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     private = (
@@ -104,6 +113,40 @@ def wrong_interface(
                 Action("change-setting", ranks=ranks, hosts=hosts, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="high"),
             ),
         )
+
+
+def _loopback_peers(
+    failed: pl.DataFrame, nccl_network: pl.LazyFrame, host_ranks: pl.LazyFrame, comms: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """Peers that left no evidence and told the only host that did to reach them at its own loopback address."""
+    asked = failed.filter(pl.col("message").str.contains(_LOOPBACK))
+    used = nccl_network.filter(pl.col("item") == "bootstrap").collect()
+    if comms is None or not asked.height or not used.height:
+        return
+    # Where these processes use loopback themselves, they talk to each other.
+    if used["address"].str.starts_with("127.").any() or used["name"].str.contains(_PRIVATE).any():
+        return
+    size = int(str(comms.select(pl.col("nranks").max()).collect().item() or 0))
+    seen = {int(r) for ranks in host_ranks.collect()["ranks"].to_list() for r in ranks}
+    unseen = tuple(sorted(set(range(size)) - seen))
+    if not unseen or not seen:
+        return
+    host = hosts_of(asked)
+    yield Finding(
+        title=f"a peer among {ranks_words(unseen)} (no evidence) told {', '.join(host) or 'others'} to connect to a loopback address",
+        summary="All processes seen here use another interface, so whoever gave that address is among those that are not seen: there NCCL "
+        "bootstrapped over loopback.",
+        confidence="medium",
+        ranks=unseen,
+        culprits=tuple(Culprit(rank=r) for r in unseen),
+        subject=("loopback", *host),
+        evidence=(*cite(asked, "the address that a peer gave"), *cite(used.head(1), "the interface of a process seen here")),
+        evidence_total=asked.height + 1,
+        remedy="Set NCCL_SOCKET_IFNAME to the network that connects the hosts (or exclude loopback: ^lo,docker0).",
+        prevention="Fix NCCL_SOCKET_IFNAME in the cluster's default environment.",
+        would_refute=("the logs of those ranks name another bootstrap interface",),
+        actions=(Action("change-setting", ranks=unseen, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="medium"),),
+    )
 
 
 @rule(

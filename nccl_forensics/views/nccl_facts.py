@@ -134,7 +134,9 @@ GPU_LINKS = {
 def gpu_links(nccl_notes: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFrame:
     """Each GPU of NCCL's topology dump (subsystem GRAPH) with the summed bandwidth of its NVLinks and of its PCIe link in GB/s.
 
-    The dump is an indented tree, one log line each: an NVL line belongs to the GPU line before it in the same process.
+    The dump is an indented tree, one log line each: an NVL line belongs to the GPU line before it in the same process. Behind each GPU it
+    bears the rank in its communicator (NCCL ``src/graph/topo.cc``): that names GPUs of which no process is known, where it
+    agrees with the ranks of all others of the host.
     """
     nodes = nccl_notes.filter(pl.col("kind").is_in(["gpu-link", "nvlink"])).sort("source_id", "pid", "line_no").collect()
     first_rank = dict(
@@ -167,6 +169,7 @@ def gpu_links(nccl_notes: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFrame
                 "source_id": row["source_id"],
                 "line_no": row["line_no"],
                 "writer": writer,
+                "in_dump": row["b"],
                 "seen": key in found,
             }
             if current["seen"]:
@@ -176,8 +179,19 @@ def gpu_links(nccl_notes: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFrame
         elif current is not None and (row["host"], row["pid"]) == writer and row["value"] is not None:
             current["nvlink_gb_s"] = float(str(current["nvlink_gb_s"])) + float(row["value"])
             current["line_no"] = row["line_no"]
+    for host in {host for host, _ in found}:
+        _name_unseen([row for (of, _), row in found.items() if of == host])
     rows = [{k: r[k] for k in GPU_LINKS} for _, r in sorted(found.items())]
     return pl.DataFrame(rows, schema=GPU_LINKS, infer_schema_length=None).lazy()
+
+
+def _name_unseen(gpus: list[dict[str, object]]) -> None:
+    """Ranks of the GPUs of one host that have none, from the dump itself."""
+    known = [g for g in gpus if g["rank"] is not None]
+    if known and all(str(g["rank"]) == g["in_dump"] for g in known):
+        for gpu in gpus:
+            if gpu["rank"] is None and gpu["in_dump"] is not None:
+                gpu["rank"] = int(str(gpu["in_dump"]))
 
 
 @view(rows="communicators x ranks")

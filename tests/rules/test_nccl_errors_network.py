@@ -29,7 +29,7 @@ def bootstrap(name: str, address: str = "172.17.0.2") -> pl.LazyFrame:
 def test_a_rank_that_finds_no_interface_is_named_with_the_setting_of_its_host() -> None:
     said = errors({"kind": "no-interface", "pid": 101, "message": "Bootstrap : no socket interface found"})
     wanted = settings("NCCL_SOCKET_IFNAME", ("eth9", [1]))
-    [finding] = wrong_interface.check(bootstrap("eth0"), said, PEOPLE, TWO_HOSTS, wanted)
+    [finding] = wrong_interface.check(bootstrap("eth0"), said, PEOPLE, TWO_HOSTS, wanted, None)
     assert told(finding) == ("critical", "high", (1,))
     assert cited(finding) == [(0, 1)]
     assert finding.title == "rank 1 found no interface to use (NCCL_SOCKET_IFNAME=eth9)"
@@ -39,20 +39,42 @@ def test_a_rank_that_finds_no_interface_is_named_with_the_setting_of_its_host() 
     ("name", "address"), [("docker0", "172.17.0.2"), ("lo", "127.0.0.1"), ("br-1a2b3c", "172.18.0.1"), ("em1", "127.0.1.1")]
 )
 def test_a_private_interface_is_named_where_connections_failed(name: str, address: str) -> None:
-    [finding] = wrong_interface.check(bootstrap(name, address), errors(GAVE_UP), PEOPLE, TWO_HOSTS, None)
+    [finding] = wrong_interface.check(bootstrap(name, address), errors(GAVE_UP), PEOPLE, TWO_HOSTS, None, None)
     assert told(finding) == ("critical", "high", (2,))
     assert finding.hosts == ("node2",)
     assert cited(finding) == [(2, 1)]
 
 
 def test_a_private_interface_does_no_harm_within_one_host_or_while_connections_work() -> None:
-    assert wrong_interface.check(bootstrap("lo"), errors(GAVE_UP), PEOPLE, host_ranks(node1=[0, 1, 2]), None) == []
-    assert wrong_interface.check(bootstrap("lo"), errors(), PEOPLE, TWO_HOSTS, None) == []
+    assert wrong_interface.check(bootstrap("lo"), errors(GAVE_UP), PEOPLE, host_ranks(node1=[0, 1, 2]), None, None) == []
+    assert wrong_interface.check(bootstrap("lo"), errors(), PEOPLE, TWO_HOSTS, None, None) == []
 
 
 @pytest.mark.parametrize("name", ["eth0", "ib0", "bond0", "br0", "enp1s0"])
 def test_an_interface_of_the_network_is_not_blamed(name: str) -> None:
-    assert wrong_interface.check(bootstrap(name), errors(GAVE_UP), PEOPLE, TWO_HOSTS, None) == []
+    assert wrong_interface.check(bootstrap(name), errors(GAVE_UP), PEOPLE, TWO_HOSTS, None, None) == []
+
+
+ONE_HOST = host_ranks(node1=[0, 1])
+TO_LOOPBACK = GAVE_UP | {
+    "message": "socketStartConnect: connect to 127.0.0.1<42215> returned Connection refused, exceeded error retry count"
+}
+
+
+def job_of(size: int) -> pl.LazyFrame:
+    return pl.LazyFrame({"nranks": [size], "rank": [0]})
+
+
+def test_peers_without_evidence_that_gave_a_loopback_address_are_named() -> None:
+    [finding] = wrong_interface.check(bootstrap("eth0", "10.0.0.2"), errors(TO_LOOPBACK), PEOPLE, ONE_HOST, None, job_of(4))
+    assert told(finding) == ("critical", "medium", (2, 3))
+    assert cited(finding) == [(0, 8), (2, 1)]
+
+
+def test_a_loopback_address_says_nothing_where_it_may_be_the_hosts_own() -> None:
+    assert wrong_interface.check(bootstrap("eth0", "10.0.0.2"), errors(TO_LOOPBACK), PEOPLE, ONE_HOST, None, job_of(2)) == []
+    assert wrong_interface.check(bootstrap("lo", "127.0.0.1"), errors(TO_LOOPBACK), PEOPLE, ONE_HOST, None, job_of(4)) == []
+    assert wrong_interface.check(bootstrap("eth0", "10.0.0.2"), errors(GAVE_UP), PEOPLE, ONE_HOST, None, job_of(4)) == []
 
 
 # ---- connections ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
 from nccl_forensics.views.nccl_facts import bootstrapped, gpu_links, host_nics, host_ranks, networks
@@ -66,8 +67,8 @@ def test_the_network_that_each_host_chose_knows_its_ranks() -> None:
 # ---- NVLinks ----
 
 
-def gpu(rank: int, line: int, bus: str) -> dict[str, object]:
-    return by(rank, kind="gpu-link", a=f"GPU/0-{bus}", value=24.0, line_no=line)
+def gpu(rank: int, line: int, bus: str, in_dump: int | None = None) -> dict[str, object]:
+    return by(rank, kind="gpu-link", a=f"GPU/0-{bus}", b=None if in_dump is None else str(in_dump), value=24.0, line_no=line)
 
 
 def nvlink(rank: int, line: int, value: float) -> dict[str, object]:
@@ -95,6 +96,13 @@ def test_trees_of_two_processes_in_one_log_are_not_mixed() -> None:
     tree = [gpu(0, 1, "0b000"), gpu(1, 2, "1b000"), nvlink(0, 3, 100.0), nvlink(1, 4, 50.0)]
     found = gpu_links(table("nccl_notes", *[line | {"source_id": 0} for line in tree]), PEOPLE).collect()
     assert found["nvlink_gb_s"].to_list() == [100.0, 50.0]
+
+
+@pytest.mark.parametrize(("first", "unseen"), [(0, 2), (4, None)])
+def test_the_dump_names_the_rank_of_a_gpu_whose_process_left_nothing_if_it_agrees_on_the_others(first: int, unseen: int | None) -> None:
+    buses = ["0b000", "1b000", "2b000"]
+    tree = [gpu(0, 1 + i, bus, first + i) for i, bus in enumerate(buses)]
+    assert gpu_links(table("nccl_notes", *tree), PEOPLE).collect()["rank"].to_list() == [0, 1, unseen]
 
 
 def test_no_lines_give_no_rows() -> None:
