@@ -16,12 +16,7 @@ from nccl_forensics.aside import written_aside
 from nccl_forensics.assemble import SCHEMA, RunResult, assemble
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
-<<<<<<< HEAD
-from nccl_forensics.census import all_seen, ended_orderly, more_than_recorded, most_seen, stood_still
-=======
 from nccl_forensics.census import all_seen, ended_orderly, more_than_recorded, most_seen, recorded_by_all, stood_still
-from nccl_forensics.changes import Differences, differences
->>>>>>> 0b11f36 (Evidence that lacks the culprit says more: a loopback address given by a peer, a GPU's rank in its neighbours' topology dump, ends that speak different transports)
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extensions import extensions
