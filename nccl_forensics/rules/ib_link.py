@@ -17,6 +17,7 @@ Reseat or swap cable and optic of the named port, clear its counters and read th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -163,6 +164,7 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
     values: dict[object, list[int]] = defaultdict(list)
     for row in counters.iter_rows(named=True):
         values[row["counter"]].append(row["last"])
+    ordered = {counter: sorted(of_all) for counter, of_all in values.items()}
     by_port: dict[tuple[object, ...], list[tuple[Row, str, Severity, Confidence]]] = defaultdict(list)
     for row in counters.iter_rows(named=True):
         known = COUNTERS[row["counter"]]
@@ -173,8 +175,9 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
                 judged = ("warning", "medium")
             words = f"{known.name} grew by {grew}: {known.meaning}"
         elif row["last"] and row["last"] >= max(known.threshold, 1) * times and grew is None:
-            others = sorted(values[row["counter"]])
-            others.remove(row["last"])
+            every = ordered[row["counter"]]
+            own = bisect_left(every, row["last"])
+            others = every[:own] + every[own + 1 :]
             # ibqueryerrors lists only what is above its thresholds: all the ports that it does not list are the peers.
             listed = row["tool"] == "ibqueryerrors"
             if not listed and (len(others) < peers or row["last"] <= 10 * (median(others) + 1)):
