@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import polars as pl
 from polars.exceptions import PanicException
@@ -28,6 +28,9 @@ from nccl_forensics.limits import Limits
 from nccl_forensics.readers import Loss, each, forkable
 from nccl_forensics.store import ALWAYS, SOURCES, Store
 from nccl_forensics.tables import TABLES, third_party
+
+if TYPE_CHECKING:
+    from nccl_forensics.reading import SourceReading
 
 #: Frames up to this size come back by message, larger ones as files in scratch.
 _BY_MESSAGE = 1 << 20
@@ -85,7 +88,6 @@ class Engine(Protocol):
 
 def read_ref(ref: Ref) -> Result:
     """Read one source from its file, which is mapped, not loaded."""
-    from nccl_forensics.formats import all_formats
     from nccl_forensics.reading import read_source
 
     with ref.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -93,6 +95,28 @@ def read_ref(ref: Ref) -> Result:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()  # through the mapping, all of its pages would count as memory in use
         reading = read_source(data)
         settled = ref.cache is not None and _settled(stream, before, len(data), digest)
+    return _result(ref, reading, digest, before.st_size, settled)
+
+
+def read_refs(refs: Sequence[Ref]) -> list[Result]:
+    """Read several small sources together. Raises whatever reading one of them raises."""
+    from nccl_forensics.together import read_sources
+
+    contents: list[bytes] = []
+    states: list[tuple[str, int, bool]] = []
+    for ref in refs:
+        with ref.file.open("rb") as stream:
+            before = os.fstat(stream.fileno())
+            content = stream.read()
+            digest = hashlib.sha256(content).hexdigest()
+            states.append((digest, before.st_size, ref.cache is not None and _settled(stream, before, len(content), digest)))
+        contents.append(content)
+    return [_result(ref, reading, *state) for ref, reading, state in zip(refs, read_sources(contents), states, strict=True)]
+
+
+def _result(ref: Ref, reading: SourceReading, digest: str, size: int, settled: bool) -> Result:
+    from nccl_forensics.formats import all_formats
+
     facts: dict[str, object] = {
         "lines": reading.lines,
         "records": reading.records,
@@ -108,12 +132,11 @@ def read_ref(ref: Ref) -> Result:
     for name, folded in reading.folded.items():
         held |= {name + ROWS: folded.rows, name + WORDS: folded.words}
     if ref.cache is not None and settled and _lasting(held):
-        ref.cache.save(digest, before.st_size, facts, reading.formats, fills, held)
+        ref.cache.save(digest, size, facts, reading.formats, fills, held)
     frames: dict[str, Part] = {}
     for name in list(held):
         frame = held.pop(name)
-        size = int(frame.estimated_size())
-        if size > _BY_MESSAGE:
+        if int(frame.estimated_size()) > _BY_MESSAGE:
             frames[name] = _filed(ref, digest, name, frame)
         else:
             frames[name] = _message(frame)
@@ -202,12 +225,15 @@ class InlineEngine:
     fetches: ClassVar[bool] = False
 
     def map(self, function: Callable[[Ref], Result], refs: Sequence[Ref]) -> Iterator[Result]:
-        """Results in the order of the references."""
-        for ref in refs:
-            yield attempt(function, ref)
+        """Results in the order in which they are read: big sources first."""
+        for batch in batches(refs):
+            yield from _batch(function, batch)
 
 
 def _batch(function: Callable[[Ref], Result], refs: tuple[Ref, ...]) -> list[Result]:
+    if function is read_ref and len(refs) > 1:
+        with contextlib.suppress(Exception, PanicException):  # one by one, each tells what is wrong with it
+            return read_refs(refs)
     return [attempt(function, ref) for ref in refs]
 
 

@@ -117,6 +117,17 @@ def peel(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
     return frame
 
 
+def bare(text: pl.Series) -> pl.Series:
+    """Which lines surely carry nothing that would be peeled but colour codes, CR and NUL, and do not even look as if."""
+    clean = _clean(pl.DataFrame({"text": text}))["text"]
+    starts = clean.str.slice(0, 1).unique()
+    looks = clean.str.starts_with('{"log":"')
+    for prefix in PREFIXES:
+        if starts.str.contains(prefix.first).any():
+            looks |= clean.str.contains(prefix.pattern)
+    return ~looks
+
+
 def _clean(lines: pl.DataFrame) -> pl.DataFrame:
     text = pl.col("text")
     marks = lines.select(

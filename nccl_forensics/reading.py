@@ -18,7 +18,7 @@ from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
 from nccl_forensics.prefixes import BARE_SHARE, peel
 from nccl_forensics.tables import TABLES
 
-_HEAD = 64 << 10
+HEAD = 64 << 10
 #: A text source is read in pieces of about this size, cut at line ends, so that memory does not grow with its length.
 CHUNK_BYTES = 32 << 20
 #: The first and the last piece of a longer source.
@@ -30,7 +30,7 @@ _SHORT = 128 << 10
 #: A table of few sorts with so many rows is kept folded.
 _MANY = 20_000
 _SAMPLE = 16 << 10
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 #: The bytes of a source; a mapped file is never copied whole unless a document format claims it.
 Content = bytes | mmap.mmap
@@ -66,10 +66,10 @@ def read_source(data: Content) -> SourceReading:
     """Read one source with every format that claims it or lines of it."""
     if not len(data):
         return SourceReading(error="empty file")
-    head = bytes(data[:_HEAD])
+    head = bytes(data[:HEAD])
     broken: list[SourceReading] = []
     for document in document_formats():
-        if not _sniffs(document, head):
+        if not sniffs(document, head):
             continue
         data = data if document.mapped or isinstance(data, bytes) else data[:]
         result = _read_document(document, data)
@@ -79,14 +79,14 @@ def read_source(data: Content) -> SourceReading:
             broken.append(result)
     if journal.is_journal(head):
         return _read_journal(data)
-    if not _is_text(_start(data)):
+    if not is_text(_start(data)):
         return broken[0] if broken else SourceReading(error=_binary(head))
     text = _read_text(data)
     # Where no text format knows it either, it is the broken document that it looks like.
     return broken[0] if broken and not text.formats else text
 
 
-def _sniffs(document: DocumentFormat, head: bytes) -> bool:
+def sniffs(document: DocumentFormat, head: bytes) -> bool:
     try:
         return document.sniff(head)
     except Exception:
@@ -100,16 +100,16 @@ def _refused(result: SourceReading) -> bool:
 
 def _start(data: Content) -> bytes:
     """The first bytes, after the NULs that a rotated log starts with when its writer keeps its place in the file."""
-    head = bytes(data[:_HEAD])
+    head = bytes(data[:HEAD])
     if head.count(0) == len(head):
         found = re.search(rb"[^\x00]", data)
-        return bytes(data[found.start() : found.start() + _HEAD]) if found else head
+        return bytes(data[found.start() : found.start() + HEAD]) if found else head
     return head
 
 
-def _is_text(head: bytes) -> bool:
+def is_text(head: bytes) -> bool:
     """No binary: UTF-16 by its mark, else few control bytes other than TAB, LF, CR, ESC and runs of NUL (torn network appends)."""
-    if head[:2] in _UTF16:
+    if head[:2] in UTF16:
         return True
     stripped = head.replace(b"\x00", b"") or b"\x01"
     odd = sum(stripped.count(bytes([b])) for b in range(32) if b not in (9, 10, 13, 27, 12, 8))
@@ -156,7 +156,7 @@ def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
     if result.records:
         result.filled = result.formats
     if reading.gaps:
-        result.frames["gaps"] = _gap_frame(document.name, reading.gaps)
+        result.frames["gaps"] = gap_frame(document.name, reading.gaps)
         if not result.records:
             result.error = f"{document.name}: {reading.gaps[0].reason}"
     return result
@@ -176,7 +176,7 @@ def _unreadable(problem: BaseException, line_no: int | None = None) -> Gap:
     return Gap(f"unreadable: {type(problem).__name__}: {problem}"[:200], line_no, line_no)
 
 
-def _gap_frame(name: str, gaps: tuple[Gap, ...]) -> pl.DataFrame:
+def gap_frame(name: str, gaps: tuple[Gap, ...]) -> pl.DataFrame:
     return TABLES["gaps"].frame(
         [
             {
@@ -193,7 +193,7 @@ def _gap_frame(name: str, gaps: tuple[Gap, ...]) -> pl.DataFrame:
 
 
 @dataclass(slots=True)
-class _Sum:
+class Sum:
     """What the pieces of one text source add up to."""
 
     result: SourceReading
@@ -210,14 +210,20 @@ class _Sum:
 
 
 def _read_text(data: Content) -> SourceReading:
-    if data[:2] in _UTF16:
+    if data[:2] in UTF16:
         data = data[:].decode("utf-16", "replace").encode("utf-8", "replace")
     result = SourceReading(lines=0)
-    total = _Sum(result)
+    total = Sum(result)
     lines = 0
     for piece in _pieces(data):
         lines += _read_piece(piece, lines + 1, total)
     result.lines = lines
+    return finished(total)
+
+
+def finished(total: Sum) -> SourceReading:
+    """The reading of one text source of which all lines were read."""
+    result = total.result
     names = [f.name for f in text_formats()]
     result.formats = tuple(n for n in names if n in total.used)
     result.filled = tuple(n for n in names if n in total.filled)
@@ -245,7 +251,7 @@ def _read_journal(data: Content) -> SourceReading:
     problem = journal.write_text(data, text.extend)
     result = _read_text(bytes(text))
     if problem is not None:
-        gap = _gap_frame("systemd-journal", (Gap(problem),))
+        gap = gap_frame("systemd-journal", (Gap(problem),))
         held = result.frames.get("gaps")
         result.frames["gaps"] = gap if held is None else pl.concat([held, gap])
         result.error = None if text else f"systemd-journal: {problem}"
@@ -307,7 +313,7 @@ class _Piece:
         return mask if self.places is None else mask.gather(self.places)
 
 
-def _read_piece(content: bytes, first: int, total: _Sum) -> int:
+def _read_piece(content: bytes, first: int, total: Sum) -> int:
     """Read a piece that starts at line ``first``; returns how many lines it has."""
     piece = _piece(content, first, total.result)
     lines, none = piece.lines, piece.none
@@ -321,15 +327,15 @@ def _read_piece(content: bytes, first: int, total: _Sum) -> int:
             continue
         taken = records | torn
         hit = piece.left(piece.mask(waiting["line_no"].filter(holds)))
-        reading = _safely(text_format, Text(lines.with_columns(hit=hit).filter(~piece.left(taken)), bulk))
+        reading = safely(text_format, Text(lines.with_columns(hit=hit).filter(~piece.left(taken)), bulk))
         claimed = piece.mask(reading.lines)
-        given_up = piece.mask(_numbers(reading.gaps))
+        given_up = piece.mask(numbers_of(reading.gaps))
         fresh = claimed & ~taken
         records = records | fresh
         torn = torn | (given_up & ~taken & ~claimed)
         if reading.gaps:
             total.used.add(text_format.name)
-            total.add("gaps", _gap_frame(text_format.name, reading.gaps))
+            total.add("gaps", gap_frame(text_format.name, reading.gaps))
         if fresh.any():
             total.used.add(text_format.name)
             total.filled.add(text_format.name)
@@ -341,7 +347,7 @@ def _read_piece(content: bytes, first: int, total: _Sum) -> int:
         if reading.unmodelled.len():
             vague = piece.mask(reading.unmodelled) & fresh
             total.result.unmodelled += int(vague.sum() or 0)
-            total.add("unmodelled", _shapes(text_format.name, lines.filter(piece.left(vague))))
+            total.add("unmodelled", shapes_of(text_format.name, lines.filter(piece.left(vague))))
     total.result.records += int(records.sum() or 0)
     total.result.gap_lines += int(torn.sum() or 0)
     total.result.foreign += none.len() - int((records | torn).sum() or 0)
@@ -434,19 +440,19 @@ class _Split:
         """The lines; what is no UTF-8 is replaced, and counted."""
         if self._text is None:
             try:
-                lines = _lines(self.content)
+                lines = lines_of(self.content)
             except (PolarsError, UnicodeDecodeError):
                 text = self.content.decode("utf-8", "replace")
                 mark = "\N{REPLACEMENT CHARACTER}"
                 self.result.invalid_utf8 += text.count(mark) - self.content.count(mark.encode())
-                lines = _lines(text.encode())
+                lines = lines_of(text.encode())
             if int(str(lines.str.len_bytes().max() or 0)) > _LONGEST_LINE:
                 lines = lines.str.head(_LONGEST_LINE)
             self._text = lines
         return self._text
 
 
-def _lines(content: bytes) -> pl.Series:
+def lines_of(content: bytes) -> pl.Series:
     """The lines of UTF-8 text, without LF or CR LF. Raises ``PolarsError`` or ``UnicodeDecodeError`` where it is no UTF-8."""
     # Polars' reader of lines is six times faster than its split, but takes a text that begins like zlib's streams ("x^") for one.
     if content not in (b"", b"\n") and content[:1] != b"x" and hasattr(pl, "read_lines"):
@@ -470,26 +476,31 @@ def _likely(waiting: pl.DataFrame, piece: _Piece) -> Iterator[TextFormat]:
             yield text_format
 
 
-def _numbers(gaps: tuple[Gap, ...]) -> pl.Series:
+def numbers_of(gaps: tuple[Gap, ...]) -> pl.Series:
     return pl.Series([n for g in gaps if g.line_no is not None for n in range(g.line_no, (g.end_line or g.line_no) + 1)], dtype=pl.UInt32())
 
 
-def _safely(text_format: TextFormat, text: Text) -> Reading:
-    """What a format makes of a text; a format that falls over costs a gap, and the others go on."""
+def made_of(text_format: TextFormat, text: Text) -> Reading:
+    """What a format makes of a text. Raises whatever it raises, and where it gives something else than a reading."""
+    reading = text_format.read(text)
+    frames = _conformed(reading)
+    # An extension's reader is not type-checked here: what it does wrong is to come up now.
+    numbers = (reading.lines.cast(pl.UInt32), reading.unmodelled.cast(pl.UInt32))
+    if not all(isinstance(gap, Gap) for gap in reading.gaps):
+        raise TypeError("gaps of another type than Gap")
+    return Reading(frames, numbers[0], reading.gaps, numbers[1], folded=reading.folded)
+
+
+def safely(text_format: TextFormat, text: Text) -> Reading:
+    """The same, but a format that falls over costs a gap, and the others go on."""
     try:
-        reading = text_format.read(text)
-        frames = _conformed(reading)
-        # An extension's reader is not type-checked here: what it does wrong is to come up inside this try.
-        numbers = (reading.lines.cast(pl.UInt32), reading.unmodelled.cast(pl.UInt32))
-        if not all(isinstance(gap, Gap) for gap in reading.gaps):
-            raise TypeError("gaps of another type than Gap")
-        return Reading(frames, numbers[0], reading.gaps, numbers[1], folded=reading.folded)
+        return made_of(text_format, text)
     except (Exception, PanicException) as problem:
         hits = text.hits["line_no"] if text.bulk is None else pl.concat([text.hits["line_no"], text.bulk.lines])
         return Reading(gaps=(_unreadable(problem, int(str(hits.min()))),))
 
 
-def _shapes(name: str, lines: pl.DataFrame) -> pl.DataFrame:
+def shapes_of(name: str, lines: pl.DataFrame) -> pl.DataFrame:
     """One row for each distinct text with its numbers folded."""
     folded = pl.col("text").str.replace_all(r"0x[0-9a-f]+", "#").str.replace_all(r"[0-9]+", "#").str.head(160).alias("shape")
     counted = lines.select("line_no", folded).group_by("shape", maintain_order=True).agg(pl.col("line_no").min(), pl.len().alias("count"))

@@ -21,7 +21,7 @@ FLOORS: list[set[str]] = [
     {"views"},
     {"ray_engine"},
     {"engine", "store", "cache"},
-    {"reading", "prefixes"},
+    {"reading", "prefixes", "together"},
     {"formats"},
     {
         "grammar",

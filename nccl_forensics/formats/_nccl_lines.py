@@ -9,7 +9,7 @@ from itertools import pairwise
 import polars as pl
 
 from nccl_forensics import grammar
-from nccl_forensics.formats.base import Text
+from nccl_forensics.formats.base import PLACE, Text
 from nccl_forensics.tables.nccl import TORN_AT_MOST
 
 _MARK = r"NCCL (?:INFO|WARN|CALL|TRACE)(?: |$)"
@@ -53,9 +53,7 @@ def messages(text: Text, more_hosts: pl.Series | None = None) -> Messages:
     clean = _prefixed(lines, whole).filter(~pl.col("row").is_in(broken.arg_true().cast(pl.UInt32).implode()))
     if not broken.any():
         return _result(clean, lines.clear(), lines)
-    named = clean.get_column("host") if more_hosts is None else pl.concat([clean.get_column("host"), more_hosts])
-    hosts = frozenset(named.drop_nulls().unique().to_list())
-    pieces = _taken_apart(lines.filter(broken), hosts)
+    pieces = _taken_apart(text, lines.filter(broken), clean, more_hosts)
     again = grammar.load("nccl_prefix").extract(pieces)
     found = _prefixed(pieces, again).with_columns(
         torn=pl.col("row").is_in(pieces.with_row_index("row").filter("torn").get_column("row").implode())
@@ -108,8 +106,18 @@ def _prefixed(lines: pl.DataFrame, found: grammar.Extraction) -> pl.DataFrame:
     return frames[0] if len(frames) == 1 else pl.concat(frames).sort("row")
 
 
-def _taken_apart(lines: pl.DataFrame, hosts: frozenset[str]) -> pl.DataFrame:
-    """One row per piece of a line in which prefixes stand inside, in the order of the text."""
+def _taken_apart(text: Text, lines: pl.DataFrame, clean: pl.DataFrame, more_hosts: pl.Series | None) -> pl.DataFrame:
+    """One row per piece of a line in which prefixes stand inside, in the order of the text; hosts are those that clean lines of a source name."""
+    if not text.stride:
+        named = clean.get_column("host") if more_hosts is None else pl.concat([clean.get_column("host"), more_hosts])
+        return _pieces(lines, frozenset(named.drop_nulls().unique().to_list()))
+    told = clean.select(text.source.alias(PLACE), "host").drop_nulls().group_by(PLACE).agg(pl.col("host").unique())
+    hosts = dict(told.iter_rows())
+    return pl.concat([_pieces(own, frozenset(hosts.get(int(own["line_no"][0]) // text.stride, ()))) for own in text.apart(lines)])
+
+
+def _pieces(lines: pl.DataFrame, hosts: frozenset[str]) -> pl.DataFrame:
+    """Each line cut where prefixes begin."""
     texts: list[list[str]] = []
     torn: list[list[bool]] = []
     for text in lines.get_column("text").to_list():

@@ -6,12 +6,15 @@ Reading is pure: a reader sees the bytes of one source and nothing else (no path
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
 
 from nccl_forensics.folding import Folded
+
+#: A column beside those of a table: which of several sources a row is of, from 0.
+PLACE = "_place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,31 @@ class Text:
     NUL removed), ``hint_rank``, ``hint_scope``, ``hint_host``, ``hint_pid``, ``time_raw_ns``, ``time_kind`` (of the launcher's
     prefix), and ``hit`` (the line holds one of the format's anchors). Lines that the format has read by itself before (``bulk``) are not
     among them.
+
+    A format that reads small sources ``together`` may get the lines of several: then the numbers of each source's lines start behind a multiple
+    of ``stride``, in the order of the sources. Otherwise it is 0.
     """
 
     lines: pl.DataFrame
     bulk: Bulk | None = None
+    stride: int = 0
+
+    @property
+    def source(self) -> pl.Expr:
+        """Of lines with their numbers, the place of the source that they are of."""
+        return pl.col("line_no") // self.stride if self.stride else pl.lit(0, dtype=pl.UInt32)
+
+    def by_source(self) -> Iterator[pl.DataFrame]:
+        """The lines of each source that has hits."""
+        if not self.stride:
+            yield self.lines
+            return
+        held = self.hits.select(self.source.unique()).to_series()
+        yield from self.apart(self.lines.filter(self.source.is_in(held.implode())))
+
+    def apart(self, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """Rows with the numbers of lines, those of each source by themselves."""
+        return rows.with_columns(self.source.alias(PLACE)).partition_by(PLACE, maintain_order=True, include_key=False)
 
     @property
     def hits(self) -> pl.DataFrame:
@@ -84,6 +108,9 @@ class TextFormat:
     line claimed by one format is not offered to the next. ``bulk`` takes the bytes of a text, the number of its first line and a
     function that gives its lines, and reads the lines of one kind at once; ``read`` gets what it found and says of it what it would have
     said of these lines.
+
+    ``together``: ``read`` takes several sources at once (``Text.stride``), which spares each the start of some hundred small queries. What it
+    says of a line then depends on no line of another source.
     """
 
     name: str
@@ -93,6 +120,7 @@ class TextFormat:
     read: Callable[[Text], Reading]
     priority: int = 50
     bulk: Callable[[bytes, int, Callable[[], pl.Series]], Bulk | None] | None = None
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,9 @@ def _blocks(text: Text, base: pl.DataFrame, found: dict[str, pl.DataFrame]) -> t
         for kind, row in starts:
             line_no, rank = base["line_no"][row], base["hint_rank"][row]
             at = int(str(numbers.search_sorted(line_no))) + 1
+            end = int(str(numbers.search_sorted((line_no // text.stride + 1) * text.stride))) if text.stride else numbers.len()
             frames: list[str] = []
-            for i in range(at, min(at + _AFTER, numbers.len())):
+            for i in range(at, min(at + _AFTER, end)):
                 line = str(column[i])
                 if kind == "stack":
                     frame = _FRAME.match(line)
@@ -242,4 +243,5 @@ FORMAT = TextFormat(
     anchors=(".cpp:", ".py:", *_DESYNC_ANCHORS),
     read=_read,
     priority=30,
+    together=True,
 )

@@ -15,7 +15,7 @@ from nccl_forensics import grammar
 from nccl_forensics.formats._nccl_lines import Messages, messages
 from nccl_forensics.formats._nccl_operations import bulk
 from nccl_forensics.formats._nccl_rows import errors_of, tables_of
-from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
+from nccl_forensics.formats.base import PLACE, Gap, Reading, Text, TextFormat
 from nccl_forensics.tables import TABLES
 from nccl_forensics.tables.nccl import TORN_AT_MOST
 
@@ -35,7 +35,7 @@ def read(text: Text) -> Reading:
     """Tables of all NCCL lines of one source."""
     if text.bulk is not None and text.lines.is_empty():
         bulk = text.bulk
-        return Reading({"nccl_tails": _tails(bulk.ends.clear(), bulk.ends)}, bulk.lines, records=bulk.lines.len(), folded=bulk.folded)
+        return Reading({"nccl_tails": _tails(text, bulk.ends.clear(), bulk.ends)}, bulk.lines, records=bulk.lines.len(), folded=bulk.folded)
     ends = text.bulk.ends if text.bulk is not None else None
     found = messages(text, ends.get_column("host") if ends is not None else None)
     frames: dict[str, list[pl.DataFrame]] = {}
@@ -62,7 +62,7 @@ def read(text: Text) -> Reading:
         bad.append((wrong, grammar.load("nccl_errors").extract(wrong.get_column("message").fill_null(""))))
     frames["nccl_errors"] = [errors_of(rows, signatures) for rows, signatures in bad if rows.height]
 
-    frames["nccl_tails"] = [_tails(found.rows, ends)]
+    frames["nccl_tails"] = [_tails(text, found.rows, ends)]
     unknown = said[at.filter(extracted.kind.filter(doubtful).is_null() & errors.kind.is_null())]
     lost = _lost_pieces(unknown, found)
     frames.setdefault("nccl_notes", []).append(lost)
@@ -87,14 +87,15 @@ def _in_order(parts: list[pl.DataFrame]) -> pl.DataFrame:
     return rows if rows.get_column("line_no").is_sorted() else rows.sort("line_no", maintain_order=True)
 
 
-def _tails(rows: pl.DataFrame, ends: pl.DataFrame | None) -> pl.DataFrame:
+def _tails(text: Text, rows: pl.DataFrame, ends: pl.DataFrame | None) -> pl.DataFrame:
     """The last line of each process, with the number of its lines; ``ends`` are such rows of lines that are not among ``rows``."""
     tails = TABLES["nccl_tails"]
     known = tails.conform(rows.filter(pl.col("pid").is_not_null()).with_columns(lines=pl.lit(1, dtype=pl.Int64)))
     if ends is not None:
         known = pl.concat([known, tails.conform(ends)])
-    known = known.with_columns(pl.col("lines").sum().over("host", "pid"))
-    return known.sort("line_no").unique(["host", "pid"], keep="last", maintain_order=True).with_columns(pl.col("message").str.head(200))
+    known = known.with_columns(text.source.alias(PLACE)).with_columns(pl.col("lines").sum().over(PLACE, "host", "pid"))
+    last = known.sort("line_no").unique([PLACE, "host", "pid"], keep="last", maintain_order=True)
+    return last.drop(PLACE).with_columns(pl.col("message").str.head(200))
 
 
 def _lost_pieces(unknown: pl.DataFrame, found: Messages) -> pl.DataFrame:
@@ -155,4 +156,5 @@ FORMAT = TextFormat(
     read=read,
     priority=20,
     bulk=bulk,
+    together=True,
 )

@@ -91,7 +91,7 @@ _GOES_ON = (
 
 @dataclass(slots=True)
 class _Found:
-    """What the lines gave so far; one object per source."""
+    """What the lines gave so far; its rows are of one source after the other."""
 
     rows: list[dict[str, object]] = field(default_factory=list)
     reports: list[dict[str, object]] = field(default_factory=list)
@@ -102,8 +102,9 @@ class _Found:
 
 def _read(text: Text) -> Reading:
     found = _Found()
-    for lines in near_hits(text.lines, _REACH):
-        _scan(lines, found)
+    for own in text.by_source():
+        for lines in near_hits(own, _REACH):
+            _scan(lines, found)
     found.rows.sort(key=lambda r: int(str(r["line_no"])))
     found.reports.sort(key=lambda r: int(str(r["line_no"])))
     frames = {"exceptions": TABLES["exceptions"].frame(found.rows), "reports": TABLES["reports"].frame(found.reports)}
@@ -402,4 +403,5 @@ FORMAT = TextFormat(
     ),
     read=_read,
     priority=40,
+    together=True,
 )
