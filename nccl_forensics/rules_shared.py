@@ -78,8 +78,13 @@ def stall_findings(
         where = f" at {first['user_frame']}" if first["user_frame"] else ""
         waited = operation_words(first["op"], first["seq"]) if first["op"] else "a collective"
         group = f" of {group_words(first)}" if first["group_key"] else ""
+        # Others wait for those who wait in this group: they stand in groups of their own.
+        here = part.filter(pl.col("group_key").eq_missing(pl.lit(first["group_key"])))
+        inside = sorted({w for ws in here["in_group"].to_list() for w in (ws or [])} - set(ranks)) or waiters
+        behind = len(set(waiters) - set(inside))
         peers = (
-            f"; {ranks_words(waiters)} {'waits' if len(waiters) == 1 else 'wait'} in {waited}{group}"
+            f"; {ranks_words(inside)} {verb(inside, 'waits', 'wait')} in {waited}{group}"
+            + (f" and {behind:,} other{'s' if behind > 1 else ''} behind {verb(inside, 'it', 'them')}" if behind else "")
             if waiters
             else f" (missing in {waited}{group})"
         )

@@ -103,7 +103,8 @@ def glance(shown: GroupTimeline, statement: str) -> str:
         at = next((c for c, column in zip(cells, columns, strict=True) if column == shown.first_divergence), cells[-1])
         name, _ = _who(row)
         said = " · ".join(t for t in (f"{len(row.ranks):,} ranks" if len(row.ranks) > 1 else "", CELL_WORDS[at.state]) if t)
-        body.append(text(2, y + 13, cut(name, 26), "label strong"))
+        # The number of ranks stands at the right.
+        body.append(text(2, y + 13, cut(name.partition(" (")[0], 26), "label strong"))
         body.append(text(width - 2, y + 13, said, "label strong-bad" if at.state in ("diverged", "missing") else "label", "end"))
         for k, cell in enumerate(cells):
             x = k * _SMALL_CELL + 2

@@ -20,6 +20,7 @@ STALLS = {
     "user_frame": pl.String(),
     "why": pl.String(),
     "waiters": pl.List(pl.Int32()),
+    "in_group": pl.List(pl.Int32()),
     "partners": pl.List(pl.Int32()),
     "group_key": pl.String(),
     "group_name": pl.String(),

@@ -273,6 +273,7 @@ BLOCKERS = {
     "kind": pl.String(),
     "waiters": pl.List(pl.Int32()),
     "direct_waiters": pl.List(pl.Int32()),
+    "in_group": pl.List(pl.Int32()),
     "domain": pl.String(),
     "group_key": pl.String(),
     "group_name": pl.String(),
@@ -306,6 +307,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
 
     ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle).
+    ``direct_waiters``: those who wait for this rank itself; ``in_group``: those of them who do so in the group that is cited.
     ``walked``: the walk led to an ``unseen`` rank through others that themselves wait for it, or from several groups.
     ``pending``: the rank has enqueued work that is not known to be completed. Cites a waiter's operation (``source_id`` …) and the
     blocker's own last one (``own_…``).
@@ -358,6 +360,9 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     preferred = direct.filter(pl.col("kind") != "unseen").unique("awaited", keep="first", maintain_order=True)
     first_of |= {r["awaited"]: r for r in preferred.iter_rows(named=True)}
     waiters = {a: sorted(w) for a, w in direct.group_by("awaited").agg(pl.col("waiter").unique()).iter_rows()}
+    together = {
+        (r["awaited"], r["group_key"]): r["waiter"] for r in direct.group_by("awaited", "group_key").agg("waiter").iter_rows(named=True)
+    }
     for rank, kind in chosen:
         edge = first_of[rank]
         mine = latest.get(rank, {})
@@ -369,6 +374,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
                 "kind": kind,
                 "waiters": sorted(_reach(into, rank) - {rank}) if len(ends) <= _ENDS else waiters[rank],
                 "direct_waiters": waiters[rank],
+                "in_group": sorted(set(together[rank, edge["group_key"]])),
                 "cycle": next((c for c in cycles if rank in c), None),
                 "walked": rank in walked,
                 "pending": rank in pending if rank in marked else None,

@@ -45,3 +45,11 @@ def test_ranks_of_one_confidence_share_a_finding_and_the_surest_comes_first() ->
 def test_without_a_group_no_divergence_is_claimed() -> None:
     [finding] = host_stall.check(stalls({"rank": 2, "cause": "host-stall", "group_key": None}))
     assert finding.divergence is None
+
+
+def test_only_members_of_the_group_are_said_to_wait_in_its_operation() -> None:
+    [finding] = host_stall.check(stalls({"rank": 5, "cause": "host-stall", "waiters": [0, 1, 2, 3, 4], "in_group": [4]}))
+    assert finding.title.endswith("; rank 4 waits in all_reduce #6 of process group default_pg (0) and 4 others behind it")
+    assert finding.metrics["waiting_ranks"] == 5
+    [finding] = host_stall.check(stalls({"rank": 5, "cause": "host-stall", "waiters": [3, 4], "in_group": [3, 4]}))
+    assert finding.title.endswith("; ranks 3-4 wait in all_reduce #6 of process group default_pg (0)")
