@@ -1,7 +1,10 @@
 """The accuracy matrix: simulated incidents of every cause, analysed and compared with their truth. Not part of the test suite.
 
 ``python -m tests.accuracy_matrix [--scenario NAME …] [--ranks 8,64,1024] [--seeds 5] [--platform NAME …] [--lost 0.2] [--keep DIR]
-[--variant dump,live]``
+[--variant dump,live] [--rotate] [--resume FILE]``
+
+``--resume FILE`` appends each outcome to a file of JSON lines as it comes and leaves out what stands there already, so that a matrix of hours
+may be stopped and gone on with; ``--report FILE …`` prints the tables of such files and runs nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -40,7 +44,9 @@ class Outcome:
     variant: str
     platform: str
     score: Score
+    #: Seconds of processor time, all threads: to make it, to analyse it.
     made_s: float
+    analysed_s: float
 
     @property
     def label(self) -> str:
@@ -49,18 +55,41 @@ class Outcome:
         return f"{r.scenario} --ranks {r.ranks} --seed {r.seed} --platform {self.platform} --variant {self.variant}"
 
 
+def key(request: Request) -> str:
+    """What tells one incident from another."""
+    return json.dumps(asdict(request), sort_keys=True)
+
+
+def as_line(o: Outcome) -> str:
+    """An outcome as a line of JSON."""
+    return json.dumps(asdict(o), sort_keys=True)
+
+
+def from_line(line: str) -> Outcome:
+    """The outcome that ``as_line`` wrote."""
+    held = json.loads(line)
+    request, score = held.pop("request"), held.pop("score")
+    request["also"] = tuple(request["also"])
+    for name in ("expected", "culprits", "broken"):
+        score[name] = tuple(score[name])
+    score["accepted"] = None if score["accepted"] is None else tuple(tuple(x) for x in score["accepted"])
+    return Outcome(request=Request(**request), score=Score(**score), **held)
+
+
 def play(job: Job) -> Outcome | None:
     """Make and analyse one incident; None where the request cannot be."""
     root = Path(job.keep) if job.keep else Path(tempfile.mkdtemp(prefix="matrix-"))
     name = f"{job.request.scenario}-{job.request.ranks}r-{job.request.platform or 'any'}-s{job.request.seed}"
     folder = root / name
     shutil.rmtree(folder, ignore_errors=True)
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         simulate(job.request, folder)
     except UsageError:
+        if not job.keep:
+            shutil.rmtree(root, ignore_errors=True)
         return None
-    made = time.perf_counter() - begin
+    made = time.process_time() - begin
     truth = json.loads((folder / "truth.json").read_text())
     try:
         score = run(Case(name, folder / "evidence", truth))
@@ -70,9 +99,10 @@ def play(job: Job) -> Outcome | None:
         score = Score(
             name, tuple(truth["cause_accepted"]), None, "error", None, (), None, 0, 0.0, f"{type(problem).__name__}: {problem}"[:200]
         )
+    analysed = time.process_time() - begin - made
     if not job.keep:
         shutil.rmtree(root, ignore_errors=True)
-    return Outcome(job.request, truth["variant"], truth["platform"], score, made)
+    return Outcome(job.request, truth["variant"], truth["platform"], score, round(made, 2), round(analysed, 2))
 
 
 def culprits_right(o: Outcome) -> bool:
@@ -95,12 +125,19 @@ def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
     full = {"auto": None, "full": True, "sampled": False}[arguments.detail]
     for name in arguments.scenario or sorted(SCENARIOS):
         scenario = SCENARIOS[name]
-        variant = next((v for v in arguments.variant.split(",") if v in scenario.variants), None)
+        number = sorted(SCENARIOS).index(name)
+        wanted = [v for v in arguments.variant.split(",") if v in scenario.variants]
+        fitting = [p for p in sorted(scenario.platforms or PLATFORMS) if not scenario.nvidia or PLATFORMS[p].vendor == "nvidia"]
         for ranks in (int(x) for x in arguments.ranks.split(",")):
             for platform in arguments.platform or [None]:
                 for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
                     if platform and scenario.platforms and platform not in scenario.platforms:
                         continue
+                    variant = wanted[0] if wanted else None
+                    if arguments.rotate:
+                        turn = wanted or list(dict.fromkeys(scenario.variants))
+                        variant = turn[(seed + number) % len(turn)]
+                        platform = fitting[(seed + 3 * number) % len(fitting)]
                     request = Request(
                         name, ranks, seed, platform=platform, variant=variant, full=full,
                         lost=arguments.lost, torn=arguments.torn, also=tuple(arguments.also),
@@ -161,26 +198,42 @@ def main() -> int:
     parser.add_argument("--also", action="append", default=[], choices=sorted(n for n, s in SCENARIOS.items() if s.slow))
     parser.add_argument("--keep", help="keep the incidents in this folder")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", help="write all outcomes to this file")
+    parser.add_argument("--rotate", action="store_true", help="platforms and variants (of --variant, else all) go round with the seed")
+    parser.add_argument("--resume", type=Path, help="append outcomes to this file of JSON lines; those that stand there are not made again")
+    parser.add_argument("--report", type=Path, nargs="+", help="print the tables of such files, and run nothing")
     arguments = parser.parse_args()
-    outcomes: list[Outcome] = []
-    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        for o in pool.map(play, list(jobs(arguments)), chunksize=1):
-            if o is not None:
-                outcomes.append(o)
-                _tell(o)
+    if arguments.report:
+        known = [from_line(line) for path in arguments.report for line in path.read_text().splitlines()]
+        outcomes = list({key(o.request): o for o in known}.values())
+        for o in outcomes:
+            _tell(o)
+    else:
+        outcomes = list(played(arguments))
     print()
     print("\n".join(rows(outcomes)))
-    print(f"\nmaking {sum(o.made_s for o in outcomes):.0f} s, analysing {sum(o.score.seconds for o in outcomes):.0f} s")
-    if arguments.json:
-        data = [
-            {"label": o.label, "status": o.score.status, "cause": o.score.cause, "culprits": o.score.culprits,
-             "confidence": o.score.confidence, "cause_right": o.score.cause_right, "culprits_right": o.score.culprits_right,
-             "blamed": o.score.blamed}
-            for o in outcomes
-        ]  # fmt: skip
-        Path(arguments.json).write_text(json.dumps(data, indent=1))
+    print(f"\nprocessor time: making {sum(o.made_s for o in outcomes):.0f} s, analysing {sum(o.analysed_s for o in outcomes):.0f} s")
     return 0
+
+
+def played(arguments: argparse.Namespace) -> Iterator[Outcome]:
+    """Every outcome that the command line asks for, from the file to resume or fresh."""
+    path: Path | None = arguments.resume
+    held = {key(o.request): o for o in map(from_line, path.read_text().splitlines())} if path is not None and path.exists() else {}
+    todo = []
+    for job in jobs(arguments):
+        if (o := held.get(key(job.request))) is None:
+            todo.append(job)
+        else:
+            yield o
+    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) if arguments.workers > 1 else nullcontext() as pool:
+        for o in map(play, todo) if pool is None else pool.map(play, todo, chunksize=1):
+            if o is None:
+                continue
+            if path is not None:
+                with path.open("a") as file:
+                    file.write(as_line(o) + "\n")
+            _tell(o)
+            yield o
 
 
 if __name__ == "__main__":
