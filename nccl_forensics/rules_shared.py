@@ -60,9 +60,10 @@ def doubt_words(row: Mapping[str, object]) -> str:
 
 
 def stall_findings(
-    stalls: pl.LazyFrame, cause: str, words: tuple[str, str], *, remedy: str, prevention: str, action: str
+    stalls: pl.LazyFrame, cause: str, words: tuple[str, str], *, remedy: str, prevention: str, action: str, there: str = "at"
 ) -> Iterator[Finding]:
-    """One finding for all ranks whose stall has this cause and these reasons alike, the surest first; ``words``: for one and for several."""
+    """One finding for all ranks whose stall has this cause and these reasons alike, the surest first; ``words``: for one and for several;
+    ``there``: what leads from them to the line of the stalled rank's own stack."""
     rows = stalls.filter(pl.col("cause") == cause).sort("rank").collect()
     order: list[Confidence] = ["high", "medium", "low"]
     for confidence in order:
@@ -75,7 +76,7 @@ def stall_findings(
         said = verb(ranks, *words)
         if part["own_source_id"].null_count() == part.height == part["stack_source_id"].null_count() and first["seen_by"] == "progress":
             said = "never came, and nothing in the evidence is " + verb(ranks, "its own", "their own")
-        where = f" at {first['user_frame']}" if first["user_frame"] else ""
+        where = f" {there} {first['user_frame']}" if first["user_frame"] else ""
         waited = operation_words(first["op"], first["seq"]) if first["op"] else "a collective"
         group = f" of {group_words(first)}" if first["group_key"] else ""
         # Others wait for those who wait in this group: they stand in groups of their own.

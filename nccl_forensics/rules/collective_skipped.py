@@ -100,6 +100,7 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
         remedy="Find the call or step that this rank left out: a branch, a shorter data set, an early break or a skipped batch.",
         prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
         action="fix-code",
+        there="and went on to",
     )
 
 

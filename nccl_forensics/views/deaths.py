@@ -7,6 +7,7 @@ import polars as pl
 from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
+from nccl_forensics.views.pids import Pids
 
 #: Signatures of exceptions that only say that another rank went away or did not come.
 VICTIM = frozenset(
@@ -97,14 +98,12 @@ def endings(
     ``unheard``: it left with an exit code, as the victims of a timeout do too, and its own output is not in the evidence though others' is.
     """
     people: dict[tuple[str, object], dict[str, object]] = {}
-    by_pid: dict[int, int] = {}
+    by_pid = Pids(processes)
     where: dict[int, tuple[object, object]] = {}
     locals_: dict[int, set[int]] = {}
     if processes is not None:
         known = processes.filter(pl.col("rank").is_not_null()).select("pid", "rank", "host", "local_rank").collect()
         for pid, rank, host, local in known.iter_rows():
-            if pid is not None:
-                by_pid[pid] = rank
             where[rank] = (host, pid)
             if local is not None:
                 locals_.setdefault(local, set()).add(rank)
@@ -128,7 +127,7 @@ def endings(
                 continue
             rank = row["rank"]
             if rank is None and row["pid"] is not None:
-                rank = by_pid.get(row["pid"])
+                rank = by_pid.rank(row["pid"], row["host"])
             if rank is None and row["local_rank"] is not None and len(locals_.get(row["local_rank"], ())) == 1:
                 rank = next(iter(locals_[row["local_rank"]]))
             if rank is None and row["pid"] is None:
@@ -153,7 +152,7 @@ def endings(
             if rank is None and row["hint_scope"] == "global":
                 rank = row["hint_rank"]
             if rank is None:
-                rank = by_pid.get(row["pid"]) if row["pid"] is not None else None
+                rank = by_pid.rank(row["pid"], row["hint_host"])
             if rank is None:
                 rank = ranks_of_source.get(row["source_id"])
             if rank is None:
@@ -245,7 +244,7 @@ def _left(
 
 
 def _not_stopped(
-    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, by_pid: dict[int, int], others: list[dict[str, object]]
+    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, by_pid: Pids, others: list[dict[str, object]]
 ) -> list[dict[str, object]]:
     """The one worker that the launcher did not have to stop, where its log ends before it says who failed.
 
@@ -263,7 +262,7 @@ def _not_stopped(
     launched = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("attempt_local_rank").unique().collect().height
     if launched < 3 or len(pids) != launched - 1:
         return []
-    ranks = [by_pid.get(pid) for pid in pids]
+    ranks = [by_pid.rank(pid) for pid in pids]
     fitting = [
         gap for gap in range(launched) if all(rank is None or rank == i + (i >= gap) for i, rank in enumerate(ranks))
     ]  # local ranks are global ones where one launcher started them all

@@ -14,6 +14,7 @@ import polars as pl
 
 from nccl_forensics.ranklist import unfold
 from nccl_forensics.views import view
+from nccl_forensics.views.pids import Pids, first_label
 
 #: Strength of a claim. The gap between CONTENT and NAME matters: only content can outvote another content claim.
 CONTENT, PREFIX, WORD, NUMBER = 4, 3, 2, 1
@@ -191,10 +192,13 @@ def processes(
     ``rank`` is null where nothing says it; ``conflict`` names claims that contradict each other.
     """
     people: dict[tuple[object, ...], dict[str, object]] = {}
+    same_pid: dict[object, list[dict[str, object]]] = defaultdict(list)
+    hosts_named: set[str | None] = set()
 
     def person(host: object, pid: object, bus: object = None) -> dict[str, object]:
         key = (host, pid, bus)
         if key not in people:
+            hosts_named.add(first_label(host))
             people[key] = {
                 "host": host,
                 "pid": pid,
@@ -206,7 +210,19 @@ def processes(
                 "source_id": None,
                 "line_no": None,
             }
+            same_pid[pid].append(people[key])
         return people[key]
+
+    def met(host: object, pid: object, *, one_naming: bool) -> dict[str, object] | None:
+        """The process known under this pid: on this host, or where the host is unknown, or named in another way (not ``one_naming``), the only
+        one with this pid. Containers count pids anew on each host."""
+        name = first_label(host)
+        candidates = [w for w in same_pid[pid] if first_label(w["host"]) == name]
+        if not candidates and name is not None:
+            candidates = [w for w in same_pid[pid] if w["host"] is None or not one_naming]
+        elif name is None:
+            candidates = same_pid[pid]
+        return candidates[0] if len(candidates) == 1 else None
 
     world = 0
     multi: set[tuple[object, object]] = set()
@@ -232,8 +248,11 @@ def processes(
                 claims.append((CONTENT, row["rank"], "rank in the world communicator"))
     if worker_exits is not None:
         exits = worker_exits.filter(pl.col("pid").is_not_null()).collect()
+        hosts = _one_host(exits)
+        one_naming = not hosts_named.isdisjoint(map(first_label, exits["host"].drop_nulls().unique().to_list()))
         for row in exits.iter_rows(named=True):
-            who = _same_pid(people, row["host"], row["pid"]) or person(row["host"], row["pid"])
+            host = row["host"] or hosts.get(row["source_id"])
+            who = met(host, row["pid"], one_naming=one_naming) or person(host, row["pid"])
             claims = who["claims"]
             assert isinstance(claims, list)
             if row["rank"] is not None:
@@ -254,8 +273,9 @@ def processes(
         )
         pids_of = seen.group_by("source_id").agg(pl.col("pid").n_unique().alias("n"))
         single = {s for s, n in pids_of.iter_rows() if n == 1}
+        one_naming = not hosts_named.isdisjoint(map(first_label, seen["hint_host"].drop_nulls().unique().to_list()))
         for row in seen.iter_rows(named=True):
-            who = _same_pid(people, row["hint_host"], row["pid"]) or person(row["hint_host"], row["pid"])
+            who = met(row["hint_host"], row["pid"], one_naming=one_naming) or person(row["hint_host"], row["pid"])
             claims = who["claims"]
             assert isinstance(claims, list)
             if row["hint_rank"] is not None and row["hint_scope"] == "global":
@@ -270,7 +290,7 @@ def processes(
         # A process that ended before its communicator started has NCCL lines and no rank.
         tails = nccl_tails.filter(pl.col("pid").is_not_null()).sort("source_id", "line_no").collect()
         for tail in tails.iter_rows(named=True):
-            if _same_pid(people, tail["host"], tail["pid"]) is None:
+            if met(tail["host"], tail["pid"], one_naming=comms is not None) is None:
                 person(tail["host"], tail["pid"]).update(source_id=tail["source_id"], line_no=tail["line_no"])
         _by_placement(people, world, {(h, p): d for h, p, d in tails.select("host", "pid", "dev").iter_rows() if d is not None})
     _last_one(people, world)
@@ -282,6 +302,14 @@ def processes(
         who["nccl_version"] = versions.get((who["host"], who["pid"]))
         rows.append(who)
     return pl.DataFrame(rows, schema=PROCESSES_SCHEMA, infer_schema_length=None).lazy()
+
+
+def _one_host(exits: pl.DataFrame) -> dict[int, str]:
+    """Sources (launchers' logs) of which all lines that state a host state the same one: it is that of their other lines as well."""
+    told = (
+        exits.filter(pl.col("host").is_not_null()).group_by("source_id").agg(pl.col("host").n_unique().alias("n"), pl.col("host").first())
+    )
+    return {source: host for source, n, host in told.iter_rows() if n == 1}
 
 
 def _by_placement(people: dict[tuple[object, ...], dict[str, object]], world: int, device: dict[tuple[object, object], int]) -> None:
@@ -351,14 +379,6 @@ def settle(claims: Iterable[tuple[int, int, str]]) -> tuple[int | None, int | No
     return chosen, top, conflict
 
 
-def _same_pid(people: dict[tuple[object, ...], dict[str, object]], host: object, pid: object) -> dict[str, object] | None:
-    """The process known under this pid: on this host, or on any if the host is unknown or named otherwise and the pid is unique."""
-    if (host, pid, None) in people:
-        return people[(host, pid, None)]
-    same = [who for (_, p, _), who in people.items() if p == pid]
-    return same[0] if len(same) == 1 else None
-
-
 def _versions(nccl_versions: pl.LazyFrame | None) -> dict[tuple[object, object], str]:
     if nccl_versions is None:
         return {}
@@ -389,14 +409,12 @@ def source_ranks(
     """
     claims: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     hints = path_hints.collect()
-    by_pid: dict[int, int] = {}
+    pid_ranks = Pids(processes)
     local_to_rank: dict[int, set[int]] = defaultdict(set)
     if processes is not None:
-        for pid, rank, local in processes.filter(pl.col("rank").is_not_null()).select("pid", "rank", "local_rank").collect().iter_rows():
-            if pid is not None:
-                by_pid[pid] = rank
-            if local is not None:
-                local_to_rank[local].add(rank)
+        known = processes.filter(pl.col("rank").is_not_null() & pl.col("local_rank").is_not_null())
+        for rank, local in known.select("rank", "local_rank").collect().iter_rows():
+            local_to_rank[local].add(rank)
     # Lines that a launcher or torch itself prefixed with the rank.
     for table in (exceptions, watchdog, reports):
         if table is None:
@@ -411,18 +429,18 @@ def source_ranks(
             if n == 1:
                 claims[source].append((PREFIX, rank, "prefix of its lines"))
     if nccl_comms is not None and processes is not None:
-        pids = nccl_comms.group_by("source_id").agg(pl.col("pid").n_unique().alias("n"), pl.col("pid").first()).collect()
-        for source, n, pid in pids.iter_rows():
-            if n == 1 and pid in by_pid:
-                claims[source].append((CONTENT, by_pid[pid], "NCCL lines of its process"))
-    pthreads: dict[str, set[int]] = defaultdict(set)
+        pids = nccl_comms.group_by("source_id").agg(pl.struct("host", "pid").n_unique().alias("n"), pl.col("host", "pid").first()).collect()
+        for source, n, host, pid in pids.iter_rows():
+            if n == 1 and (rank := pid_ranks.rank(pid, host)) is not None:
+                claims[source].append((CONTENT, rank, "NCCL lines of its process"))
+    pthreads: dict[str, set[tuple[int, str | None]]] = defaultdict(set)
     if stacks is not None:
-        frame = stacks.filter(pl.col("pid").is_not_null()).select("source_id", "pid", "pthread_id").collect()
-        for source, pid, pthread in frame.unique().sort("source_id", "pid").iter_rows():
+        frame = stacks.filter(pl.col("pid").is_not_null()).select("source_id", "pid", "hint_host", "pthread_id").collect()
+        for source, pid, host, pthread in frame.unique().sort("source_id", "pid").iter_rows():
             if pthread is not None:
-                pthreads[pthread].add(pid)
-            if pid in by_pid:
-                claims[source].append((CONTENT, by_pid[pid], "pid of its process"))
+                pthreads[pthread].add((pid, host))
+            if (rank := pid_ranks.rank(pid, host)) is not None:
+                claims[source].append((CONTENT, rank, "pid of its process"))
         for source, n in frame.group_by("source_id").agg(pl.col("pid").n_unique()).iter_rows():
             if n > 1:
                 claims.pop(source, None)
@@ -430,9 +448,9 @@ def source_ranks(
     if fr_dumps is not None:
         for source, threads in fr_dumps.select("source_id", "thread_ids").collect().iter_rows():
             dumps.append(source)
-            owners = {pid for t in (threads or []) for pid in pthreads.get(t, set())}
-            if len(owners) == 1 and (pid := owners.pop()) in by_pid:
-                claims[source].append((CONTENT, by_pid[pid], "thread ids that a stack of that process shares"))
+            owners = {owner for t in (threads or []) for owner in pthreads.get(t, set())}
+            if len(owners) == 1 and (rank := pid_ranks.rank(*owners.pop())) is not None:
+                claims[source].append((CONTENT, rank, "thread ids that a stack of that process shares"))
     if fr_groups is not None:
         member = fr_groups.filter(pl.col("ranks").is_not_null()).select("source_id", "ranks").collect()
         for source, left in _common(member):

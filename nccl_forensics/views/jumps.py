@@ -13,7 +13,8 @@ from nccl_forensics.views.calls import ENDS
 
 def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
     """Ranks that are behind their peers in one group and at the same time ahead of these very peers in another: they left an operation of
-    the first group out and went on to the second. In a plain chain of waits nobody is ahead of those who wait for it.
+    the first group out and went on to the second. In a plain chain of waits nobody is ahead of those who wait for it. Of a rank with a dump
+    only the dump is read: it knows lines of code and the order of calls over all groups.
 
     Those who wait for such a rank look alike: they stand in the operation that it left out, and never came to the one it went on to. Of
     ranks that accuse each other so, those remain that made fewer of the missed calls since their last operation of the other group than
@@ -27,6 +28,7 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
         last.setdefault(key, {})[row["rank"]] = row["last_seq"]
         facts[(*key, row["rank"])] = row
     out: dict[int, tuple[dict[str, object], str]] = {}
+    recorded = {rank for (domain, _), ranks in last.items() if domain == "fr" for rank in ranks}
     for key, ranks in last.items():
         front = max(ranks.values())
         behind = [r for r, s in ranks.items() if s < front]
@@ -35,6 +37,8 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
         if not behind or (len(behind) >= len(peers) and not (pair and operations is not None)):
             continue
         for rank in behind:
+            if key[0] != "fr" and rank in recorded:
+                continue
             for other, theirs in last.items():
                 if other == key or other[0] != key[0] or rank not in theirs:
                     continue
@@ -72,9 +76,10 @@ def _fewer_calls(
     jumps: dict[int, tuple[dict[str, object], str]], last: dict[tuple[str, str], dict[int, int]], operations: pl.LazyFrame
 ) -> dict[int, bool | None]:
     """Which of the ranks made fewer calls like the missed one between their last two operations of the group they went on to, than any
-    peer did between the same two, or without such peers than they did one operation earlier; None where that cannot be counted.
+    peer did between the same two, or without such peers than they themselves did between two like these; None where that cannot be counted.
 
-    Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own.
+    Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own. Where gradients go in
+    several buckets, what lies between two operations of a group depends on which two they are.
     """
     domains = sorted({str(fact["domain"]) for fact, _ in jumps.values()})
     frame = (
@@ -96,11 +101,18 @@ def _fewer_calls(
         theirs = [n for r in members if (n := _calls_between(lines.get((domain, r), []), ahead, end - 1, end, alike)) is not None]
         if mine is None:
             continue
-        earlier = _calls_between(lines.get((domain, rank), []), ahead, end - 2, end - 1, alike)
-        usual = max(theirs) if theirs else earlier
-        if usual is not None:
-            out[rank] = mine < usual
+        usual = theirs or _earlier_calls(lines[domain, rank], ahead, end, alike)
+        if usual and (theirs or mine < min(usual) or mine >= max(usual)):
+            out[rank] = mine < max(usual)
     return out
+
+
+def _earlier_calls(line: list[dict[str, object]], group: str, end: int, alike: tuple[object, object]) -> list[int]:
+    """As ``_calls_between``, for earlier pairs of operations of the group that are like the pair that ends with ``end``."""
+    kinds = {int(str(row["seq"])): (row["op"], row["shape"], row["call_site"]) for row in line if row["group_key"] == group}
+    pairs = [k for k in kinds if k < end and k - 1 in kinds and (kinds[k - 1], kinds[k]) == (kinds[end - 1], kinds[end])]
+    counts = (_calls_between(line, group, k - 1, k, alike) for k in pairs)
+    return [count for count in counts if count is not None]
 
 
 def _calls_between(line: list[dict[str, object]], group: str, first: int, second: int, alike: tuple[object, object]) -> int | None:

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.stack_places import place_of
 from nccl_forensics.views import view
+from nccl_forensics.views.pids import Pids
 
 LAST_CALLS = {
     "rank": pl.Int32(),
@@ -32,17 +33,14 @@ def last_calls(
             found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {"witness": "stack"}
     if exceptions is not None:
         by_source: dict[int, int] = {}
-        by_pid: dict[int, int] = {}
+        by_pid = Pids(processes)
         if source_ranks is not None:
             by_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-        if processes is not None:
-            known = processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null())
-            by_pid = dict(known.select("pid", "rank").collect().iter_rows())
         raised = exceptions.filter(pl.col("frames").is_not_null()).sort("source_id", "line_no").collect()
         _known_waits(found, raised)
         for row in raised.iter_rows(named=True):
             rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
-            rank = by_pid.get(row["pid"]) if rank is None and row["pid"] is not None else rank
+            rank = by_pid.rank(row["pid"], row["hint_host"]) if rank is None else rank
             rank = by_source.get(row["source_id"]) if rank is None else rank
             if rank is None or rank in found:
                 continue
