@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import polars as pl
@@ -88,6 +89,7 @@ def gpu_fault(
     source_hosts: pl.LazyFrame | None,
     source_ranks: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
+    failures: pl.LazyFrame | None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
@@ -100,10 +102,15 @@ def gpu_fault(
     if xids is not None:
         rows = located(xids, source_hosts)
         inside = timely(rows, job_times, window_h)
-        dated = (job_times is not None and job_times.head(1).collect().height > 0) or _cuda_failed(exceptions)
-        shared = _one_numbering(rows, who)
-        unhurt = _failed_otherwise(exceptions, source_ranks)
-        for finding in _by_xid(rows.filter(inside), who, dated and not shared, unhurt):
+        job = _Job(
+            who,
+            dated=job_times is not None and job_times.head(1).collect().height > 0,
+            hurt=_hurt(exceptions, source_ranks, who),
+            failed=failures is not None and failures.head(1).collect().height > 0,
+            one_numbering=_one_numbering(rows, who),
+            unhurt=_failed_otherwise(exceptions, source_ranks),
+        )
+        for finding in _by_xid(rows.filter(inside), job):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -123,7 +130,21 @@ def gpu_fault(
 # ---- Xid ----
 
 
-def _by_xid(rows: pl.DataFrame, who: People, dated: bool, unhurt: frozenset[int]) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the rest of the evidence tells of the job: its ranks, whether anything dates it, the hosts of ranks that say that their GPU failed
+    them (None for a rank whose host is not known), whether it failed at all, whether the kernel knows its processes by the same pids, and
+    the ranks that failed with another error than CUDA's."""
+
+    who: People
+    dated: bool
+    hurt: frozenset[str | None]
+    failed: bool
+    one_numbering: bool
+    unhurt: frozenset[int]
+
+
+def _by_xid(rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
     rows = rows.filter(pl.col("code").is_not_null())
     if not rows.height:
         return
@@ -136,23 +157,21 @@ def _by_xid(rows: pl.DataFrame, who: People, dated: bool, unhurt: frozenset[int]
     for host, code in sorted(leaders, key=lambda k: (_rank_code(k[1]), str(k[0]))):
         buses = leaders[(host, code)]
         mine = rows.filter((pl.col("host").eq_missing(pl.lit(host, dtype=pl.String()))) & pl.col("bus_id").is_in(buses, nulls_equal=True))
-        yield from _xid_finding(host, code, buses, mine, who, dated, unhurt)
+        yield from _xid_finding(host, code, buses, mine, job)
 
 
 def _rank_code(code: int) -> tuple[int, int]:
     return (DEPTH[xid(code).kind], code)
 
 
-def _xid_finding(
-    host: object, code: int, buses: list[object], rows: pl.DataFrame, who: People, dated: bool, unhurt: frozenset[int]
-) -> Iterator[Finding]:
+def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
     facts = xid(code)
     if facts.kind in ("link", "benign"):
         return  # links have a rule of their own
     own = rows.filter(pl.col("code") == code)
     others = sorted({c for c in rows["code"].to_list() if c != code})
     severity, action, note = _weigh(facts, set(rows["code"].to_list()), rows)
-    culprits = tuple(_culprit(host, bus, rows, code, who) for bus in sorted(buses, key=str))
+    culprits = tuple(_culprit(host, bus, rows, code, job.who) for bus in sorted(buses, key=str))
     ranks = ranks_of(culprits)
     subject = f"{len(buses)} GPUs of {host or 'one host'}" if len(buses) > 1 else place(host, buses[0])
     behind = f" ({ranks_words(ranks)})" if ranks else ""
@@ -160,10 +179,18 @@ def _xid_finding(
     confidence: Confidence = "medium" if program or facts.kind in ("driver", "engine") else "high"
     if program and len(buses) >= 3:
         confidence = "low"  # the same fault on many GPUs speaks for the program that they all run
-    if facts.kind in ("app", "consequence") and _of_others(own, host, who, dated):
+    faint = facts.kind in ("app", "consequence")
+    if faint and _of_others(own, host, job):
         severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
         note += " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
-    elif program and ranks and unhurt.issuperset(ranks):
+    elif faint and not ranks and job.hurt.isdisjoint({None, short(host)}) and _undated(own, job):
+        # Of hundreds of hosts some always have such a line, from whatever ran on them before.
+        if job.who.pids:
+            severity, confidence, culprits, behind = "warning", "low", (), ""
+            note += " Nothing ties it to the job: no rank is known on this GPU or tells of a fault of its GPU, and no times tell that the job ran then."
+        elif severity == "critical" and not job.failed:
+            severity, confidence = "error", "low"  # nothing tells of a job that stopped, nor when one ran
+    elif program and ranks and job.unhurt.issuperset(ranks):
         severity, confidence, culprits, behind = "warning", "low", (), ""
         note += f" {ranks_words(ranks)} failed with another error than CUDA's, which such a fault brings about: it belongs to another job."
         ranks = ()
@@ -241,23 +268,38 @@ def _failed_otherwise(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFram
     return frozenset(rank for rank, cuda in said.items() if not cuda)
 
 
-def _cuda_failed(exceptions: pl.LazyFrame | None) -> bool:
-    """Whether a rank says that its GPU failed it: then a fault of the kernel's log has somebody to belong to."""
+def _hurt(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, who: People) -> frozenset[str | None]:
+    """Hosts of the ranks that say that their GPU failed them: a fault of the kernel's log there has somebody to belong to."""
     if exceptions is None:
-        return False
-    return any(_cuda_fault(m) for m in exceptions.filter(pl.col("message").str.contains("(?i)cuda")).select("message").collect()["message"])
+        return frozenset()
+    rank_of = _rank_of_source(source_ranks)
+    host_of = {rank: host for host, ranks in who.hosts.items() for rank in ranks}
+    said = exceptions.filter(pl.col("message").str.contains("(?i)cuda"))
+    hosts: set[str | None] = set()
+    for row in said.select("rank", "hint_rank", "hint_scope", "hint_host", "source_id", "message").collect().iter_rows(named=True):
+        if _cuda_fault(str(row["message"])) is not None:
+            rank = _stated_rank(row)
+            rank = rank if rank is not None else rank_of.get(row["source_id"])
+            hosts.add(short(row["hint_host"]) or (host_of.get(rank) if rank is not None else None))
+    return frozenset(hosts)
 
 
-def _of_others(rows: pl.DataFrame, host: object, who: People, dated: bool) -> bool:
-    """Whether lines name processes of which none is a rank, on a host whose ranks are known with their pids, and no times tell that the job
-    ran then: the lines bear no date, or nothing of the job does (not ``dated``) and no rank tells of a fault of its GPU.
+def _undated(rows: pl.DataFrame, job: _Job) -> bool:
+    """Whether no times tell that the job ran when the lines were written: they bear no date, or nothing of the job does."""
+    return not job.dated or bool(rows["time_kind"].eq_missing("monotonic").all())
+
+
+def _of_others(rows: pl.DataFrame, host: object, job: _Job) -> bool:
+    """Whether lines name processes of which none is a rank, on a host whose ranks are known with their pids, and neither times tell that the
+    job ran then nor a rank of a fault of its GPU.
 
     A pid alone proves nothing: in a container a rank knows itself by another number than the kernel does. Where another line of the
-    kernel names a rank by its pid (``dated`` is false then too), the numbers are the same, and it does.
+    kernel names a rank by its pid, the numbers are the same, and it does.
     """
-    if host is None or rows["pid"].null_count() or (dated and not rows["time_kind"].eq_missing("monotonic").all()):
+    told = not job.one_numbering and (bool(job.hurt) or not _undated(rows, job))
+    if host is None or rows["pid"].null_count() or (told and not rows["time_kind"].eq_missing("monotonic").all()):
         return False
-    known = {pid for (place, pid) in who.pids if place == short(host)}
+    known = {pid for (place, pid) in job.who.pids if place == short(host)}
     return bool(known) and not known & set(rows["pid"].to_list())
 
 

@@ -23,6 +23,10 @@ def check(**inputs: pl.LazyFrame) -> list[Finding]:
     return gpu_fault.check(*(inputs.get(name) for name in order))
 
 
+#: A sign that the job failed.
+FAILED = pl.LazyFrame({"sign": ["exceptions"]})
+
+
 def test_a_gpu_off_the_bus_is_named_with_its_rank_and_the_codes_that_follow():
     rows = table("xids", xid(79), xid(154, second=1, action="Node Reboot Required"), xid(45, second=2, pid=4711))
     [finding] = check(xids=rows, processes=processes((3, "node7", 99, "17000"), (4, "node7", 98, "3b000")))
@@ -60,12 +64,12 @@ def test_the_same_address_on_two_hosts_is_two_findings():
     [(13, "critical"), (31, "critical"), (63, "warning"), (92, "warning"), (94, "critical"), (95, "critical"), (51, "warning")],
 )
 def test_each_code_has_its_weight(code: int, severity: str):
-    [finding] = check(xids=table("xids", xid(code)))
+    [finding] = check(xids=table("xids", xid(code)), failures=FAILED)
     assert finding.severity == severity
 
 
 def test_a_fault_that_is_mostly_the_programs_is_said_so():
-    [finding] = check(xids=table("xids", xid(31, pid=912)))
+    [finding] = check(xids=table("xids", xid(31, pid=912)), failures=FAILED)
     assert finding.confidence == "medium"
     assert finding.actions[0].action == "fix_application"
     assert finding.alternatives[0][0] == "software-crash"
@@ -78,6 +82,21 @@ def test_an_undated_fault_of_a_process_that_is_none_of_the_jobs_is_context():
     for other in (xid(13, pid=99, time_kind="monotonic"), xid(79, pid=5091, time_kind="monotonic")):
         [finding] = check(xids=table("xids", other), processes=job)
         assert finding.severity == "critical"
+
+
+def test_a_fault_of_a_program_that_nothing_ties_to_the_job_is_context():
+    job = processes((3, "node7", 99, "17000"))
+    elsewhere = table("xids", xid(13, host="node8", pid=5091, time_kind="monotonic"))
+    assert [f.severity for f in check(xids=elsewhere, processes=job, failures=FAILED)] == ["warning"]
+    told = table("exceptions", {"rank": 3, "message": "CUDA error: an illegal memory access was encountered"})
+    assert "warning" in {f.severity for f in check(xids=elsewhere, processes=job, exceptions=told)}, "the rank that tells is on node7"
+    nameless = table("exceptions", {"message": "CUDA error: an illegal memory access was encountered"})
+    assert "warning" not in {f.severity for f in check(xids=elsewhere, processes=job, exceptions=nameless)}
+
+
+def test_a_fault_of_a_program_alone_is_told_and_stops_nothing_that_did_not_stop():
+    assert [(f.severity, f.confidence) for f in check(xids=table("xids", xid(13)))] == [("error", "low")]
+    assert [(f.severity, f.confidence) for f in check(xids=table("xids", xid(79)))] == [("critical", "high")]
 
 
 def test_a_dated_fault_needs_a_job_that_is_dated_or_tells_of_it():

@@ -124,6 +124,25 @@ def test_a_launcher_names_the_rank_of_a_process() -> None:
     assert (one["rank"], one["local_rank"], one["pid"]) == (3, 1, 103)
 
 
+def test_a_launcher_that_names_its_host_once_has_all_its_workers_there() -> None:
+    lines = ({"pid": 103}, {"rank": 3, "local_rank": 1, "pid": 103, "host": "node1"})
+    [one] = known(worker_exits=table("worker_exits", *lines))
+    assert (one["rank"], one["host"]) == (3, "node1")
+
+
+def test_containers_count_pids_anew_on_each_host() -> None:
+    exits = table("worker_exits", *({"rank": r, "pid": 100, "host": f"node{r}", "source_id": r} for r in range(3)))
+    found = known(comms=world(event(0, nranks=3, host="node0", pid=100)), worker_exits=exits)
+    assert {(p["host"], p["pid"], p["rank"]) for p in found} == {(f"node{r}", 100, r) for r in range(3)}
+    assert all(p["conflict"] is None for p in found)
+
+
+def test_a_host_that_the_launcher_names_in_another_way_is_met_through_a_pid_that_only_one_process_has() -> None:
+    exits = table("worker_exits", {"rank": 0, "local_rank": 4, "pid": 100, "host": "10.0.0.7"})
+    [one] = known(comms=world(event(0)), worker_exits=exits)
+    assert (one["host"], one["rank"], one["local_rank"]) == ("node1", 0, 4)
+
+
 def test_the_one_process_without_a_rank_has_the_one_rank_without_a_process() -> None:
     found = known(comms=world(event(0)), nccl_tails=table("nccl_tails", {"host": "node1", "pid": 777}))
     assert [(p["pid"], p["rank"], p["strength"]) for p in found] == [(100, 0, CONTENT), (777, 1, NUMBER)]
@@ -182,6 +201,15 @@ def test_what_a_source_holds_beats_its_name() -> None:
     lines = table("nccl_comms", event(1, source_id=0))
     [row] = writers(sources("rank_5.log"), processes=pl.LazyFrame(PEOPLE, infer_schema_length=None), nccl_comms=lines).values()
     assert (row["rank"], row["strength"], row["conflict"]) == (1, CONTENT, "rank 1 against rank 5 by file name")
+
+
+def test_a_pid_that_several_hosts_have_names_the_writer_only_with_its_host() -> None:
+    people = [p | {"pid": 74, "host": f"node{n}"} for n, p in enumerate(PEOPLE)]
+    lines = table("nccl_comms", *(event(r, pid=74, host=f"node{r}", source_id=r) for r in (0, 1)))
+    stack = table("stacks", {"pid": 74, "source_id": 2}, {"pid": 74, "source_id": 3, "hint_host": "node1"})
+    where = sources("a", "b", "c", "d")
+    found = writers(where, processes=pl.LazyFrame(people, infer_schema_length=None), nccl_comms=lines, stacks=stack)
+    assert {s: r["rank"] for s, r in found.items()} == {0: 0, 1: 1, 3: 1}
 
 
 def test_the_membership_of_its_groups_names_a_renamed_dump() -> None:

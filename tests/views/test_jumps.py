@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.jumps import broken_steps, passed_over
-from tests.views.frames import operations
+from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
+from tests.views.frames import operations, progress
 
 BEHIND = {"rank": 2, "kind": "behind", "domain": "fr", "group_key": "pg:7", "seq": 5, "op": "all_to_all", "waiters": [0, 1], "source_id": 0}
 
@@ -111,3 +111,41 @@ def test_what_the_others_do_in_groups_of_the_same_role_tells_that_nothing_was_le
     # In a mesh nobody else is in both a rank's row and its column. All go on with a third turn, as they did before the first call of all.
     assert left_out_in_a_mesh("rcrcrcarcrcrc", "rcrcrcarcrcrca") == []
     assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc") == [0]
+
+
+def stepped(rank: int, group: str, last: list[str], steps: int = 2) -> tuple[pl.LazyFrame, dict[str, int]]:
+    """Calls of a rank, and how many of each group: whole steps of two buckets in its data-parallel group and one call in everybody's, then
+    ``last``."""
+    calls = ["one", "two", "all"] * steps + last
+    counted: dict[str, int] = {}
+    rows = []
+    for order, call in enumerate(calls):
+        where = "pg:0" if call == "all" else group
+        counted[where] = counted.get(where, 0) + 1
+        line = "loss.py:9" if call == "all" else "sync.py:4"
+        rows.append(
+            operations({rank: [f"all_reduce [{len(call) if call == 'all' else call}]"]}, group=where, first=counted[where]).with_columns(
+                order=pl.lit(order, dtype=pl.Int64), call_site=pl.lit(line)
+            )
+        )
+    return pl.concat(rows), counted
+
+
+def jumps(tails: dict[int, list[str]]) -> dict[int, object]:
+    """What each rank left out (group, position), where ranks 0 and 2, and 1 and 3 share data-parallel groups; ``tails``: their last steps."""
+    frames: list[pl.LazyFrame] = []
+    last: dict[str, dict[int, tuple[int, int | None]]] = {}
+    for rank, tail in tails.items():
+        frame, counted = stepped(rank, f"pg:{1 + rank % 2}", tail)
+        frames.append(frame)
+        for group, count in counted.items():
+            last.setdefault(group, {})[rank] = (count, None)
+    line = pl.when(pl.col("group_key") == "pg:0").then(pl.lit("loss.py:9")).otherwise(pl.lit("sync.py:4"))
+    found = jumped_groups(progress(last).with_columns(last_call_site=line), pl.concat(frames))
+    return {rank: (fact["group_key"], fact["seq"]) for rank, (fact, _) in found.items()}
+
+
+def test_of_two_that_each_lack_what_the_other_called_the_one_that_broke_the_order_left_it_out() -> None:
+    whole = ["one", "two", "all"]
+    # Rank 2 goes on to everybody's group; rank 0 waits for it in its second bucket and so never comes there.
+    assert jumps({0: ["one", "two"], 1: whole, 2: ["one", "all"], 3: whole}) == {2: ("pg:1", 6)}
