@@ -49,17 +49,21 @@ def congestion(
     *,
     wait_share: Annotated[float, "share of a port's ticks spent waiting for credits"] = 0.2,
     marked_share: Annotated[float, "share of packets that carry a congestion mark, between two samples"] = 0.01,
+    heavy_share: Annotated[
+        float, "share of packets with a mark from which senders are held back for good, if other ports have none"
+    ] = 0.05,
     outlier: Annotated[float, "times the median of the other ports from which a single sample stands out"] = 10.0,
     peers: Annotated[int, "other ports that a single sample must be compared with"] = 3,
 ) -> Iterator[Finding]:
     """RDMA ports by waiting and by marks, then hosts that send pause storms."""
     if ib_port_counters is not None:
-        yield from _rdma(ib_port_counters.filter(pl.col("counter").is_in(_COUNTERS)).collect(), wait_share, marked_share, outlier, peers)
+        counters = ib_port_counters.filter(pl.col("counter").is_in(_COUNTERS)).collect()
+        yield from _rdma(counters, wait_share, (marked_share, heavy_share), outlier, peers)
     if net_counters is not None:
         yield from _pauses(located(net_counters, source_hosts))
 
 
-def _rdma(counters: pl.DataFrame, wait_share: float, marked_share: float, outlier: float, peers: int) -> Iterator[Finding]:
+def _rdma(counters: pl.DataFrame, wait_share: float, marked: tuple[float, float], outlier: float, peers: int) -> Iterator[Finding]:
     ports: dict[tuple[object, ...], dict[str, Mapping[str, object]]] = defaultdict(dict)
     for row in counters.iter_rows(named=True):
         ports[tuple(row[k] for k in ("place", "host", "node", "device", "port"))][row["counter"]] = row
@@ -88,17 +92,30 @@ def _rdma(counters: pl.DataFrame, wait_share: float, marked_share: float, outlie
             # Between two samples of the job itself, time not sent is a loss; one sample may be of any other time.
             severity="error" if grew else "warning",
         )
+    marked_share, heavy_share = marked
+    marks = {key: {c: _share(rows, c) for c in _MARKS if c in rows} for key, rows in ports.items()}
     for key, rows in ports.items():
-        carried = max((int(str(rows[c]["growth"] or 0)) for c in ("port_rcv_packets", "port_xmit_packets") if c in rows), default=0)
-        for counter in _MARKS:
-            mark = rows.get(counter)
-            grew_by = int(str(mark["growth"] or 0)) if mark is not None else 0
-            ignored = counter == "rp_cnp_ignored" and grew_by > 0
-            if mark is not None and (ignored or (carried and grew_by >= marked_share * carried)):
-                share_words = f", {grew_by / carried:.1%} of its packets" if carried else ""
-                yield _finding(
-                    key, f"counts congestion: {counter} grew by {grew_by}{share_words}", "", "medium", [mark], {counter: grew_by}
-                )
+        for counter, (grew_by, carried) in marks[key].items():
+            share = grew_by / carried if carried else 0.0
+            if not (grew_by and ((counter == "rp_cnp_ignored") or (carried and share >= marked_share))):
+                continue
+            others = [a / b for k, m in marks.items() if k != key and counter in m for a, b in (m[counter],) if b]
+            heavy = share >= heavy_share and len(others) >= peers and share > outlier * max(median(others), 1e-6)
+            yield _finding(
+                key,
+                f"counts congestion: {counter} grew by {grew_by}" + (f", {share:.1%} of its packets" if carried else ""),
+                "The ports beside it count none: what sends to this one is held back all the time." if heavy else "",
+                "medium",
+                [rows[counter]],
+                {counter: grew_by},
+                severity="error" if heavy else "warning",
+            )
+
+
+def _share(rows: Mapping[str, Mapping[str, object]], counter: str) -> tuple[int, int]:
+    """Growth of a counter, and packets that the port carried meanwhile; 0 where there are no two samples."""
+    carried = (int(str(rows[c]["growth"] or 0)) for c in ("port_rcv_packets", "port_xmit_packets") if c in rows)
+    return int(str(rows[counter]["growth"] or 0)), max(carried, default=0)
 
 
 def _pauses(rows: pl.DataFrame) -> Iterator[Finding]:

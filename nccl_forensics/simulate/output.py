@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
 from nccl_forensics.simulate.case import Case
 from nccl_forensics.simulate.clusters import Host
 from nccl_forensics.simulate.noise import mix, share
-from nccl_forensics.simulate.world import World
+from nccl_forensics.simulate.world import Process, World
 from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, rccl, recorder, stacks, torch_log
 from nccl_forensics.simulate.writers import host as host_tools
 
@@ -46,12 +47,13 @@ class Folder:
 
 
 def detailed(world: World, rank: int, full: bool) -> bool:
-    """Whether a rank's text logs are kept: all, or those of one host in sixteen and of every rank that has something to tell."""
+    """Whether a rank's text logs are kept: all, or those of one host in sixteen and of every rank that has something to tell or ended by itself:
+    whoever gathers evidence looks there."""
     process = world.processes[rank]
     if full:
         return True
     told = any((m.kind.startswith("nccl.") and m.kind != "nccl.gone") or m.kind in ("torch.exception", "torch.cuda") for m in process.met)
-    return process.host.index % 16 == 0 or told
+    return process.host.index % 16 == 0 or told or _struck(process)
 
 
 def debug_log(world: World, rank: int, options: nccl.Options) -> Iterable[str]:
@@ -105,7 +107,16 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: b
 
 def _odd(world: World, host: int) -> bool:
     """Whether a rank of this host ended by itself: whoever gathers evidence looks there."""
-    return any(world.processes[r].ending.by == "self" and world.processes[r].ending.how != "running" for r in world.host_ranks(host))
+    endings = (world.processes[r].ending for r in world.host_ranks(host))
+    return any(e.by == "self" and e.how != "running" for e in endings)
+
+
+def _struck(process: Process) -> bool:
+    """Whether it was killed, crashed or left with an error, other than by the abort of a watchdog, with which all ranks end alike."""
+    ending = process.ending
+    return ending.by == "self" and (
+        (ending.how == "signal" and ending.code != signal.SIGABRT) or (ending.how == "exit" and ending.code != 0)
+    )
 
 
 def _host_files(case: Case, world: World, machine: Host, folder: Folder) -> None:

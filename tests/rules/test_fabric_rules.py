@@ -180,6 +180,18 @@ def test_congestion_marks_count_by_growth_and_share():
     assert congestion.check(counters(packets, counter("a", "np_cnp_sent", 50, growth=50)), None, HOSTS) == []
 
 
+def test_marks_on_one_port_alone_that_hold_senders_back_are_a_loss():
+    def marks(host: str, count: int) -> list[dict[str, object]]:
+        return [counter(host, "port_rcv_packets", 10**6, growth=10**6), counter(host, "np_ecn_marked_roce_packets", count, growth=count)]
+
+    calm = [row for i in range(4) for row in marks(f"h{i}", 40)]
+    [finding] = congestion.check(counters(*calm, *marks("bad", 90_000)), None, HOSTS)
+    assert (finding.severity, finding.hosts) == ("error", ("bad",))
+    few = congestion.check(counters(*calm, *marks("bad", 20_000)), None, HOSTS)
+    alike = congestion.check(counters(*(row for i in range(5) for row in marks(f"h{i}", 90_000))), None, HOSTS)
+    assert {f.severity for f in (*few, *alike)} == {"warning"}
+
+
 def subnet(*mtus: int) -> list[Finding]:
     interfaces = [{"source": i, "host": f"h{i}", "name": "eth0", "mtu_bytes": m} for i, m in enumerate(mtus)]
     addresses = [

@@ -73,9 +73,11 @@ def congestion(case: Case) -> None:
     def busy(hosts: list[Host]) -> None:
         for nic in hosts[host].nics:
             if case.platform.network == "roce":
-                nic.after["np_cnp_sent"] = nic.before.get("np_cnp_sent", 0) + 1_900_000 + 7 * nic.index
-                nic.after["np_ecn_marked_roce_packets"] = 61_000_000
-                nic.after["rp_cnp_handled"] = 1_740_000
+                # Marks are a share of what arrives; a receiver answers at most one in some tens of microseconds and flow.
+                marked = (nic.after["port_rcv_packets"] - nic.before["port_rcv_packets"]) * 9 // 100
+                nic.after["np_ecn_marked_roce_packets"] = nic.before.get("np_ecn_marked_roce_packets", 0) + marked
+                nic.after["np_cnp_sent"] = nic.before.get("np_cnp_sent", 0) + marked // 32 + 7 * nic.index
+                nic.after["rp_cnp_handled"] = nic.before.get("rp_cnp_handled", 0) + marked // 35
             else:
                 nic.after["port_xmit_wait"] = nic.before["port_xmit_wait"] + 2_600_000_000_000 + nic.index * 10**9
 
