@@ -15,6 +15,8 @@ _OURS = (
     r"^\s*(?:(?:CA|SW|RT) +\d+ +\d+ +0x|(?:CA|Switch): .*:$|.*\] ==\(|-[IWE]- |Pong from |\d+ packets transmitted, \d+ received, \d+% packet loss, time"
     r"|sminfo: )"
 )
+#: How adapters are called behind the name of their host; a switch may be called by two words as well.
+_DEVICE = re.compile(r"^(?:HCA-\d+|[a-z]\w*\d+\w*)$")
 _NODE_IN_ERROR = re.compile(r"\b([A-Za-z][\w.-]*)/([UPL]?\w+)/P?(\d+)\b")
 
 Row = dict[str, object]
@@ -34,14 +36,16 @@ def read(text: Text) -> Reading:
             case "discover_pair" | "discover_lone":
                 links.append({**line.where, "tool": "ibnetdiscover", **_named(get("node")), **_link(line), "peer": get("peer")})
             case "linkinfo_node":
-                node = _named(get("node_text"))
+                node = _named(get("node_text")) if get("linktype") == "CA" else _switch(get("node_text") or "")
             case "linkinfo":
+                own = _named(get("name")) if get("name") else node  # one line each (-l), or below the heading of their node
+                link = {k: v for k, v in _link(line).items() if k != "guid" or v is not None}
                 links.append(
                     {
                         **line.where,
                         "tool": "iblinkinfo",
-                        **node,
-                        **_link(line),
+                        **own,
+                        **link,
                         "peer": get("peer_text"),
                         "could_be": (get("could") or "").strip() or None,
                     }
@@ -73,8 +77,16 @@ def read(text: Text) -> Reading:
 
 
 def _named(name: str | None) -> Row:
+    """Host and device of an adapter's description; any other is the name of a node that is no host."""
     words = (name or "").strip().split()
-    return {"node": " ".join(words) or None, "host": words[0] if len(words) == 2 else None, "device": words[1] if len(words) == 2 else None}
+    adapter = len(words) == 2 and _DEVICE.match(words[1]) is not None
+    return {"node": " ".join(words) or None, "host": words[0] if adapter else None, "device": words[1] if adapter else None}
+
+
+def _switch(text: str) -> Row:
+    """``0x506b4b0300820910 MF0;leaf1:MSB7700/U1``: the GUID stands with the name, and not on the lines of its ports."""
+    guid, _, name = text.partition(" ")
+    return {"node": name.strip(), "guid": guid} if guid.startswith("0x") and name.strip() else {"node": text.strip()}
 
 
 def _link(line: Line) -> Row:

@@ -216,8 +216,14 @@ def _others(values: list[int]) -> str:
 
 
 def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:
-    rows = links.filter(pl.col("could_be").is_not_null()).sort("source_id", "line_no").collect()
+    rows = links.filter(pl.col("could_be").is_not_null()).sort("source_id", pl.col("host").is_null(), "line_no").collect()
+    told: set[tuple[object, frozenset[tuple[object, object]]]] = set()
     for row in rows.iter_rows(named=True):
+        # A fabric tool prints a link at both of its ends: the host's is told.
+        link = (row["source_id"], frozenset({(row["lid"], row["port"]), (row["peer_lid"], row["peer_port"])}))
+        if link in told and row["lid"] is not None and row["peer_lid"] is not None:
+            continue
+        told.add(link)
         place = {**row, "place": row["host"] or row["node"]}
         yield _finding(
             place,

@@ -10,6 +10,8 @@ from nccl_forensics.facts.link_rates import physical_state, port_state, rate
 from nccl_forensics.grammar import load
 from nccl_forensics.hostlist import expand
 from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.rules.ib_link import ib_link
+from nccl_forensics.store import Store
 from tests.corpus import ROOT, corpus
 
 FIXTURES = ROOT / "fixtures"
@@ -323,3 +325,43 @@ def test_samples_cut_anywhere_never_break_a_reader():
             )
             if reading.lines is not None:
                 assert reading.lines == reading.records + reading.gap_lines + reading.foreign, name
+
+
+def test_links_below_the_heading_of_a_switch_are_the_switchs_and_not_those_of_the_adapter_above() -> None:
+    text = (
+        "CA: node01 mlx5_0:\n"
+        '      0x248a070300928186      3    1[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>       2   36[  ] "MF0;leaf1:MSB7700/U1" ( )\n'
+        "Switch: 0x506b4b0300820910 MF0;leaf1:MSB7700/U1:\n"
+        '           2    1[  ] ==(                Down/ Polling)==>             [  ] "" ( )\n'
+        '           2   17[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>       4    1[  ] "node02 HCA-1" ( )\n'
+    )
+    links = read_source(text.encode()).frames["ib_links"]
+    assert links.select("host", "device", "node", "guid", "port", "peer").rows() == [
+        ("node01", "mlx5_0", "node01 mlx5_0", "0x248a070300928186", 1, "MF0;leaf1:MSB7700/U1"),
+        (None, None, "MF0;leaf1:MSB7700/U1", "0x506b4b0300820910", 1, None),
+        (None, None, "MF0;leaf1:MSB7700/U1", "0x506b4b0300820910", 17, "node02 HCA-1"),
+    ]
+
+
+def test_links_of_one_line_each_name_both_ends() -> None:
+    text = (
+        '0x0000000000200005 "               Spine SB7700"      9   33[  ] ==( 4X           2.5 Gbps Active/  LinkUp)==>  0x0000000000200000      2    4[  ] "leaf1" (Could be 12X Could be 10.0 Gbps)\n'
+        '0x248a07030017b128 "                  node01 HCA-1"    612    1[  ] ==( 4X      25.78125 Gbps Active/  LinkUp)==>  0xec0d9a030002b810    496   20[  ] "leaf1" ( )\n'
+    )
+    links = read_source(text.encode()).frames["ib_links"]
+    assert links.select("host", "node", "lid", "port", "peer", "peer_lid", "peer_port", "could_be").rows() == [
+        (None, "Spine SB7700", 9, 33, "leaf1", 2, 4, "Could be 12X Could be 10.0 Gbps"),
+        ("node01", "node01 HCA-1", 612, 1, "leaf1", 496, 20, None),
+    ]
+
+
+def test_a_slow_link_that_both_ends_print_is_told_once_as_the_hosts() -> None:
+    text = (
+        "Switch: 0x506b4b0300820910 MF0;leaf1:MSB7700/U1:\n"
+        '           2   17[  ] ==( 1X      25.78125 Gbps Active/  LinkUp)==>       4    1[  ] "node02 mlx5_0" ( Could be 4X)\n'
+        "CA: node02 mlx5_0:\n"
+        '      0x248a070300928186      4    1[  ] ==( 1X      25.78125 Gbps Active/  LinkUp)==>       2   17[  ] "MF0;leaf1:MSB7700/U1" ( Could be 4X)\n'
+    )
+    frames = read_source(text.encode()).frames
+    [finding] = ib_link.check(None, None, Store.from_frames({"ib_links": frames["ib_links"]}).scan("ib_links"), None, None)
+    assert finding.culprits[0].host == "node02"
