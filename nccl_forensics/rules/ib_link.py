@@ -34,6 +34,7 @@ from nccl_forensics.rules import rule
 #: Ports of one host that should be alike. Another subnet manager means another fabric, which may be slower by design.
 _LIKE = ("hca_type", "link_layer", "sm_lid")
 _CITED = 4
+_DAY = 24 * 60.0
 
 Row = Mapping[str, object]
 
@@ -65,6 +66,7 @@ def ib_link(
     peers: Annotated[int, "other ports that a port must be compared with"] = 3,
     times_threshold: Annotated[float, "a single sample counts from this multiple of ibqueryerrors' threshold on"] = 1.0,
     bit_error_rate: Annotated[float, "bit error rate after correction from which a link is bad"] = 1e-14,
+    downs_per_day: Annotated[float, "times a day, since mlxlink's counters were cleared, that a link must go down to flap"] = 1.0,
 ) -> Iterator[Finding]:
     """Ports by state, by rate, by counters, and what the link itself says of its quality; worst first."""
     found: list[Finding] = []
@@ -77,7 +79,7 @@ def ib_link(
     if ib_links is not None:
         found.extend(_under_negotiated(ib_links))
     if link_quality is not None:
-        found.extend(_quality(link_quality, source_hosts, bit_error_rate))
+        found.extend(_quality(link_quality, source_hosts, bit_error_rate, downs_per_day))
     yield from sorted(found, key=lambda f: (f.severity != "error", f.severity != "warning"))
 
 
@@ -236,7 +238,7 @@ def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:
         )
 
 
-def _quality(quality: pl.LazyFrame, source_hosts: pl.LazyFrame | None, worst: float) -> Iterator[Finding]:
+def _quality(quality: pl.LazyFrame, source_hosts: pl.LazyFrame | None, worst: float, often: float) -> Iterator[Finding]:
     rows = quality.sort("source_id", "line_no")
     if source_hosts is not None:
         rows = rows.join(source_hosts.select("source_id", pl.col("host").alias("of_source")), on="source_id", how="left")
@@ -253,9 +255,10 @@ def _quality(quality: pl.LazyFrame, source_hosts: pl.LazyFrame | None, worst: fl
         sure = bool(said)
         if row["opcode"]:
             said.append(f"mlxlink's opcode {row['opcode']}: {row['recommendation'] or 'no text'}")
-        if row["link_downs"]:
-            age = f" in {row['minutes_since_clear'] / 60:.0f} hours" if row["minutes_since_clear"] else ""
-            said.append(f"{row['link_downs']} link downs{age}")
+        minutes = row["minutes_since_clear"]
+        if row["link_downs"] and (not minutes or row["link_downs"] * _DAY / minutes >= often):
+            age = f" in {minutes / 60:.0f} hours" if minutes else ""
+            said.append(f"{row['link_downs']} link down{'s' if row['link_downs'] > 1 else ''}{age}")
         if said:
             yield _finding(
                 row, f"{_name(row)} is a bad link: {said[0]}", "; ".join(said) + ".", "error" if sure else "warning", "medium", said[0], {}

@@ -439,3 +439,14 @@ def test_a_launcher_that_was_told_to_end_is_a_stop_unless_the_job_stood_still_be
     assert [e.line for e in finding.evidence] == [1]
     assert job_stopped.check(None, None, told, None, None, None, None, pl.LazyFrame({"rank": [3]}), None) == []
     assert job_stopped.check(None, None, told, None, None, None, None, None, pl.LazyFrame({"rank": [3]})) == []
+
+
+def quality(**row: object) -> pl.LazyFrame:
+    return table("link_quality", {"device": "mlx5_0", "effective_errors": 0, "effective_ber": 0.0, "opcode": 0, **row})
+
+
+def test_a_link_that_goes_down_daily_flaps_and_one_that_did_once_in_weeks_does_not() -> None:
+    [finding] = ib_link.check(None, None, None, quality(link_downs=1, minutes_since_clear=600.0), None)
+    assert finding.title.endswith("1 link down in 10 hours")
+    assert ib_link.check(None, None, None, quality(link_downs=1, minutes_since_clear=38415.5), None) == []
+    assert len(ib_link.check(None, None, None, quality(link_downs=2), None)) == 1  # since when is not told
