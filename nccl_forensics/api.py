@@ -380,7 +380,7 @@ def _run(
     prefix: str,
     step: Callable[[int, int], None] | None,
 ) -> RunResult:
-    own = store.without(run.foreign) if run.foreign else store
+    own = run.part_of(store)
     resolver = Resolver(own, scratch)
     outcomes = tuple(run_rules(resolver, overrides, prefix, step))
     resolver.forgive()

@@ -15,7 +15,7 @@ from nccl_forensics.facts.collecting import STEPS
 from nccl_forensics.masking import mask
 from nccl_forensics.model import Action, Culprit, Divergence, Evidence
 from nccl_forensics.rules import Found, Outcome, severity_order
-from nccl_forensics.runs import Run
+from nccl_forensics.runs import Run, attempt_of
 from nccl_forensics.store import Store
 from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
@@ -149,12 +149,12 @@ class _Writer:
 def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, object]]) -> dict[str, object]:
     verdict = chosen.verdict
     people = people_of(chosen.resolver)
-    base: dict[str, object] = {"run": chosen.run.number, "attempt": None}
+    base: dict[str, object] = {"run": chosen.run.number, "attempt": chosen.run.attempt}
     if verdict.root is not None:
         body = _explained(writer, verdict.root, verdict, people)
         others = [_explained(writer, o, verdict, people) for o in verdict.others[:16]]
         for o in others:
-            o.update(status="explained", others=[], run=chosen.run.number, attempt=None)
+            o.update(status="explained", others=[], run=chosen.run.number, attempt=chosen.run.attempt)
         return base | body | {"status": verdict.status, "confidence": verdict.confidence, "others": others}
     words = {
         "unexplained": "The job failed and no cause can be proved from this evidence"
@@ -275,8 +275,14 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "ended_at": iso(last),
         "communicators": n_comms,
         "process_groups": n_groups,
-        "runs": [{"run": r.run.number, "attempt": 0, "started_at": None, "ended_at": None, "outcome": r.outcome} for r in results],
+        "runs": [_run(r) for r in results],
     }
+
+
+def _run(result: RunResult) -> dict[str, object]:
+    first, last = _span(result.resolver)
+    own: dict[str, object] = {"run": result.run.number, "attempt": result.run.attempt, "started_at": iso(first), "ended_at": iso(last)}
+    return own | {"outcome": result.outcome}
 
 
 def _span(resolver: Resolver) -> tuple[int | None, int | None]:
@@ -319,7 +325,7 @@ def _sources(store: Store, chosen: RunResult) -> tuple[list[dict[str, object]], 
                 "host": hosts.get(sid),
                 "ranks": [ranks[sid]] if sid in ranks else [],
                 "run": chosen.run.number if sid not in chosen.run.foreign else None,
-                "attempt": None,
+                "attempt": attempt_of(row["path"]),
                 "bytes": row["bytes"],
                 "lines": row["lines"],
                 "records": row["records"],

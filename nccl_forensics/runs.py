@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -10,25 +12,106 @@ import polars as pl
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
 
+#: Where torchrun writes what a worker says: ``<log dir>/<run id>/attempt_<restarts>/<local rank>/stdout.log``
+#: (PyTorch ``torch/distributed/elastic/multiprocessing/api.py``).
+_ATTEMPT = re.compile(r"^(?P<agent>.*?)(?:^|/)attempt_(?P<number>\d{1,6})/\d+/[^/]+$")
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of the job: its number and the sources that belong to another run and are left out."""
+    """One start of the job: its number, the sources of its own, those that belong to another run and are left out, which attempt of the
+    launcher it was, if the evidence tells, and whether it was the last start."""
 
     number: int
     sources: frozenset[int]
     foreign: frozenset[int]
+    attempt: int | None = None
+    last: bool = True
+
+    def part_of(self, store: Store) -> Store:
+        """The store without what belongs to other runs. A launcher's own log goes on over all of its attempts."""
+        if not self.foreign:
+            return store
+        own = store.without(self.foreign)
+        if self.attempt is None or not own.has("worker_exits"):
+            return own
+        exits = own.scan("worker_exits").collect()
+        ended = _last_of_earlier(exits)
+        earlier = (pl.col("line_no") <= pl.col("ended")).fill_null(value=False)
+        kept = exits.join(ended, on="source_id", how="left").filter(~earlier if self.last else earlier | ~pl.col("kind").is_in(_TORCHRUN))
+        return own.holding("worker_exits", kept.drop("ended"))
 
 
 def find_runs(store: Store) -> list[Run]:
-    """Runs in the order of their first source; one run where nothing tells them apart.
+    """Runs in order; one run where nothing tells them apart. Sources that tell nothing of it belong to every run.
 
-    Two sets of sources are different runs if both hold the same rank of a communicator of the same size under different
-    communicator ids. Sources without NCCL's communicator lines belong to every run.
+    A launcher that restarts its workers keeps the output of each attempt apart: each is a run. Without that, two sets of sources are
+    different runs if both hold the same rank of a communicator of the same size under different communicator ids.
     """
+    return _attempts(store) or _communicators(store) or [Run(0, frozenset(), frozenset(), _only_attempt(store))]
+
+
+#: What torchrun says of its workers: as one of them fails, and in the report that it ends with.
+_FAILED, _REPORT = ("failed",), ("root-cause", "failure")
+_TORCHRUN = (*_FAILED, *_REPORT, "closing-signal")
+
+
+def _last_of_earlier(exits: pl.DataFrame) -> pl.DataFrame:
+    """For each launcher's log the last line about an attempt before the last (``source_id``, ``ended``).
+
+    torchrun names a worker that failed in each attempt, but reports at its end on those of the last attempt alone (PyTorch
+    ``torch/distributed/launcher/api.py``): who is not in that report failed before.
+    """
+    told = exits.filter(pl.col("pid").is_not_null())
+    reported = told.filter(pl.col("kind").is_in(_REPORT)).select("source_id", "pid").unique()
+    before = told.filter(pl.col("kind").is_in(_FAILED)).join(reported, on=["source_id", "pid"], how="anti")
+    return before.group_by("source_id").agg(pl.col("line_no").max().alias("ended"))
+
+
+def attempt_of(path: str) -> int | None:
+    """The launcher's attempt that a source belongs to, by its path."""
+    found = _ATTEMPT.match(path)
+    return int(found["number"]) if found else None
+
+
+def _only_attempt(store: Store) -> int | None:
+    known = {n for path in store.sources["path"].to_list() if (n := attempt_of(str(path))) is not None}
+    return known.pop() if len(known) == 1 else None
+
+
+def _attempts(store: Store) -> list[Run]:
+    """A run for each attempt, if there are several.
+
+    Each agent counts its own restarts, so that those of a host that joined later lag behind: the last attempts of all agents belong
+    together, and so do those before.
+    """
+    agents: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    read: set[tuple[str, int]] = set()
+    for source, path, formats in store.sources.select("source_id", "path", "formats").iter_rows():
+        found = _ATTEMPT.match(str(path))
+        if found:
+            agent, number = found["agent"], int(found["number"])
+            agents[agent][number].add(source)
+            if formats:
+                read.add((agent, number))
+    # Attempts of which nothing could be read tell nothing.
+    lines = [[(n, held) for n, held in sorted(attempts.items()) if (agent, n) in read] for agent, attempts in agents.items()]
+    depth = max((len(line) for line in lines), default=0)
+    if depth < 2:
+        return []
+    together = [[line[-back] for line in lines if len(line) >= back] for back in range(depth, 0, -1)]
+    return _apart([frozenset().union(*(held for _, held in run)) for run in together], [max(n for n, _ in run) for run in together])
+
+
+def _apart(owned: Sequence[frozenset[int]], attempts: Sequence[int | None]) -> list[Run]:
+    everyone = frozenset[int]().union(*owned)
+    return [Run(i, own, everyone - own, n, i == len(owned) - 1) for i, (own, n) in enumerate(zip(owned, attempts, strict=True))]
+
+
+def _communicators(store: Store) -> list[Run]:
     frame = Resolver(store).get("comms")
     if frame is None:
-        return [Run(0, frozenset(), frozenset())]
+        return []
     comms = (
         frame.filter(pl.col("comm_id").is_not_null() & pl.col("rank").is_not_null())
         .select("source_id", "comm_id", "rank", "nranks")
@@ -62,7 +145,5 @@ def find_runs(store: Store) -> list[Run]:
         else:
             place.add(key)
     if len(groups) < 2:
-        return [Run(0, frozenset(), frozenset())]
-    owned = [frozenset(s for key in g for s in members[key]) for g in groups]
-    everyone = frozenset().union(*owned)
-    return [Run(i, sources, everyone - sources) for i, sources in enumerate(owned)]
+        return []
+    return _apart([frozenset(s for key in g for s in members[key]) for g in groups], [None] * len(groups))

@@ -87,6 +87,10 @@ class Store:
         """The same store without some sources (those of other runs)."""
         return Store(self.sources, self.present, self._tables, self._exclude | sources)
 
+    def holding(self, table: str, rows: pl.DataFrame) -> Store:
+        """The same store with these rows as a table."""
+        return Store(self.sources, self.present, {**self._tables, table: rows}, self._exclude)
+
     @staticmethod
     def from_frames(frames: Mapping[str, pl.DataFrame], sources: pl.DataFrame | None = None) -> Store:
         """A store of frames that already carry ``source_id``, for tests and notebooks."""

@@ -48,3 +48,58 @@ def test_several_communicators_of_one_process_are_one_run() -> None:
 
 def test_without_communicators_nothing_is_told_apart() -> None:
     assert [(r.number, r.foreign) for r in find_runs(Store.from_frames({}))] == [(0, frozenset())]
+
+
+# ---- attempts of the launcher ----
+
+
+def stored(*paths: str, exits: list[dict[str, object]] | None = None, unread: int | None = None) -> Store:
+    rows = [{"source_id": n, "path": path, "formats": [] if n == unread else ["training-log"]} for n, path in enumerate(paths)]
+    frames = {} if exits is None else {"worker_exits": table("worker_exits", *exits).collect()}
+    return Store.from_frames(frames, pl.DataFrame(rows, schema=SOURCES))
+
+
+def attempts(store: Store) -> list[tuple[int | None, set[int], set[int]]]:
+    return [(r.attempt, set(r.sources), set(r.foreign)) for r in find_runs(store)]
+
+
+def test_each_attempt_of_the_launcher_is_a_run_and_what_belongs_to_none_belongs_to_all() -> None:
+    store = stored("l/attempt_0/0/stderr.log", "l/attempt_0/1/stderr.log", "l/attempt_1/0/stderr.log", "torchrun.log")
+    assert attempts(store) == [(0, {0, 1}, {2}), (1, {2}, {0, 1})]
+    assert [r.last for r in find_runs(store)] == [False, True]
+
+
+def test_the_only_attempt_is_the_only_run_and_bears_its_number() -> None:
+    assert attempts(stored("attempt_2/0/stderr.log", "attempt_2/1/stderr.log")) == [(2, set(), set())]
+    # A folder in which nothing could be read is no attempt to tell from another.
+    assert len(attempts(stored("attempt_0/0/stderr.log", "attempt_1/0/stderr.log", unread=1))) == 1
+
+
+def test_the_last_attempts_of_all_agents_belong_together() -> None:
+    # The second host took the place of another after the first attempt.
+    store = stored("a/attempt_0/0/stderr.log", "a/attempt_1/0/stderr.log", "b/attempt_0/0/stderr.log")
+    assert attempts(store) == [(0, {0}, {1, 2}), (1, {1, 2}, {0})]
+
+
+def said(line: int, kind: str, pid: int | None = None) -> dict[str, object]:
+    return {"source_id": 2, "line_no": line, "kind": kind, "pid": pid}
+
+
+def test_the_launchers_log_is_cut_between_its_attempts() -> None:
+    exits = [
+        said(1, "closing-signal", 100),
+        said(2, "failed", 101),
+        said(3, "closing-signal", 201),
+        said(4, "failed", 200),
+        said(5, "root-cause", 200),
+        said(6, "launcher-signal"),
+    ]
+    store = stored("l/attempt_0/0/stderr.log", "l/attempt_1/0/stderr.log", "torchrun.log", exits=exits)
+    kept = [run.part_of(store).scan("worker_exits").collect()["line_no"].to_list() for run in find_runs(store)]
+    assert kept == [[1, 2, 6], [3, 4, 5, 6]]
+
+
+def test_without_a_report_at_the_end_the_failures_are_those_of_earlier_attempts() -> None:
+    store = stored("l/attempt_0/0/stderr.log", "l/attempt_1/0/stderr.log", "torchrun.log", exits=[said(2, "failed", 101)])
+    kept = [run.part_of(store).scan("worker_exits").collect()["line_no"].to_list() for run in find_runs(store)]
+    assert kept == [[2], []]
