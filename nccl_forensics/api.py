@@ -400,7 +400,7 @@ def _run(
 
 def _has_job(store: Store) -> bool:
     """Whether anything was seen by which a job, or a part of its machines, can be judged to be well."""
-    return any(store.scan(table).head(1).collect().height for table in sorted(store.present - _SILENT - _FAILURES_ONLY))
+    return any(store.holds(table) for table in sorted(store.present - _SILENT - _FAILURES_ONLY))
 
 
 _HANGS = frozenset(

@@ -76,10 +76,10 @@ def assemble(
 def _holds_rows(resolver: Resolver, name: str) -> bool:
     """Whether a table or view, or one column of it (``gpus.throttle``), holds anything: a format that fills several tables makes all of them present, also those it found nothing for."""
     table, _, column = name.partition(".")
+    if not column:
+        return resolver.holds(table)
     frame = resolver.get(table)
-    if frame is None:
-        return False
-    return (frame.filter(pl.col(column).is_not_null()) if column else frame).head(1).collect().height > 0
+    return frame is not None and frame.filter(pl.col(column).is_not_null()).head(1).collect().height > 0
 
 
 class _Writer:

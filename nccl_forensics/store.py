@@ -57,6 +57,11 @@ class Store:
         """Whether something in the bundle could have filled the table."""
         return table in self.present
 
+    def holds(self, table: str) -> bool:
+        """Whether a table has any rows; those of a folded one are not unfolded for it."""
+        rows = self._held(table + ROWS)
+        return (self.scan(table) if rows is None else self._counting(rows)).head(1).collect().height > 0
+
     def scan(self, table: str) -> pl.LazyFrame:
         """Rows of a table in the order of source and line; empty with the right columns where there are none."""
         if table == "sources":

@@ -40,6 +40,10 @@ class Source(Protocol):
         """The same folded, of a table that has columns of its own for each row."""
         ...
 
+    def holds(self, table: str) -> bool:
+        """Whether a table has any rows."""
+        ...
+
 
 #: What a view makes: rows, or operations of which some are numbered.
 Made = pl.LazyFrame | Parts
@@ -111,6 +115,17 @@ class Resolver:
                     raise
                 self._known[name] = None
         return self._known[name]
+
+    def holds(self, name: str) -> bool:
+        """Whether a table or view has any rows; operations that are kept as numbers are not spelled out for it."""
+        frame = self.get(name)
+        if frame is None:
+            return False
+        if name not in all_views():
+            return self._source.holds(name)
+        calls = self._calls.get(name)
+        # The first operation of each communicator and rank is among those that tell.
+        return (calls.telling if calls is not None else frame).head(1).collect().height > 0
 
     def forgive(self) -> None:
         """From now on a view that raises is taken for absent: the rules that need it are reported as crashed, and the rest of the report is
