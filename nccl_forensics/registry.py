@@ -9,6 +9,7 @@ are thresholds.
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,20 +41,30 @@ class Inputs:
         return self.required + self.optional
 
 
+#: What nearly all inputs are, as it is written: to evaluate the annotations of all rules and views takes longer than to run most of them.
+_USUAL: dict[object, frozenset[object]] = {
+    "pl.LazyFrame": frozenset({pl.LazyFrame}),
+    "pl.LazyFrame | None": frozenset({pl.LazyFrame, type(None)}),
+}
+
+
 def inputs_of(function: Callable[..., object]) -> Inputs:
     """Inputs and thresholds of a view or rule, read from its signature."""
-    hints = typing.get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters
+    usual = _USUAL if function.__globals__.get("pl") is pl else {}
+    written = {name: p.annotation for name, p in parameters.items() if p.annotation is not p.empty and p.annotation not in usual}
+    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), function.__globals__, include_extras=True)
     required: list[str] = []
     optional: list[str] = []
     thresholds: list[Threshold] = []
     richer: list[str] = []
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in parameters.items():
         hint = hints.get(name)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             meaning = str(typing.get_args(hint)[1]) if typing.get_origin(hint) is typing.Annotated else ""
             thresholds.append(Threshold(name, parameter.default, meaning))
             continue
-        kinds = set(typing.get_args(hint)) or {hint}
+        kinds = usual.get(parameter.annotation) or set(typing.get_args(hint)) or {hint}
         (optional if type(None) in kinds or pl.LazyFrame not in kinds else required).append(name)
         if kinds - {pl.LazyFrame, type(None)} and pl.LazyFrame in kinds:
             richer.append(name)
