@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 #: Frames up to this size come back by message, larger ones as files in scratch.
 _BY_MESSAGE = 1 << 20
-#: A table up to this size is held in memory.
-_IN_MEMORY = 256 << 20
+#: A table up to this size is held in memory, and one of many rows is looked at in parts of about so many bytes.
+_IN_MEMORY, _PART = 256 << 20, 8 << 20
 _BATCH_FILES, _BATCH_BYTES = 64, 4 << 20
 #: What reading costs about: used only to choose how many workers to start.
 _BYTES_PER_SECOND, _SECONDS_PER_FILE, _SECONDS_PER_WORKER = 20e6, 0.02, 1.5
@@ -489,14 +489,14 @@ def _join(name: str, parts: list[tuple[int, _Small | Path]], scratch: Path) -> p
             _together(small).write_ipc(files[-1])
             small.clear()
 
-    waiting = 0
+    waiting, most = 0, _PART if name.endswith(ROWS) else _IN_MEMORY // 4
     for source_id, part in parts:
         if isinstance(part, Path):
             flush()
             files.append(part)
             waiting = 0
             continue
-        if waiting + part.size > _IN_MEMORY // 4:
+        if waiting + part.size > most:
             flush()
             waiting = 0
         small.append((source_id, part))

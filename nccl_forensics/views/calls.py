@@ -7,16 +7,19 @@ where the ranks of a group differ, and the ends of each rank's sequence. Any oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import polars as pl
 
-#: How much of the end of each sequence is among the operations that tell.
+#: How many of the last collectives of each rank are among the operations that tell.
 ENDS = 256
 _GROUP = ["domain", "group_key"]
 _WORD, _LIFE, _ROW = "word", "life", "row"
+#: In place of the sign of a call, where none is known.
+_NO_CALL = 0
 _DIFFERENCES = {_LIFE: pl.UInt32(), "seq": pl.Int64(), "sign": pl.UInt32()}
 #: What is each operation's own where they are numbered; the rest is its word's.
 NUMBERED = {_WORD: pl.UInt32(), "seq": pl.Int64(), "line_no": pl.UInt32(), "op_count": pl.Int64()}
@@ -108,7 +111,8 @@ class Calls:
     """Operations of all ranks, with the columns of ``OPERATIONS`` and in one order.
 
     ``every``: all of them, lazily. ``telling``: those of them at which the ranks of a group differ in operation, size, type, reduce op or root,
-    and the first and the last ones of each rank in each group (``ENDS`` of collectives); where sequences are not kept as numbers, all.
+    the first and the last of each rank in each group, and the last ``ENDS`` collectives of each rank; where sequences are not kept as
+    numbers, all.
     ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and ``shape`` the number ``calls`` of collectives with a position.
     """
 
@@ -120,6 +124,38 @@ class Calls:
 def calls_of(operations: pl.LazyFrame | Calls) -> Calls:
     """The same of operations that are all told one by one."""
     return operations if isinstance(operations, Calls) else Calls(operations, operations, _counted(operations))
+
+
+#: Operations that ``sequences`` holds at a time, if no rank alone has more.
+_AT_ONCE = 2_000_000
+
+
+def sequences(
+    calls: Calls, wanted: Sequence[tuple[object, object, object]], kind: Sequence[str]
+) -> Iterator[tuple[tuple[str, str, int], list[int]]]:
+    """Domain, group and rank with all collectives of the rank in the group, in the order of their positions, each as a number that is equal
+    where the columns ``kind`` are; of those ``wanted`` that have any."""
+    key = [*_GROUP, "rank"]
+    if not wanted:
+        return
+    asked = pl.DataFrame(list(wanted), schema={c: OPERATIONS[c] for c in key}, orient="row").unique(maintain_order=True)
+    sizes = calls.counts.join(asked.lazy(), on=key, how="semi").group_by(key).agg(pl.col("calls").sum()).collect()
+    batches = (
+        asked.join(sizes, on=key, maintain_order="left").with_row_index("at").with_columns(batch=pl.col("calls").cum_sum() // _AT_ONCE)
+    )
+    own = calls.every.filter(placed() & pl.col("domain").is_in(asked["domain"].unique().implode()))
+    kinds = own.select(kind).unique().collect(engine="streaming").with_row_index("kind")
+    for batch in batches.partition_by("batch", maintain_order=True):
+        rows = (
+            own.join(batch.select(*key, "at").lazy(), on=key)
+            .join(kinds.lazy(), on=list(kind), nulls_equal=True)
+            .select("at", "seq", "kind")
+            .collect(engine="streaming")
+            .sort("at", "seq")
+        )
+        names = dict(zip(batch["at"], batch.select(key).iter_rows(), strict=True))
+        for (at,), line in rows.group_by("at", maintain_order=True):
+            yield names[at], line["kind"].to_list()
 
 
 def placed() -> pl.Expr:
@@ -156,7 +192,8 @@ class Numbered:
     """Operations of NCCL's logs as numbers: parts (frames or files) with the columns of ``NUMBERED``, and the words of each sort.
 
     ``words``: in the order of their numbers, a row for each ``word`` with all other columns of an operation, ``life`` (the communicator of
-    one process in one source) and ``calls`` (how many operations there are of it). A life lies in one part, its operations in their order.
+    one process in one source) and ``calls`` (how many operations there are of it). A life lies in one part, its operations in their order,
+    its collectives under positions of which none is there twice.
     """
 
     parts: tuple[pl.DataFrame | Path, ...]
@@ -164,32 +201,47 @@ class Numbered:
 
     def every(self) -> pl.LazyFrame:
         """All operations."""
-        rows = [pl.scan_ipc(p) if isinstance(p, Path) else p.lazy() for p in self.parts]
+        rows: list[pl.LazyFrame] = []
+        for _, parts in groupby(self.parts, lambda part: isinstance(part, Path)):
+            same = list(parts)
+            files = [p for p in same if isinstance(p, Path)]  # in one scan: they may be hundreds
+            rows += [pl.scan_ipc(files)] if files else [p.lazy() for p in same if isinstance(p, pl.DataFrame)]
         return self._spelled(pl.concat(rows) if rows else pl.LazyFrame(schema=NUMBERED))
 
     def counts(self) -> pl.LazyFrame:
         """As ``Calls.counts``."""
-        placed = self.words.lazy().filter(~pl.col("is_p2p") & pl.col("rank").is_not_null())
+        placed = self.words.lazy().filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & (pl.col("calls") > 0))
         return placed.group_by(*_GROUP, "rank", "op", "shape").agg(pl.col("calls").sum())
 
     def telling(self) -> pl.LazyFrame:
         """As ``Calls.telling``."""
-        signs = self._signs()
-        lines: dict[int, pl.Series] = {}
-        found: list[pl.DataFrame] = []
+        signs, ranks = self._signs(), self.words.get_column("rank")
+        lines: dict[int, _Line] = {}
+        # Numbers of rows, not pieces of frames: a piece would hold the whole frame.
+        found = [pl.Series(_ROW, [], dtype=pl.UInt32())]
+        row = pl.col(_ROW)
         for rows in self._rows():
             placed = rows.filter(pl.col("seq").is_not_null()) if rows.get_column("seq").null_count() else rows
             for life, own in _by_life(placed):
-                lines[life] = signs.gather(own.get_column(_WORD))
-                found += [own.head(1), own.tail(ENDS)]
-            for _, own in _by_life(rows) if rows.height > placed.height else ():
-                found += [own.head(1), own.tail(1)]
+                seqs = own.get_column("seq")
+                lines[life] = _line(seqs, signs.gather(own.get_column(_WORD)))
+                if lines[life].holed:  # then lines may stand in another order than calls were made
+                    found.append(own.filter((pl.col("seq") == seqs.min()) | (pl.col("seq") == seqs.max())).get_column(_ROW))
+            for own in (rows, placed):
+                ends = own.group_by(_LIFE).agg(first=row.first(), last=row.last())
+                found += [ends.get_column("first"), ends.get_column("last")]
+            by_rank = placed.select(_ROW, ranks.gather(placed.get_column(_WORD)).alias("rank")).group_by("rank")
+            found.append(by_rank.agg(row.tail(ENDS)).get_column(_ROW).explode())
         differ = _differences(lines, self.words)
         for rows in self._rows() if differ.height else ():
-            found.append(rows.join(differ, on=[_LIFE, "seq"], how="semi").select(rows.columns))
-        columns = [_ROW, *NUMBERED]
-        numbered = pl.concat([f.select(columns) for f in found]).unique(_ROW).sort(_ROW) if found else pl.DataFrame(schema=NUMBERED)
-        return self._spelled(numbered.lazy()).collect().lazy()
+            found.append(rows.join(differ, on=[_LIFE, "seq"], how="semi").get_column(_ROW))
+        told = pl.concat(found).drop_nulls().unique().sort()
+        numbered = [pl.DataFrame(schema=NUMBERED)]
+        for rows in self._rows():
+            first = int(rows.item(0, _ROW)) if rows.height else 0
+            here = told.filter((told >= first) & (told < first + rows.height)) - first
+            numbered.append(rows.select(pl.col(list(NUMBERED)).gather(here)))
+        return self._spelled(pl.concat(numbered).lazy()).collect().lazy()
 
     def _rows(self) -> Iterator[pl.DataFrame]:
         """The parts with the life of each operation and its row among all."""
@@ -201,12 +253,12 @@ class Numbered:
             before += rows.height
 
     def _signs(self) -> pl.Series:
-        """A number for each word, equal where operations are alike in all in which those of different ranks must agree."""
+        """A number above 0 for each word, equal where operations are alike in all in which those of different ranks must agree."""
         sized = with_sized(self.words.lazy(), self.counts()).collect()
         alike = sized.select("op", pl.when("sized").then("shape").alias("shape"), "dtype", "red_op", "root")
-        kinds = alike.unique(maintain_order=True).with_row_index("sign")
+        kinds = alike.unique(maintain_order=True).with_row_index("sign", offset=_NO_CALL + 1)
         signs = alike.join(kinds, on=alike.columns, how="left", nulls_equal=True, maintain_order="left").get_column("sign")
-        return signs.cast(pl.UInt16) if kinds.height <= 1 << 16 else signs
+        return signs.cast(pl.UInt16) if kinds.height < 1 << 16 else signs
 
     def _spelled(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         # The domain is a column of the words, so that a query for another one looks at no operation.
@@ -225,34 +277,74 @@ def _by_life(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
         yield int(str(life)), own
 
 
-def _differences(lines: Mapping[int, pl.Series], words: pl.DataFrame) -> pl.DataFrame:
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """What a life calls, by position: ``signs`` from position ``first`` on, ``_NO_CALL`` where nothing is known (``holed``)."""
+
+    first: int
+    signs: pl.Series
+    holed: bool
+
+
+def _line(seqs: pl.Series, signs: pl.Series) -> _Line:
+    """The signs of a life at their positions, which are all different."""
+    first, last = int(str(seqs.min())), int(str(seqs.max()))
+    if last - first + 1 == seqs.len() and seqs.is_sorted():
+        return _Line(first, signs, holed=False)
+    return _Line(first, _none(last - first + 1, signs.dtype).scatter(seqs - first, signs), holed=True)
+
+
+def _none(length: int, dtype: pl.DataType) -> pl.Series:
+    return pl.repeat(_NO_CALL, length, dtype=dtype, eager=True)
+
+
+def _differences(lines: Mapping[int, _Line], words: pl.DataFrame) -> pl.DataFrame:
     """``life`` and ``seq`` of the operations by which it is told that ranks of a group differ there: where a line differs from the longest
-    of its group, that one's and two of each sort that differs."""
+    of its group (or where that has none, from the first that has one), that one's and two of each sort that differs."""
     out: list[pl.DataFrame] = [pl.DataFrame(schema=_DIFFERENCES).drop("sign")]
     known = words.filter(pl.col("rank").is_not_null()).unique(_LIFE, keep="first", maintain_order=True)
     for lives in known.group_by("group_key", maintain_order=True).agg(pl.col(_LIFE)).get_column(_LIFE).to_list():
-        members = [life for life in lives if life in lines]
+        members = sorted((life for life in lives if life in lines), key=lambda life: -lines[life].signs.len())
         if len(members) < 2:
             continue
-        longest = max(members, key=lambda life: lines[life].len())
-        reference = lines[longest]
+        longest = lines[members[0]]
+        low = min(lines[life].first for life in members)
+        high = max(lines[life].first + lines[life].signs.len() for life in members)
+        reference = longest.signs
+        if longest.signs.len() < high - low:
+            reference = _none(high - low, longest.signs.dtype).scatter(_places(longest, low), longest.signs)
+        # Whose call the reference holds, where it is not the longest's.
+        given: list[pl.DataFrame] = []
         apart = pl.DataFrame(schema=_DIFFERENCES)
-        for life in members:
-            line = lines[life]
-            places = (line != reference.head(line.len())).arg_true()
+        for life in members[1:]:
+            own = lines[life]
+            theirs = reference.slice(own.first - low, own.signs.len())
+            differ = own.signs != theirs
+            if not differ.any():
+                continue
+            met = (own.signs != _NO_CALL) & (theirs != _NO_CALL)
+            places = (differ & met).arg_true()
+            fresh = (differ & (own.signs != _NO_CALL) & ~met).arg_true()
+            if fresh.len():
+                reference = reference.clone().scatter(fresh + (own.first - low), own.signs.gather(fresh))
+                given.append(_at(life, fresh + own.first))
             if places.len():
-                own = pl.DataFrame(
-                    {
-                        _LIFE: pl.repeat(life, places.len(), dtype=pl.UInt32, eager=True),
-                        "seq": places.cast(pl.Int64),
-                        "sign": line.gather(places).cast(pl.UInt32),
-                    }
-                )
-                apart = pl.concat([apart, own]).group_by("seq", "sign", maintain_order=True).head(2).select(apart.columns)
+                row = _at(life, places + own.first).with_columns(own.signs.gather(places).cast(pl.UInt32).alias("sign"))
+                apart = pl.concat([apart, row]).group_by("seq", "sign", maintain_order=True).head(2).select(apart.columns)
         if apart.height:
-            out.append(apart.select(_LIFE, "seq"))
-            out.append(apart.select(pl.lit(longest, dtype=pl.UInt32).alias(_LIFE), pl.col("seq").unique()))
+            seqs = apart.get_column("seq").unique()
+            out += [apart.select(_LIFE, "seq"), _at(members[0], seqs)]
+            out += [rows.filter(pl.col("seq").is_in(seqs.implode())) for rows in given]
     return pl.concat(out)
+
+
+def _places(line: _Line, low: int) -> pl.Series:
+    return pl.int_range(line.first - low, line.first - low + line.signs.len(), eager=True)
+
+
+def _at(life: int, seqs: pl.Series) -> pl.DataFrame:
+    own = pl.repeat(life, seqs.len(), dtype=pl.UInt32, eager=True)
+    return pl.DataFrame({_LIFE: own, "seq": seqs.cast(pl.Int64)}, schema={_LIFE: pl.UInt32(), "seq": pl.Int64()})
 
 
 @dataclass(frozen=True, slots=True)

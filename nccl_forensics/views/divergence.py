@@ -45,6 +45,12 @@ DIVERGENCES = {
 #: Operations that have no data type of their own, or not on every rank.
 _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
+#: What is looked at of an operation, and of its group.
+_ROW = (
+    *("seq", "op", "shape", "out_shape", "dtype", "red_op", "root", "call_site", "state", "done"),
+    *("order", "op_count", "source_id", "line_no", "record"),
+)
+_GROUP = ("domain", "group_key", "group_name", "group_desc", "comm_id")
 #: Ranks of one group whose logs may be damaged before the group is given up.
 _MOST_DAMAGED = 16
 #: Positions within which groups that part are looked at in one scan, and how many scans there are at most.
@@ -97,7 +103,9 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
     rows: list[dict[str, object]] = []
     damaged: list[tuple[str, str, int]] = []
     if first.height:
-        window = pl.concat([_near(calls, part) for part in _alike_places(first)]).sort("domain", "group_key", "rank", "seq")
+        window = pl.concat([_near(calls, part) for part in _alike_places(first)]).sort(
+            "domain", "group_key", "rank", "seq", "source_id", "order"
+        )
         for (domain, key), group in window.group_by("domain", "group_key", maintain_order=True):
             row, bad = _read_group(group)
             damaged += [(str(domain), str(key), rank) for rank in bad]
@@ -110,12 +118,16 @@ def _near(calls: Calls, first: pl.DataFrame) -> pl.DataFrame:
     """The operations around the first disagreements of some groups, with ``at`` and ``later_seqs``."""
     # The bounds over all these groups are for the scan of all operations, which knows no others.
     places = first["at"].to_list()
-    near = calls.every.filter(placed() & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER))
+    near = calls.every.filter(
+        placed()
+        & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER)
+        & pl.col("group_key").is_in(first["group_key"].unique().implode())
+    )
     return (
-        with_sized(near, calls.counts)
+        with_sized(near.select(*_GROUP, "rank", *_ROW), calls.counts)
         .join(first.lazy(), on=["domain", "group_key"])
         .filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER))
-        .collect()
+        .collect(engine="streaming")
     )
 
 
@@ -139,8 +151,11 @@ def _read_group(group: pl.DataFrame) -> tuple[dict[str, object] | None, list[int
     """The disagreement, and the ranks whose logs are damaged where it is seen."""
     at = int(group["at"][0])
     by_rank: dict[int, dict[int, dict[str, object]]] = {}
-    for row in group.iter_rows(named=True):
-        by_rank.setdefault(row["rank"], {}).setdefault(row["seq"], row)
+    names = (*_ROW, "sized")
+    words: dict[str, str] = {}  # each once: the rows are many and alike
+    for rank, *values in group.select("rank", *names).iter_rows():
+        row = {name: words.setdefault(v, v) if isinstance(v, str) else v for name, v in zip(names, values, strict=True)}
+        by_rank.setdefault(rank, {}).setdefault(int(row["seq"]), row)
     told = _disagreement(group, by_rank, at)
     if told is None or (
         told["kind"] in _MISSED and told["domain"] == "nccl" and all(r["done"] for r in by_rank[_ranks(told["ranks"])[0]].values())
@@ -236,7 +251,7 @@ def _whole(row: Row) -> tuple[Hashable, ...]:
 def _disagreement(group: pl.DataFrame, by_rank: dict[int, dict[int, dict[str, object]]], at: int) -> dict[str, object] | None:
     here = {rank: seqs[at] for rank, seqs in by_rank.items() if at in seqs}
     history = _history(by_rank, at)
-    base = {name: group[name][0] for name in ("domain", "group_key", "group_name", "group_desc", "comm_id", "later_seqs")}
+    base = {name: group[name][0] for name in (*_GROUP, "later_seqs")}
     base["last_seq"] = group["seq"].max()
     base["seq"] = at
     # Which aspect differs first: the operation itself, its type, its size, its other arguments.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 
@@ -16,7 +18,7 @@ def with_exchanges(operations: pl.LazyFrame, life: tuple[str, ...]) -> pl.LazyFr
     size for all peers. Of unequal splits an empty part prints nothing, and what is left cannot be told from sends and receives of pairs.
     The last exchange of a rank may be cut off.
     """
-    return in_one_row(operations, exchanging(operations.filter("is_p2p"), life))
+    return in_one_row(operations, exchanging([operations.filter("is_p2p")], life))
 
 
 def in_one_row(operations: pl.LazyFrame, keys: list[str]) -> pl.LazyFrame:
@@ -41,8 +43,18 @@ def _opens() -> pl.Expr:
     return _sends() & (pl.col("root") == 0)
 
 
-def exchanging(pairs: pl.LazyFrame, life: tuple[str, ...]) -> list[str]:
-    """Communicators in which all sends and receives belong to exchanges."""
+def exchanging(parts: Iterable[pl.LazyFrame], life: tuple[str, ...]) -> list[str]:
+    """Communicators in which all sends and receives belong to exchanges; a life's lie in one of the parts, which are looked at one by one."""
+    told = [_told(pairs, life) for pairs in parts]
+    found = pl.concat(told).group_by("group_key").agg(pl.col("good").all(), pl.col("whole").any()) if told else pl.DataFrame(schema=_TOLD)
+    return found.filter(pl.col("good") & pl.col("whole")).get_column("group_key").drop_nulls().sort().to_list()
+
+
+_TOLD = {"group_key": pl.String(), "good": pl.Boolean(), "whole": pl.Boolean()}
+
+
+def _told(pairs: pl.LazyFrame, life: tuple[str, ...]) -> pl.DataFrame:
+    """By ``group_key``: whether all sends and receives belong to exchanges (``good``), and whether one is ``whole``."""
     block = [*life, "block"]
     place = pl.int_range(pl.len()).over(block)
     fits = (pl.col("root") == pl.col("place") // 2) & (_sends() == (pl.col("place") % 2 == 0))
@@ -65,10 +77,6 @@ def exchanging(pairs: pl.LazyFrame, life: tuple[str, ...]) -> list[str]:
         )
         .group_by("group_key")
         .agg(pl.col("good").fill_null(False).all(), whole=(pl.col("lines") == pl.col("whole")).any())
-        .filter(pl.col("good") & pl.col("whole"))
-        .select("group_key")
-        .collect()["group_key"]
-        .drop_nulls()
-        .sort()
-        .to_list()
+        .select(list(_TOLD))
+        .collect()
     )

@@ -81,26 +81,22 @@ def _fewer_calls(
     Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own. Where gradients go in
     several buckets, what lies between two operations of a group depends on which two they are.
     """
-    domains = sorted({str(fact["domain"]) for fact, _ in jumps.values()})
-    frame = (
-        operations.filter(pl.col("domain").is_in(domains) & pl.col("rank").is_not_null() & ~pl.col("is_p2p"))
-        .select("domain", "group_key", "rank", "seq", "op", "call_site", "shape", "order", "source_id")
-        .collect()
-    )
-    # Of several dumps of one rank the one with the most operations counts the calls.
-    most = frame.group_by("domain", "rank", "source_id").len().sort("len", "source_id", descending=[True, False])
-    frame = frame.join(most.unique(["domain", "rank"], keep="first", maintain_order=True), on=["domain", "rank", "source_id"])
-    lines = {key: part.sort("order").to_dicts() for key, part in frame.group_by("domain", "rank")}
-    out: dict[int, bool | None] = dict.fromkeys(jumps)
+    asked: list[tuple[int, str, str, int, object, object]] = []
     for rank, (fact, ahead) in jumps.items():
         domain = str(fact["domain"])
-        end = last[(domain, ahead)][rank]
-        alike = (fact["op"], fact["call_site"])
-        mine = _calls_between(lines.get((domain, rank), []), ahead, end - 1, end, alike)
-        members = [r for r in last[(domain, ahead)] if r != rank]
-        theirs = [n for r in members if (n := _calls_between(lines.get((domain, r), []), ahead, end - 1, end, alike)) is not None]
+        asked += [(rank, domain, ahead, member, fact["op"], fact["call_site"]) for member in last[(domain, ahead)]]
+    spans = pl.DataFrame(asked, schema=_SPANS, orient="row").with_columns(
+        end=pl.Series([last[(domain, ahead)][jump] for jump, domain, ahead, *_ in asked], dtype=pl.Int64)
+    )
+    later = _between(spans.with_columns(first=pl.col("end") - 1, second=pl.col("end")), operations)
+    before = spans.filter(pl.col("jump") == pl.col("rank")).with_columns(first=pl.col("end") - 2, second=pl.col("end") - 1)
+    earlier = _between(before, operations)
+    out: dict[int, bool | None] = dict.fromkeys(jumps)
+    for rank, (fact, ahead) in jumps.items():
+        mine = later.get((rank, rank))
         if mine is None:
             continue
+<<<<<<< HEAD
         usual = theirs or _earlier_calls(lines[domain, rank], ahead, end, alike)
         if usual and (theirs or mine < min(usual) or mine >= max(usual)):
             out[rank] = mine < max(usual)
@@ -121,6 +117,66 @@ def _calls_between(line: list[dict[str, object]], group: str, first: int, second
     if first not in place or second not in place:
         return None
     return sum((row["op"], row["call_site"]) == alike for row in line[place[first] + 1 : place[second]])
+=======
+        theirs = [n for r in last[(str(fact["domain"]), ahead)] if r != rank and (n := later.get((rank, r))) is not None]
+        usual = max(theirs) if theirs else earlier.get((rank, rank))
+        if usual is not None:
+            out[rank] = mine < usual
+    return out
+
+
+_SPANS = {
+    "jump": pl.Int32(),
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "rank": pl.Int32(),
+    "op": pl.String(),
+    "call_site": pl.String(),
+}
+
+
+def _between(spans: pl.DataFrame, operations: pl.LazyFrame) -> dict[tuple[int, int], int]:
+    """By ``jump`` and ``rank``: how many calls of ``op`` and ``call_site`` the rank made between its operations ``first`` and ``second`` of
+    the group, in its own order; nothing where one of these is not there. All operations are scanned, few of them held."""
+    own = operations.filter(
+        pl.col("domain").is_in(spans["domain"].unique().implode())
+        & pl.col("rank").is_in(spans["rank"].unique().implode())
+        & ~pl.col("is_p2p")
+    )
+    # Of several dumps of one rank the one with the most operations counts the calls.
+    most = own.group_by("domain", "rank", "source_id").len().collect(engine="streaming").sort("len", "source_id", descending=True)
+    chosen = most.unique(["domain", "rank"], keep="first", maintain_order=True).select("domain", "rank", "source_id")
+    places = (
+        own.filter(
+            pl.col("group_key").is_in(spans["group_key"].unique().implode())
+            & pl.col("seq").is_in(pl.concat([spans["first"], spans["second"]]).unique().implode())
+        )
+        .join(chosen.lazy(), on=chosen.columns)
+        .group_by("domain", "group_key", "rank", "seq")
+        .agg(pl.col("order").max())
+        .collect(engine="streaming")
+    )
+    key = ["domain", "group_key", "rank"]
+    found = spans.join(places.rename({"seq": "first", "order": "from"}), on=[*key, "first"]).join(
+        places.rename({"seq": "second", "order": "to"}), on=[*key, "second"]
+    )
+    whole = found.group_by("domain", "rank").agg(pl.col("from").min().alias("least"), pl.col("to").max().alias("greatest"))
+    calls = (
+        own.select("domain", "rank", "source_id", "op", "call_site", "order")
+        .join(chosen.join(whole, on=["domain", "rank"]).lazy(), on=chosen.columns)
+        .filter((pl.col("order") > pl.col("least")) & (pl.col("order") < pl.col("greatest")))
+        .join(found.select("jump", "domain", "rank", "op", "call_site", "from", "to").lazy(), on=_ALIKE, nulls_equal=True)
+        .filter((pl.col("order") > pl.col("from")) & (pl.col("order") < pl.col("to")))
+        .group_by("jump", "rank")
+        .len()
+        .collect(engine="streaming")
+    )
+    counts = {(jump, rank): int(n) for jump, rank, n in calls.iter_rows()}
+    return {(jump, rank): counts.get((jump, rank), 0) for jump, rank in found.select("jump", "rank").iter_rows()}
+
+
+_ALIKE = ["domain", "rank", "op", "call_site"]
+>>>>>>> 841361e (Operations placed by opCount stay numbers; what is looked at of them does not grow with the logs)
 
 
 def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:

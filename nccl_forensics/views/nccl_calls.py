@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -179,11 +180,11 @@ def _numbers_of_lines(turns: pl.LazyFrame) -> list[str]:
     return _self_numbered(able, lines.filter(pl.struct("group_key", "life", "op_count").is_duplicated()))
 
 
-def _numbers_of_sorts(folded: FoldedTable, grouped: pl.DataFrame) -> bool:
-    """Whether there is such a communicator; ``grouped``: the sorts of operations, by their place ``at`` among all words."""
+def _numbers_of_sorts(folded: FoldedTable, grouped: pl.DataFrame) -> list[str]:
+    """The same of sorts of operations; ``grouped``: the sorts, by their place ``at`` among all words."""
     able = _uneven(grouped.lazy())
     if able.is_empty():
-        return False
+        return []
     sorts = grouped.join(able, on="group_key", how="semi", maintain_order="left")
     bare = pl.repeat(None, folded.words.height, dtype=pl.UInt32, eager=True)
     life_at = bare.scatter(sorts.get_column("at"), sorts.get_column("life").cast(pl.UInt32)).alias("life")
@@ -192,7 +193,13 @@ def _numbers_of_sorts(folded: FoldedTable, grouped: pl.DataFrame) -> bool:
         own = pl.DataFrame([at.alias("at"), life_at.gather(at), rows.get_column("op_count")]).filter(pl.col("life").is_not_null())
         repeated.append(own.filter(pl.struct("life", "op_count").is_duplicated()))
     kinds = sorts.select("at", "group_key", kind=pl.struct(_KIND))
-    return bool(_self_numbered(able, pl.concat(repeated).lazy().join(kinds.lazy(), on="at")))
+    return _self_numbered(able, pl.concat(repeated).lazy().join(kinds.lazy(), on="at"))
+
+
+def _one_life_each(grouped: pl.DataFrame, groups: list[str]) -> bool:
+    """Whether in these groups a process has one communicator: else its numbers do not tell its calls apart."""
+    own = grouped.filter(pl.col("group_key").is_in(groups)).group_by("host", "pid", "group_key").agg(pl.col("life").n_unique())
+    return bool((own.get_column("life") == 1).all())
 
 
 def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | None:
@@ -219,7 +226,8 @@ def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | Non
     if not known.select((pl.col("begin") <= pl.col("first")).fill_null(False).all()).item():
         return None
     grouped = _grouped(known.lazy()).collect()
-    if _numbers_of_sorts(folded, grouped):
+    numbers = _numbers_of_sorts(folded, grouped)
+    if numbers and not _one_life_each(grouped, numbers):
         return None
     described = (
         _described(in_one_row(grouped.lazy(), exchanging(_pairs(folded, grouped), ("life",))))
@@ -232,10 +240,19 @@ def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | Non
     words_at = pl.repeat(None, folded.words.height, dtype=pl.UInt32, eager=True).scatter(
         described.get_column("at"), kept.get_column("word")
     )
-    placed = kept.select((pl.col("is_p2p") == pl.lit(False)).fill_null(False)).to_series()
+    ways = kept.select(
+        pl.when((pl.col("is_p2p") == pl.lit(False)).fill_null(False))
+        .then(pl.when(pl.col("group_key").is_in(numbers)).then(_BY_COUNT).otherwise(_BY_LINE))
+        .otherwise(_NOT_PLACED)
+        .cast(pl.UInt8)
+    ).to_series()
     parts: list[pl.DataFrame | Path] = []
+    twice: list[pl.DataFrame] = []
     for rows, at, file in folded.rows():
-        part = _placed(rows.select("line_no", "op_count"), words_at.gather(at).alias("word"), placed, kept.get_column("life"))
+        word = words_at.gather(at).alias("word")
+        part, again = _placed(rows.select("line_no", "op_count"), word, ways, kept.get_column("life"))
+        if again.len():
+            twice.append(again.value_counts(name="less"))
         if file is None:
             parts.append(part)
             continue
@@ -243,17 +260,23 @@ def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | Non
         os.close(handle)
         part.write_ipc(name)
         parts.append(Path(name))
+    if twice:
+        less = pl.concat(twice).group_by("word").agg(pl.col("less").sum().cast(pl.Int64))
+        kept = kept.join(less, on="word", how="left", maintain_order="left")
+        kept = kept.with_columns(calls=pl.col("calls") - pl.col("less").fill_null(0)).drop("less")
     return Numbered(tuple(parts), kept)
 
 
-def _pairs(folded: FoldedTable, grouped: pl.DataFrame) -> pl.LazyFrame:
-    """Sends and receives one by one; ``grouped``: the sorts of operations, by their place ``at`` among all words."""
+def _pairs(folded: FoldedTable, grouped: pl.DataFrame) -> Iterator[pl.LazyFrame]:
+    """Sends and receives one by one, part by part; ``grouped``: the sorts of operations, by their place ``at`` among all words."""
     sorts = grouped.filter("is_p2p").select("at", "op", "root", "count", "dtype", "nranks", "group_key", "life")
     if sorts.is_empty():
-        return sorts.lazy()
+        return
     wanted = pl.repeat(False, folded.words.height, dtype=pl.Boolean, eager=True).scatter(sorts.get_column("at"), True)
-    rows = [pl.DataFrame({"at": at.filter(wanted.gather(at))}) for _, at, _ in folded.rows()]
-    return pl.concat(rows).lazy().join(sorts.lazy(), on="at", how="inner", maintain_order="left")
+    for _, at, _ in folded.rows():
+        own = pl.DataFrame({"at": at.filter(wanted.gather(at))})
+        if own.height:
+            yield own.lazy().join(sorts.lazy(), on="at", how="inner", maintain_order="left")
 
 
 #: What a communicator tells of its operations.
@@ -261,16 +284,28 @@ _MADE = ("comm_key", "comm_id", "member", "world_rank", "comm_nranks", "over")
 _MET = {"at": pl.UInt32(), "first": pl.UInt32(), "calls": pl.UInt32(), "lowest": pl.Int64(), "highest": pl.Int64()}
 
 
-def _placed(lines: pl.DataFrame, words: pl.Series, placed: pl.Series, lives: pl.Series) -> pl.DataFrame:
-    """Operations in their order with their place among the collectives of their life; ``words`` is null for lines that do not count."""
+#: How operations of a sort get their place: not at all, by their line, by their opCount.
+_NOT_PLACED, _BY_LINE, _BY_COUNT = 0, 1, 2
+
+
+def _placed(lines: pl.DataFrame, words: pl.Series, ways: pl.Series, lives: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
+    """Operations in their order with their place among the collectives of their life; ``words`` is null for lines that do not count,
+    ``ways`` says of each word how its operations get their place. Of those placed by one opCount the
+    first alone counts; the words of the others come second."""
     rows = pl.DataFrame([words, *lines])
     if words.null_count():
         rows = rows.filter(pl.col("word").is_not_null())
     own = rows.get_column("word")
-    rows = rows.with_columns(life=lives.gather(own), collective=placed.gather(own))
-    position = pl.col("collective").cast(pl.Int64).cum_sum()
+    rows = rows.with_columns(life=lives.gather(own), way=ways.gather(own))
+    again = own.clear()
+    by_count = pl.col("way") == _BY_COUNT
+    if (rows.get_column("way") == _BY_COUNT).any():
+        first = rows.select(~by_count | pl.struct("way", "life", "op_count").is_first_distinct()).to_series()
+        again, rows = own.filter(~first), rows.filter(first)
+    position = (pl.col("way") == _BY_LINE).cast(pl.Int64).cum_sum()
     position = position if rows.get_column("life").n_unique() <= 1 else position.over("life")
-    return rows.select("word", pl.when("collective").then(position - 1).alias("seq"), "line_no", "op_count")
+    seq = pl.when(by_count).then("op_count").when(pl.col("way") == _BY_LINE).then(position - 1)
+    return rows.select("word", seq.alias("seq"), "line_no", "op_count"), again
 
 
 def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import polars as pl
 
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of
+from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all
 
@@ -130,7 +131,7 @@ def stalls(
         found = _silent(endings, progress)
     if not timed_out and _advancing(found, stacks):
         found = {}
-    tail = _tails(operations, found) if operations is not None else {}
+    tail = _tails(calls, found) if calls is not None else {}
     rows = []
     for rank in sorted(found):
         if rank in dead:
@@ -313,32 +314,30 @@ def _odd_calls(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, obje
     }
 
 
-def _tails(operations: pl.LazyFrame, found: dict[int, dict[str, object]]) -> dict[int, str]:
+def _tails(calls: Calls, found: dict[int, dict[str, object]]) -> dict[int, str]:
     """How an NCCL log of a rank that is behind ends: ``boundary`` (after a whole number of steps) or ``inside`` a step."""
-    out: dict[int, str] = {}
-    for rank, row in found.items():
-        if row.get("domain") != "nccl" or row.get("kind") != "behind":
-            continue
-        own = (
-            operations.filter(
-                (pl.col("domain") == "nccl") & (pl.col("group_key") == row["group_key"]) & (pl.col("rank") == rank) & ~pl.col("is_p2p")
-            )
-            .sort("seq")
-            .select("op", "shape", "dtype")
-            .collect()
-            .rows()
-        )
-        step = _period(own)
-        out[rank] = "boundary" if step and len(own) % step == 0 and len(own) >= 2 * step else "inside"
+    behind = [
+        ("nccl", row["group_key"], rank) for rank, row in found.items() if row.get("domain") == "nccl" and row.get("kind") == "behind"
+    ]
+    out = dict.fromkeys((rank for _, _, rank in behind), "inside")
+    for (_, _, rank), line in sequences(calls, behind, ("op", "shape", "dtype")):
+        step = _period(line)
+        out[rank] = "boundary" if step and len(line) % step == 0 else "inside"
     return out
 
 
-def _period(line: list[tuple[object, ...]]) -> int | None:
+def _period(line: Sequence[int]) -> int | None:
     """Length of the step that the whole line repeats (at least twice), or None."""
-    for step in range(1, len(line) // 2 + 1):
-        if all(line[i] == line[i + step] for i in range(len(line) - step)):
-            return step
-    return None
+    # The longest beginning that is also an end, of every beginning of the line (Knuth, Morris and Pratt).
+    border = [0] * len(line)
+    length = 0
+    for at in range(1, len(line)):
+        while length and line[at] != line[length]:
+            length = border[length - 1]
+        length += line[at] == line[length]
+        border[at] = length
+    step = len(line) - length
+    return step if line and step * 2 <= len(line) else None
 
 
 def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, object]], tail: str | None) -> dict[str, object] | None:

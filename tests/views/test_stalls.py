@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nccl_forensics.views import calls as calls_module
+from nccl_forensics.views.calls import calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.stalls import _classify, _odd_in_circle, stalls
+from nccl_forensics.views.stalls import _classify, _odd_in_circle, _period, stalls
 from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
 from tests.views.frames import groups, operations, progress, rows
@@ -310,3 +314,20 @@ def test_a_member_of_that_group_that_stands_on_its_host_is_whom_the_walk_leads_t
 def test_where_nobody_lists_the_members_it_is_the_only_rank_on_its_host_without_a_recorder() -> None:
     assert ends_at_one_that_waits([1], r0="lock", r3="lock") == [(0, "host-stall", "high", "stacks")]
     assert ends_at_one_that_waits([1], r0="lock", r2="lock") == []
+
+
+@given(st.lists(st.integers(0, 2), max_size=4), st.integers(0, 5), st.lists(st.integers(0, 2), max_size=3))
+def test_a_step_is_the_shortest_that_the_whole_line_repeats_at_least_twice(step: list[int], times: int, rest: list[int]) -> None:
+    line = step * times + rest
+    repeated = (n for n in range(1, len(line) // 2 + 1) if all(line[i] == line[i + n] for i in range(len(line) - n)))
+    assert _period(line) == next(repeated, None)
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 10**6])
+def test_sequences_come_in_order_whatever_is_held_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = {rank: ["all_reduce 1", "all_reduce 2"] * (rank + 1) for rank in range(5)}
+    calls = calls_of(operations(lines, domain="nccl", group="0xc").reverse())
+    monkeypatch.setattr(calls_module, "_AT_ONCE", at_once)
+    found = {rank: line for (_, _, rank), line in sequences(calls, [("nccl", "0xc", r) for r in (3, 1, 9)], ("op", "shape"))}
+    assert {rank: len(line) for rank, line in found.items()} == {3: 8, 1: 4}
+    assert all(line[0] != line[1] and line == line[:2] * (len(line) // 2) for line in found.values())

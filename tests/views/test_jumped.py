@@ -1,0 +1,65 @@
+"""Ranks that went on in another group: what they called between two operations of it is counted in scans."""
+
+from __future__ import annotations
+
+import random
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nccl_forensics.views.jumps import jumped_groups
+from tests.views.frames import operations
+
+
+def calls_between(line: list[tuple[str, int, str]], group: str, first: int, second: int, op: str) -> int | None:
+    """Calls of an operation between two positions of a group, of a rank's (group, position, operation) in order."""
+    place = {seq: at for at, (own, seq, _) in enumerate(line) if own == group}
+    if first not in place or second not in place:
+        return None
+    return sum(name == op for *_, name in line[place[first] + 1 : place[second]])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_a_jump_counts_the_calls_between_two_operations_of_the_group_gone_on_to(seed: int) -> None:
+    rng = random.Random(seed)
+    ranks = range(4)
+    lines: dict[int, list[tuple[str, int, str]]] = {}
+    for rank in ranks:
+        seqs = {"pg:1": 0, "pg:2": rng.randrange(2)}
+        lines[rank] = []
+        for _ in range(rng.randrange(3, 14)):
+            group = rng.choice(list(seqs))
+            seqs[group] += 1
+            lines[rank].append((group, seqs[group], rng.choice(("all_reduce", "all_gather"))))
+    ops = pl.concat(
+        [
+            operations({rank: [op]}, group=group, first=seq).with_columns(order=pl.lit(order, dtype=pl.Int64))
+            for rank, line in lines.items()
+            for order, (group, seq, op) in enumerate(line)
+        ]
+    )
+    last = {g: {r: max((s for own, s, _ in lines[r] if own == g), default=None) for r in ranks} for g in ("pg:1", "pg:2")}
+    rows = [
+        {"domain": "fr", "group_key": g, "rank": r, "last_seq": s, "last_op": "all_reduce", "last_call_site": None}
+        | {"source_id": r, "line_no": None, "record": None}
+        for g, ends in last.items()
+        for r, s in ends.items()
+    ]
+    progress = pl.DataFrame(rows, infer_schema_length=None).lazy()
+    candidates = jumped_groups(progress, None)
+    found = jumped_groups(progress, ops)
+    told: dict[int, bool | None] = {}
+    for rank, (fact, ahead) in candidates.items():
+        end, op = last[ahead][rank], str(fact["op"])
+        assert end is not None
+        mine = calls_between(lines[rank], ahead, end - 1, end, op)
+        theirs = [n for r in ranks if r != rank and (n := calls_between(lines[r], ahead, end - 1, end, op)) is not None]
+        usual = max(theirs) if theirs else calls_between(lines[rank], ahead, end - 2, end - 1, op)
+        told[rank] = mine < usual if mine is not None and usual is not None else None
+    missed = {r for r in told if told[r]}
+    if missed:
+        assert set(found) == missed
+    else:
+        assert set(found) <= {r for r in told if told[r] is None}
