@@ -126,8 +126,8 @@ def calls_of(operations: pl.LazyFrame | Calls) -> Calls:
     return operations if isinstance(operations, Calls) else Calls(operations, operations, _counted(operations))
 
 
-#: Operations that ``sequences`` holds at a time, if no rank alone has more.
-_AT_ONCE = 2_000_000
+#: Operations of whole ranks that are held at a time, if no rank alone has more.
+AT_ONCE = 2_000_000
 
 
 def sequences(
@@ -140,9 +140,7 @@ def sequences(
         return
     asked = pl.DataFrame(list(wanted), schema={c: OPERATIONS[c] for c in key}, orient="row").unique(maintain_order=True)
     sizes = calls.counts.join(asked.lazy(), on=key, how="semi").group_by(key).agg(pl.col("calls").sum()).collect()
-    batches = (
-        asked.join(sizes, on=key, maintain_order="left").with_row_index("at").with_columns(batch=pl.col("calls").cum_sum() // _AT_ONCE)
-    )
+    batches = asked.join(sizes, on=key, maintain_order="left").with_row_index("at").with_columns(batch=pl.col("calls").cum_sum() // AT_ONCE)
     own = calls.every.filter(placed() & pl.col("domain").is_in(asked["domain"].unique().implode()))
     kinds = own.select(kind).unique().collect(engine="streaming").with_row_index("kind")
     for batch in batches.partition_by("batch", maintain_order=True):

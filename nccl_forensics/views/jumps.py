@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 import polars as pl
 
 from nccl_forensics.alignment import REACH, expect, read_divergence
-from nccl_forensics.views.calls import ENDS
+from nccl_forensics.views.calls import AT_ONCE, ENDS
 
 
 def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
@@ -81,50 +81,42 @@ def _fewer_calls(
     Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own. Where gradients go in
     several buckets, what lies between two operations of a group depends on which two they are.
     """
-    asked: list[tuple[int, str, str, int, object, object]] = []
+    asked: list[tuple[object, ...]] = []
     for rank, (fact, ahead) in jumps.items():
         domain = str(fact["domain"])
-        asked += [(rank, domain, ahead, member, fact["op"], fact["call_site"]) for member in last[(domain, ahead)]]
-    spans = pl.DataFrame(asked, schema=_SPANS, orient="row").with_columns(
-        end=pl.Series([last[(domain, ahead)][jump] for jump, domain, ahead, *_ in asked], dtype=pl.Int64)
+        end = last[(domain, ahead)][rank]
+        asked += [(rank, domain, ahead, member, fact["op"], fact["call_site"], end) for member in last[(domain, ahead)]]
+    spans = pl.DataFrame(asked, schema=_SPANS, orient="row")
+    own = operations.filter(
+        pl.col("domain").is_in(spans["domain"].unique().implode())
+        & pl.col("rank").is_in(spans["rank"].unique().implode())
+        & ~pl.col("is_p2p")
     )
-    later = _between(spans.with_columns(first=pl.col("end") - 1, second=pl.col("end")), operations)
-    before = spans.filter(pl.col("jump") == pl.col("rank")).with_columns(first=pl.col("end") - 2, second=pl.col("end") - 1)
-    earlier = _between(before, operations)
+    # Of several dumps of one rank the one with the most operations counts the calls.
+    most = own.group_by("domain", "rank", "source_id").agg(pl.len().alias("calls")).collect(engine="streaming")
+    most = most.sort("calls", "source_id", descending=[True, False]).unique(["domain", "rank"], keep="first", maintain_order=True)
+    counts = _between(spans, own, most.drop("calls"))
+    theirs: dict[int, list[int]] = {}
+    for (jump, member), count in counts.items():
+        if jump != member:
+            theirs.setdefault(jump, []).append(count)
+    alone = spans.filter(
+        (pl.col("jump") == pl.col("rank")) & pl.col("rank").is_in([r for r in jumps if (r, r) in counts and r not in theirs])
+    )
+    earlier = _earlier(alone, own, most) if alone.height else {}
     out: dict[int, bool | None] = dict.fromkeys(jumps)
-    for rank, (fact, ahead) in jumps.items():
-        mine = later.get((rank, rank))
+    for rank in jumps:
+        mine = counts.get((rank, rank))
         if mine is None:
             continue
-<<<<<<< HEAD
-        usual = theirs or _earlier_calls(lines[domain, rank], ahead, end, alike)
-        if usual and (theirs or mine < min(usual) or mine >= max(usual)):
-            out[rank] = mine < max(usual)
+        if rank in theirs:
+            out[rank] = mine < max(theirs[rank])
+        elif rank in earlier and (mine < earlier[rank][0] or mine >= earlier[rank][1]):
+            out[rank] = mine < earlier[rank][1]
     return out
 
 
-def _earlier_calls(line: list[dict[str, object]], group: str, end: int, alike: tuple[object, object]) -> list[int]:
-    """As ``_calls_between``, for earlier pairs of operations of the group that are like the pair that ends with ``end``."""
-    kinds = {int(str(row["seq"])): (row["op"], row["shape"], row["call_site"]) for row in line if row["group_key"] == group}
-    pairs = [k for k in kinds if k < end and k - 1 in kinds and (kinds[k - 1], kinds[k]) == (kinds[end - 1], kinds[end])]
-    counts = (_calls_between(line, group, k - 1, k, alike) for k in pairs)
-    return [count for count in counts if count is not None]
-
-
-def _calls_between(line: list[dict[str, object]], group: str, first: int, second: int, alike: tuple[object, object]) -> int | None:
-    """Calls of this operation and line of code between two operations of a group in one rank's own order; None where one is not there."""
-    place = {row["seq"]: i for i, row in enumerate(line) if row["group_key"] == group}
-    if first not in place or second not in place:
-        return None
-    return sum((row["op"], row["call_site"]) == alike for row in line[place[first] + 1 : place[second]])
-=======
-        theirs = [n for r in last[(str(fact["domain"]), ahead)] if r != rank and (n := later.get((rank, r))) is not None]
-        usual = max(theirs) if theirs else earlier.get((rank, rank))
-        if usual is not None:
-            out[rank] = mine < usual
-    return out
-
-
+#: A rank that went on to a group at ``end``, and one of its members, or itself, whose calls like ``op`` and ``call_site`` are counted.
 _SPANS = {
     "jump": pl.Int32(),
     "domain": pl.String(),
@@ -132,40 +124,32 @@ _SPANS = {
     "rank": pl.Int32(),
     "op": pl.String(),
     "call_site": pl.String(),
+    "end": pl.Int64(),
 }
+_ALIKE = ["domain", "rank", "op", "call_site"]
 
 
-def _between(spans: pl.DataFrame, operations: pl.LazyFrame) -> dict[tuple[int, int], int]:
-    """By ``jump`` and ``rank``: how many calls of ``op`` and ``call_site`` the rank made between its operations ``first`` and ``second`` of
-    the group, in its own order; nothing where one of these is not there. All operations are scanned, few of them held."""
-    own = operations.filter(
-        pl.col("domain").is_in(spans["domain"].unique().implode())
-        & pl.col("rank").is_in(spans["rank"].unique().implode())
-        & ~pl.col("is_p2p")
-    )
-    # Of several dumps of one rank the one with the most operations counts the calls.
-    most = own.group_by("domain", "rank", "source_id").len().collect(engine="streaming").sort("len", "source_id", descending=True)
-    chosen = most.unique(["domain", "rank"], keep="first", maintain_order=True).select("domain", "rank", "source_id")
+def _between(spans: pl.DataFrame, own: pl.LazyFrame, chosen: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """By ``jump`` and ``rank``: how many calls alike the rank made between the operation before ``end`` and that of the group, in its own
+    order; nothing where one of these is not there. All operations are scanned, few of them held. ``chosen``: sources that count."""
+    ends = pl.concat([spans["end"], spans["end"] - 1]).unique()
     places = (
-        own.filter(
-            pl.col("group_key").is_in(spans["group_key"].unique().implode())
-            & pl.col("seq").is_in(pl.concat([spans["first"], spans["second"]]).unique().implode())
-        )
+        own.filter(pl.col("group_key").is_in(spans["group_key"].unique().implode()) & pl.col("seq").is_in(ends.implode()))
         .join(chosen.lazy(), on=chosen.columns)
         .group_by("domain", "group_key", "rank", "seq")
         .agg(pl.col("order").max())
         .collect(engine="streaming")
     )
-    key = ["domain", "group_key", "rank"]
-    found = spans.join(places.rename({"seq": "first", "order": "from"}), on=[*key, "first"]).join(
-        places.rename({"seq": "second", "order": "to"}), on=[*key, "second"]
-    )
+    key = ["domain", "group_key", "rank", "end"]
+    first = places.select(*key[:3], (pl.col("seq") + 1).alias("end"), pl.col("order").alias("from"))
+    second = places.select(*key[:3], pl.col("seq").alias("end"), pl.col("order").alias("to"))
+    found = spans.join(first, on=key).join(second, on=key)
     whole = found.group_by("domain", "rank").agg(pl.col("from").min().alias("least"), pl.col("to").max().alias("greatest"))
     calls = (
         own.select("domain", "rank", "source_id", "op", "call_site", "order")
         .join(chosen.join(whole, on=["domain", "rank"]).lazy(), on=chosen.columns)
         .filter((pl.col("order") > pl.col("least")) & (pl.col("order") < pl.col("greatest")))
-        .join(found.select("jump", "domain", "rank", "op", "call_site", "from", "to").lazy(), on=_ALIKE, nulls_equal=True)
+        .join(found.select("jump", "from", "to", *_ALIKE).lazy(), on=_ALIKE, nulls_equal=True)
         .filter((pl.col("order") > pl.col("from")) & (pl.col("order") < pl.col("to")))
         .group_by("jump", "rank")
         .len()
@@ -175,8 +159,39 @@ def _between(spans: pl.DataFrame, operations: pl.LazyFrame) -> dict[tuple[int, i
     return {(jump, rank): counts.get((jump, rank), 0) for jump, rank in found.select("jump", "rank").iter_rows()}
 
 
-_ALIKE = ["domain", "rank", "op", "call_site"]
->>>>>>> 841361e (Operations placed by opCount stay numbers; what is looked at of them does not grow with the logs)
+def _earlier(spans: pl.DataFrame, own: pl.LazyFrame, most: pl.DataFrame) -> dict[int, tuple[int, int]]:
+    """By rank: the least and the greatest number of calls alike between earlier pairs of operations of the group that are like the pair that
+    ends with ``end``; nothing where there is none. ``most``: sources that count, with their ``calls``; so many are held at a time."""
+    asked = spans.select("domain", "rank", "group_key", "end", pl.col("op").alias("wanted"), pl.col("call_site").alias("site"))
+    sized = asked.join(most, on=["domain", "rank"], maintain_order="left").with_columns(batch=pl.col("calls").cum_sum() // AT_ONCE)
+    kind = ["op", "shape", "call_site"]
+    out: dict[int, tuple[int, int]] = {}
+    for batch in sized.partition_by("batch", maintain_order=True):
+        line = (
+            own.join(batch.rename({"group_key": "group"}).lazy(), on=["domain", "rank", "source_id"])
+            .select(
+                *("rank", "seq", "order", "end", *kind),
+                mine=pl.col("group_key") == pl.col("group"),
+                alike=(pl.col("op").eq_missing("wanted") & pl.col("call_site").eq_missing("site")).cast(pl.Int64),
+            )
+            .collect(engine="streaming")
+            .sort("rank", "order")
+            .with_columns(calls=pl.col("alike").cum_sum().over("rank"), at=pl.int_range(pl.len()).over("rank"))
+        )
+        places = line.filter("mine").unique(["rank", "seq"], keep="last")
+        before = places.select("rank", pl.col("seq") + 1, "at", "calls", *kind)
+        pairs = places.join(before, on=["rank", "seq"], suffix="_before").with_columns(
+            between=pl.when(pl.col("at") > pl.col("at_before"))
+            .then(pl.col("calls") - pl.col("alike") - pl.col("calls_before"))
+            .otherwise(0)
+        )
+        both = ["rank", *kind, *(f"{name}_before" for name in kind)]
+        like = pairs.filter(pl.col("seq") < pl.col("end")).join(
+            pairs.filter(pl.col("seq") == pl.col("end")).select(both), on=both, how="semi", nulls_equal=True
+        )
+        told = like.group_by("rank").agg(pl.col("between").min().alias("least"), pl.col("between").max().alias("greatest"))
+        out |= {rank: (least, greatest) for rank, least, greatest in told.iter_rows()}
+    return out
 
 
 def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:

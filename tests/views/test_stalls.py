@@ -327,7 +327,7 @@ def test_a_step_is_the_shortest_that_the_whole_line_repeats_at_least_twice(step:
 def test_sequences_come_in_order_whatever_is_held_at_a_time(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = {rank: ["all_reduce 1", "all_reduce 2"] * (rank + 1) for rank in range(5)}
     calls = calls_of(operations(lines, domain="nccl", group="0xc").reverse())
-    monkeypatch.setattr(calls_module, "_AT_ONCE", at_once)
+    monkeypatch.setattr(calls_module, "AT_ONCE", at_once)
     found = {rank: line for (_, _, rank), line in sequences(calls, [("nccl", "0xc", r) for r in (3, 1, 9)], ("op", "shape"))}
     assert {rank: len(line) for rank, line in found.items()} == {3: 8, 1: 4}
     assert all(line[0] != line[1] and line == line[:2] * (len(line) // 2) for line in found.values())
