@@ -21,3 +21,12 @@ def text_of(template: str, *parts: pl.Expr | str) -> pl.Expr:
         if part is not None:
             out.append((pl.col(part) if isinstance(part, str) else part).cast(pl.String))
     return pl.concat_str(out)
+
+
+#: First bytes of gzip's, zlib's and Zstandard's streams.
+_PACKED = (b"\x1f\x8b", b"x\x01", b"x^", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
+
+
+def taken_for_packed(text: bytes) -> bool:
+    """Whether Polars' readers of text would unpack this text, or fail to: they go by the first bytes, which a host's name can begin with."""
+    return text.startswith(_PACKED)

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from nccl_forensics.frames import taken_for_packed
 from nccl_forensics.line_kinds import GrammarError, LineKind, ready_made
 from nccl_forensics.resources import grammar_text
 
@@ -96,6 +97,8 @@ class CutLine:
 
         Raises ``PolarsError`` where Polars' reader of separated values cannot read it so.
         """
+        if taken_for_packed(text):
+            raise pl.exceptions.ComputeError("it begins like a compressed file")
         return pl.read_csv(
             text,
             has_header=False,

@@ -17,6 +17,7 @@ import polars as pl
 from nccl_forensics.facts.ib_counters import COUNTERS, counter_name
 from nccl_forensics.facts.link_rates import LANE_GBIT_S
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.frames import taken_for_packed
 from nccl_forensics.tables import TABLES
 
 _SNIFF = re.compile(rb"^START_[A-Z][A-Z0-9_]*\r?\n[^\n]{0,4000}\bnodeguid\b", re.MULTILINE | re.IGNORECASE)
@@ -90,6 +91,8 @@ def _sections(data: bytes) -> Iterator[tuple[str, int, bytes, bool]]:
 
 def _table(body: bytes, number: int) -> pl.DataFrame:
     """A section as texts, columns in lower case, with the line of each row. Raises what Polars says of text that is no table."""
+    if taken_for_packed(body):
+        raise pl.exceptions.ComputeError("it begins like a compressed file")
     frame = pl.read_csv(
         io.BytesIO(body.rstrip()), infer_schema=False, null_values=["N/A", ""], truncate_ragged_lines=True, encoding="utf8-lossy"
     )
