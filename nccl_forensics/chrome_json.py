@@ -136,15 +136,16 @@ class Trace:
         while position is not None and position < len(self.data) and not self.complete:
             begin, chosen = position, None
             for end, following in self._cuts(begin):
-                decoded = _decode(bytes(self.data[begin:end]))
-                chosen = chosen or (end, following, decoded)
+                segment = bytes(self.data[begin:end])
+                decoded = _decode(segment)
+                chosen = chosen or (end, following, decoded, segment)
                 if decoded.events is not None or not decoded.cut:
-                    chosen = (end, following, decoded)
+                    chosen = (end, following, decoded, segment)
                     break
             if chosen is None:
                 return
-            end, position, decoded = chosen
-            yield from self._window(bytes(self.data[begin:end]), begin, decoded, last=position is None)
+            end, position, decoded, segment = chosen
+            yield from self._window(segment, begin, decoded, last=position is None)
             self._forget(begin, end)
         if not self.complete and not self._bare and not self._cut_off:
             # A bare list may leave its end away: the Chrome format allows it.

@@ -38,7 +38,7 @@ _BY_MESSAGE = 1 << 20
 _IN_MEMORY, _PART = 256 << 20, 8 << 20
 _BATCH_FILES, _BATCH_BYTES = 64, 4 << 20
 #: What reading costs about: used only to choose how many workers to start.
-_BYTES_PER_SECOND, _SECONDS_PER_FILE, _SECONDS_PER_WORKER = 20e6, 0.02, 1.5
+_BYTES_PER_SECOND, _SECONDS_PER_FILE, _SECONDS_PER_WORKER = 20e6, 0.01, 0.5
 _HEAD = 64 << 10
 #: A file that was written to less than so many seconds ago may have been written to again without its time telling.
 _FRESH_SECONDS = 2.0
