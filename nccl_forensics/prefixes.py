@@ -16,6 +16,8 @@ import polars as pl
 _NEARLY_ALL = 0.9
 #: Lines looked at before a whole source is searched for such a prefix.
 _SAMPLE = 1000
+#: Fewer lines that begin with rising numbers may be the tasks of a job, each with one line.
+_LEAST_NUMBERED = 5
 #: How many prefixes may stand before a line (Kubernetes, mpirun, srun, torchrun, PyTorch).
 _ROUNDS = 5
 
@@ -37,6 +39,13 @@ _NO_HOST = (
     r"(?i:mlx|gpu|eth|ib|en[ops]|nvme|cpu|rank|step|epoch|card)[\w.-]*): "
 )
 _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
+#: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its
+#: carriage return is bar, where text of a job follows. Rust's engine has no look-ahead: what follows is a group.
+_BAR = (
+    r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s)[^\]\r]{0,400}\][ \r]*)"
+    r"((?:slurmstepd: |srun: |\[rank\d+\]:|\[default\d+\]:|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|[NR]CCL version "
+    r"|[\w.-]{1,64}:\d+:\d+ \[-?\d+\] |Traceback \(most recent|terminate called |Fatal Python error: ).*)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +53,22 @@ class Prefix:
     """One kind of prefix: a pattern anchored at the line's start whose named groups are what it tells.
 
     ``belief``: ``always`` where it is found; ``column`` where nearly all lines carry it and its values repeat; ``job`` where text of a
-    job follows it in lines of the same ``unit`` (if it names none: somewhere, and nearly all lines carry it). ``first``: the characters it can begin with, as a
+    job follows it in lines of the same ``unit`` (if it names none: somewhere, and nearly all lines carry it); ``numbered`` where nearly
+    all lines carry it, its numbers rise from line to line, and text of a job follows somewhere. ``first``: the characters it can begin with, as a
     character class. ``keep``: what stays of the match.
     """
 
     name: str
     first: str
     pattern: str
-    belief: Literal["always", "column", "job"] = "always"
+    belief: Literal["always", "column", "job", "numbered"] = "always"
     scope: Literal["global", "local", "task"] | None = None
     keep: str = ""
 
     @property
     def of_nearly_all(self) -> bool:
         """Whether it is believed only where nearly all lines of the source carry it."""
-        return self.belief == "column" or (self.belief == "job" and "(?P<unit>" not in self.pattern)
+        return self.belief in ("column", "numbered") or (self.belief == "job" and "(?P<unit>" not in self.pattern)
 
 
 PREFIXES: tuple[Prefix, ...] = (
@@ -80,6 +90,17 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("srun", r"[ \d]", r"^ *(?P<rank>\d{1,6}):(?: |$)", "column", "task"),
     Prefix("mpich", r"\[", r"^\[(?P<rank>\d{1,6})\] ", "column", "global"),
     Prefix("pdsh", "[A-Za-z]", r"^(?P<host>[A-Za-z][\w.-]{1,62}):(?: |$)", "column"),
+    # What a log viewer, grep -n or an issue's text put before every line: [812] text, 812: text, 812 text
+    Prefix("numbered", r"[ \d\[]", r"^ *(?:\[(?P<number>\d{1,9})\] |(?P<number2>\d{1,9})(?::|\t| {1,2}|-))", "numbered"),
+    # A bench runner's name and the stream: resnet.node3 [stderr] text
+    Prefix("stream", r"\w", r"^[\w.@-]{1,80} \[(?:stdout|stderr)\] ?"),
+    # Loggers of inference servers around every line of a message: vLLM (ERROR 04-15 00:31:11 worker_base.py:574] text), SGLang ([time TP3] text)
+    Prefix("vllm", "[DIWEC]", r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?"),
+    # Ray's own C++ log: [time,ms E pid tid] (raylet) logging.cc:108: text
+    Prefix(
+        "ray-log", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [DIWEFC] (?P<pid>\d+) \d+\] (?:\([\w-]+\) )?[\w./]+\.(?:cc|h|cpp):\d+: "
+    ),
+    Prefix("sglang", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:DP|TP|EP|PP|ATTN_TP)\d{1,5}){1,4}\] "),
     Prefix("stern", "[a-z]", r"^(?P<host>[a-z][a-z0-9.-]*-[a-z0-9]+) [a-z][a-z0-9-]* ", "job"),
 )
 
@@ -134,10 +155,11 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
         ansi=text.str.contains("\x1b", literal=True).any(),
         cr=text.str.ends_with("\r").any(),
         nul=text.str.contains("\x00", literal=True).any(),
+        bar=text.str.contains_any(["it/s", "s/it", "B/s", "\r"]).any(),
     ).row(0)
     for dirty, cleaned in zip(
         marks,
-        (text.str.replace_all(_ANSI, ""), text.str.strip_chars_end("\r"), text.str.replace_all("\x00", "", literal=True)),
+        (text.str.replace_all(_ANSI, ""), text.str.strip_chars_end("\r"), text.str.replace_all("\x00", "", literal=True), text.str.replace(_BAR, "${1}")),
         strict=True,
     ):
         if dirty:
@@ -179,7 +201,20 @@ def _carries(frame: pl.DataFrame, prefix: Prefix) -> pl.Series | None:
         return None
     if prefix.belief == "column" and not _is_column(frame, prefix, carries, hits):
         return None
+    if prefix.belief == "numbered" and not _rises(frame, prefix, carries, hits):
+        return None
     return _of_a_job(frame, prefix, carries) if prefix.belief == "job" else carries
+
+
+def _rises(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: int) -> bool:
+    """Whether nearly all lines begin with a number above that of the line before, and text of a job follows in one."""
+    text = frame["text"]
+    if hits < _LEAST_NUMBERED or hits < _NEARLY_ALL * int((text.str.len_bytes() > 0).sum() or 0):
+        return False
+    some = text.filter(carries)
+    groups = some.str.extract_groups(prefix.pattern).struct
+    numbers = pl.select(pl.coalesce(*(groups.field(g) for g in groups.fields)).cast(pl.Int64, strict=False)).to_series()
+    return bool((numbers.diff().drop_nulls() > 0).all() and some.str.replace(prefix.pattern, "").str.strip_prefix(" ").str.contains(_JOB).any())
 
 
 def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: int) -> bool:
@@ -222,7 +257,7 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
     groups = frame["text"].str.extract_groups(prefix.pattern).struct
     told = {name: groups.field(name) for name in groups.fields}
     rest = frame["text"].str.replace(prefix.pattern, prefix.keep)
-    if prefix.name in ("mpi", "srun", "pdsh", "compose"):
+    if prefix.name in ("mpi", "srun", "pdsh", "compose", "numbered"):
         rest = _without_blank(rest, carries)
     updates = {"text": pl.when(carries).then(rest).otherwise("text")}
     if "rank" in told:

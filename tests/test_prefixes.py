@@ -47,6 +47,13 @@ def texts(*lines: str) -> list[object]:
             f"2025-07-01T12:22:33.5+02:00 node07 python[811]: {NCCL}",
             {"hint_host": "node07", "time_kind": "epoch", "time_raw_ns": 1751365353500000000},
         ),
+        (f"resnet50.node3 [stderr] {NCCL}", {"hint_host": None}),
+        (f"ERROR 04-15 00:31:11 worker_base.py:574] {NCCL}", {"hint_rank": None}),
+        (f"(Worker pid=7) INFO 04-15 00:31:11 [gpu_worker.py:57] {NCCL}", {"hint_pid": 7}),
+        (f"[2025-02-22 08:19:45 DP1 TP26] {NCCL}", {"hint_rank": None}),
+        (f"[2025-04-15 00:31:11,815 E 808 17795] (raylet) logging.cc:108: {NCCL}", {"hint_pid": 808}),
+        (f"\r 10%|#   | 2/20 [00:01<00:09,  1.9it/s]\r 15%|##  | 3/20 [00:02<00:09,  1.90s/it, loss=2.1]{NCCL}", {"hint_rank": None}),
+        (f"Epoch 1: 100%|####| 9/9 [00:01<00:00,  8.31it/s]\r{NCCL}", {"hint_rank": None}),
         (f"trainer-0-x7k2p pytorch {NCCL}", {"hint_host": "trainer-0-x7k2p"}),
         (
             f'{{"log":"{NCCL}\\n","stream":"stdout","time":"2025-07-01T10:22:33.5Z"}}',
@@ -79,6 +86,19 @@ def test_a_prefix_that_could_be_text_is_peeled_where_nearly_all_lines_carry_it(p
     assert str(rows[1]["text"]) in (f"{NCCL} 1", f"node02 says {NCCL} 1")
     assert {name: rows[1][name] for name in told} == told
     assert rows[-1]["text"] == "a line of another writer"
+
+
+@pytest.mark.parametrize("number", ["[{i}] ", "{i}: ", "{i} ", "{i}\t", "  {i}  "])
+def test_line_numbers_of_a_viewer_are_peeled_where_they_rise_and_a_job_speaks(number):
+    lines = [f"step {n}" for n in range(6)] + [NCCL]
+    assert texts(*(number.format(i=812 + n) + line for n, line in enumerate(lines))) == lines
+    assert texts(*(number.format(i=812 + n) + f"step {n}" for n in range(7)))[0] != "step 0"
+    assert NCCL not in texts(*(number.format(i=812 - n) + line for n, line in enumerate(lines)))
+
+
+def test_a_progress_bar_before_text_that_is_no_jobs_stays():
+    line = " 15%|##  | 3/20 [00:02<00:09,  1.90s/it] loss 2.1"
+    assert texts(line) == [line]
 
 
 def test_a_task_prefix_outside_and_a_local_rank_inside_both_go_and_the_inner_one_counts():

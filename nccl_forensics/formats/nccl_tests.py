@@ -34,7 +34,7 @@ _HALF_LINE = r"^\s*\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d|N/A)"
 _SIGNS = (
     r"^(?:Rank +\d+ |nThread |Using devices|size +count|out-of-place|\(B\)|Out of bounds values|Avg bus bandwidth|Base Copy BW|nccl-tests version"
     r"|rccl-tests: |Collective test |\.\. |Test timeout|Reducing maxBytes|Writing JSON output|Per-Iteration|rank=\d+ #wrong|Errors with asterisks"
-    r"|[A-Za-z0-9_.-]+: Test (?:NCCL|CUDA) failure)"
+    r"|[A-Za-z0-9_.-]+: Test (?:NCCL|CUDA|HIP) failure)"
 )
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|gather|scatter|sendrecv|hypercube)_perf\w*\b")
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d$")
@@ -440,6 +440,7 @@ FORMATS = (
             "algbw",
             "Test NCCL failure",
             "Test CUDA failure",
+            "Test HIP failure",
             ": Test failure ",
             "Collective test ",
             "nccl-tests version",

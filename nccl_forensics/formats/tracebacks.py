@@ -76,6 +76,10 @@ _NEW = re.compile(
     r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|\*\*\* |srun: |slurmstepd: |USDT:|INFO:|WARNING:|ERROR:|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]|Segmentation fault|Aborted|Killed|Traceback \()"
 )
 _LAST_ERROR = "Last error:"
+#: The last line of a traceback whose frames were cut away (an issue's text, a log filter), of which the text alone says what happened.
+_BARE = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200}(?:Error|Exception)): (\S.*)$")
+#: What torch's getNcclErrorDetailStr writes in the line before ``Last error:``.
+_RESULT = re.compile(r"^nccl(?:(?:System|Internal|Remote|UnhandledCuda)Error|InvalidUsage|InvalidArgument): ")
 #: How a message goes on after a blank line.
 _GOES_ON = (
     "Exception raised from",
@@ -158,8 +162,36 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.used.update(members)
             row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal", "frames": frames}
             found.rows.append({"line_no": number, "end_line": max([number, *members]), **lines.hints, **row})
+        elif bare := _bare(lines, at):
+            found.used.update(bare.members)
+            found.rows.append({"line_no": number, "end_line": bare.members[-1], **lines.hints, **(bare.row or {})})
+            found.reports += [{"line_no": number, "end_line": bare.members[-1], **lines.hints, **r} for r in bare.said]
+            found.nccl += _last_errors(lines, at, set(bare.members))
+        elif _RESULT.match(text):
+            # The lines above may be torn: several processes raise the same at once.
+            members = set(lines.numbers[at : at + 4])
+            found.nccl += (said := list(_last_errors(lines, at, members)))
+            found.used.update(n for n in members if said and n <= int(str(said[0]["line_no"])))
         elif _RAISED_FROM.match(text) or _LAUNCHER_END in text:
             found.used.add(number)
+
+
+def _bare(lines: WriterLines, at: int) -> _Block | None:
+    """An exception's message without a traceback above it, where a library's own text says what it is."""
+    head = _BARE.match(lines.texts[at].strip())
+    if head is None:
+        return None
+    message, members = [head.group(2)], [lines.numbers[at]]
+    for index in range(at + 1, min(at + _REACH, len(lines.texts))):
+        if _ends(lines, index, lines.texts[index], len(message)) or lines.texts[index].startswith("  File "):
+            break
+        message.append(lines.texts[index])
+        members.append(lines.numbers[index])
+    chain = [(list[Frame](), head.group(1), "\n".join(message))]
+    row = _row(chain)
+    if row["signature"] in ("user", "launcher"):
+        return None
+    return _Block(row, members, list(_said(f"{head.group(1)}: {chain[0][2]}")))
 
 
 def _native(lines: WriterLines, at: int) -> tuple[str | None, list[int]]:
@@ -384,6 +416,18 @@ FORMAT = TextFormat(
     tables=("exceptions", "reports", "nccl_errors"),
     anchors=(
         "Traceback (most recent call last):",
+        "Error: NCCL error in: ",
+        "Error: CUDA out of memory",
+        "Error: CUDA error: ",
+        "Error: HIP error: ",
+        "Error: Triton Error [CUDA]: ",
+        "Error: HIP out of memory",
+        "ncclSystemError: ",
+        "ncclInternalError: ",
+        "ncclRemoteError: ",
+        "ncclUnhandledCudaError: ",
+        "ncclInvalidUsage: ",
+        "ncclInvalidArgument: ",
         "terminate called ",
         "SignalException: Process ",
         "Exception raised from ",

@@ -47,8 +47,9 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
         yield Finding(
             title=f"all {len(row['ranks'])} ranks entered {waited} of {group} and none finished{limit}",
             summary="Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
-            + ("" if row["complete"] else " Not every member of the group is in the evidence."),
-            confidence="high" if row["complete"] else "low",
+            + ("" if row["complete"] else " Not every member of the group is in the evidence.")
+            + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
+            confidence="low" if not row["complete"] else "high" if row["stated"] is not False else "medium",
             ranks=(),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),

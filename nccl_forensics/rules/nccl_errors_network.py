@@ -32,6 +32,10 @@ _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[
 _LOOPBACK = r"connect to (?:127\.|::1)"
 _ADDRESS = re.compile(r"connect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
 #: NCCL names the device behind "hca" or in front; UCX behind "on".
+_UNREACHABLE = (
+    "The queue pair could not be connected to the peer's address: no route between the two ports' GIDs (RoCE: GID index, subnet, interface "
+    "without address), or the port is not active."
+)
 _HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )")
 
 
@@ -219,7 +223,9 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Fin
         message = str(part["message"][0])[:140]
         yield Finding(
             title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message}",
-            summary="The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer).",
+            summary=_UNREACHABLE
+            if part["kind"].eq("ib-modify-qp").all()
+            else "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer).",
             confidence="high" if devices else "medium",
             hosts=(str(host),) if host else (),
             culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),

@@ -29,6 +29,8 @@ HARMLESS = (
     "recv-failed",
     "ib-async-event",
     "ras-dead",
+    # NCCL goes on in another way, and says so: a simple order of GPUs, point-to-point instead of SHARP.
+    "fallback",
     # RCCL advises on the settings of the kernel; every healthy job on such a host begins with it.
     "rccl-platform",
     "rccl-balancing",
@@ -46,8 +48,9 @@ def failures(
     reports: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
     worker_exits: pl.LazyFrame | None,
+    bandwidth_tests: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, communicators that never came up, ranks that wait (unless
+    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests that failed, communicators that never came up, ranks that wait (unless
     most of the ranks moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), and a launcher that was told to end while all ranks stood in calls that wait."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
@@ -83,6 +86,8 @@ def failures(
     if nccl_errors is not None:
         real = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS)))
         add(real.sort("source_id", "line_no"), "NCCL errors")
+    if bandwidth_tests is not None:
+        add(bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"), "tests that failed", record=pl.col("record").first())
     if comms is not None:
         add(
             comms.filter(pl.col("started") & ~pl.col("completed")).sort("source_id", "line_no"),

@@ -20,6 +20,7 @@ STUCK = {
     "ranks": pl.List(pl.Int32()),
     "size": pl.Int32(),
     "complete": pl.Boolean(),
+    "stated": pl.Boolean(),
     "timeout_ms": pl.Int64(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
@@ -37,9 +38,11 @@ def stuck(
 ) -> pl.LazyFrame:
     """Groups whose members all wait in one operation: same position, entered by all, completed by none. ``complete``: every member of
     the stated size is seen (else some members have no evidence, and they may be the ones that are missing); of the default group every
-    rank that any evidence names, as all ranks of the job are in it."""
+    rank that any evidence names, as all ranks of the job are in it. ``stated``: some evidence says how many there are; else all that is known is
+    that no number is missing below the highest one seen."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
+    told = comms is not None and comms.select(pl.col("nranks").max()).collect().item() is not None
     blocked: set[tuple[str, str]] = set()
     if waits is not None:
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
@@ -67,6 +70,7 @@ def stuck(
                 "ranks": ranks,
                 "size": size,
                 "complete": set(ranks) >= members and size is not None and len(ranks) >= size,
+                "stated": group["size"] is not None or told,
                 "timeout_ms": first["timeout_ms"],
                 "source_id": first["source_id"],
                 "line_no": first["line_no"],
@@ -87,5 +91,5 @@ def _world(groups: Iterable[dict[str, object]], comms: pl.LazyFrame | None, proc
     for group in groups:
         members = group["members"]
         if group["group_desc"] == "default_pg" and isinstance(members, list):
-            least = max(least, len(members))
+            least = max(least, len(members), max(members, default=-1) + 1)  # ranks are numbered without holes
     return least

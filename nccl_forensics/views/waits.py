@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -70,7 +71,9 @@ def waits(
             continue  # nothing is known of it, or it was taken down in order
         front = max(last.values())
         members = set(group["members"]) | set(last)
-        slow = {r: s for r, s in last.items() if s < front}
+        # All have completed the same operations and entered the next: they stand in that one together, however far ahead hosts enqueued.
+        together = done.keys() == last.keys() and len(set(done.values())) == 1 and min(last.values()) > min(done.values())
+        slow = {} if together else {r: s for r, s in last.items() if s < front}
         facts = {r["rank"]: r for r in part.iter_rows(named=True)}
         reached = max(done.values(), default=None)
         # What one member has behind it, all members entered, seen or not.
@@ -109,6 +112,8 @@ def waits(
     if operations is not None:
         rows += _p2p(operations, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()})
         rows = _name_operations(rows, operations)
+        # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
+        rows = [r for r in rows if r["kind"] != "gpu" or not _ONE_WAY.match(str(r["op"] or ""))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
 
 
@@ -298,6 +303,8 @@ BLOCKERS = {
 }
 
 
+#: Operations whose data flow one way only: members upstream are done with them, and with the next ones, before those downstream are.
+_ONE_WAY = re.compile(r"(?i)_?(?:broadcast|bcast|reduce|gather|scatter)(?:_oop)?$")
 #: Operations that end on no rank before all have begun them.
 _JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter|all_to_all|barrier)"
 

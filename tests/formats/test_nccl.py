@@ -508,6 +508,13 @@ def test_a_warning_has_the_name_of_its_signature(kind: str, message: str, expect
     [
         ("connect-retry", "socketPollConnect: connect to 10.0.0.1<4> returned Connection refused, retrying (1/6) after sleep for 100 msec"),
         ("connect-retry", "Call to connect returned Connection refused, retrying"),
+        ("connect-failed", "Call to connect timeout : Connection refused"),
+        ("connect-failed", "Call to connect failed : Connection timed out"),
+        ("shm", "Call to posix_fallocate failed : No space left on device"),
+        ("ib-modify-qp", "Call to ibv_modify_qp failed with error Network is unreachable"),
+        ("fallback", "Could not find a path for pattern 1, falling back to simple order"),
+        ("fallback", "Cannot initialize CollNet, using point-to-point network instead"),
+        ("cuda-failure", "HIP failure: 'invalid device pointer'"),
         ("ras-dead", "RAS declaring peer 10.0.0.1<5> as DEAD; rasDeadPeersHash 0x1"),
         ("ras-timeout", "RAS keep-alive timeout warning (5s) on socket connection with 10.0.0.1<4>"),
         ("shm", "fallocate: Failed to extend /dev/shm/nccl-x to 10 bytes, error: No space left on device (28) - retrying"),

@@ -122,6 +122,31 @@ frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x98 (0x7f in /v
 frame #1: clone + 0x43 (0x15 in /lib64/libc.so.6)"""
 
 
+@pytest.mark.parametrize(
+    ("line", "signature"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB", "cuda-oom"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda-error"),
+        ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", "cuda-error"),
+        ("RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error", "nccl-remote"),
+    ],
+)
+def test_the_last_line_of_a_traceback_counts_without_its_frames_where_a_library_wrote_it(line: str, signature: str):
+    [found] = rows(f"step 3\n{line}\n\nstep 4")
+    assert (found["signature"], found["line_no"], found["end_line"]) == (signature, 2, 2)
+    assert rows(f"ValueError: {line.partition(': ')[2].replace('CUDA', 'xx').replace('NCCL', 'xx')}") == []
+
+
+def test_nccls_last_warning_is_read_where_the_lines_above_it_are_torn():
+    text = (
+        "torch.distributedtorch.distributed.DistBackendError.: DistBackendErrorNCCL error in: ../NCCLUtils.hpp:275, invalid usage\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+        "Duplicate GPU detected : rank 3 and rank 2 both on CUDA device 8e000"
+    )
+    [found] = rows(text, "nccl_errors")
+    assert (found["kind"], found["line_no"]) == ("duplicate-gpu", 4)
+
+
 def test_a_native_stack_belongs_to_the_traceback_and_not_to_its_message():
     reading = read(TRACEBACK.rsplit("\n", 1)[0] + "\n" + CUDA + "\n\nafterwards")
     [found] = reading.frames["exceptions"].to_dicts()

@@ -13,7 +13,7 @@ from nccl_forensics.views.waits import WAITS
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
-ORDER = ("endings", "watchdog", "exceptions", "nccl_errors", "comms", "waits", "reports", "last_calls", "worker_exits")
+ORDER = ("endings", "watchdog", "exceptions", "nccl_errors", "comms", "waits", "reports", "last_calls", "worker_exits", "bandwidth_tests")
 
 
 def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
@@ -25,6 +25,7 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
     [
         ({"endings": rows(DEATHS, {"rank": 2, "kind": "victim"})}, "processes ended badly"),
         ({"watchdog": table("watchdog", {"kind": "timeout"})}, "watchdog timeouts"),
+        ({"bandwidth_tests": table("bandwidth_tests", {"error": "unhandled system error"})}, "tests that failed"),
         ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
         ({"nccl_errors": table("nccl_errors", {"level": "WARN", "kind": "cuda-failure"})}, "NCCL errors"),

@@ -27,6 +27,20 @@ def test_a_collective_that_all_entered_and_none_left_is_stuck() -> None:
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1]) == [(6, "all_reduce", [0, 1], True)]
 
 
+def test_a_rank_number_without_evidence_is_a_member_that_is_missing() -> None:
+    assert found({0: (6, 5), 2: (6, 5), 3: (6, 5)}, [0, 2, 3]) == [(6, "all_reduce", [0, 2, 3], False)]
+
+
+def test_whether_anything_states_the_size_of_the_group_is_told() -> None:
+    for size, stated in ((None, False), (2, True)):
+        state, known = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}), groups({"pg:0": [0, 1]}).with_columns(size=pl.lit(size, pl.Int32))
+        assert stuck(state, known, None, None, None).select("stated").collect().item() is stated
+
+
+def test_hosts_that_enqueued_further_than_others_stand_in_the_first_operation_that_nobody_finished() -> None:
+    assert found({0: (9, 5), 1: (8, 5)}, [0, 1]) == [(6, "all_reduce", [0, 1], True)]
+
+
 def test_with_a_member_missing_from_the_evidence_it_is_not_complete() -> None:
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1, 2]) == [(6, "all_reduce", [0, 1], False)]
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1], size=4) == [(6, "all_reduce", [0, 1], False)]

@@ -34,6 +34,12 @@ def test_a_gpu_that_stands_still_is_told_from_a_rank_that_never_came() -> None:
     assert ends(last, {"pg:0": [0, 1, 2]}) == [(2, "gpu", [0, 1])]
 
 
+def test_a_sender_that_is_done_with_a_broadcast_says_nothing_of_the_receivers_gpu() -> None:
+    state = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (8, 5)}})
+    calls = operations({r: ["broadcast"] * 9 for r in range(3)})
+    assert waits(calls, state, groups({"pg:0": [0, 1, 2]}), None, None).filter(pl.col("kind") == "gpu").collect().height == 0
+
+
 def test_a_circle_is_named_where_nobody_is_free() -> None:
     last = {"pg:a": {0: (2, 1), 1: (1, 1)}, "pg:b": {0: (1, 1), 1: (2, 1)}}
     found = ends(last, {"pg:a": [0, 1], "pg:b": [0, 1]})
