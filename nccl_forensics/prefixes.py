@@ -159,7 +159,12 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
     ).row(0)
     for dirty, cleaned in zip(
         marks,
-        (text.str.replace_all(_ANSI, ""), text.str.strip_chars_end("\r"), text.str.replace_all("\x00", "", literal=True), text.str.replace(_BAR, "${1}")),
+        (
+            text.str.replace_all(_ANSI, ""),
+            text.str.strip_chars_end("\r"),
+            text.str.replace_all("\x00", "", literal=True),
+            text.str.replace(_BAR, "${1}"),
+        ),
         strict=True,
     ):
         if dirty:
@@ -214,7 +219,9 @@ def _rises(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: int) -
     some = text.filter(carries)
     groups = some.str.extract_groups(prefix.pattern).struct
     numbers = pl.select(pl.coalesce(*(groups.field(g) for g in groups.fields)).cast(pl.Int64, strict=False)).to_series()
-    return bool((numbers.diff().drop_nulls() > 0).all() and some.str.replace(prefix.pattern, "").str.strip_prefix(" ").str.contains(_JOB).any())
+    return bool(
+        (numbers.diff().drop_nulls() > 0).all() and some.str.replace(prefix.pattern, "").str.strip_prefix(" ").str.contains(_JOB).any()
+    )
 
 
 def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: int) -> bool:

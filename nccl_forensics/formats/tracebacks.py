@@ -169,9 +169,9 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.nccl += _last_errors(lines, at, set(bare.members))
         elif _RESULT.match(text):
             # The lines above may be torn: several processes raise the same at once.
-            members = set(lines.numbers[at : at + 4])
-            found.nccl += (said := list(_last_errors(lines, at, members)))
-            found.used.update(n for n in members if said and n <= int(str(said[0]["line_no"])))
+            near = set(lines.numbers[at : at + 4])
+            found.nccl += (said := list(_last_errors(lines, at, near)))
+            found.used.update(n for n in near if said and n <= int(str(said[0]["line_no"])))
         elif _RAISED_FROM.match(text) or _LAUNCHER_END in text:
             found.used.add(number)
 

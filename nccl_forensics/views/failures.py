@@ -87,7 +87,11 @@ def failures(
         real = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS)))
         add(real.sort("source_id", "line_no"), "NCCL errors")
     if bandwidth_tests is not None:
-        add(bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"), "tests that failed", record=pl.col("record").first())
+        add(
+            bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"),
+            "tests that failed",
+            record=pl.col("record").first(),
+        )
     if comms is not None:
         add(
             comms.filter(pl.col("started") & ~pl.col("completed")).sort("source_id", "line_no"),
