@@ -81,8 +81,13 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),
     Prefix("torchrun-tee", r"\[", r"^\[(?:default|trainer|worker|node)(?P<rank>\d+)\]:", scope="local"),
-    # With the remains of colour codes whose ESC a log viewer took away
-    Prefix("ray", r"[\[(]", r"^(?:\[\d+m)?\([\w.:-]+ pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)(?:\[0m)? "),
+    # vLLM's workers add their rank. With the remains of colour codes whose ESC a log viewer took away
+    Prefix(
+        "ray",
+        r"[\[(]",
+        r"^(?:\[\d+m)?\([\w.:-]+ (?:rank=(?P<rank>\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)(?:\[0m)? ",
+        scope="global",
+    ),
     Prefix("kubectl", r"\[", r"^\[pod/(?P<host>[\w.-]+)/[\w.-]+\] "),
     Prefix("syslog", r"[A-Z\d]", rf"^(?:{_BSD}|(?P<iso>{_ISO})) (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[(?P<pid>\d+)\]: ", "job"),
     Prefix("compose", r"\w", r"^(?P<host>[\w.-]+-\d+) +\| ?", "column"),
@@ -268,7 +273,9 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
         rest = _without_blank(rest, carries)
     updates = {"text": pl.when(carries).then(rest).otherwise("text")}
     if "rank" in told:
-        better = carries & ((pl.col("hint_scope") != "global").fill_null(True) | pl.lit(prefix.scope == "global"))
+        better = (
+            carries & told["rank"].is_not_null() & ((pl.col("hint_scope") != "global").fill_null(True) | pl.lit(prefix.scope == "global"))
+        )
         updates["hint_rank"] = pl.when(better).then(told["rank"].cast(pl.Int32, strict=False)).otherwise("hint_rank")
         updates["hint_scope"] = pl.when(better).then(pl.lit(prefix.scope)).otherwise("hint_scope")
     if "host" in told:

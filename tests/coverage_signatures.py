@@ -166,7 +166,7 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
     ("U11", "No transport found for rank 3[4000] -> rank 4[5000]", "no-transport", "invalid-usage"),
     ("U12", "Invalid config blocking attribute value 7", "invalid-argument", "invalid-usage"),
     ("U13", "AllReduce: communicator was revoked", "invalid-usage", "invalid-usage"),
-    ("U14", "Cannot initialize CollNet, using point-to-point network instead", "mixed-devices", "nccl-named-fault"),
+    ("U14", "Cannot initialize CollNet, using point-to-point network instead", "fallback", "nccl-named-fault"),
     ("U15", "Comm config netName (IB) does not match the parent (Socket)", "invalid-argument", "invalid-usage"),
     (
         "U16",

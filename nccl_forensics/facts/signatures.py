@@ -56,6 +56,12 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("ncclInternalError",), "nccl-error"),
     (("ncclInvalidUsage",), "nccl-usage"),
     (("ncclInvalidArgument",), "nccl-usage"),
+    # vLLM's own wrapper of NCCL gives the text of the result alone.
+    (("NCCL error: unhandled cuda error",), "nccl-cuda"),
+    (("NCCL error: unhandled system error",), "nccl-error"),
+    (("NCCL error: internal error",), "nccl-error"),
+    (("NCCL error: invalid usage",), "nccl-usage"),
+    (("NCCL error: invalid argument",), "nccl-usage"),
     (("remote process exited or there was a network error",), "nccl-remote"),
     (("NCCL communicator was aborted",), "nccl-follow-up"),
     (("Unknown NCCL error",), "nccl-error"),

@@ -16,6 +16,7 @@ Repeat the test for the named host with a third one, with NCCL_DEBUG=INFO; read 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import polars as pl
@@ -26,6 +27,15 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located
 
 _NETWORK = r"(?i)remote process exited|network error|unhandled system error|connection|timeout|retry"
+#: What a test's own error says of its cause, where it is no matter of the network; the texts are cudaGetErrorString's and hipError's.
+_CAUSES = (
+    (r"(?i)out of memory|hipErrorOutOfMemory", "out-of-memory"),
+    (
+        r"(?i)system not yet initialized|initialization error|uncorrectable|unspecified launch|hardware stack|GPU is lost|no (?:CUDA|ROCm)-capable",
+        "gpu-fault",
+    ),
+    (r"(?i)invalid device|invalid usage|invalid argument|hipErrorInvalidDevice", "invalid-usage"),
+)
 #: What iperf3 says where it reaches no server.
 _NO_WAY = r"(?i)unable to connect|No route to host|Connection (?:refused|timed out)|Network is unreachable"
 
@@ -140,23 +150,35 @@ def _tcp(rows: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
+_REMEDIES = {
+    "out-of-memory": "Look with nvidia-smi for what else uses the GPU's memory, and repeat the test with a smaller largest size.",
+    "gpu-fault": "Read the kernel log for Xid; on hosts with NVSwitch see that the fabric manager runs and is of the driver's version.",
+    "invalid-usage": "Compare the number of GPUs asked for (-g, -t, ranks per host) with those that the process may see (nvidia-smi -L, rocminfo, device files).",
+}
+
+
 def _list(names: list[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _finding(title: str, summary: str, hosts: tuple[str, ...], tests: list[dict[str, object]]) -> Finding:
+    said = " ".join(str(t["error"] or "") for t in tests)
+    other = next((cause for pattern, cause in _CAUSES if re.search(pattern, said)), None)
     network = any(pl.Series([str(t["error"] or "")]).str.contains(_NETWORK).item() for t in tests)
     return Finding(
         title=title,
         summary=summary,
-        severity="error" if network else "warning",
-        confidence="medium" if len(tests) > 1 else "low",
+        severity="error" if network or other else "warning",
+        cause=None if network else other,
+        confidence="medium" if len(tests) > 1 or other else "low",
         hosts=hosts,
         culprits=tuple(Culprit(host=h) for h in hosts) if len(hosts) <= 2 else (),
         subject=("test-failed", *sorted(hosts)[:8]),
         evidence=cite([_cited(t) for t in tests], "did not finish"),
         evidence_total=len(tests),
-        remedy="Repeat the test of this host with a third one; if it fails again, look at its port, cable and adapter.",
+        remedy=_REMEDIES.get(
+            other or "", "Repeat the test of this host with a third one; if it fails again, look at its port, cable and adapter."
+        ),
         prevention="Run a short all-pairs test before a node joins a partition.",
         would_refute=("the run was cut off from outside",),
         actions=(Action("collect_more", hosts=hosts, command="NCCL_DEBUG=INFO alltoall_perf -b 32M -e 1G -f 2"),),

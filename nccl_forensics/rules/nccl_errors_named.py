@@ -208,7 +208,7 @@ _MEANINGS: tuple[_Named, ...] = (
         own=False,
     ),
     _Named(
-        ("mixed-devices",),
+        ("mixed-devices", "fallback"),
         "Cannot initialize CollNet|CollNet currently only supports",
         "low-bus-bandwidth",
         "info",
@@ -229,7 +229,7 @@ _MEANINGS: tuple[_Named, ...] = (
         "fix_config",
     ),
     _Named(
-        ("plugin",),
+        ("plugin", "plugin-error"),
         "completed with error|unresponsive|unreachable",
         "ib-link",
         "critical",

@@ -512,6 +512,7 @@ def test_a_warning_has_the_name_of_its_signature(kind: str, message: str, expect
         ("connect-failed", "Call to connect failed : Connection timed out"),
         ("shm", "Call to posix_fallocate failed : No space left on device"),
         ("ib-modify-qp", "Call to ibv_modify_qp failed with error Network is unreachable"),
+        ("plugin-error", "NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument"),
         ("fallback", "Could not find a path for pattern 1, falling back to simple order"),
         ("fallback", "Cannot initialize CollNet, using point-to-point network instead"),
         ("cuda-failure", "HIP failure: 'invalid device pointer'"),
