@@ -47,22 +47,19 @@ def held(pid: int) -> dict[str, int]:
     return {name: told.get(name, 0) for name in ("Rss", "Pss", "Anonymous")}
 
 
-def _spent(pid: int) -> tuple[str, float]:
-    """What a process was started as, in short, and its CPU seconds so far."""
+def _spent(pid: int) -> float:
+    """CPU seconds of a process so far."""
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "", 0.0
-    kind = "worker" if "spawn_main" in command else "resource tracker" if "resource_tracker" in command else "driver"
-    return kind, (int(words[11]) + int(words[12])) / _TICKS
+        return 0.0
+    return (int(words[11]) + int(words[12])) / _TICKS
 
 
 @dataclass(slots=True)
 class Own:
     """One process."""
 
-    kind: str = ""
     cpu: float = 0.0
     most: dict[str, int] = field(default_factory=dict)
 
@@ -83,8 +80,7 @@ class Watch(threading.Thread):
             now = {pid: found for pid in (self.pid, *children(self.pid)) if (found := held(pid))}
             for pid, found in now.items():
                 own = self.processes.setdefault(pid, Own())
-                kind, cpu = _spent(pid)
-                own.kind, own.cpu = kind or own.kind, max(own.cpu, cpu)
+                own.cpu = max(own.cpu, _spent(pid))
                 own.most = {name: max(size, own.most.get(name, 0)) for name, size in found.items()}
             for name in self.most:
                 self.most[name] = max(self.most[name], sum(found[name] for found in now.values()))
@@ -116,9 +112,8 @@ def told(watch: Watch) -> str:
         return f"{size / 1e6:,.0f} MB"
 
     lines = [
-        f"  {own.kind:16} {own.cpu:7.1f} CPU s   peak {mb(own.most['Rss'])}, of it its own {mb(own.most['Anonymous'])}"
-        for own in watch.processes.values()
-        if own.kind != "resource tracker"
+        f"  {'driver' if pid == watch.pid else 'child':8} {own.cpu:7.1f} CPU s   peak {mb(own.most['Rss'])}, of it its own {mb(own.most['Anonymous'])}"
+        for pid, own in watch.processes.items()
     ]
     return "\n".join([*lines, f"  all together: peak {mb(watch.most['Pss'])} (PSS), of their own {mb(watch.most['Anonymous'])}"])
 
