@@ -1,6 +1,6 @@
 """The whole program on generated evidence, beside anchors measured in the same run: CPU seconds (user and system, with children).
 
-    python -m tests.benchmarks.bench_reading operations WORK --mb 500
+    python -m tests.benchmarks.bench_reading operations WORK --mb 500 [--lost]
     python -m tests.benchmarks.bench_reading init WORK --ranks 512
     python -m tests.benchmarks.bench_reading recorder WORK --ranks 256 --entries 2000 [--healthy] [--torch PYTHON]
     python -m tests.benchmarks.bench_reading mixed WORK --ranks 64 --mb 300
@@ -100,16 +100,19 @@ def searched(evidence: Path) -> tuple[list[str], float, str, float]:
 def main() -> None:
     parser = inputs.arguments()
     parser.add_argument("--torch", type=Path)
+    parser.add_argument("--lost", action="store_true", help="one log of operations lacks a line")
     parser.add_argument("--healthy", action="store_true", help="dumps of a job in which nothing is wrong")
     options = parser.parse_args()
     out = sys.stdout.write
     folder = options.folder / f"{options.kind}-{options.ranks}-{options.mb:.0f}-{options.entries}{'-healthy' if options.healthy else ''}"
+    folder = folder.with_name(f"{folder.name}{'-lost' if options.lost else ''}")
     if not (folder / "truth.json").exists():
-        make = {"operations": inputs.operations, "mixed": inputs.mixed}.get(options.kind)
         if options.kind == "init":
             inputs.init(folder, options.ranks)
-        elif make is not None:
-            make(folder, options.ranks, options.mb)
+        elif options.kind == "operations":
+            inputs.operations(folder, options.ranks, options.mb, lost=options.lost)
+        elif options.kind == "mixed":
+            inputs.mixed(folder, options.ranks, options.mb)
         else:
             inputs.recorder(folder, options.ranks, options.entries, healthy=options.healthy)
     small = options.folder / "small"

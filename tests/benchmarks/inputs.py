@@ -33,12 +33,17 @@ _STEP = (
 _TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/"
 
 
-def operations(folder: Path, ranks: int, megabytes: float) -> None:
-    """Logs of ranks of which one skips a collective; before it all repeat their first step until the logs have this size together."""
+def operations(folder: Path, ranks: int, megabytes: float, *, lost: bool = False) -> None:
+    """Logs of ranks of which one skips a collective; before it all repeat their first step until the logs have this size together.
+    ``lost``: the last log lacks a line in its middle."""
     _incident(folder, simulate.Request("collective-skipped", ranks, 3, "h100", "log", "2.27.7", full=True))
     logs = sorted((folder / "evidence" / "logs").glob("nccl.*.log"))
     for number, log in enumerate(logs):
         stretch(log, int(megabytes * 1e6 / len(logs)), number)
+    if lost:
+        content = logs[-1].read_bytes()
+        start = content.index(b"\n", len(content) // 2) + 1
+        logs[-1].write_bytes(content[:start] + content[content.index(b"\n", start) + 1 :])
 
 
 def init(folder: Path, ranks: int) -> None:
