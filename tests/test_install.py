@@ -99,6 +99,12 @@ def test_extras_and_source_distribution_hold_what_the_pages_promise() -> None:
     assert {"nccl_forensics", "grammars", "reports", "docs", "examples", "fixtures", "tests"} <= set(sources)
     for name in sources:
         assert Path(ROOT / name).exists(), name
+    for page in ("README.md", "CONTRIBUTING.md", "docs/install.md"):
+        folder = (ROOT / page).parent
+        links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
+        linked = {(folder / link).resolve().relative_to(ROOT.resolve()).parts[0] for link in links}
+        assert linked <= set(sources), page
+    assert {"Containerfile", ".containerignore", "locks"} <= set(sources), "what the pages tell to run"
     assert next(iter(COMMANDS)) == "analyze"
 
 
