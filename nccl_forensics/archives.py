@@ -16,6 +16,7 @@ import signal
 import stat
 import tarfile
 import time
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -212,7 +213,7 @@ class Unpacker:
                         continue
                     target = self.target()
                     try:
-                        with archive.open(info) as content:
+                        with _opened(archive, info) as content:
                             # Entries may overlap in the file, so the whole archive is metered, not each entry alone.
                             stream = _Metered(content, path, packed, limits.ratio, limits.ratio_from_bytes, unpacked)
                             _, error = self._copy(stream, target, name)
@@ -280,6 +281,13 @@ class Unpacker:
         """A new place in scratch."""
         self._number += 1
         return self.scratch / f"{self._number:07d}"
+
+
+def _opened(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+    """A member of a zip. Python 3.14 warns of entries that overlap; here they are metered, and nobody reads warnings."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Overlapped entries")
+        return archive.open(info)
 
 
 def _directory_bytes(file: Path) -> int:

@@ -12,7 +12,7 @@ from nccl_forensics.serve.database import Database
 
 
 @pytest.fixture(autouse=True)
-def _databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _databases_are_closed() -> Iterator[None]:
     opened: list[Database] = []
     real = Database.__init__
 
@@ -20,7 +20,8 @@ def _databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         real(self, file)
         opened.append(self)
 
-    monkeypatch.setattr(Database, "__init__", init)
-    yield
+    with pytest.MonkeyPatch.context() as own:  # a test that undoes its own changes must not undo this one
+        own.setattr(Database, "__init__", init)
+        yield
     for database in opened:
         database.close()

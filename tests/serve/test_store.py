@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from pathlib import Path
@@ -145,11 +146,10 @@ def test_a_result_that_comes_after_the_cancel_is_not_taken(tmp_path: Path) -> No
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=60))
 def test_no_search_text_is_an_operator(text: str) -> None:
-    connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE VIRTUAL TABLE words USING fts5 (a)")
-    if phrase := match(text):
-        connection.execute("SELECT * FROM words WHERE words MATCH ?", (phrase,)).fetchall()
-    connection.close()
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE VIRTUAL TABLE words USING fts5 (a)")
+        if phrase := match(text):
+            connection.execute("SELECT * FROM words WHERE words MATCH ?", (phrase,)).fetchall()
 
 
 @pytest.mark.parametrize(
