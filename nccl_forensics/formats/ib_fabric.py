@@ -16,7 +16,7 @@ _OURS = (
     r"|sminfo: )"
 )
 #: How adapters are called behind the name of their host; a switch may be called by two words as well.
-_DEVICE = re.compile(r"^(?:HCA-\d+|[a-z]\w*\d+\w*)$")
+_DEVICE = re.compile(r"^(?:HCA-\d+|[a-z]\w*\d)$")
 _NODE_IN_ERROR = re.compile(r"\b([A-Za-z][\w.-]*)/([UPL]?\w+)/P?(\d+)\b")
 
 Row = dict[str, object]
