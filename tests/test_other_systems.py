@@ -51,10 +51,10 @@ def test_streams_that_are_no_files_are_left_as_they_are() -> None:
 
 
 def test_without_limits_of_memory_a_source_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nccl_forensics import engine
+    from nccl_forensics import readers
 
     monkeypatch.setitem(sys.modules, "resource", None)
-    engine._limit_memory(1)
+    readers._limit_memory(1)
     worker._bound(1)
     monkeypatch.delattr(os, "nice")
     worker._bound(1)
