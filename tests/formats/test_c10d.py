@@ -89,6 +89,22 @@ def test_the_counters_of_a_failure_tell_how_far_the_rank_came():
     }
 
 
+def test_a_store_that_never_answered_is_told_from_other_words_of_its_sockets():
+    said = "[c10d] The client socket has timed out after 600000ms while trying to connect to (172.17.0.9, 50437)."
+    assert row("watchdog", f"[E616 02:08:15.931416442 socket.cpp:1023] {said}")["kind"] == "store-timeout"
+    warned = "[W616 02:08:15.931416442 socket.cpp:752] [c10d] The client socket has failed to connect to [node1]:29500 (errno: 97 - x)."
+    assert "watchdog" not in read(warned).frames
+
+
+def test_the_end_of_a_watchdog_is_an_error_in_older_words_too():
+    assert (
+        row("watchdog", "[E ProcessGroupNCCL.cpp:916] [Rank 0] NCCL watchdog thread terminated with exception: CUDA error: unknown error")[
+            "kind"
+        ]
+        == "error"
+    )
+
+
 def test_a_counter_that_was_never_set_is_missing():
     assert "last_completed" not in row("watchdog", "[rank7]:[E ProcessGroupNCCL.cpp:1537] " + MESSAGES[5])
 

@@ -25,6 +25,8 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
     [
         ({"endings": rows(DEATHS, {"rank": 2, "kind": "victim"})}, "processes ended badly"),
         ({"watchdog": table("watchdog", {"kind": "timeout"})}, "watchdog timeouts"),
+        ({"watchdog": table("watchdog", {"kind": "error"})}, "watchdog timeouts"),
+        ({"watchdog": table("watchdog", {"kind": "store-timeout"})}, "watchdog timeouts"),
         ({"bandwidth_tests": table("bandwidth_tests", {"error": "unhandled system error"})}, "tests that failed"),
         ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
