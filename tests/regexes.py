@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from re import _constants as C  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as C
+from re import _parser as parser
 
 import nccl_forensics
 from tests.corpus import ROOT

@@ -92,7 +92,7 @@ def truncate(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
     """Cut every text log by half."""
     logs = [
         root / str(s["path"]) for s in sources if s["lines"] and {"c10d-log", "traceback", "launcher-log", "nccl-log"} & set(s["formats"])
-    ]  # type: ignore[call-overload]
+    ]
     for log in logs:
         if log.suffix != ".gz":
             data = log.read_bytes()

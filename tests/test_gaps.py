@@ -34,7 +34,7 @@ def _case(name: str) -> Case:
 
 def _sureness(verdict: dict[str, object]) -> int:
     """No confidence at all, low, medium, high."""
-    return len(CONFIDENCES) - [*CONFIDENCES, None].index(verdict["confidence"])  # type: ignore[list-item]
+    return len(CONFIDENCES) - [*CONFIDENCES, None].index(verdict["confidence"])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -32,7 +32,9 @@ def real(name: str) -> bytes:
     return gzip.decompress((FIXTURES / f"{name}.journal.gz").read_bytes())
 
 
-def made(*entries: dict[str, bytes], flag: int = 0, pack=None, stated: int | None = None, items: list[int] | None = None) -> bytes:  # type: ignore[no-untyped-def]  # a function of bytes or None
+def made(
+    *entries: dict[str, bytes], flag: int = 0, pack=None, stated: int | None = None, items: list[int] | None = None
+) -> bytes:  # a function of bytes or None
     """A journal without indexes: header, then the data objects and the entry of each line. ``items`` replaces the entries' pointers."""
     body = bytearray()
     for number, entry in enumerate(entries):
@@ -75,7 +77,7 @@ def test_the_text_is_what_journalctl_prints(name: str) -> None:
     [(0, None), (XZ, lzma.compress), (LZ4, lz4), (ZSTD, zstandard.ZstdCompressor().compress)],
     ids=["plain", "xz", "lz4", "zstd"],
 )
-def test_fields_are_read_whatever_packs_them(flag: int, pack) -> None:  # type: ignore[no-untyped-def]  # as above
+def test_fields_are_read_whatever_packs_them(flag: int, pack) -> None:  # as above
     assert text(made(LINE, LINE | {"_PID": b"7"}, flag=flag, pack=pack)) == (
         b"2025-10-09T08:53:20.000000+0000 node7 kernel: " + LINE["MESSAGE"] + b"\n"
         b"2025-10-09T08:53:20.000001+0000 node7 kernel[7]: " + LINE["MESSAGE"] + b"\n",

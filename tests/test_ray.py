@@ -152,7 +152,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
                 deaths[ref.source_id] -= 1
                 return RayError("killed")
         try:
-            return sys.modules[__name__]._task(function, jobs, contents, held)  # type: ignore[attr-defined]  # tests replace it
+            return sys.modules[__name__]._task(function, jobs, contents, held)  # tests replace it
         except Exception as problem:
             return RayTaskError(problem)
 
@@ -175,10 +175,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return ray
 
 
-class _Future(tuple):  # type: ignore[type-arg]
+class _Future(tuple):
     """A result, hashed by what it is and not by what it holds."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
 
 def test_the_same_tables_come_from_tasks(fake: SimpleNamespace, folder: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_node_with_another_version_ends_the_run(
 
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray", None)
     done = run(["analyze", str(INCIDENTS / "killed-rank-4r" / "evidence"), "--engine", "ray"])
     assert isinstance(done.exception, UsageError)
     assert "nccl-forensics[ray]" in str(done.exception)

@@ -32,7 +32,7 @@ def alarm() -> Iterator[None]:
 
 def seconds(found: Found, text: str | bytes) -> float:
     """CPU seconds of the better of two tries."""
-    compiled = re.compile(found.pattern, found.flags)  # type: ignore[arg-type]
+    compiled = re.compile(found.pattern, found.flags)
     run = compiled.search if found.anywhere else compiled.match
     best = 9.0
     for _ in range(2):

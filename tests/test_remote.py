@@ -108,7 +108,7 @@ def test_a_store_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> No
 
 
 def test_without_fsspec_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fsspec.core", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(UsageError, match=r"nccl-forensics\[remote\]"):
         open_bundle(["s3://bucket/x"])
 

@@ -345,7 +345,7 @@ def healthy() -> Sample:
     """Nothing wrong, and some of it could not be looked at."""
     rules = [
         rule_row(str(r["rule"]), str(r["code"]), "skipped" if r["status"] == "skipped" else "clean", list(r["missing"])) for r in RULES
-    ]  # type: ignore[call-overload]
+    ]
     sources = [source(f"logs/rank{r}.stderr.log", ["nccl-log"], r) for r in range(8)]
     verdict = no_verdict("nothing-wrong", "8 ranks ran 400 steps and finished.")
     return Sample(

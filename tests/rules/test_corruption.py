@@ -49,7 +49,7 @@ def test_a_curve_without_breaks_is_quiet() -> None:
 
 def signs(
     errors: pl.LazyFrame | None = None, gpus: pl.LazyFrame | None = None, links: pl.LazyFrame | None = None, *found: dict[str, object]
-):  # type: ignore[no-untyped-def]
+):
     who = processes((5, "node7", 100, "17000"))
     return corruption_signs.check(jumps(*(found or (jump(),))), errors, gpus, links, who, None, None)
 
