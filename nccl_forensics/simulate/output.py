@@ -86,7 +86,7 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: b
             folder.put(f"recorder/nccl_trace_rank_{rank}.json", recorder.as_json(world, rank, dumped))
         if kept.stacks and running:
             for sample in (1, 2):
-                folder.put(f"stacks_{sample}/rank{rank}.pyspy.txt", stacks.text(world, rank))
+                folder.put(f"stacks_{sample}/rank{rank}.pyspy.txt", stacks.text(world, rank, sample))
     for machine in world.hosts:
         ranks = world.host_ranks(machine.index)
         if kept.launcher and any(world.processes[r].started for r in ranks) and (full or any(detailed(world, r, full) for r in ranks)):

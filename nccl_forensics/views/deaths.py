@@ -120,11 +120,14 @@ def endings(
 
     if worker_exits is not None:
         rows = worker_exits.sort("source_id", "line_no").collect()
+        launched = rows["kind"].is_in(list(_OF_LAUNCHERS)).any()
         for row in rows.iter_rows(named=True):
             if row["exit_code"] is None and row["signal"] is None:
                 continue
             if row["kind"] in ("closing-signal", "launcher-signal", "scheduler"):
                 continue
+            if row["kind"] == "task" and launched:
+                continue  # the scheduler started launchers: its task is one of them, and no rank
             rank = row["rank"]
             if rank is None and row["pid"] is not None:
                 rank = by_pid.rank(row["pid"], row["host"])
@@ -195,6 +198,8 @@ def endings(
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 
 
+#: What a launcher that starts several workers says of them.
+_OF_LAUNCHERS = frozenset({"closing-signal", "launcher-signal", "failed", "failure", "root-cause"})
 #: Formats of what a process itself prints when it fails.
 _OWN_WORDS = frozenset({"c10d-log", "traceback", "torchelastic-error"})
 

@@ -146,7 +146,16 @@ def stalls(
     if len(known) >= 4 and len(bare) * 2 >= len(known):
         # Most of the job cannot be what the rest waits for: the end of the walk is not in the evidence, or is no rank at all.
         rows = [r for r in rows if r is None or r["rank"] not in bare]
+    stalled = {rank for r in rows if r is not None and r["cause"] == "host-stall" for rank in [int(str(r["rank"]))]}
+    unseen = sorted(rank for rank in stalled if found[rank].get("kind") == "unseen" and rank not in stacks)
+    if len(unseen) > _FEW_UNSEEN and unseen[-1] - unseen[0] >= len(unseen):
+        # Ranks of a host go together; files that are missing here and there were lost, and their ranks may wait as the others do.
+        rows = [r for r in rows if r is None or r["rank"] not in unseen]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+
+
+#: Ranks without evidence that may all be what the others wait for, whatever their numbers.
+_FEW_UNSEEN = 2
 
 
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:

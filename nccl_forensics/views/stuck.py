@@ -38,13 +38,16 @@ def stuck(
 ) -> pl.LazyFrame:
     """Groups whose members all wait in one operation: same position, entered by all, completed by none. ``complete``: every member of
     the stated size is seen (else some members have no evidence, and they may be the ones that are missing); of the default group every
-    rank that any evidence names, as all ranks of the job are in it. ``stated``: some evidence says how many there are; else all that is known is
-    that no number is missing below the highest one seen."""
+    rank that any evidence names, as all ranks of the job are in it. Nor is it known while somebody waits in another group for a rank of
+    which nothing is seen: the GPUs may not have come to this operation, which is enqueued behind that one. ``stated``: some evidence says how
+    many members there are; else all that is known is that no number is missing below the highest one seen."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
     told = comms is not None and comms.select(pl.col("nranks").max()).collect().item() is not None
     blocked: set[tuple[str, str]] = set()
+    behind = False
     if waits is not None:
+        behind = waits.filter(pl.col("kind") == "unseen").head(1).collect().height > 0
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
     rows: list[dict[str, object]] = []
     pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank").collect()
@@ -69,7 +72,7 @@ def stuck(
                 "op": op,
                 "ranks": ranks,
                 "size": size,
-                "complete": set(ranks) >= members and size is not None and len(ranks) >= size,
+                "complete": not behind and set(ranks) >= members and size is not None and len(ranks) >= size,
                 "stated": group["size"] is not None or told,
                 "timeout_ms": first["timeout_ms"],
                 "source_id": first["source_id"],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nccl_forensics.simulate.program import HERE, Frame
+from nccl_forensics.simulate.noise import mix
+from nccl_forensics.simulate.program import HERE, Frame, Item
 from nccl_forensics.simulate.world import World
 from nccl_forensics.simulate.writers.recorder import library_frames
 
@@ -24,12 +25,20 @@ def _thread(tid: int, state: str, name: str, frames: tuple[Frame, ...]) -> Itera
         yield f"    {function} ({_short(file)}:{line})\n"
 
 
-def text(world: World, rank: int) -> Iterator[str]:
-    """The dump of one rank."""
-    process, state = world.processes[rank], world.state(rank)
+def _standing(world: World, rank: int, sample: int) -> Item | None:
+    """Where the rank stands when the sample is taken; one that came to the end of the modelled steps works on, and is somewhere in its next."""
+    state = world.state(rank)
+    if state is None:
+        return None
+    places = [item for item in state.items if item.frames]
+    return places[mix(world.seed, "sample", rank, sample) % len(places)] if state.finished and places else state.at
+
+
+def text(world: World, rank: int, sample: int) -> Iterator[str]:
+    """The dump of one rank, the first or the second."""
+    process, at = world.processes[rank], _standing(world, rank, sample)
     yield f"Process {process.pid}: {'/opt/venv/bin/python3'} -u /opt/job/pretrain.py --config conf/pretrain.yaml\n"
     yield "Python v3.11.9 (/usr/bin/python3.11)\n\n"
-    at = state.at if state is not None else None
     if at is not None:
         frames = at.frames if at.kind != "op" else (*library_frames(at.op), *at.frames)
         busy = at.kind == "host" and at.note.endswith("busy")
