@@ -66,7 +66,9 @@ def rank_never_joined(
         absent = unseen - came - _beside(present, last_calls)
         absent = absent - running or absent
         missing = tuple(sorted(absent))
-        lost = absent != unseen
+        # Ranks of a host go together; files that are missing here and there were lost.
+        scattered = len(missing) > 2 and missing[-1] - missing[0] >= len(missing)
+        lost = absent != unseen or scattered
         if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
         yield Finding(
@@ -76,7 +78,9 @@ def rank_never_joined(
             confidence=_CONFIDENCE[(len(missing) > 1) + lost],
             ranks=missing,
             # Logs of a few ranks only were collected: which of the others came is not to be seen.
-            culprits=tuple(Culprit(rank=r) for r in missing) if len(missing) <= len(present) else (),
+            culprits=()
+            if len(missing) > len(present) or (scattered and len(missing) * _MANY > size)
+            else tuple(Culprit(rank=r) for r in missing),
             subject=("never-joined", str(size)),
             evidence=(
                 *cite(part, f"started with nranks {size} and never completed", at_most=8),
@@ -91,6 +95,8 @@ def rank_never_joined(
         )
 
 
+#: One rank in so many, missing here and there: then it is files that are missing.
+_MANY = 8
 _CONFIDENCE: tuple[Confidence, ...] = ("high", "medium", "low")
 
 

@@ -83,7 +83,8 @@ def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Find
     own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished"]))
     if own.height < max(at_least, min(3, everyone.height)) or own.height < share * everyone.height:
         return
-    kinds = own.group_by("kind", "signal", "type").len().sort("len", "kind", descending=[True, False])
+    # A signal is the same one whether or not the process left a stack.
+    kinds = own.group_by("kind", "signal", pl.when(pl.col("signal").is_null()).then("type")).len().sort("len", "kind", descending=[True, False])
     if kinds.row(0)[3] < share * everyone.height:
         return
     first = own.sort("rank").row(0, named=True)

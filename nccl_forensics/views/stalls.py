@@ -109,6 +109,7 @@ def stalls(
     if on_host:
         # Of the ranks that others wait for, those that stand in a call that waits themselves wait for one that does not.
         found = {r: row for r, row in found.items() if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] == "jumped"}
+    found = {r: row for r, row in found.items() if row["kind"] != "unseen" or not _beside_waiters(r, row, found, stacks)}
     # One that waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
     parted = divergences is not None and divergences.collect().height > 0
     if progress is not None:
@@ -156,6 +157,17 @@ def stalls(
 
 #: Ranks without evidence that may all be what the others wait for, whatever their numbers.
 _FEW_UNSEEN = 2
+
+
+def _beside_waiters(rank: int, row: dict[str, object], found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
+    """Whether a rank of whose operations nothing is known stands in the very line in which most of those stand that wait for it: it waits as
+    they do, in a call that leaves no frame (a copy from the GPU)."""
+    waiters = row["waiters"]
+    own = stacks.get(rank)
+    if own is None or not own["user_frame"] or not isinstance(waiters, list):
+        return False
+    lines = [stacks[w]["user_frame"] for w in waiters if w in stacks and w not in found]
+    return len(lines) > 1 and lines.count(own["user_frame"]) * 2 > len(lines)
 
 
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:

@@ -31,6 +31,15 @@ def test_where_several_logs_are_missing_some_were_perhaps_not_collected() -> Non
     assert "may not have been collected" in finding.summary
 
 
+def test_logs_that_are_missing_here_and_there_were_lost() -> None:
+    host = [comm(r, 16) for r in range(16) if r not in (4, 5, 6, 7)]
+    [finding] = rank_never_joined.check(comms(*host), past(), None, None, None, None)
+    assert (finding.confidence, [c.rank for c in finding.culprits]) == ("medium", [4, 5, 6, 7])
+    spread = [comm(r, 16) for r in range(16) if r not in (1, 6, 7, 12)]
+    [finding] = rank_never_joined.check(comms(*spread), past(), None, None, None, None)
+    assert (finding.confidence, finding.ranks, finding.culprits) == ("low", (1, 6, 7, 12), ())
+
+
 def test_of_most_ranks_missing_none_is_blamed() -> None:
     [finding] = rank_never_joined.check(comms(comm(0, 4)), past(), None, None, None, None)
     assert (finding.ranks, finding.culprits) == ((1, 2, 3), ())

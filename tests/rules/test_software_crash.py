@@ -20,6 +20,11 @@ def test_ranks_that_all_crash_alike_blame_no_rank() -> None:
     assert finding.title == "all 4 ranks fell over alike: SIGSEGV"
 
 
+def test_a_crash_is_the_same_one_whether_or_not_a_rank_left_its_stack() -> None:
+    said = [row | {"type": "Fatal Python error"} for row in crashed(0, 1)]
+    assert len(software_crash.check(endings(*said, *crashed(2, 3)), None)) == 1
+
+
 def test_one_victim_among_many_lowers_the_confidence() -> None:
     [finding] = software_crash.check(endings(*crashed(0, 1, 2, 3), {"rank": 4, "kind": "victim", "own": False}), None)
     assert finding.confidence == "medium"

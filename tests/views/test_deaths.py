@@ -85,6 +85,13 @@ def test_a_rank_that_the_launchers_report_leaves_out_had_ended_without_an_error(
     assert [e["rank"] for e in ended(report, *lost, raised("user", rank=1, line=99), sources=sources, hints=hints) if e["own"]] == [1]
 
 
+def test_a_schedulers_task_is_a_rank_only_where_no_launcher_speaks_of_workers() -> None:
+    task = {"kind": "task", "rank": 0, "exit_code": 1, "source_id": 1}
+    assert [e["rank"] for e in ended(table("worker_exits", task))] == [0]
+    worker = {"kind": "failed", "rank": 4, "exit_code": -9}
+    assert [e["rank"] for e in ended(table("worker_exits", task, worker))] == [4]
+
+
 @pytest.mark.parametrize("kind", ["closing-signal", "launcher-signal", "scheduler"])
 def test_what_a_launcher_does_to_a_worker_is_no_ending_of_its_own(kind: str) -> None:
     assert ended(left(-9, kind=kind)) == []

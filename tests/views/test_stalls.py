@@ -214,6 +214,24 @@ def test_a_member_without_progress_is_blamed_only_where_its_stack_stands_elsewhe
     assert found(unseen, standing(r0="collective", r1="collective", r2="collective")) == []
 
 
+def test_a_member_without_progress_that_stands_where_those_stand_who_wait_for_it_waits_too() -> None:
+    unseen = blocker(kind="unseen", waiters=[0, 1, 3])
+    one_line = standing(r0="compute", r1="compute", r2="compute", r3="compute").with_columns(user_frame=pl.lit("log_loss (trainer.py:169)"))
+    assert found(unseen, one_line) == []
+    elsewhere = pl.when(pl.col("rank") == 2).then(pl.lit("tokenize (data.py:3)")).otherwise("user_frame")
+    assert [row[0] for row in found(unseen, one_line.with_columns(user_frame=elsewhere))] == [2]
+
+
+def test_ranks_whose_files_are_missing_here_and_there_are_not_blamed() -> None:
+    def gone(*ranks: int) -> list[int]:
+        ends = pl.concat([blocker(r, "unseen", waiters=[0, 1], walked=True) for r in ranks])
+        return [row[0] for row in found(ends)]
+
+    assert gone(2) == [2]
+    assert gone(4, 5, 6, 7) == [4, 5, 6, 7], "one host"
+    assert gone(2, 9, 12) == []
+
+
 @pytest.mark.parametrize(("frame", "cause"), [("step (train.py:9)", "collective-mismatch"), ("evaluate (eval.py:3)", "collective-skipped")])
 def test_a_rank_in_another_collective_than_its_peers_called_it_instead_or_went_past_theirs(frame: str, cause: str) -> None:
     odd = pl.col("rank") == 2

@@ -46,6 +46,13 @@ def test_with_a_member_missing_from_the_evidence_it_is_not_complete() -> None:
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1], size=4) == [(6, "all_reduce", [0, 1], False)]
 
 
+def test_behind_a_rank_of_which_nothing_is_seen_it_is_not_sure() -> None:
+    state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}, "pg:1": {1: (3, 2), 3: (3, 2)}})
+    known = groups({"pg:0": [0, 1], "pg:1": [1, 2, 3]})
+    rows = stuck(state, known, waits(None, state, known, None, None), None, None).select("group_key", "complete").collect().rows()
+    assert rows == [("pg:0", False), ("pg:1", False)]
+
+
 def test_the_biggest_communicator_tells_how_many_ranks_the_default_group_has() -> None:
     world = rows(COMMS_SCHEMA, {"nranks": 4})
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1], comms=world) == [(6, "all_reduce", [0, 1], False)]
