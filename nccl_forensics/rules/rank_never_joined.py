@@ -68,6 +68,7 @@ def rank_never_joined(
         missing = tuple(sorted(absent))
         # Ranks of a host go together; files that are missing here and there were lost.
         scattered = len(missing) > 2 and missing[-1] - missing[0] >= len(missing)
+        strewn = scattered and len(missing) * _MANY > size
         lost = absent != unseen or scattered
         if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
@@ -76,11 +77,9 @@ def rank_never_joined(
             summary="The others started the communicator and never got past its bootstrap. No line of NCCL in the evidence is of the missing ranks."
             + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected."),
             confidence=_CONFIDENCE[(len(missing) > 1) + lost],
-            ranks=missing,
+            ranks=() if strewn else missing,
             # Logs of a few ranks only were collected: which of the others came is not to be seen.
-            culprits=()
-            if len(missing) > len(present) or (scattered and len(missing) * _MANY > size)
-            else tuple(Culprit(rank=r) for r in missing),
+            culprits=() if strewn or len(missing) > len(present) else tuple(Culprit(rank=r) for r in missing),
             subject=("never-joined", str(size)),
             evidence=(
                 *cite(part, f"started with nranks {size} and never completed", at_most=8),

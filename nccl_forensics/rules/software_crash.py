@@ -84,7 +84,9 @@ def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Find
     if own.height < max(at_least, min(3, everyone.height)) or own.height < share * everyone.height:
         return
     # A signal is the same one whether or not the process left a stack.
-    kinds = own.group_by("kind", "signal", pl.when(pl.col("signal").is_null()).then("type")).len().sort("len", "kind", descending=[True, False])
+    kinds = (
+        own.group_by("kind", "signal", pl.when(pl.col("signal").is_null()).then("type")).len().sort("len", "kind", descending=[True, False])
+    )
     if kinds.row(0)[3] < share * everyone.height:
         return
     first = own.sort("rank").row(0, named=True)
