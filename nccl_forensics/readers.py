@@ -3,6 +3,9 @@
 A process that dies or takes too long costs the task that it had, and another one takes its place. Everything happens in the thread of the
 caller: nothing runs here while the caller looks at a result.
 
+Neither ``concurrent.futures`` nor Pebble serves here: the one knows no bound on the time of a task, the other starts threads of its own before its
+processes, after which a fork is no longer safe.
+
 To start an interpreter and import Polars and the formats takes longer than to read a small source. So where it is safe, a process is forked:
 on Linux, as long as this process has no threads but those that are known to do no harm. Once Polars has started its pool, or where the
 caller's program has threads, processes are started anew, as on other systems.
