@@ -72,14 +72,15 @@ def rank_never_joined(
         lost = absent != unseen or scattered
         if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
+        # Logs of a few ranks only were collected: which of the others came is not to be seen.
+        named = () if strewn or len(missing) > len(present) else missing
         yield Finding(
             title=f"{ranks_words(missing)} of {size} never joined; {len(present)} {verb(present, 'rank waits', 'ranks wait')} in init",
             summary="The others started the communicator and never got past its bootstrap. No line of NCCL in the evidence is of the missing ranks."
             + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected."),
             confidence=_CONFIDENCE[(len(missing) > 1) + lost],
-            ranks=() if strewn else missing,
-            # Logs of a few ranks only were collected: which of the others came is not to be seen.
-            culprits=() if strewn or len(missing) > len(present) else tuple(Culprit(rank=r) for r in missing),
+            ranks=named,
+            culprits=tuple(Culprit(rank=r) for r in named),
             subject=("never-joined", str(size)),
             evidence=(
                 *cite(part, f"started with nranks {size} and never completed", at_most=8),
