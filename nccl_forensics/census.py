@@ -51,6 +51,16 @@ def recorded_by_all(resolver: Resolver) -> bool:
     return len(own) < 2 or world is None or len(own) >= world
 
 
+def began(resolver: Resolver) -> bool:
+    """Whether, where NCCL says by which interface it starts, it says of a communicator too: a log that ends before looks the same in a hang
+    and in a copy that was made too early."""
+    network = resolver.get("nccl_network")
+    if network is None or not network.filter(pl.col("item") == "bootstrap").head(1).collect().height:
+        return True
+    comms = resolver.get("comms")
+    return comms is not None and comms.head(1).collect().height > 0
+
+
 def most_seen(resolver: Resolver) -> bool:
     """Whether at least half of the ranks are seen, and no log of NCCL's operations just stops: one that stops where a rank is missing looks
     the same in a hang and in a copy that was made too early."""

@@ -1,0 +1,72 @@
+"""What must be seen before it is said that nothing is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from nccl_forensics.api import analyze
+from nccl_forensics.census import began, recorded_by_all, stood_still
+from nccl_forensics.engine import InlineEngine
+from nccl_forensics.store import Store
+from nccl_forensics.views import Resolver
+from tests.rules.host_frames import table
+
+BOOTSTRAP = "node1:10:10 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nnode1:10:10 [0] NCCL INFO Using network Socket\n"
+STARTED = "node1:10:20 [0] NCCL INFO comm 0x55 rank 0 nranks 1 cudaDev 0 busId 1b000 - Init COMPLETE\n"
+
+
+class Told(Resolver):
+    """Views as given."""
+
+    def __init__(self, **frames: pl.DataFrame) -> None:
+        super().__init__(Store.from_frames({}))
+        self._given = frames
+
+    def get(self, name: str) -> pl.LazyFrame | None:
+        return self._given[name].lazy() if name in self._given else super().get(name)
+
+
+def moved(*motions: str) -> Resolver:
+    return Told(motion=pl.DataFrame({"rank": range(len(motions)), "motion": motions}))
+
+
+@pytest.mark.parametrize(
+    ("motions", "still"),
+    [
+        (("stuck",) * 4, True),
+        (("stuck", "stuck", "stuck", "unknown"), True),
+        (("stuck", "stuck", "stuck", "moving"), False),
+        (("stuck", "stuck", "unknown", "unknown"), False),
+        (("stuck", "stuck"), False),
+    ],
+)
+def test_a_job_stands_still_where_most_ranks_were_looked_at_twice_and_none_moved(motions: tuple[str, ...], still: bool) -> None:
+    assert stood_still(moved(*motions)) is still
+
+
+def dumped(*ranks: int, world: int) -> Resolver:
+    groups = pl.DataFrame({"domain": ["fr"], "members": [list(range(world))], "size": [world]})
+    return Told(dumps=pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int32}), groups=groups)
+
+
+def test_dumps_of_some_ranks_alone_are_not_all() -> None:
+    assert not recorded_by_all(dumped(0, 1, 3, world=4))
+    assert recorded_by_all(dumped(0, 1, 2, world=3))
+    assert recorded_by_all(Resolver(Store.from_frames({})))
+
+
+def test_a_start_without_a_communicator_is_no_whole_log() -> None:
+    line = {"item": "bootstrap", "name": "eth0", "host": "node1", "pid": 10, "source_id": 0, "line_no": 1}
+    assert not began(Resolver(Store.from_frames({"nccl_network": table("nccl_network", line).collect()})))
+    assert began(Resolver(Store.from_frames({})))
+
+
+@pytest.mark.parametrize(("text", "status"), [(BOOTSTRAP, "insufficient-evidence"), (BOOTSTRAP + STARTED, "nothing-wrong")])
+def test_a_log_that_ends_before_any_communicator_is_not_called_well(tmp_path: Path, text: str, status: str) -> None:
+    (tmp_path / "nccl.log").write_text(text, encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert verdict["status"] == status
