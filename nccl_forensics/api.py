@@ -390,9 +390,9 @@ def _run(
     told = _has_job(own) and "failures" not in resolver.failed
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    ended, told_enough = ended_orderly(resolver), began(resolver) and not stood_still(resolver)
-    complete = ended or (all_seen(resolver) and more_than_recorded(resolver) and recorded_by_all(resolver) and told_enough)
-    verdict = judge(outcomes, signs, told, complete, enough=most_seen(resolver) and told_enough)
+    ended, still = ended_orderly(resolver), stood_still(resolver)
+    whole = all_seen(resolver) and more_than_recorded(resolver) and recorded_by_all(resolver) and began(resolver)
+    verdict = judge(outcomes, signs, told, ended or (whole and not still), enough=most_seen(resolver) and not still)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

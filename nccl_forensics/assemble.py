@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics import __version__
-from nccl_forensics.census import began, census, people_of, ranks_missing, stood_still
+from nccl_forensics.census import census, people_of, ranks_missing, stood_still
 from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.facts.collecting import STEPS
@@ -162,11 +162,6 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
         "nothing-wrong": "No fault was found in what was handed in. What is not in the evidence was not checked.",
         "insufficient-evidence": "The evidence does not tell of a job: not even whether something is wrong can be said.",
     }
-    if not began(chosen.resolver):
-        words["insufficient-evidence"] = (
-            "No fault was found, but NCCL's logs end before any communicator is made. Whether it hangs there or the logs were copied too early "
-            "cannot be said."
-        )
     if stood_still(chosen.resolver):
         words["insufficient-evidence"] = (
             "No fault was found, but no process moved between two looks at it. Whether the job goes on or hangs cannot be said."

@@ -64,9 +64,11 @@ def test_a_start_without_a_communicator_is_no_whole_log() -> None:
     assert began(Resolver(Store.from_frames({})))
 
 
-@pytest.mark.parametrize(("text", "status"), [(BOOTSTRAP, "insufficient-evidence"), (BOOTSTRAP + STARTED, "nothing-wrong")])
-def test_a_log_that_ends_before_any_communicator_is_not_called_well(tmp_path: Path, text: str, status: str) -> None:
+@pytest.mark.parametrize(("text", "confidence"), [(BOOTSTRAP, "low"), (BOOTSTRAP + STARTED, "medium")])
+def test_a_log_that_ends_before_any_communicator_is_called_well_with_low_confidence_only(
+    tmp_path: Path, text: str, confidence: str
+) -> None:
     (tmp_path / "nccl.log").write_text(text, encoding="utf-8")
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert isinstance(verdict, dict)
-    assert verdict["status"] == status
+    assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", confidence)
