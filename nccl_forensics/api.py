@@ -16,7 +16,7 @@ from nccl_forensics.aside import written_aside
 from nccl_forensics.assemble import SCHEMA, RunResult, assemble
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
-from nccl_forensics.census import all_seen, began, ended_orderly, more_than_recorded, most_seen, recorded_by_all, stood_still
+from nccl_forensics.census import all_seen, began, census, ended_orderly, more_than_recorded, most_seen, recorded_by_all, stood_still
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.extensions import extensions
@@ -390,9 +390,10 @@ def _run(
     told = _has_job(own) and "failures" not in resolver.failed
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    ended, still = ended_orderly(resolver), stood_still(resolver)
-    whole = all_seen(resolver) and more_than_recorded(resolver) and recorded_by_all(resolver) and began(resolver)
-    verdict = judge(outcomes, signs, told, ended or (whole and not still), enough=most_seen(resolver) and not still)
+    known, still = census(resolver), stood_still(resolver)
+    ended = ended_orderly(resolver, known)
+    whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
+    verdict = judge(outcomes, signs, told, ended or (whole and not still), enough=most_seen(resolver, known) and not still)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics import __version__
-from nccl_forensics.census import census, people_of, ranks_missing, stood_still
+from nccl_forensics.census import census, people_of, stood_still
 from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.facts.collecting import STEPS
@@ -244,8 +244,7 @@ def _rule(o: Outcome) -> dict[str, object]:
 def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[RunResult], chosen: RunResult) -> dict[str, object]:
     resolver = chosen.resolver
     people = people_of(resolver)
-    world, seen, n_groups, n_comms = census(resolver)
-    missing = ranks_missing(resolver)
+    known = census(resolver)
     comms = resolver.get("comms")
     first, last = _span(resolver)
     versions = sorted({str(p["nccl_version"]) for p in people.values() if p["nccl_version"]})
@@ -263,9 +262,9 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
     return {
         "title": title,
         "inputs": list(inputs),
-        "world_size": world,
-        "ranks_seen": len(seen),
-        "ranks_missing": missing[:ROWS],
+        "world_size": known.world,
+        "ranks_seen": len(known.seen),
+        "ranks_missing": known.missing[:ROWS],
         "hosts": sorted({str(p["host"]) for p in people.values() if p["host"]})[:ROWS],
         "gpus": sorted({str(p["bus_id"]) for p in people.values() if p["bus_id"]})[:ROWS],
         "nccl_versions": versions,
@@ -273,8 +272,8 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "backends": sorted(backends),
         "started_at": iso(first),
         "ended_at": iso(last),
-        "communicators": n_comms,
-        "process_groups": n_groups,
+        "communicators": known.comms,
+        "process_groups": known.groups,
         "runs": [_run(r) for r in results],
     }
 

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from nccl_forensics.views import Resolver
 from nccl_forensics.words import UNIDENTIFIED
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Size of the job, ranks with evidence, and how many process groups and communicators there are."""
+
+    world: int | None
+    seen: frozenset[int]
+    groups: int
+    comms: int
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job from which nothing is in the evidence."""
+        return sorted(set(range(self.world)) - self.seen) if self.world is not None and self.world <= 1_000_000 else []
 
 
 def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:
@@ -17,19 +34,13 @@ def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:
     return {row["rank"]: row for row in rows.iter_rows(named=True)}
 
 
-def ranks_missing(resolver: Resolver) -> list[int]:
-    """Ranks of the job from which nothing is in the evidence."""
-    world, seen, _, _ = census(resolver)
-    return sorted(set(range(world)) - seen) if world is not None and world <= 1_000_000 else []
-
-
-def all_seen(resolver: Resolver) -> bool:
+def all_seen(resolver: Resolver, known: Census) -> bool:
     """Whether there is something of every rank; processes whose rank is not known stand for ranks that are not seen."""
     processes = resolver.get("processes")
     strangers = 0
     if processes is not None:
         strangers = int(processes.filter(pl.col("rank").is_null() & pl.col("pid").is_not_null()).select(pl.len()).collect().item())
-    return len(ranks_missing(resolver)) <= strangers
+    return len(known.missing) <= strangers
 
 
 def more_than_recorded(resolver: Resolver) -> bool:
@@ -41,14 +52,13 @@ def more_than_recorded(resolver: Resolver) -> bool:
     return bool(formats - {"flight-recorder", "training-log"}) or not formats
 
 
-def recorded_by_all(resolver: Resolver) -> bool:
+def recorded_by_all(resolver: Resolver, known: Census) -> bool:
     """Whether, where some ranks left dumps of their recorder, all did: one that left none may have died before it could."""
     dumps = resolver.get("dumps")
     if dumps is None:
         return True
     own = set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-    world, _, _, _ = census(resolver)
-    return len(own) < 2 or world is None or len(own) >= world
+    return len(own) < 2 or known.world is None or len(own) >= known.world
 
 
 def began(resolver: Resolver) -> bool:
@@ -57,15 +67,13 @@ def began(resolver: Resolver) -> bool:
     network = resolver.get("nccl_network")
     if network is None or not network.filter(pl.col("item") == "bootstrap").head(1).collect().height:
         return True
-    comms = resolver.get("comms")
-    return comms is not None and comms.head(1).collect().height > 0
+    return resolver.holds("comms")
 
 
-def most_seen(resolver: Resolver) -> bool:
+def most_seen(resolver: Resolver, known: Census) -> bool:
     """Whether at least half of the ranks are seen, and no log of NCCL's operations just stops: one that stops where a rank is missing looks
     the same in a hang and in a copy that was made too early."""
-    world, seen, _, _ = census(resolver)
-    return world is None or (len(seen) * 2 >= world and not resolver.holds("nccl_ops"))
+    return known.world is None or (len(known.seen) * 2 >= known.world and not resolver.holds("nccl_ops"))
 
 
 def stood_still(resolver: Resolver) -> bool:
@@ -78,7 +86,7 @@ def stood_still(resolver: Resolver) -> bool:
     return stuck >= 3 and stuck * 2 > told.len() and not bool((told == "moving").any())
 
 
-def ended_orderly(resolver: Resolver) -> bool:
+def ended_orderly(resolver: Resolver, known: Census) -> bool:
     """Whether all communicators that were seen, at least one, were taken down in order.
 
     An abort is what a failure ends with, and what PyTorch takes communicators down with at the end of a good job too: it counts where
@@ -94,16 +102,15 @@ def ended_orderly(resolver: Resolver) -> bool:
         return True
     errors = resolver.get("nccl_errors")
     lost = errors is not None and errors.filter(pl.col("kind").is_in(_PEER_LOST)).head(1).collect().height > 0
-    world, seen, _, _ = census(resolver)
-    return not lost and (world is None or len(seen) * 4 >= world * 3)
+    return not lost and (known.world is None or len(known.seen) * 4 >= known.world * 3)
 
 
 #: NCCL's words for a peer that does not answer; its own abort is not among them.
 _PEER_LOST = ("ras-timeout", "ras-dead", "ib-completion", "ib-async-fatal", "ib-fatal", "peer-closed", "recv-failed")
 
 
-def census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
-    """(world size, ranks with evidence, process groups, communicators)."""
+def census(resolver: Resolver) -> Census:
+    """Counted from everything that names ranks: to be asked for once."""
     people = people_of(resolver)
     ranks: set[int] = set(people)
     world = 0
@@ -135,4 +142,4 @@ def census(resolver: Resolver) -> tuple[int | None, set[int], int, int]:
             seen |= set(known.select("rank").collect()["rank"].to_list())
     if ranks | seen:
         world = max(world, max(ranks | seen) + 1)
-    return world or None, seen, n_groups, n_comms
+    return Census(world or None, frozenset(seen), n_groups, n_comms)

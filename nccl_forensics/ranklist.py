@@ -39,4 +39,9 @@ def unfold(text: str) -> list[int]:
     return ranks
 
 
-__all__ = ["fold", "unfold"]
+def as_ranks(value: object) -> list[int]:
+    """Ranks of a cell of a frame that holds a list; none where it holds nothing."""
+    return [int(str(r)) for r in value] if isinstance(value, list | tuple) else []
+
+
+__all__ = ["as_ranks", "fold", "unfold"]

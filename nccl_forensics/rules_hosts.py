@@ -12,6 +12,7 @@ import polars as pl
 from nccl_forensics import pci
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Culprit, Finding
+from nccl_forensics.words import first_label
 
 
 def located(table: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFrame:
@@ -67,11 +68,6 @@ def untimely_finding(rows: pl.DataFrame, what: str) -> Finding:
     )
 
 
-def short(host: object) -> str | None:
-    """The first label: logs mix short and full names."""
-    return str(host).split(".", 1)[0] if host else None
-
-
 @dataclass(frozen=True, slots=True)
 class People:
     """Ranks by host, by GPU and by process."""
@@ -88,27 +84,27 @@ class People:
         if bus_id is None:
             return None
         if host is not None:
-            return self.gpus.get((short(host), str(bus_id)))
+            return self.gpus.get((first_label(host), str(bus_id)))
         ranks = self.by_bus.get(str(bus_id), set())
         return next(iter(ranks)) if len(ranks) == 1 else None
 
     def of_index(self, host: object, index: object) -> int | None:
         """The rank on the GPU with this NVML index, which is nvidia-smi's; only where the host is known."""
-        return self.indices.get((short(host), int(str(index)))) if host is not None and index is not None else None
+        return self.indices.get((first_label(host), int(str(index)))) if host is not None and index is not None else None
 
     def of_pid(self, host: object, pid: object) -> int | None:
         """The rank of a process; without a host only where the pid is unique."""
         if pid is None:
             return None
         number = int(str(pid))
-        if host is not None and (short(host), number) in self.pids:
-            return self.pids[(short(host), number)]
+        if host is not None and (first_label(host), number) in self.pids:
+            return self.pids[(first_label(host), number)]
         ranks = self.by_pid.get(number, set())
         return next(iter(ranks)) if host is None and len(ranks) == 1 else None
 
     def of_host(self, host: object) -> tuple[int, ...]:
         """All ranks of a host."""
-        return tuple(sorted(self.hosts.get(short(host) or "", ())))
+        return tuple(sorted(self.hosts.get(first_label(host) or "", ())))
 
 
 def people(processes: pl.LazyFrame | None) -> People:
@@ -120,7 +116,7 @@ def people(processes: pl.LazyFrame | None) -> People:
     by_pid: dict[int, set[int]] = defaultdict(set)
     rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid", "bus_id", "gpu_index").sort("rank").collect()
     for rank, host, pid, bus, index in rows.iter_rows():
-        name, address = short(host), pci.normal(bus)
+        name, address = first_label(host), pci.normal(bus)
         if name:
             found.hosts.setdefault(name, []).append(rank)
         if address:

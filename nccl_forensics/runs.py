@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +10,7 @@ import polars as pl
 
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
-
-#: Where torchrun writes what a worker says: ``<log dir>/<run id>/attempt_<restarts>/<local rank>/stdout.log``
-#: (PyTorch ``torch/distributed/elastic/multiprocessing/api.py``).
-_ATTEMPT = re.compile(r"^(?P<agent>.*?)(?:^|/)attempt_(?P<number>\d{1,6})/\d+/[^/]+$")
+from nccl_forensics.views.identity import ATTEMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +66,12 @@ def _last_of_earlier(exits: pl.DataFrame) -> pl.DataFrame:
 
 def attempt_of(path: str) -> int | None:
     """The launcher's attempt that a source belongs to, by its path."""
-    found = _ATTEMPT.match(path)
-    return int(found["number"]) if found else None
+    found = ATTEMPT.search(path)
+    return int(found[1]) if found else None
 
 
 def _only_attempt(store: Store) -> int | None:
-    known = {n for path in store.sources["path"].to_list() if (n := attempt_of(str(path))) is not None}
+    known = {n for path in store.sources["path"].to_list() if (n := attempt_of(path)) is not None}
     return known.pop() if len(known) == 1 else None
 
 
@@ -88,9 +84,9 @@ def _attempts(store: Store) -> list[Run]:
     agents: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     read: set[tuple[str, int]] = set()
     for source, path, formats in store.sources.select("source_id", "path", "formats").iter_rows():
-        found = _ATTEMPT.match(str(path))
+        found = ATTEMPT.search(path)
         if found:
-            agent, number = found["agent"], int(found["number"])
+            agent, number = path[: found.start()], int(found[1])
             agents[agent][number].add(source)
             if formats:
                 read.add((agent, number))

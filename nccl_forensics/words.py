@@ -35,6 +35,11 @@ def ranks_words(ranks: Iterable[int]) -> str:
     return " and ".join(w for w in (named, others) if w) or "no rank"
 
 
+def first_label(host: object) -> str | None:
+    """The first label of a host's name: logs mix short and full names."""
+    return str(host).split(".", 1)[0] if host else None
+
+
 def verb(ranks: Iterable[int], one: str, many: str) -> str:
     """The verb that fits the number of ranks."""
     return one if len(set(ranks)) == 1 else many

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.census import began, recorded_by_all, stood_still
+from nccl_forensics.census import began, census, recorded_by_all, stood_still
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
@@ -52,10 +52,14 @@ def dumped(*ranks: int, world: int) -> Resolver:
     return Told(dumps=pl.DataFrame({"rank": ranks}, schema={"rank": pl.Int32}), groups=groups)
 
 
+def all_recorded(resolver: Resolver) -> bool:
+    return recorded_by_all(resolver, census(resolver))
+
+
 def test_dumps_of_some_ranks_alone_are_not_all() -> None:
-    assert not recorded_by_all(dumped(0, 1, 3, world=4))
-    assert recorded_by_all(dumped(0, 1, 2, world=3))
-    assert recorded_by_all(Resolver(Store.from_frames({})))
+    assert not all_recorded(dumped(0, 1, 3, world=4))
+    assert all_recorded(dumped(0, 1, 2, world=3))
+    assert all_recorded(Resolver(Store.from_frames({})))
 
 
 def test_a_start_without_a_communicator_is_no_whole_log() -> None:

@@ -31,8 +31,8 @@ from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT,
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, short, timely, untimely_finding
-from nccl_forensics.words import ranks_words
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, timely, untimely_finding
+from nccl_forensics.words import first_label, ranks_words
 
 #: Codes whose pid is only the process that asked.
 _PID_MISLEADS = frozenset({79, 119, 120})
@@ -183,7 +183,7 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     if faint and _of_others(own, host, job):
         severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
         note += " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
-    elif faint and not ranks and job.hurt.isdisjoint({None, short(host)}) and _undated(own, job):
+    elif faint and not ranks and job.hurt.isdisjoint({None, first_label(host)}) and _undated(own, job):
         # Of hundreds of hosts some always have such a line, from whatever ran on them before.
         if job.who.pids:
             severity, confidence, culprits, behind = "warning", "low", (), ""
@@ -238,7 +238,7 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
 
 def _one_numbering(rows: pl.DataFrame, who: People) -> bool:
     """Whether the kernel knows a rank by the same pid as the rank itself: then no container numbers processes anew."""
-    return any((short(host), pid) in who.pids for host, pid in rows.select("host", "pid").drop_nulls().unique().iter_rows())
+    return any((first_label(host), pid) in who.pids for host, pid in rows.select("host", "pid").drop_nulls().unique().iter_rows())
 
 
 def _rank_of_source(source_ranks: pl.LazyFrame | None) -> dict[int, int]:
@@ -280,7 +280,7 @@ def _hurt(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, wh
         if _cuda_fault(str(row["message"])) is not None:
             rank = _stated_rank(row)
             rank = rank if rank is not None else rank_of.get(row["source_id"])
-            hosts.add(short(row["hint_host"]) or (host_of.get(rank) if rank is not None else None))
+            hosts.add(first_label(row["hint_host"]) or (host_of.get(rank) if rank is not None else None))
     return frozenset(hosts)
 
 
@@ -299,7 +299,7 @@ def _of_others(rows: pl.DataFrame, host: object, job: _Job) -> bool:
     told = not job.one_numbering and (bool(job.hurt) or not _undated(rows, job))
     if host is None or rows["pid"].null_count() or (told and not rows["time_kind"].eq_missing("monotonic").all()):
         return False
-    known = {pid for (place, pid) in job.who.pids if place == short(host)}
+    known = {pid for (place, pid) in job.who.pids if place == first_label(host)}
     return bool(known) and not known & set(rows["pid"].to_list())
 
 

@@ -23,7 +23,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, short
+from nccl_forensics.rules_hosts import located
+from nccl_forensics.words import first_label
 
 _MEANING = {
     "refused": "nobody listens there: rank 0 is not up, or it is another port",
@@ -70,8 +71,8 @@ def unreachable_host(
 def _loopback(rows: pl.DataFrame) -> Iterator[Finding]:
     looped = rows.filter(pl.col("address").str.starts_with("127.") & pl.col("host").is_not_null())
     for row in looped.iter_rows(named=True):
-        own = short(row["host"])
-        if own is None or own == "localhost" or own not in {short(n) for n in row["names"] or ()}:
+        own = first_label(row["host"])
+        if own is None or own == "localhost" or own not in {first_label(n) for n in row["names"] or ()}:
             continue
         yield Finding(
             title=f"{own} resolves its own name to {row['address']}",

@@ -8,6 +8,7 @@ import polars as pl
 
 from nccl_forensics.alignment import Reading, deviants, expect, read_divergence
 from nccl_forensics.damage import one_bit
+from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, repeated, shifted, unheard_of
@@ -158,10 +159,10 @@ def _read_group(group: pl.DataFrame) -> tuple[dict[str, object] | None, list[int
         by_rank.setdefault(rank, {}).setdefault(int(row["seq"]), row)
     told = _disagreement(group, by_rank, at)
     if told is None or (
-        told["kind"] in _MISSED and told["domain"] == "nccl" and all(r["done"] for r in by_rank[_ranks(told["ranks"])[0]].values())
+        told["kind"] in _MISSED and told["domain"] == "nccl" and all(r["done"] for r in by_rank[as_ranks(told["ranks"])[0]].values())
     ):
         return None, []  # a communicator that was taken down in order has no call left that somebody missed
-    odd, peers = _ranks(told["ranks"]), _ranks(told["others"])
+    odd, peers = as_ranks(told["ranks"]), as_ranks(told["others"])
     if told["domain"] == "nccl":
         theirs = _called(by_rank[peers[0]], at, told["skipped"])
         left_out = {r: counted(by_rank[r], at, theirs, _signature) for r in odd}
@@ -171,10 +172,6 @@ def _read_group(group: pl.DataFrame) -> tuple[dict[str, object] | None, list[int
 
 
 _MISSED = ("skipped", "different", "extra")
-
-
-def _ranks(value: object) -> list[int]:
-    return [int(str(r)) for r in value] if isinstance(value, list) else []
 
 
 def _damaged(

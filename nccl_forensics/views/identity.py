@@ -14,14 +14,17 @@ import polars as pl
 
 from nccl_forensics.ranklist import unfold
 from nccl_forensics.views import view
-from nccl_forensics.views.pids import Pids, first_label
+from nccl_forensics.views.pids import Pids
+from nccl_forensics.words import first_label
 
 #: Strength of a claim. The gap between CONTENT and NAME matters: only content can outvote another content claim.
 CONTENT, PREFIX, WORD, NUMBER = 4, 3, 2, 1
 
 _RANK_WORD = re.compile(r"(?:^|[^a-z])(?:global_?)?rank[_\-. =]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _TRAILING = re.compile(r"^(.*?)(\d{1,6})(?:\.[A-Za-z][\w.]*)?$")
-_ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/[^/]+$")
+#: Where torchrun writes what a worker says: ``<log dir>/<run id>/attempt_<restarts>/<local rank>/stdout.log``
+#: (PyTorch ``torch/distributed/elastic/multiprocessing/api.py``).
+ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/[^/]+$")
 
 COMMS_SCHEMA = {
     "source_id": pl.UInt32(),
@@ -64,7 +67,7 @@ def path_hints(sources: pl.LazyFrame) -> pl.LazyFrame:
     rows: list[dict[str, object]] = []
     for source_id, path in sources.select("source_id", "path").collect().iter_rows():
         claim = rank_in_path(path)
-        attempt = _ATTEMPT.search(path)
+        attempt = ATTEMPT.search(path)
         base = path.rsplit("/", 1)
         trailing = _TRAILING.match(base[-1])
         rows.append(

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 import polars as pl
 
 from nccl_forensics.alignment import REACH, expect, read_divergence
+from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS
 
 
@@ -201,7 +202,7 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> di
     Operations of two ranks are alike by the description of their group, their position in it and their name: each rank has its own group of
     a role, such as data parallelism.
     """
-    wanted = {int(str(r["rank"])) for r in behind} | {w for r in behind for w in _ranks(r["waiters"])}
+    wanted = {int(str(r["rank"])) for r in behind} | {w for r in behind for w in as_ranks(r["waiters"])}
     if not wanted:
         return {}
     frame = (
@@ -221,7 +222,7 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> di
         if last is None:
             continue
         votes: list[bool] = []
-        for waiter in _ranks(row["waiters"]):
+        for waiter in as_ranks(row["waiters"]):
             theirs = lines.get(waiter, [])
             at = next((i for i, call in enumerate(theirs) if (call["group_key"], call["seq"]) == missed), None)
             if at is not None:
@@ -237,10 +238,6 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> di
 
 
 _FACTS = frozenset({"domain", "group_key", "seq", "op", "call_site", "source_id", "line_no", "record", "waiters"})
-
-
-def _ranks(value: object) -> list[int]:
-    return [int(str(r)) for r in value] if isinstance(value, list | tuple) else []
 
 
 def _alike(call: dict[str, object]) -> tuple[object, ...]:

@@ -6,6 +6,8 @@ from collections import defaultdict
 
 import polars as pl
 
+from nccl_forensics.words import first_label
+
 
 class Pids:
     """Ranks of the ``processes`` view by process id.
@@ -30,8 +32,3 @@ class Pids:
         if host is not None and (name := first_label(host)) in same:
             return same[name]
         return next(iter(same.values())) if len(same) == 1 else None
-
-
-def first_label(host: object) -> str | None:
-    """The first label: logs mix short and full names."""
-    return str(host).split(".", 1)[0] if host else None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
@@ -125,7 +126,7 @@ def stalls(
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
         if found and not timed_out and not dead and progress is not None:
-            found = {rank: row for rank, row in found.items() if not came_after_all(rank, row["waiters"], row["op"], progress)}  # type: ignore[arg-type]  # waiters are ranks
+            found = {rank: row for rank, row in found.items() if not came_after_all(rank, as_ranks(row["waiters"]), row["op"], progress)}
     if progress is not None and operations is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = _odd_in_circle(found, progress, operations)
     if not found and not parted and not dead and endings is not None:
@@ -192,7 +193,7 @@ def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
 
 def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
     """Whether most of those who wait moved between two samples of their stacks: a job that advances is slow, not stuck."""
-    waiters = {w for row in found.values() for w in (row["waiters"] or ())} - set(found)  # type: ignore[attr-defined]  # a list of ranks or None
+    waiters = {w for row in found.values() for w in as_ranks(row["waiters"])} - set(found)
     waiters = waiters or set(stacks) - set(found)
     sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack"]
     return len(sampled) > 1 and sum(bool(m) for m in sampled) * 2 > len(sampled)
