@@ -76,6 +76,13 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     _q(
         HANG,
+        "Does no GPU stand idle while all others spin?",
+        "gpu-idle",
+        "gpus.utilization_percent",
+        "nvidia-smi --query-gpu=index,pci.bus_id,utilization.gpu,power.draw,power.limit,memory.used --format=csv, twice",
+    ),
+    _q(
+        HANG,
         "Is no rank held up on its host: data loading, a lock, a checkpoint?",
         "input-stall input-stall-by-stacks host-stall host-stall-by-stacks",
         f"{_OPERATIONS} stacks",
@@ -178,6 +185,7 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     _q(CORRUPTION, "Do all ranks reduce the same data type?", "dtype-mismatch", _OPERATIONS, _DUMPS),
     _q(GPU, "Did the driver report no error of a GPU (Xid)?", "gpu-fault cuda-fault", "kernel_spans xids", "sudo dmesg -T | grep Xid"),
+    _q(GPU, "Does every host list all of its GPUs?", "gpu-missing", "gpu_samples", "nvidia-smi -L; lspci | grep -i nvidia"),
     _q(
         GPU,
         "Are memory errors, remapped rows and retired pages within bounds?",
