@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import polars as pl
 
 from nccl_forensics import pci
-from nccl_forensics.evidence import cite
-from nccl_forensics.model import Culprit, Finding
+from nccl_forensics.evidence import AT_MOST, cite
+from nccl_forensics.model import Culprit, Evidence, Finding
 from nccl_forensics.words import first_label
 
 
@@ -78,6 +78,8 @@ class People:
     by_bus: dict[str, set[int]] = field(default_factory=dict)
     by_pid: dict[int, set[int]] = field(default_factory=dict)
     indices: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    #: Ranks that no log of their own tells, with the lines of the neighbouring hosts that place them (view ``placements``).
+    placed: dict[int, tuple[Evidence, ...]] = field(default_factory=dict)
 
     def of_gpu(self, host: object, bus_id: object) -> int | None:
         """The rank on a GPU; without a host only where one rank of the job sits on that address."""
@@ -107,11 +109,17 @@ class People:
         return tuple(sorted(self.hosts.get(first_label(host) or "", ())))
 
 
-def people(processes: pl.LazyFrame | None) -> People:
-    """From the ``processes`` view; empty without one."""
+def people(processes: pl.LazyFrame | None, placements: pl.LazyFrame | None = None) -> People:
+    """From the ``processes`` view, and where given from ``placements`` for the GPUs that it leaves out; empty without."""
     found = People()
-    if processes is None:
-        return found
+    if processes is not None:
+        _tell(found, processes)
+    if placements is not None:
+        _place(found, placements.collect())
+    return found
+
+
+def _tell(found: People, processes: pl.LazyFrame) -> None:
     by_bus: dict[str, set[int]] = defaultdict(set)
     by_pid: dict[int, set[int]] = defaultdict(set)
     rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid", "bus_id", "gpu_index").sort("rank").collect()
@@ -129,7 +137,31 @@ def people(processes: pl.LazyFrame | None) -> People:
             by_pid[pid].add(rank)
     found.by_bus.update(by_bus)
     found.by_pid.update(by_pid)
-    return found
+
+
+def _place(found: People, rows: pl.DataFrame) -> None:
+    for row in rows.iter_rows(named=True):
+        rank, host = row["rank"], row["host"]
+        found.gpus.setdefault((host, row["bus_id"]), rank)
+        if row["gpu_index"] is not None:
+            found.indices.setdefault((host, row["gpu_index"]), rank)
+        beside = ({"source_id": row[f"{w}source_id"], "line_no": row[f"{w}line_no"]} for w in ("", "after_"))
+        found.placed[rank] = cite(beside, f"a neighbouring host in the order of names and ranks, which puts rank {rank} on {host}")
+
+
+def with_placements(findings: Iterable[Finding], who: People) -> Iterator[Finding]:
+    """The findings; those that name a rank which only its neighbours place cite them, and say what would refute it."""
+    for finding in findings:
+        lines = [e for c in finding.culprits if c.rank is not None for e in who.placed.get(c.rank, ())]
+        if not lines:
+            yield finding
+            continue
+        yield replace(
+            finding,
+            evidence=(*finding.evidence, *dict.fromkeys(lines))[: max(AT_MOST, len(finding.evidence))],
+            evidence_total=(finding.evidence_total or len(finding.evidence)) + len(set(lines)),
+            would_refute=(*finding.would_refute, "the hosts without logs were given their ranks in another order than their neighbours"),
+        )
 
 
 def place(host: object, gpu: object = None) -> str:

@@ -31,7 +31,7 @@ from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT,
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, timely, untimely_finding
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, timely, untimely_finding, with_placements
 from nccl_forensics.words import first_label, ranks_words
 
 #: Codes whose pid is only the process that asked.
@@ -90,6 +90,7 @@ def gpu_fault(
     source_ranks: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
+    placements: pl.LazyFrame | None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
@@ -97,7 +98,7 @@ def gpu_fault(
     corrected_sram: Annotated[int, "corrected cache errors from which a GPU is watched"] = CORRECTED_SRAM_LIMIT,
 ) -> Iterator[Finding]:
     """Xids by host and code, then states by GPU, then tools, then what ranks saw themselves."""
-    who = people(processes)
+    who = people(processes, placements)
     proved = False
     if xids is not None:
         rows = located(xids, source_hosts)
@@ -110,17 +111,17 @@ def gpu_fault(
             one_numbering=_one_numbering(rows, who),
             unhurt=_failed_otherwise(exceptions, source_ranks),
         )
-        for finding in _by_xid(rows.filter(inside), job):
+        for finding in with_placements(_by_xid(rows.filter(inside), job), who):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
             yield untimely_finding(rows.filter(~inside), "Xid lines")
     if gpu_tool_errors is not None:
-        yield from _tools(located(gpu_tool_errors, source_hosts), who)
+        yield from with_placements(_tools(located(gpu_tool_errors, source_hosts), who), who)
     if kernel_events is not None:
-        yield from _kernel(located(kernel_events, source_hosts), who)
+        yield from with_placements(_kernel(located(kernel_events, source_hosts), who), who)
     if gpus is not None:
-        yield from _states(located(gpus, source_hosts), who, retired_pages, corrected_dram, corrected_sram)
+        yield from with_placements(_states(located(gpus, source_hosts), who, retired_pages, corrected_dram, corrected_sram), who)
     if dcgm_results is not None:
         yield from _dcgm(located(dcgm_results, source_hosts))
     if exceptions is not None and not proved:
@@ -183,10 +184,11 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     if faint and _of_others(own, host, job):
         severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
         note += " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
-    elif faint and not ranks and job.hurt.isdisjoint({None, first_label(host)}) and _undated(own, job):
-        # Of hundreds of hosts some always have such a line, from whatever ran on them before.
+    elif faint and job.who.placed.keys() >= set(ranks) and job.hurt.isdisjoint({None, first_label(host)}) and _undated(own, job):
+        # Of hundreds of hosts some always have such a line, from whatever ran on them before; a rank that only its neighbours place says
+        # whose GPU it is during the job, and not that the job ran then.
         if job.who.pids:
-            severity, confidence, culprits, behind = "warning", "low", (), ""
+            severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
             note += " Nothing ties it to the job: no rank is known on this GPU or tells of a fault of its GPU, and no times tell that the job ran then."
         elif severity == "critical" and not job.failed:
             severity, confidence = "error", "low"  # nothing tells of a job that stopped, nor when one ran
@@ -274,6 +276,7 @@ def _hurt(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, wh
         return frozenset()
     rank_of = _rank_of_source(source_ranks)
     host_of = {rank: host for host, ranks in who.hosts.items() for rank in ranks}
+    host_of |= {rank: str(host) for (host, _), rank in who.gpus.items() if rank in who.placed}
     said = exceptions.filter(pl.col("message").str.contains("(?i)cuda"))
     hosts: set[str | None] = set()
     for row in said.select("rank", "hint_rank", "hint_scope", "hint_host", "source_id", "message").collect().iter_rows(named=True):

@@ -25,7 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
 from nccl_forensics.model import Action, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, people, place
+from nccl_forensics.rules_hosts import People, located, people, place, with_placements
 
 _US_PER_H = 3_600_000_000
 
@@ -35,19 +35,24 @@ def gpu_throttled(
     gpus: pl.LazyFrame,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    placements: pl.LazyFrame | None,
     *,
     clock_share: Annotated[float, "share of the median SM clock of busy GPUs below which a busy GPU is slow"] = 0.9,
     busy_percent: Annotated[float, "utilization above which clocks are judged"] = 50.0,
     time_minutes: Annotated[float, "minutes of hardware slowdown since the driver's start that are worth a warning"] = 10.0,
 ) -> Iterator[Finding]:
     """One finding per GPU."""
-    who = people(processes)
+    who = people(processes, placements)
     rows = located(gpus, source_hosts).with_columns(
         gpu=pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
     )
     busy = rows.filter((pl.col("utilization_percent") >= busy_percent) & (pl.col("sm_clock_mhz") > 0))
     usual = busy.group_by("name").agg(pl.col("sm_clock_mhz").median().alias("usual"), pl.col("gpu").n_unique().alias("peers"))
     rows = rows.join(usual, on="name", how="left", maintain_order="left")
+    yield from with_placements(_held_down(rows, who, clock_share, busy_percent, time_minutes), who)
+
+
+def _held_down(rows: pl.DataFrame, who: People, clock_share: float, busy_percent: float, time_minutes: float) -> Iterator[Finding]:
     for (host, gpu), part in rows.group_by("host", "gpu", maintain_order=True):
         if gpu is None:
             continue

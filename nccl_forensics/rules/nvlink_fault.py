@@ -30,7 +30,7 @@ from nccl_forensics.facts.sxid import LINK_DOWN, sxid
 from nccl_forensics.facts.xid import nvlink5_needs_reset, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding, with_placements
 
 #: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
 _BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors")
@@ -55,6 +55,7 @@ def nvlink_fault(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
+    placements: pl.LazyFrame | None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     after_off_bus_s: Annotated[float, "seconds after an Xid 79 within which a switch's link goes down as its consequence"] = 60.0,
@@ -62,11 +63,11 @@ def nvlink_fault(
     replay_least: Annotated[float, "replay or CRC errors below which a link is never named"] = 1000.0,
 ) -> Iterator[Finding]:
     """Driver and switch errors first, then links that are missing, then counters."""
-    who = people(processes)
+    who = people(processes, placements)
     off_bus = _off_bus(xids, source_hosts)
     if xids is not None:
         rows = located(xids, source_hosts)
-        yield from _driver(rows.filter(timely(rows, job_times, window_h)), who)
+        yield from with_placements(_driver(rows.filter(timely(rows, job_times, window_h)), who), who)
     if sxids is not None:
         rows = located(sxids, source_hosts)
         inside = timely(rows, job_times, window_h)
@@ -76,11 +77,11 @@ def nvlink_fault(
     if fabric_events is not None:
         yield from _fabric(located(fabric_events, source_hosts))
     if nvlinks is not None:
-        yield from _links(located(nvlinks, source_hosts), who)
+        yield from with_placements(_links(located(nvlinks, source_hosts), who), who)
     if gpu_topology is not None:
         yield from _matrix(located(gpu_topology, source_hosts))
     if nvlink_counters is not None:
-        yield from _counters(located(nvlink_counters, source_hosts), replay_factor, replay_least, who)
+        yield from with_placements(_counters(located(nvlink_counters, source_hosts), replay_factor, replay_least, who), who)
 
 
 def _off_bus(xids: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[object, list[int]]:

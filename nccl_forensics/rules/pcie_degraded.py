@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, people, place
+from nccl_forensics.rules_hosts import located, people, place, with_placements
 
 _NS = 1_000_000_000
 
@@ -43,13 +43,14 @@ def pcie_degraded(
     kernel_events: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    placements: pl.LazyFrame | None,
     *,
     storm_per_hour: Annotated[float, "corrected errors per hour on one device that count as a storm"] = 60.0,
     busy_percent: Annotated[float, "utilization above which the PCIe generation is judged"] = 10.0,
     nic_lanes: Annotated[int, "cards with fewer lanes than this are not judged (management ports)"] = 8,
 ) -> Iterator[Finding]:
     """Width and generation first, then what the kernel says."""
-    who = people(processes)
+    who = people(processes, placements)
     lanes: list[pl.DataFrame] = []
     if gpus is not None:
         frame = located(gpus, source_hosts).filter(pl.col("pcie_width").is_not_null() & pl.col("pcie_width_max").is_not_null())
@@ -104,7 +105,7 @@ def pcie_degraded(
                 subject="gone",
             )
     for part in lanes:
-        yield from _width(part, who.gpus)
+        yield from with_placements(_width(part, who.gpus), who)
     if kernel_events is not None:
         yield from _kernel(located(kernel_events, source_hosts), storm_per_hour)
 

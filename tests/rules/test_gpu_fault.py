@@ -14,6 +14,7 @@ from nccl_forensics.rules import run_rules
 from nccl_forensics.rules.gpu_fault import gpu_fault
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.placements import PLACEMENTS_SCHEMA
 from tests.corpus import ROOT, corpus
 from tests.rules.host_frames import processes, table, xid
 
@@ -92,6 +93,19 @@ def test_a_fault_of_a_program_that_nothing_ties_to_the_job_is_context():
     assert "warning" in {f.severity for f in check(xids=elsewhere, processes=job, exceptions=told)}, "the rank that tells is on node7"
     nameless = table("exceptions", {"message": "CUDA error: an illegal memory access was encountered"})
     assert "warning" not in {f.severity for f in check(xids=elsewhere, processes=job, exceptions=nameless)}
+
+
+def test_a_rank_that_only_its_neighbours_place_ties_no_old_fault_to_the_job():
+    seats = {"host": "node8", "bus_id": "0000:17:00.0", "rank": 9, "source_id": 5, "line_no": 11}
+    place = pl.DataFrame([seats], schema=PLACEMENTS_SCHEMA).lazy()
+    job = processes((3, "node7", 99, "17000"))
+    old = {"xids": table("xids", xid(13, host="node8", pid=5091, time_kind="monotonic")), "processes": job, "placements": place}
+    [finding] = check(**old, failures=FAILED)
+    assert (finding.severity, finding.ranks) == ("warning", ())
+    told = table("exceptions", {"rank": 9, "message": "CUDA error: an illegal memory access was encountered"})
+    assert ["critical", (9,)] in [[f.severity, f.ranks] for f in check(**old, failures=FAILED, exceptions=told)]
+    [off_bus] = check(xids=table("xids", xid(79, host="node8", pid=5091)), processes=job, placements=place)
+    assert (off_bus.severity, off_bus.ranks) == ("critical", (9,))
 
 
 def test_a_fault_of_a_program_alone_is_told_and_stops_nothing_that_did_not_stop():

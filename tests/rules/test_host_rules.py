@@ -16,6 +16,7 @@ from nccl_forensics.rules.out_of_memory import out_of_memory
 from nccl_forensics.rules.pcie_degraded import pcie_degraded
 from nccl_forensics.rules.process_stopped import process_stopped
 from nccl_forensics.rules.shm_exhausted import shm_exhausted
+from nccl_forensics.views.placements import PLACEMENTS_SCHEMA
 from tests.rules.host_frames import SECOND, processes, table, xid
 
 ALL = (gpu_fault, gpu_throttled, memlock_limit, node_failed, nvlink_fault, out_of_memory, pcie_degraded, process_stopped, shm_exhausted)
@@ -438,3 +439,16 @@ def test_a_traced_process_is_doubtful_where_a_sampler_was_at_work():
 
 def test_a_stopped_stranger_is_quiet():
     assert check(process_stopped, host_processes=ps("T", command="vim notes.txt")) == []
+
+
+def test_a_gpu_whose_rank_only_its_neighbours_tell_is_named_with_their_lines() -> None:
+    seat = {"host": "node8", "bus_id": "0000:17:00.0", "rank": 9, "source_id": 5, "line_no": 11, "after_source_id": 6, "after_line_no": 12}
+    place = pl.DataFrame([seat], schema=PLACEMENTS_SCHEMA).lazy()
+    states = table("gpus", {"bus_id": "0000:17:00.0", "throttle": ["hw-thermal"], "name": "NVIDIA H100"})
+    where = pl.LazyFrame({"source_id": [0], "host": ["node8"]}, schema_overrides={"source_id": pl.UInt32()})
+    [finding] = check(gpu_throttled, gpus=states, source_hosts=where, placements=place)
+    assert finding.ranks == (9,)
+    assert {(e.source_id, e.line) for e in finding.evidence} >= {(5, 11), (6, 12)}
+    assert "another order" in finding.would_refute[-1]
+    [without] = check(gpu_throttled, gpus=states, source_hosts=where)
+    assert without.ranks == ()
