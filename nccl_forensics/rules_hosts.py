@@ -27,6 +27,31 @@ def located(table: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFr
     return frame.with_columns(host=pl.coalesce(stated)).drop("source_host")
 
 
+def addressed(
+    rows: pl.DataFrame, gpus: pl.LazyFrame | None, kernel_events: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None
+) -> pl.DataFrame:
+    """Rows with ``uuid``, ``host`` and ``bus_id``: where a tool or the kernel tells where the GPU of a UUID sits, host and address are its.
+
+    UUIDs are unique in the world, so the place that one states outweighs the host that is guessed from a file. One that is nowhere told
+    stands for the address itself.
+    """
+    if "uuid" not in rows.columns or not rows["uuid"].is_not_null().any():
+        return rows
+    told = []
+    if gpus is not None:
+        told.append(located(gpus, source_hosts).select("uuid", "host", "bus_id"))
+    if kernel_events is not None:
+        named = kernel_events.filter((pl.col("kind") == "gpu-name") & pl.col("detail").str.starts_with("GPU-"))
+        told.append(located(named, source_hosts).select(uuid="detail", host="host", bus_id="device"))
+    if told:
+        places = pl.concat(told).drop_nulls(["uuid", "bus_id"]).unique(maintain_order=True)
+        sure = places.filter(pl.struct("host", "bus_id").n_unique().over("uuid") == 1)
+        rows = rows.join(sure.rename({"host": "_host", "bus_id": "_bus"}), on="uuid", how="left", maintain_order="left").with_columns(
+            host=pl.coalesce("_host", "host"), bus_id=pl.coalesce("bus_id", "_bus")
+        )
+    return rows.with_columns(bus_id=pl.coalesce("bus_id", "uuid")).drop("_host", "_bus", strict=False)
+
+
 #: Start of the year 2000, in which times without a year are kept.
 _YEAR_2000_NS = 946_684_800 * 1_000_000_000
 _HOUR_NS = 3600 * 1_000_000_000

@@ -1,9 +1,10 @@
 """A GPU failed: the driver or the GPU's own counters say so.
 
 ## What it finds
-Xid errors of the driver by GPU, with the one nearest to the cause first (79 before 154 and 45); GPUs that no longer answer
-nvidia-smi; uncorrected memory errors, failed row remapping, pages past the limit, a recovery action that the driver asks for; failed DCGM
-tests; a fabric that is not ready; and, where no host log tells more, the CUDA errors that ranks themselves saw.
+Xid errors of the driver by GPU, with the one nearest to the cause first (79 before 154 and 45); GPUs that no longer answer nvidia-smi, or
+that Kubernetes' device plugin took out of service; uncorrected memory errors, failed row remapping, pages past the limit, a recovery
+action that the driver asks for; failed DCGM tests; a fabric that is not ready; and, where no host log tells more, the CUDA errors that
+ranks themselves saw.
 
 ## Why it matters
 The job cannot go on without the GPU, and the next job on it dies the same way. Peers report timeouts minutes later: those are
@@ -31,7 +32,18 @@ from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT,
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of, timely, untimely_finding, with_placements
+from nccl_forensics.rules_hosts import (
+    EXPLAINS_STOP,
+    People,
+    addressed,
+    located,
+    people,
+    place,
+    ranks_of,
+    timely,
+    untimely_finding,
+    with_placements,
+)
 from nccl_forensics.words import first_label, ranks_words
 
 #: Codes whose pid is only the process that asked.
@@ -101,7 +113,7 @@ def gpu_fault(
     who = people(processes, placements)
     proved = False
     if xids is not None:
-        rows = located(xids, source_hosts)
+        rows = addressed(located(xids, source_hosts), gpus, kernel_events, source_hosts)
         inside = timely(rows, job_times, window_h)
         job = _Job(
             who,
@@ -117,7 +129,8 @@ def gpu_fault(
         if not inside.all():
             yield untimely_finding(rows.filter(~inside), "Xid lines")
     if gpu_tool_errors is not None:
-        yield from with_placements(_tools(located(gpu_tool_errors, source_hosts), who), who)
+        errors = addressed(located(gpu_tool_errors, source_hosts), gpus, kernel_events, source_hosts)
+        yield from with_placements(_tools(errors, who, _uuids(xids)), who)
     if kernel_events is not None:
         yield from with_placements(_kernel(located(kernel_events, source_hosts), who), who)
     if gpus is not None:
@@ -350,34 +363,52 @@ _TOOL_WORDS: dict[str, tuple[Severity, str, str | None]] = {
     "gpu-lost": ("critical", "no longer answers nvidia-smi: the driver lost it", None),
     "no-driver": ("error", "nvidia-smi cannot reach the driver", None),
     "version-mismatch": ("error", "the driver in the kernel and its libraries have different versions", "version-mismatch"),
+    "unhealthy": ("warning", "was taken out of service by Kubernetes' device plugin", None),
 }
+#: Kinds that speak of one GPU, not of the whole host.
+_OF_ONE_GPU = frozenset({"gpu-lost", "unhealthy"})
 
 
-def _tools(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
-    wanted = rows.filter(pl.col("kind").is_in(list(_TOOL_WORDS))).unique(["host", "kind", "bus_id", "gpu_index"], maintain_order=True)
+def _uuids(xids: pl.LazyFrame | None) -> list[str]:
+    """GPUs that an Xid names by UUID: that their plugin took them out of service tells no more."""
+    return [] if xids is None else xids.select(pl.col("uuid").drop_nulls().unique()).collect()["uuid"].to_list()
+
+
+def _tools(rows: pl.DataFrame, who: People, explained: list[str]) -> Iterator[Finding]:
+    told = pl.col("kind").is_in(list(_TOOL_WORDS)) & ~((pl.col("kind") == "unhealthy") & pl.col("uuid").is_in(explained).fill_null(False))
+    wanted = rows.filter(told).unique(["host", "kind", "bus_id", "gpu_index"], maintain_order=True)
     for row in wanted.iter_rows(named=True):
         severity, words, cause = _TOOL_WORDS[row["kind"]]
         gpu = row["bus_id"] or (f"index {row['gpu_index']}" if row["gpu_index"] is not None else None)
         rank = who.of_gpu(row["host"], row["bus_id"]) if row["bus_id"] else who.of_index(row["host"], row["gpu_index"])
         ranks = (rank,) if rank is not None else ()
-        subject = place(row["host"], gpu) if row["kind"] == "gpu-lost" else f"on {place(row['host'])}"
-        title = f"{subject} {words}" if row["kind"] == "gpu-lost" else f"{words} {subject}"
+        subject = place(row["host"], gpu) if row["kind"] in _OF_ONE_GPU else f"on {place(row['host'])}"
+        title = f"{subject} {words}" if row["kind"] in _OF_ONE_GPU else f"{words} {subject}"
         yield Finding(
             title=title,
             summary=f'The tool says: "{row["message"]}".',
             severity=severity,
             cause=cause,
-            confidence="high",
+            confidence="high" if row["kind"] != "unhealthy" else "medium",
             ranks=ranks,
             hosts=(row["host"],) if row["host"] else (),
             culprits=(Culprit(rank=rank, host=row["host"], gpu=gpu),),
             subject=(str(row["host"] or ""), str(gpu or ""), row["kind"]),
-            evidence=cite([row], "what the tool says instead of a report"),
+            evidence=cite([row], "what the tool says instead of a report" if row["kind"] != "unhealthy" else "the plugin's line"),
             remedy="Reboot the node; if the GPU is gone again, have it replaced."
             if row["kind"] == "gpu-lost"
+            else "Look for the Xid in the kernel log of the node, and follow its action."
+            if row["kind"] == "unhealthy"
             else "Reload or reinstall the driver, then reboot.",
             would_refute=("the listing was taken after the incident, during maintenance",),
-            actions=(Action("reboot_node", hosts=(row["host"],) if row["host"] else (), gpus=(gpu,) if gpu else (), ranks=ranks),),
+            actions=(
+                Action(
+                    "reboot_node" if row["kind"] != "unhealthy" else "collect_more",
+                    hosts=(row["host"],) if row["host"] else (),
+                    gpus=(gpu,) if gpu else (),
+                    ranks=ranks,
+                ),
+            ),
         )
 
 

@@ -144,8 +144,11 @@ TABLES: tuple[Table, ...] = (
         {
             **_WHERE,
             **_GPU,
-            "tool": (S, "nvidia-smi, dcgm, fabric-manager"),
-            "kind": (S, "no-driver, no-devices, version-mismatch, gpu-lost, links-inactive, permission, fabric-not-ready, other"),
+            "tool": (S, "nvidia-smi, dcgm, fabric-manager, device-plugin"),
+            "kind": (
+                S,
+                "no-driver, no-devices, version-mismatch, gpu-lost, links-inactive, permission, fabric-not-ready, unhealthy, other",
+            ),
             "message": (S, ""),
         },
     ),

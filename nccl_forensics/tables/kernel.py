@@ -9,11 +9,12 @@ _KERNEL = {**LINE, "host": (S, "host that the line itself states (syslog, journa
 TABLES: tuple[Table, ...] = (
     Table(
         "xids",
-        "Xid lines of the NVIDIA driver, and driver lines that say the same without a number (``implied``).",
+        "Xid lines of the NVIDIA driver, and driver lines that say the same without a number (``implied``); also Xids that agents report.",
         {
             **_KERNEL,
             "code": (I32, "Xid number"),
             "bus_id": (S, "PCI address as 0000:9b:00.0"),
+            "uuid": (S, "GPU-..., where an agent names the GPU by it"),
             "gpu_instance": (S, "MIG GPU instance"),
             "compute_instance": (S, "MIG compute instance"),
             "pid": (I64, "process in the host's pid namespace; for 79 and 119 only who asked, not the cause"),

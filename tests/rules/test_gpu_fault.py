@@ -306,3 +306,29 @@ def test_a_rank_that_failed_otherwise_had_no_fault_of_its_program_on_the_gpu():
         said = table("exceptions", {"rank": 3, "message": message})
         findings = check(xids=fault, processes=job, exceptions=said, job_times=times)
         assert findings[0].severity == severity, message
+
+
+UUID = "GPU-509665ad-b600-ac93-3616-d754b23d636d"
+
+
+def test_an_xid_that_names_a_uuid_is_joined_with_the_rank_on_the_gpu_of_that_uuid() -> None:
+    plugin = table("xids", {"code": 79, "uuid": UUID, "host": None, "message": "XidCriticalError: Xid=79", "source_id": 3})
+    marked = table("gpu_tool_errors", {"kind": "unhealthy", "uuid": UUID, "message": "marked unhealthy"})
+    cards = table("gpus", {"uuid": UUID, "bus_id": "0000:17:00.0", "host": "node7", "source_id": 4})
+    [finding] = check(
+        xids=plugin, gpu_tool_errors=marked, gpus=cards, processes=processes((3, "node7", 99, "17000"), (4, "node8", 98, "17000"))
+    )
+    assert (finding.ranks, finding.hosts) == ((3,), ("node7",))
+    assert finding.culprits[0].gpu == "0000:17:00.0"
+    kernel = table("kernel_events", {"kind": "gpu-name", "device": "0000:3b:00.0", "detail": UUID, "host": "node8"})
+    [by_kernel] = check(xids=plugin, kernel_events=kernel)
+    assert (by_kernel.hosts, by_kernel.culprits[0].gpu) == (("node8",), "0000:3b:00.0")
+    [unknown] = check(xids=plugin)
+    assert (unknown.ranks, unknown.hosts, unknown.culprits[0].gpu) == ((), (), UUID)
+
+
+def test_a_gpu_out_of_service_is_named_where_no_xid_says_why() -> None:
+    marked = table("gpu_tool_errors", {"kind": "unhealthy", "uuid": UUID, "host": "node7", "message": "marked unhealthy"})
+    [finding] = check(gpu_tool_errors=marked)
+    assert (finding.severity, finding.confidence) == ("warning", "medium")
+    assert finding.title == f"GPU {UUID} of node7 was taken out of service by Kubernetes' device plugin"
