@@ -43,6 +43,7 @@ _SUPPLIES = {
     "pcie_links": "lspci output",
     "dcgm": "dcgmi output",
     "fabric_events": "logs of the fabric manager",
+    "imex_nodes": "nvidia-imex-ctl -N",
     "bandwidth_": "nccl-tests output",
     "rdma_tests": "perftest output",
     "tcp_tests": "iperf3 output",

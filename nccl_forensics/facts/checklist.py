@@ -207,6 +207,7 @@ QUESTIONS: tuple[Question, ...] = (
         "nvlinks nvlink_counters",
         "nvidia-smi nvlink -s; nvidia-smi nvlink -e",
     ),
+    _q(LINKS, "Is the IMEX domain whole, where hosts share memory over NVLink?", "imex-domain", "imex_nodes", "nvidia-imex-ctl -N"),
     _q(
         LINKS,
         "Does every PCIe link run at full width and speed, without errors?",

@@ -1,4 +1,7 @@
-"""The log of NVIDIA's fabric manager: NVSwitch errors that it repeats, multicast teams of NVLink SHARP, and its own start."""
+"""The log of NVIDIA's fabric manager: NVSwitch errors that it repeats, multicast teams of NVLink SHARP, and its own start.
+
+The log of IMEX (/var/log/nvidia-imex.log) has the same form.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ _IGNORED = "the fabric manager found no NVSwitch on this host"
 #: Texts of the kind "other", in the order in which they are tried: word in the text, kind, severity.
 _TEXTS: tuple[tuple[str, str, str], ...] = (
     ("NV_WARN_NOTHING_TO_DO", "noise", "benign"),
+    ("Node disconnect event detected", "imex-disconnect", "degraded"),
     ("version mismatch", "version-mismatch", "fatal"),
     ("failed to train", "training", "fatal"),
     ("training failed", "training", "fatal"),
@@ -89,7 +93,7 @@ _KINDS = {
 
 FORMAT = TextFormat(
     name="fabric-manager",
-    title="NVIDIA fabric manager log",
+    title="logs of NVIDIA's fabric manager and of IMEX",
     tables=("fabric_events", "sxids"),
     anchors=("] [tid ",),
     read=read,

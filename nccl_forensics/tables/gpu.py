@@ -167,13 +167,13 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "fabric_events",
-        "Lines of the fabric manager's log.",
+        "Lines of the logs of the fabric manager and of IMEX.",
         {
             **_WHERE,
             "level": (S, "INFO, WARNING, ERROR, FATAL"),
             "kind": (
                 S,
-                "switch-error, multicast-handle, multicast-setup, multicast-release, topology, degraded, version-mismatch, training, noise, info, other",
+                "switch-error, multicast-handle, multicast-setup, multicast-release, topology, degraded, version-mismatch, training, imex-disconnect, noise, info, other",
             ),
             "severity": (S, "fatal, degraded, suspect, benign, info"),
             "number": (I32, "NVSwitch error number"),
@@ -181,6 +181,20 @@ TABLES: tuple[Table, ...] = (
             "port": (I32, ""),
             "detail": (S, "reason why noise is noise"),
             "message": (S, ""),
+        },
+    ),
+    Table(
+        "imex_nodes",
+        "One node of an IMEX domain (nvidia-imex-ctl -N): hosts that share GPU memory over NVLink.",
+        {
+            **_WHERE,
+            "node": (I32, "number in the domain"),
+            "address": (S, "as configured"),
+            "name": (S, "host name, where the tool knows it"),
+            "state": (S, "READY, UNAVAILABLE, INITIALIZING ..."),
+            "version": (S, "of the daemon"),
+            "domain_state": (S, "UP, DEGRADED, DOWN"),
+            "broken": (SL, "nodes that it is not connected to, each with the state of the connection"),
         },
     ),
     Table(
