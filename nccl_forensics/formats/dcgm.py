@@ -1,4 +1,4 @@
-"""DCGM: ``dcgmi diag`` as boxed text (2.x to 4.x) and as JSON, and ``dcgmi health``."""
+"""DCGM: ``dcgmi diag`` as boxed text (2.x to 4.x) and as JSON, also of several nodes (``dcgmi mndiag -j``), and ``dcgmi health``."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _sniff(head: bytes) -> bool:
     start = head[:8192]
     if b'"$schema"' in start:
         return False  # the JSON schema of the diagnostic, not a result
-    return b'"DCGM GPU Diagnostic"' in head or b'"DCGM Diagnostic"' in head
+    return b'"DCGM GPU Diagnostic"' in head or b'"DCGM Diagnostic"' in head or b'"DCGM Multi-Node Diagnostic"' in head
 
 
 def read_json(data: bytes) -> Reading:
@@ -109,15 +109,18 @@ def read_json(data: bytes) -> Reading:
     if not isinstance(document, Mapping):
         return Reading(gaps=(Gap("unparsed: not an object"),))
     body = document.get("DCGM GPU Diagnostic") or document.get("DCGM Diagnostic")
+    if body is None and "DCGM Multi-Node Diagnostic" in document:
+        body = document  # hosts and categories stand beside the title
     metadata = document.get("metadata")
     version = document.get("version") or (metadata.get("version") if isinstance(metadata, Mapping) else None)
-    rows = list(_json_rows(body, str(version) if version else None))
+    hosts = {h.get("host_id"): h for h in _list(body, "hosts")}
+    rows = list(_json_rows(body, str(version) if version else None, hosts))
     frame = TABLES["dcgm_results"].frame(rows)
     gaps = () if rows else (Gap("unparsed: no test category", record="DCGM Diagnostic"),)
     return Reading(frames={"dcgm_results": frame} if rows else {}, gaps=gaps, records=len(rows))
 
 
-def _json_rows(body: object, version: str | None) -> Iterator[Row]:
+def _json_rows(body: object, version: str | None, hosts: Mapping[object, Mapping[str, object]]) -> Iterator[Row]:
     for c, category in enumerate(_list(body, "test_categories")):
         for t, test in enumerate(_list(category, "tests")):
             for r, result in enumerate(_list(test, "results")):
@@ -125,6 +128,7 @@ def _json_rows(body: object, version: str | None) -> Iterator[Row]:
                 if status is None:
                     continue
                 indices = re.findall(r"\d+", str(result.get("gpu_ids", result.get("gpu_id", ""))))
+                host = hosts.get(result.get("host_id"), {})
                 if result.get("entity_group") == "GPU" and result.get("entity_id") is not None:
                     indices = [str(result["entity_id"])]
                 for index in indices or [None]:
@@ -135,7 +139,8 @@ def _json_rows(body: object, version: str | None) -> Iterator[Row]:
                         "status": status,
                         "gpu_index": int(index) if index is not None and is_number(index) else None,
                         "message": _warnings(result.get("warnings")),
-                        "version": version,
+                        "host": host.get("hostname"),
+                        "version": version or host.get("dcgm_version"),
                     }
 
 
@@ -241,5 +246,7 @@ FORMATS = (
         read=read_exporter,
         priority=41,
     ),
-    DocumentFormat(name="dcgm-json", title="dcgmi diag -j", tables=("dcgm_results",), sniff=_sniff, read=read_json, priority=30),
+    DocumentFormat(
+        name="dcgm-json", title="dcgmi diag -j, dcgmi mndiag -j", tables=("dcgm_results",), sniff=_sniff, read=read_json, priority=30
+    ),
 )

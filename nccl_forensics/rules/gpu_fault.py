@@ -535,11 +535,14 @@ def _dcgm(rows: pl.DataFrame) -> Iterator[Finding]:
         first = part.row(0, named=True)
         config = any(w in str(test or "").lower() for w in _CONFIG_TESTS)
         where = place(host, f"index {gpu}") if gpu is not None else f"GPUs of {place(host)}"
+        watched = first["category"] in ("Policy", "Job statistics")
         yield Finding(
-            title=f"{where} failed DCGM's test {test}",
+            title=f"{where}: DCGM counted {test} while it watched" if watched else f"{where} failed DCGM's test {test}",
             summary=(str(first["message"]) if first["message"] else "The tool gives no reason.")
             + (
-                " This test is about configuration, not about the hardware."
+                ""
+                if watched
+                else " This test is about configuration, not about the hardware."
                 if config
                 else " A diagnostic run while jobs use the GPUs fails for no reason of the hardware."
             ),
@@ -548,9 +551,11 @@ def _dcgm(rows: pl.DataFrame) -> Iterator[Finding]:
             hosts=(str(host),) if host else (),
             culprits=(Culprit(host=str(host) if host else None, gpu=f"index {gpu}" if gpu is not None else None),),
             subject=(str(host or ""), str(gpu), str(test)),
-            evidence=cite(part, "result of the test"),
-            remedy="Run the test again on the idle node; if it fails again, drain the node.",
-            would_refute=("the test ran while a job used the GPUs",),
+            evidence=cite(part, "what DCGM counted" if watched else "result of the test"),
+            remedy="Run dcgmi diag -r 3 on the idle node; if it fails, drain the node."
+            if watched
+            else "Run the test again on the idle node; if it fails again, drain the node.",
+            would_refute=("the counts are of another job",) if watched else ("the test ran while a job used the GPUs",),
             actions=(Action("fix_config" if config else "drain_and_reset", hosts=(str(host),) if host else ()),),
         )
 

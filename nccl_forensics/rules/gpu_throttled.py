@@ -2,7 +2,7 @@
 
 ## What it finds
 GPUs with a thermal or power-brake reason active, with a noticeable share of time spent so, at no temperature margin, or with a busy
-clock clearly below the other GPUs'.
+clock clearly below the other GPUs'; and GPUs of which DCGM counted, over a job, a share of time in a slowdown by heat or by the board.
 
 ## Why it matters
 A collective runs at the pace of its slowest rank: one hot GPU slows the whole job, and nothing fails.
@@ -32,7 +32,8 @@ _US_PER_H = 3_600_000_000
 
 @rule(name="gpu-throttled", code="GP04", cause="gpu-throttled", severity="error", at_most=64, explains=("straggler", "low-bus-bandwidth"))
 def gpu_throttled(
-    gpus: pl.LazyFrame,
+    gpus: pl.LazyFrame | None,
+    dcgm_results: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     placements: pl.LazyFrame | None,
@@ -40,16 +41,25 @@ def gpu_throttled(
     clock_share: Annotated[float, "share of the median SM clock of busy GPUs below which a busy GPU is slow"] = 0.9,
     busy_percent: Annotated[float, "utilization above which clocks are judged"] = 50.0,
     time_minutes: Annotated[float, "minutes of hardware slowdown since the driver's start that are worth a warning"] = 10.0,
+    job_percent: Annotated[float, "percent of a job's time in a slowdown by heat or by the board that are worth a warning"] = 5.0,
 ) -> Iterator[Finding]:
-    """One finding per GPU."""
+    """One finding per GPU: from its samples, then from DCGM's figures of a job."""
     who = people(processes, placements)
+    if gpus is not None:
+        samples = _samples(gpus, source_hosts, busy_percent)
+        yield from with_placements(_held_down(samples, who, clock_share, busy_percent, time_minutes), who)
+    if dcgm_results is not None:
+        yield from with_placements(_over_job(located(dcgm_results, source_hosts), who, job_percent), who)
+
+
+def _samples(gpus: pl.LazyFrame, source_hosts: pl.LazyFrame | None, busy_percent: float) -> pl.DataFrame:
+    """The samples with the usual clock of busy GPUs of their kind."""
     rows = located(gpus, source_hosts).with_columns(
         gpu=pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
     )
     busy = rows.filter((pl.col("utilization_percent") >= busy_percent) & (pl.col("sm_clock_mhz") > 0))
     usual = busy.group_by("name").agg(pl.col("sm_clock_mhz").median().alias("usual"), pl.col("gpu").n_unique().alias("peers"))
-    rows = rows.join(usual, on="name", how="left", maintain_order="left")
-    yield from with_placements(_held_down(rows, who, clock_share, busy_percent, time_minutes), who)
+    return rows.join(usual, on="name", how="left", maintain_order="left")
 
 
 def _held_down(rows: pl.DataFrame, who: People, clock_share: float, busy_percent: float, time_minutes: float) -> Iterator[Finding]:
@@ -85,6 +95,32 @@ def _held_down(rows: pl.DataFrame, who: People, clock_share: float, busy_percent
                     ranks=(rank,) if rank is not None else (),
                 ),
             ),
+        )
+
+
+def _over_job(rows: pl.DataFrame, who: People, least: float) -> Iterator[Finding]:
+    slowed = rows.filter(
+        (pl.col("category") == "Job statistics")
+        & pl.col("test").is_in(["slowdown by heat", "slowdown by the board's limit"])
+        & (pl.col("number") >= least)
+    )
+    for (host, index), part in slowed.group_by("host", "gpu_index", maintain_order=True):
+        gpu = f"index {index}" if index is not None else None
+        rank = who.of_index(host, index)
+        listed = ", ".join(f"{share:g} % of it in a {test}" for test, share in part.select("test", "number").iter_rows())
+        yield Finding(
+            title=f"{place(host, gpu)}{f' (rank {rank})' if rank is not None else ''} was held down during the job: {listed}",
+            summary="DCGM's figures cover the whole job; its samples tell when.",
+            severity="warning",
+            confidence="medium",
+            ranks=(rank,) if rank is not None else (),
+            hosts=(str(host),) if host else (),
+            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=gpu),),
+            subject=(str(host or ""), str(gpu), "job"),
+            evidence=cite(part, "share of the job's time"),
+            remedy="Check fans, air flow and power of the host; compare with GPUs of other hosts.",
+            would_refute=("the figures are of another job",),
+            actions=(Action("check_power_or_cooling", hosts=(str(host),) if host else (), gpus=(gpu,) if gpu else ()),),
         )
 
 

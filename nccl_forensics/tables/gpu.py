@@ -154,14 +154,15 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "dcgm_results",
-        "One test of a DCGM diagnostic or health check, for one GPU where the tool says which.",
+        "One test of a DCGM diagnostic or health check, a violated policy or a figure of a job, for one GPU where the tool says which.",
         {
             **_WHERE,
             **_GPU,
-            "category": (S, "Deployment, Integration, Hardware, Stress ... or the health system"),
+            "category": (S, "Deployment, Integration, Hardware, Stress ... or the health system; Exporter, Policy, Job statistics"),
             "test": (S, ""),
             "status": (S, "pass, fail, warn, skip, healthy, warning, failure"),
             "message": (S, "warnings and errors, joined"),
+            "number": (F64, "figure of a policy, or of a job: a count or a percentage of its time"),
             "version": (S, "DCGM version"),
         },
     ),

@@ -332,3 +332,16 @@ def test_a_gpu_out_of_service_is_named_where_no_xid_says_why() -> None:
     [finding] = check(gpu_tool_errors=marked)
     assert (finding.severity, finding.confidence) == ("warning", "medium")
     assert finding.title == f"GPU {UUID} of node7 was taken out of service by Kubernetes' device plugin"
+
+
+def test_double_bit_errors_that_dcgm_counted_over_a_job_are_an_error_and_replays_are_not() -> None:
+    figure = {"category": "Job statistics", "gpu_index": 3, "host": "node7", "number": 1.0}
+    [finding] = check(
+        dcgm_results=table(
+            "dcgm_results",
+            {**figure, "test": "double-bit ECC errors", "status": "fail"},
+            {**figure, "test": "PCIe replays", "status": "warn"},
+        )
+    )
+    assert finding.title == "GPU index 3 of node7: DCGM counted double-bit ECC errors while it watched"
+    assert finding.severity == "error"

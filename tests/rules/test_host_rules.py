@@ -258,6 +258,22 @@ def test_what_is_normal_stays_quiet(columns: dict[str, object]):
     assert check(gpu_throttled, gpus=clocks(**columns)) == []
 
 
+def job_figure(test: str, percent: float) -> pl.LazyFrame:
+    figure = {"category": "Job statistics", "test": test, "number": percent, "gpu_index": 3, "host": "node7", "status": "warn"}
+    return table("dcgm_results", figure)
+
+
+def test_a_gpu_slowed_by_heat_for_a_part_of_its_job_is_named():
+    [finding] = check(gpu_throttled, dcgm_results=job_figure("slowdown by heat", 12.5))
+    assert (finding.severity, finding.hosts, finding.culprits[0].gpu) == ("warning", ("node7",), "index 3")
+    assert "12.5 % of it in a slowdown by heat" in finding.title
+
+
+def test_a_short_slowdown_and_other_figures_of_a_job_are_quiet():
+    assert check(gpu_throttled, dcgm_results=job_figure("slowdown by heat", 0.5)) == []
+    assert check(gpu_throttled, dcgm_results=job_figure("PCIe replays", 50.0)) == []
+
+
 # ---- memory ----
 
 
