@@ -1,4 +1,4 @@
-"""``rocm-smi --json``: one object per card. Key spelling changes between ROCm releases, so keys are looked up by their words."""
+"""``rocm-smi --json``: one object per card, and the links between them. Key spelling changes between ROCm releases, so keys are looked up by their words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import orjson
 
 from nccl_forensics import pci
+from nccl_forensics.formats._rocm_links import links_of
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.gpu_values import clean, number
 from nccl_forensics.tables import TABLES
@@ -34,11 +35,12 @@ _LINK = re.compile(r"(?<![\d.])([\d.]++)GT/s x(\d+)")
 
 
 def _sniff(head: bytes) -> bool:
-    return head.lstrip()[:1] == b"{" and b'"card' in head[:2048] and (b"Sensor" in head or b"GPU use (%)" in head or b"PCI Bus" in head)
+    told = b"Sensor" in head or b"GPU use (%)" in head or b"PCI Bus" in head or b"XGMI Error count" in head
+    return head.lstrip()[:1] == b"{" and ((b'"card' in head[:2048] and told) or b'"(Topology) Link type between' in head)
 
 
 def read(data: bytes) -> Reading:
-    """One row of ``gpus`` per card."""
+    """One row of ``gpus`` per card, and what is said of xGMI."""
     try:
         document = orjson.loads(data)
     except ValueError as problem:
@@ -48,7 +50,7 @@ def read(data: bytes) -> Reading:
     driver = system.get("Driver version") if isinstance(system, Mapping) else None
     for key, card in document.items() if isinstance(document, Mapping) else ():
         named = _CARD.match(str(key))
-        if not named or not isinstance(card, Mapping):
+        if not named or not isinstance(card, Mapping) or set(card) == {"XGMI Error count"}:
             continue
         cells = {str(k): str(v) for k, v in card.items()}
         row: dict[str, object] = {"record": key, "tool": "rocm-smi", "gpu_index": int(named[1]), "driver_version": driver}
@@ -62,9 +64,10 @@ def read(data: bytes) -> Reading:
         row["memory_used_mib"] = used / 2**20 if used is not None else None
         row["memory_total_mib"] = total / 2**20 if total is not None else None
         rows.append(row)
-    if not rows:
+    found = {"gpus": rows, **(links_of(document) if isinstance(document, Mapping) else {})}
+    if not any(found.values()):
         return Reading(gaps=(Gap("unparsed: no card"),))
-    return Reading(frames={"gpus": TABLES["gpus"].frame(rows)}, records=len(rows))
+    return Reading(frames={n: TABLES[n].frame(r) for n, r in found.items() if r}, records=sum(map(len, found.values())))
 
 
 def _pick(cells: Mapping[str, str], prefixes: tuple[str, ...]) -> str | None:
@@ -75,4 +78,6 @@ def _pick(cells: Mapping[str, str], prefixes: tuple[str, ...]) -> str | None:
     return None
 
 
-FORMAT = DocumentFormat(name="rocm-smi", title="rocm-smi --json", tables=("gpus",), sniff=_sniff, read=read, priority=45)
+FORMAT = DocumentFormat(
+    name="rocm-smi", title="rocm-smi --json", tables=("gpus", "nvlink_counters", "gpu_topology"), sniff=_sniff, read=read, priority=45
+)

@@ -2,7 +2,7 @@
 
 ## What it finds
 NVLink errors of the driver (Xid 74, 136, 144 to 150) and of the switches (SXid); GPUs with fewer or slower links than their neighbours
-in nvidia-smi or in the topology matrix; error counters that stand out. (What NCCL's own topology shows is a rule of its own.)
+in nvidia-smi or in the topology matrix; error counters that stand out; the same of AMD's xGMI. (What NCCL's own topology shows is a rule of its own.)
 
 ## Why it matters
 NCCL builds its rings for the weakest GPU: one GPU with half its links slows the whole job, without any warning. A link that goes down
@@ -33,7 +33,7 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding, with_placements
 
 #: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
-_BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors")
+_BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors", "xGMI errors")
 _NS = 1_000_000_000
 
 
@@ -282,9 +282,13 @@ def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
     pairs = rows.filter(pl.col("a").str.starts_with("GPU") & pl.col("b").str.starts_with("GPU") & (pl.col("relation") != "X"))
     for (_, host), group in pairs.group_by("source_id", "host", maintain_order=True):
         most = group["nvlinks"].max()
-        if most is None or int(str(most)) < 8:
+        xgmi = pl.col("relation") == "XGMI"
+        if most is None and group.select(xgmi.any()).item():
+            weak, wanted = group.filter(~xgmi), "without xGMI"  # of AMD's GPUs the matrix tells the kind of link only
+        elif most is None or int(str(most)) < 8:
             continue  # without a switch or with few links, pairs rightly differ
-        weak = group.filter(pl.col("nvlinks").fill_null(0) < int(str(most)))
+        else:
+            weak, wanted = group.filter(pl.col("nvlinks").fill_null(0) < int(str(most))), f"by fewer than {int(str(most))} NVLinks"
         counts = weak["a"].value_counts(sort=True)
         if not counts.height:
             continue
@@ -295,8 +299,8 @@ def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
         for gpu in sorted(worst):
             mine = weak.filter(pl.col("a") == gpu)
             yield _finding(
-                f"{gpu} of {host or 'a host'} reaches {mine.height} of {total - 1} GPUs by fewer than {int(str(most))} NVLinks ({', '.join(sorted(set(mine['relation'].to_list())))})",
-                "All other pairs of the matrix have more links; NCCL builds its rings for the weakest GPU.",
+                f"{gpu} of {host or 'a host'} reaches {mine.height} of {total - 1} GPUs {wanted} ({', '.join(sorted(set(mine['relation'].to_list())))})",
+                "All other pairs of the matrix are joined better; the collectives' rings are built for the weakest GPU.",
                 mine,
                 "cell of the topology matrix",
                 severity="error",

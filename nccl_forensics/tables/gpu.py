@@ -123,17 +123,17 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "nvlink_counters",
-        "One error counter of one NVLink, by the tool's own name.",
+        "One error counter of one NVLink, by the tool's own name; of AMD's xGMI one per GPU.",
         {**_WHERE, **_GPU, "link": (I32, ""), "counter": (S, ""), "value": (F64, ""), "raw": (S, "as written")},
     ),
     Table(
         "gpu_topology",
-        "One pair of the 'nvidia-smi topo -m' matrix.",
+        "One pair of the matrix of 'nvidia-smi topo -m' or 'rocm-smi --showtopo'.",
         {
             **_WHERE,
             "a": (S, "GPU0, NIC0, mlx5_0 ..."),
             "b": (S, ""),
-            "relation": (S, "X, NV18, PIX, PXB, PHB, NODE, SYS ..."),
+            "relation": (S, "X, NV18, PIX, PXB, PHB, NODE, SYS ...; XGMI, PCIE"),
             "nvlinks": (I32, "number of an NV cell"),
             "numa": (S, "NUMA affinity of a"),
         },

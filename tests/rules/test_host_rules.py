@@ -140,6 +140,27 @@ def matrix(weak: str | None) -> pl.LazyFrame:
     return table("gpu_topology", *rows)
 
 
+def xgmi_matrix(*without: int) -> pl.LazyFrame:
+    pairs = [(a, b) for a in range(8) for b in range(8) if a != b]
+    kinds = [{"a": f"GPU{a}", "b": f"GPU{b}", "relation": "PCIE" if {a, b} & set(without) else "XGMI", "host": "node7"} for a, b in pairs]
+    return table("gpu_topology", *kinds)
+
+
+def test_a_gpu_off_xgmi_and_errors_of_xgmi_are_named():
+    [finding] = check(nvlink_fault, gpu_topology=xgmi_matrix(3))
+    assert finding.title == "GPU3 of node7 reaches 7 of 7 GPUs without xGMI (PCIE)"
+    counter = {"counter": "xGMI errors", "value": 2.0, "raw": "2", "gpu_index": 1, "host": "node7"}
+    [errors] = check(nvlink_fault, nvlink_counters=table("nvlink_counters", counter))
+    assert errors.culprits[0].gpu == "index 1"
+
+
+def test_gpus_all_joined_by_xgmi_in_two_halves_and_without_errors_are_quiet():
+    assert check(nvlink_fault, gpu_topology=xgmi_matrix()) == []
+    assert check(nvlink_fault, gpu_topology=xgmi_matrix(0, 1, 2, 3, 4)) == []
+    none = {"counter": "xGMI errors", "value": 0.0, "raw": "0", "gpu_index": 1}
+    assert check(nvlink_fault, nvlink_counters=table("nvlink_counters", none)) == []
+
+
 def test_one_gpu_off_the_nvlink_fabric_stands_out_in_the_matrix():
     [finding] = check(nvlink_fault, gpu_topology=matrix("GPU2"))
     assert finding.culprits[0].gpu == "GPU2"
