@@ -29,6 +29,8 @@ _HINTING = 3
 #: Places in which a rank waits for others, by itself or through its GPU.
 WAITING = ("collective", "p2p")
 WAITING_ON_GPU = ("cuda-sync", "backward")
+#: Places of a stack of which no frame tells what the process does or waits in.
+UNTOLD = ("compute", "user-code", "unknown")
 
 
 @dataclass(frozen=True, slots=True)

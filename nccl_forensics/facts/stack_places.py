@@ -46,7 +46,8 @@ NATIVE_COLLECTIVES = re.compile(
     r"|c10d::Work::wait|c10d::ProcessGroup\w*::\w*Work\w*::(?:wait|synchronize\w*)|ncclCommGetAsyncError)\b"
 )
 NATIVE_P2P = re.compile(
-    r"^(?:p?nccl(Send|Recv)|gloo::\w*::(?:send|recv)|c10d::ProcessGroup\w*::(send|recv|recvAnysource)|P?MPI_(Send|Recv|Sendrecv))\b"
+    r"^(?:p?nccl(Send|Recv)|gloo::\w*::(?:send|recv)|c10d::ProcessGroup\w*::(send|recv|recvAnysource)|P?MPI_(Send|Recv|Sendrecv)"
+    r"|c10d::ProcessGroup\w*::(Send|Recv)Work::wait)\b"
 )
 #: Names of native calls as torch.distributed writes them.
 OPERATIONS = {

@@ -42,25 +42,31 @@ def py_spy(python: Path) -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def take_stacks(tool: str, workers: list[Worker], folder: Path, *, as_json: bool) -> int:
-    """``py-spy dump`` of every rank as text (and as JSON); how many could be taken."""
+def take_stacks(tool: str, workers: list[Worker], folder: Path, *, as_json: bool = False, native: bool = False) -> int:
+    """``py-spy dump`` of every rank as text (and as JSON; with ``native`` frames where py-spy can); how many could be taken."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def one(worker: Worker) -> bool:
-        taken = False
-        for suffix, extra in (("txt", []), ("json", ["--json"])):
-            if suffix == "json" and not as_json:
-                continue
-            command = [tool, "dump", *extra, "--pid", str(worker.pid)]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(command, capture_output=True, timeout=30, check=False)
-                if done.returncode == 0 and done.stdout:
-                    (folder / f"rank{worker.rank}.pyspy.{suffix}").write_bytes(done.stdout)
-                    taken = True
+        target = folder / f"rank{worker.rank}.pyspy.txt"
+        dump = [tool, "dump", "--pid", str(worker.pid)]
+        # Not every platform can unwind native frames; without them a stack still tells most.
+        taken = (native and _output_to(target, [*dump, "--native"])) or _output_to(target, dump)
+        if as_json:
+            taken = _output_to(target.with_suffix(".json"), [*dump, "--json"]) or taken
         return taken
 
     with ThreadPoolExecutor(4) as pool:
         return sum(pool.map(one, workers))
+
+
+def _output_to(target: Path, command: list[str]) -> bool:
+    """Whether the command came to an end well within its time and said something, which is now in the file."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+        if done.returncode == 0 and done.stdout:
+            target.write_bytes(done.stdout)
+            return True
+    return False
 
 
 def ask_for_dumps(trigger: Path, folder: Path, expected: int, patience_s: float = 4.0) -> None:

@@ -187,16 +187,17 @@ class _Run:
         ask_for_faulthandler(alive)
         time.sleep(1.5)
         self.samples = max(self.samples, 1)
-        self._stacks()
+        # The wait for a request (``work.wait()``) leaves no frame of Python.
+        self._stacks(native=True)
         self.samples += 1
 
-    def _stacks(self) -> None:
+    def _stacks(self, *, native: bool = False) -> None:
         """One sample of all ranks: ``stacks``, then ``stacks_1``, ``stacks_2``."""
         if self.tool is None:
             return
         folder = self.evidence / ("stacks" if not self.samples else f"stacks_{self.samples}")
         alive = [w for w in self.workers.values() if Path(f"/proc/{w.pid}").exists()]
-        take_stacks(self.tool, alive, folder, as_json=not self.samples)
+        take_stacks(self.tool, alive, folder, as_json=not self.samples, native=native)
         self.stacks_of |= {int(f.name.split(".")[0].removeprefix("rank")) for f in folder.glob("rank*.txt")}
 
     def _end(self, launcher: subprocess.Popen[bytes]) -> None:

@@ -16,10 +16,11 @@ Order the calls (even ranks send first), or use batch_isend_irecv so that both d
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
-from nccl_forensics.model import Finding
+from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import stall_findings
 
@@ -34,11 +35,28 @@ from nccl_forensics.rules_shared import stall_findings
 )
 def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
     """One finding for all ranks that stall alike."""
-    yield from stall_findings(
+    alone = (
+        stalls.filter((pl.col("cause") == "p2p-deadlock") & (pl.col("partners").list.len() == 0)).select("rank").collect()["rank"].to_list()
+    )
+    for finding in stall_findings(
         stalls,
         "p2p-deadlock",
         ("waits in a send or receive that does not pair up", "wait for each other in send or receive"),
         remedy="Reverse the order on one side, or post both directions together with batch_isend_irecv.",
         prevention="Test each pipeline schedule with blocking semantics in a two-rank run.",
         action="fix-code",
-    )
+    ):
+        if not set(finding.ranks) <= set(alone):
+            yield finding
+            continue
+        # It does what it should: at fault is whoever has gone on without the other half, and no record tells who that is.
+        yield replace(
+            finding,
+            ranks=(),
+            culprits=(),
+            summary=f"{finding.summary} No rank is in the other half of it any more: one has left it out, and the evidence does not tell which.",
+            actions=(
+                Action("fix-code", ranks=finding.ranks, confidence=finding.confidence),
+                Action("collect-more", ranks=finding.ranks, command="py-spy dump --locals --pid <pid>"),
+            ),
+        )

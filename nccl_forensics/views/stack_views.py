@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stack_places import place_of, role_of, standing
+from nccl_forensics.stack_frames import python_frames
+from nccl_forensics.stack_places import UNTOLD, WAITING, place_of, role_of, standing
 from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
 
@@ -37,7 +38,7 @@ _ALIVE = ("active", "Has the GIL")
 
 @view(rows="processes x samples")
 def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
-    """The main thread of each process, the latest sample of its most trusted sampler: ``place`` (collective, p2p, data-loader, lock,
+    """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell nothing): ``place`` (collective, p2p, data-loader, lock,
     gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, compute, user-code, unknown),
     ``op``, ``user_frame``, ``moved`` (its samples show progress), with the frame that decided in ``reason``; ``by_name`` where only a
     name of the user's code hints at it.
@@ -83,14 +84,25 @@ def _process(same: list[tuple[int | None, str | None]], host: str | None) -> tup
 def _state(rows: list[dict[str, object]]) -> dict[str, object]:
     best = min(_TRUST.get(str(r["sampler"]), 9) for r in rows)
     chosen = [r for r in rows if _TRUST.get(str(r["sampler"]), 9) == best]
+    natives = [r for r in chosen if len(python_frames(_frames(r))) < len(_frames(r))]
+    if 0 < len(natives) < len(chosen):
+        # Samples with native frames beside samples without: what both have is compared.
+        chosen = [r | {"frames": python_frames(_frames(r)) or _frames(r)} for r in chosen]
     # A profile has no last sample: the stack seen most often speaks.
     last = max(chosen, key=lambda r: int(str(r["times"] or 0))) if best == _TRUST["py-spy-raw"] else chosen[-1]
-    state = str(last["state"] or "")
-    active = True if state.startswith(_ALIVE) else (False if state == "idle" else None)
-    found = standing(_frames(last), active)
+    moves = moved([_frames(r) for r in chosen])
+    found, active = standing(_frames(last), _active(last)), _active(last)
+    if found.place in UNTOLD and not moves and len(natives) < len(chosen):
+        for row in reversed(natives):
+            # The same wait, and its native frames tell what it waits in: that of a request leaves no frame of Python.
+            inside = standing(_frames(row), active)
+            if inside.place in WAITING and inside.frame is not None:
+                last = row | {"frames": [_frames(row)[inside.frame], *python_frames(_frames(row))]}
+                found = standing(_frames(last), active)
+                break
     return {name: last.get(name) for name in THREAD_STATES if name in last} | {
         "samples": len(chosen),
-        "moved": moved([_frames(r) for r in chosen]),
+        "moved": moves,
         "place": found.place,
         "op": found.op,
         "user_frame": found.user_frame,
@@ -98,6 +110,11 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
         "by_name": found.by_name,
         "reason": found.reason,
     }
+
+
+def _active(row: dict[str, object]) -> bool | None:
+    state = str(row["state"] or "")
+    return True if state.startswith(_ALIVE) else (False if state == "idle" else None)
 
 
 def _frames(row: dict[str, object]) -> list[str]:

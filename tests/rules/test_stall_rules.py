@@ -53,3 +53,14 @@ def test_only_members_of_the_group_are_said_to_wait_in_its_operation() -> None:
     assert finding.metrics["waiting_ranks"] == 5
     [finding] = host_stall.check(stalls({"rank": 5, "cause": "host-stall", "waiters": [3, 4], "in_group": [3, 4]}))
     assert finding.title.endswith("; ranks 3-4 wait in all_reduce #6 of process group default_pg (0)")
+
+
+def test_a_rank_alone_in_a_receive_is_told_and_not_blamed() -> None:
+    lone = {"rank": 3, "cause": "p2p-deadlock", "confidence": "medium", "user_frame": "pass_on (train.py:77)", "partners": []}
+    [finding] = p2p_deadlock.check(stalls(lone))
+    assert told(finding) == ("critical", "medium", ())
+    assert finding.culprits == ()
+    assert finding.title.startswith("rank 3 waits in a send or receive that does not pair up at pass_on (train.py:77)")
+    assert "does not tell which" in finding.summary
+    pair = [{"rank": r, "cause": "p2p-deadlock", "partners": [5 - r]} for r in (2, 3)]
+    assert p2p_deadlock.check(stalls(*pair))[0].ranks == (2, 3)

@@ -456,3 +456,64 @@ def test_all_ranks_in_one_file_under_headings_give_the_same_answer(tmp_path: Pat
         frame = Resolver(read_bundle(bundle, default_engine(bundle), None)).get("odd_stacks")
         assert frame is not None
         assert frame.select("rank", "place").collect().rows() == [(5, "data-loader")]
+
+
+# ---- samples with native frames beside samples without ----
+
+REQUEST = ["pass_on (train.py:77)", "train (train.py:100)", "<module> (train.py:112)"]
+
+
+def native(*inside: str) -> list[str]:
+    """The request's stack as ``py-spy dump --native`` shows it."""
+    return ["pthread_cond_timedwait (libc.so.6)", *inside, "pybind11::cpp_function::dispatcher (libtorch_python.so)", *REQUEST]
+
+
+def state(*samples: list[str]) -> dict[str, object]:
+    """The state of rank 3 from its samples, one file each."""
+    rows = [
+        {
+            "pid": 7,
+            "sampler": "py-spy",
+            "sample": 1,
+            "depth": len(f),
+            "frames": f,
+            "is_main": True,
+            "state": "idle",
+            "source_id": n,
+            "line_no": 4,
+        }
+        | {"hint_rank": 3, "hint_scope": "global"}
+        for n, f in enumerate(samples)
+    ]
+    schema = {"source_id": pl.UInt32(), **TABLES["stacks"].schema}
+    frame = pl.DataFrame(rows, schema_overrides={k: v for k, v in schema.items() if k in rows[0]})
+    frame = frame.with_columns(pl.lit(None, dtype=t).alias(c) for c, t in schema.items() if c not in frame.columns)
+    [found] = thread_states(frame.lazy(), None, None).collect().to_dicts()
+    return found
+
+
+def test_native_frames_of_one_sample_tell_what_a_request_waits_in() -> None:
+    told = native(
+        "gloo::transport::tcp::UnboundBuffer::waitRecv (libtorch_cpu.so)", "c10d::ProcessGroupGloo::RecvWork::wait (libtorch_cpu.so)"
+    )
+    for samples in ((REQUEST, told), (told, REQUEST)):
+        found = state(*samples)
+        assert (found["place"], found["op"], found["moved"], found["user_frame"]) == ("p2p", "recv", False, REQUEST[0])
+        assert found["source_id"] == samples.index(told), "the sample that tells is cited"
+        assert found["frames"] == ["c10d::ProcessGroupGloo::RecvWork::wait (libtorch_cpu.so)", *REQUEST]
+
+
+def test_native_frames_that_tell_no_wait_change_nothing() -> None:
+    found = state(REQUEST, native("std::condition_variable::wait (libstdc++.so.6)"))
+    assert (found["place"], found["moved"]) == ("user-code", False)
+
+
+def test_a_process_that_moved_between_a_plain_and_a_native_sample_moves() -> None:
+    told = native("c10d::ProcessGroupGloo::RecvWork::wait (libtorch_cpu.so)")
+    assert state(["pass_on (train.py:70)", "train (train.py:90)", "<module> (train.py:112)"], told)["moved"]
+
+
+def test_native_frames_in_between_do_not_hide_the_data_loader() -> None:
+    deep = [f"native{n} (libtorch_cpu.so)" for n in range(20)]
+    found = state(LOADER, [LOADER[0], *deep, *LOADER[1:]])
+    assert (found["place"], found["moved"]) == ("data-loader", False)
