@@ -3,7 +3,8 @@
 ## What it finds
 Ranks that come last in a good share of their group's collectives and by a margin that costs real time. Measured by the enqueue times of the
 Flight Recorder after taking off each host's clock offset, and by profiler traces without any clock: a collective ends on all ranks together,
-so the rank that is in it for the shortest time came last.
+so the rank that is in it for the shortest time came last. In a mesh of pairs on one host, where who is late makes its neighbours late in their
+other groups: the one rank that never waits.
 
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.
@@ -34,6 +35,7 @@ from nccl_forensics.words import group_words
 def straggler(
     lag: pl.LazyFrame | None,
     late_ranks: pl.LazyFrame | None = None,
+    own_time: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -41,6 +43,10 @@ def straggler(
     window_share: Annotated[float, "share of the traced time that the others must lose to it, by traces"] = 0.05,
     p_value: Annotated[float, "chance of so many last places among alike ranks, by traces"] = 0.001,
     at_least: Annotated[int, "collectives of the group that must be comparable"] = 8,
+    own_share: Annotated[
+        float, "share of the window that a rank must spend by itself, where groups are too small to compare arrivals"
+    ] = 0.9,
+    margin: Annotated[float, "share of the window by which that must exceed the time of every other rank"] = 0.25,
 ) -> Iterator[Finding]:
     """At most one rank per group: nobody is late where lateness is shared. A rank that both sources show is one finding."""
     traced = {
@@ -51,7 +57,10 @@ def straggler(
             else []
         )
     }
-    for found in _enqueued(lag, late_at_least, lost_share, time_share, at_least) if lag is not None else ():
+    enqueued = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least)) if lag is not None else []
+    if not enqueued and own_time is not None:
+        enqueued = list(_never_waiting(own_time.collect(), late_at_least, 2 * at_least, own_share, margin))
+    for found in enqueued:
         row = traced.pop(found.ranks[0], None)
         if row is None:
             yield found
@@ -98,3 +107,30 @@ def _enqueued(lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_sha
             actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
             metrics={"lost_ms": round(worst["lost_ms"], 1), "median_ms": round(worst["median_ms"], 2), "late": late},
         )
+
+
+def _never_waiting(rows: pl.DataFrame, late_at_least: int, at_least: int, own_share: float, margin: float) -> Iterator[Finding]:
+    """The one rank that spends the window by itself while every other waits for a good part of it."""
+    shares = rows.with_columns(share=pl.col("own_ms") / pl.col("span_ms")).sort("share", "rank", descending=[True, False])
+    if rows.height < 3 or int(str(rows["collectives"].min())) < at_least:
+        return
+    worst, second = shares.row(0, named=True), shares.row(1, named=True)
+    if worst["long_count"] < late_at_least or worst["share"] < own_share or worst["share"] - second["share"] < margin:
+        return
+    lost_ms = (worst["share"] - second["share"]) * worst["span_ms"]
+    yield Finding(
+        title=f"rank {worst['rank']} never waits while every other rank does: {worst['own_ms'] / 1000:.1f} s of {worst['span_ms'] / 1000:.1f} s are its own between collectives",
+        summary=f"The next busiest, rank {second['rank']}, spends {second['share']:.0%} of the time by itself. In groups of two, who is late makes its "
+        "neighbours late in their other groups; the one that waits for nobody is where it begins.",
+        confidence="medium",
+        ranks=(worst["rank"],),
+        culprits=(Culprit(rank=worst["rank"]),),
+        subject=("straggler", "own time"),
+        evidence=cite([worst], "the collective before which it took longest"),
+        evidence_total=worst["long_count"],
+        remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
+        prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+        would_refute=("the ranks are not on one host, so that their clocks differ",),
+        actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
+        metrics={"own_ms": round(worst["own_ms"], 1), "lost_ms": round(lost_ms, 1)},
+    )

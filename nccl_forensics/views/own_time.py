@@ -1,0 +1,75 @@
+"""Time that each rank spends by itself between its collectives, where a job's groups are too small to compare arrivals in them."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+from nccl_forensics.words import UNIDENTIFIED, first_label
+
+OWN_TIME = {
+    "rank": pl.Int32(),
+    "collectives": pl.UInt32(),
+    "own_ms": pl.Float64(),
+    "span_ms": pl.Float64(),
+    "long_count": pl.UInt32(),
+    "source_id": pl.UInt32(),
+    "record": pl.String(),
+    "call_site": pl.String(),
+}
+#: What counts as long between two collectives: the margin by which a rank must be late (view ``lag``).
+LONG_MS = 50.0
+#: More ranks than a host has: nothing is read of such a job.
+_MOST_RANKS = 64
+
+
+@view(rows="ranks")
+def own_time(operations: pl.LazyFrame, groups: pl.LazyFrame, processes: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> pl.LazyFrame:
+    """Per rank, over the recorded collectives of all its groups in order: ``own_ms``, the time from the arrival of the last member at one to
+    the rank's own arrival at the next, summed; ``span_ms``, from its first to its last; ``long_count``, how often that was 50 ms and more.
+    Cites the collective before which it was longest.
+
+    In a mesh a late rank makes its neighbours late in their other groups; its own time is the only one that nothing waits in. Arrivals are
+    compared over groups, so all ranks must share a clock: empty unless all are on one host, and unless every stated member was recorded.
+    """
+    nothing = pl.LazyFrame(schema=OWN_TIME)
+    ops = operations.filter(
+        (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
+    )
+    seen = set(ops.select(pl.col("rank").unique()).collect()["rank"].to_list())
+    if not 2 < len(seen) <= _MOST_RANKS or not _all_recorded(groups, seen) or not _one_host(seen, processes, path_hints):
+        return nothing
+    met = ops.with_columns(met=pl.col("created_ns").max().over("group_key", "seq")).sort("rank", "created_ns", "order")
+    alone = met.with_columns(own=((pl.col("created_ns") - pl.col("met").shift(1).over("rank")) / 1e6).clip(0))
+    return (
+        alone.group_by("rank")
+        .agg(
+            pl.len().alias("collectives"),
+            pl.col("own").sum().alias("own_ms"),
+            ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"),
+            (pl.col("own") >= LONG_MS).sum().alias("long_count"),
+            *(pl.col(c).sort_by("own", nulls_last=False).last() for c in ("source_id", "record", "call_site")),
+        )
+        .select([pl.col(c).cast(t) for c, t in OWN_TIME.items()])
+        .sort("rank")
+    )
+
+
+def _all_recorded(groups: pl.LazyFrame, seen: set[int]) -> bool:
+    """Whether every member of every group has a recorder here: who waits for a rank that has none would seem to work."""
+    told = groups.filter(pl.col("domain") == "fr").select("members", "size").collect()
+    return bool(told.height) and all(
+        set(members or ()) <= seen and (size is None or size == len(members or ())) for members, size in told.iter_rows()
+    )
+
+
+def _one_host(seen: set[int], processes: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> bool:
+    """Whether one host is named for all ranks, or one launcher's folders of local ranks hold exactly the ranks of the job."""
+    if processes is not None:
+        known = (
+            processes.filter(pl.col("rank").is_in(sorted(seen)) & pl.col("host").is_not_null()).select("rank", "host").unique().collect()
+        )
+        if known.height:
+            return set(known["rank"].to_list()) == seen and len({first_label(h) for h in known["host"]}) == 1
+    folders = path_hints.select(pl.col("attempt_local_rank").drop_nulls().unique()).collect()
+    return set(folders["attempt_local_rank"].to_list()) == seen

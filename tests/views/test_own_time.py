@@ -1,0 +1,77 @@
+"""Time that ranks spend by themselves, in a mesh of pairs."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.rules.straggler import straggler
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
+from nccl_forensics.views.own_time import own_time
+from tests.views.frames import groups, operations, rows
+
+MS = 10**6
+ROWS, COLUMNS = {"pg:r0": (0, 1), "pg:r1": (2, 3)}, {"pg:c0": (0, 2), "pg:c1": (1, 3)}
+MEMBERS = {key: list(ranks) for key, ranks in (ROWS | COLUMNS).items()}
+
+
+def mesh(slow_ms: int, *, rank: int = 1, steps: int = 12) -> pl.LazyFrame:
+    """Each step a collective over the rows, then one over the columns; ``rank`` works longer before the first, the others 20 ms."""
+    clock = dict.fromkeys(range(4), 0)
+    made = []
+    for step in range(1, steps + 1):
+        for place, pairs in enumerate((ROWS, COLUMNS)):
+            for r in clock:
+                clock[r] += slow_ms if r == rank and place == 0 else 20
+            for key, ranks in pairs.items():
+                frame = operations({r: ["all_reduce"] for r in ranks}, group=key, first=step).collect()
+                times = pl.Series([clock[r] * MS for r in frame["rank"].to_list()], dtype=pl.Int64)
+                made.append(frame.with_columns(created_ns=times, order=pl.lit(2 * step + place, dtype=frame.schema["order"])))
+                for r in ranks:
+                    clock[r] = max(clock[x] for x in ranks)
+    return pl.concat(made).lazy()
+
+
+def on(*hosts: str | None) -> pl.LazyFrame:
+    return rows(PROCESSES_SCHEMA, *[{"rank": r, "host": h, "pid": r} for r, h in enumerate(hosts)])
+
+
+HINTS = pl.LazyFrame({"attempt_local_rank": [0, 1, 2, 3]}, schema={"attempt_local_rank": pl.Int32()})
+NO_HINTS = pl.LazyFrame(schema={"attempt_local_rank": pl.Int32()})
+
+
+def named(ops: pl.LazyFrame, processes: pl.LazyFrame | None = None, hints: pl.LazyFrame = HINTS) -> list[tuple[int, ...]]:
+    return [f.ranks for f in straggler.check(None, None, own_time(ops, groups(MEMBERS), processes, hints))]
+
+
+def test_in_a_mesh_of_pairs_the_rank_that_never_waits_is_named() -> None:
+    assert named(mesh(300)) == [(1,)]
+    assert named(mesh(300, rank=2), on("node1", "node1", "node1", "node1"), NO_HINTS) == [(2,)]
+
+
+def test_its_neighbours_are_late_in_their_other_groups_and_wait() -> None:
+    frame = own_time(mesh(300), groups(MEMBERS), None, HINTS).collect()
+    shares = dict(zip(frame["rank"], (frame["own_ms"] / frame["span_ms"]).round(2), strict=True))
+    assert shares[1] == 1.0
+    assert max(share for rank, share in shares.items() if rank != 1) < 0.2
+
+
+def test_ranks_that_work_alike_are_quiet() -> None:
+    assert named(mesh(20)) == []
+    assert named(mesh(30)) == []
+
+
+@pytest.mark.parametrize(
+    ("processes", "hints"),
+    [
+        (None, NO_HINTS),
+        (on("node1", "node1", "node2", "node2"), HINTS),
+        (on("node1", "node1", "node1", None), HINTS),
+    ],
+)
+def test_clocks_of_several_hosts_are_not_compared(processes: pl.LazyFrame | None, hints: pl.LazyFrame) -> None:
+    assert named(mesh(300), processes, hints) == []
+
+
+def test_a_rank_without_a_recorder_may_be_what_the_others_wait_for() -> None:
+    assert named(mesh(300).filter(pl.col("rank") != 1)) == []
