@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nccl_forensics.lab import torch_env
-from nccl_forensics.lab.__main__ import compare, main
+from nccl_forensics.lab.__main__ import asks_for_comparison, compare, main
 from nccl_forensics.lab.catalog import ACTS_AS, SCENARIOS, Scenario, accepted, choose, faults, ranks_for, truth
 from nccl_forensics.lab.gather import Worker, ask_for_faulthandler, workers_of
 from nccl_forensics.lab.incident import plan_for, world_for
@@ -71,6 +71,13 @@ def test_a_truth_has_the_layout_of_the_other_incidents() -> None:
     assert known["culprit_ranks_accepted"] == [[2]]
     assert known["world_size"] == 4
     assert "collective-mismatch" in str(truth(scenario, plan, 4, detail=True)["cause_accepted"])
+
+
+def test_a_second_run_is_made_where_the_verdict_asks_for_pytorchs_comparison_and_else_not() -> None:
+    size = {"action": "collect-more", "command": "TORCH_DISTRIBUTED_DEBUG=DETAIL"}
+    stacks = {"action": "collect-more", "command": "py-spy dump --pid <pid>"}
+    assert asks_for_comparison({"actions": [{"action": "fix-code", "command": None}, size]})
+    assert not asks_for_comparison({"actions": [{"action": "fix-code", "command": None}, stacks]})
 
 
 def test_a_rank_at_which_the_fault_cannot_act_is_refused() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from nccl_forensics.lab import torch_env
 from nccl_forensics.lab.catalog import SCENARIOS, Scenario, choose, faults
 from nccl_forensics.lab.incident import make, plan_for, world_for
+from nccl_forensics.lab.jobs.plan import Plan
 from nccl_forensics.lab.launch import Setting
 from nccl_forensics.outlets import outlive_readers
 
@@ -102,6 +103,13 @@ def compare(verdict: dict[str, object], truth: dict[str, object]) -> bool:
     return told and ranks in [sorted(x) for x in lists]
 
 
+def asks_for_comparison(verdict: dict[str, object]) -> bool:
+    """Whether the verdict asks for a run in which PyTorch compares each collective between the ranks."""
+    actions = verdict["actions"]
+    assert isinstance(actions, list)
+    return any(a["action"] == "collect-more" and "TORCH_DISTRIBUTED_DEBUG=DETAIL" in (a["command"] or "") for a in actions)
+
+
 def incident(options: argparse.Namespace, scenario: Scenario, found: torch_env.TorchEnvironment, random_: random.Random) -> bool:
     """Run one scenario and say what came out; True if the analysis was right or not wanted."""
     world = world_for(scenario, options.ranks)
@@ -116,19 +124,35 @@ def incident(options: argparse.Namespace, scenario: Scenario, found: torch_env.T
     where = f"on rank {', '.join(map(str, plan.ranks))} in step {plan.step}" if plan.ranks else "on no rank"
     say(f"{scenario.fault} {where} of {world} ranks: {scenario.what}")
     begin = time.monotonic()
+    verdict, right = _run(options, scenario, plan, world, found, output, options.debug)
+    if verdict is not None and options.debug != "DETAIL" and asks_for_comparison(verdict):
+        say("As the verdict asks, the same once more under TORCH_DISTRIBUTED_DEBUG=DETAIL:")
+        _, right = _run(options, scenario, plan, world, found, output / "again", "DETAIL")
+    say(f"From start to verdict: {time.monotonic() - begin:.0f} s")
+    return right
+
+
+def _run(
+    options: argparse.Namespace,
+    scenario: Scenario,
+    plan: Plan,
+    world: int,
+    found: torch_env.TorchEnvironment,
+    output: Path,
+    debug: str,
+) -> tuple[dict[str, object] | None, bool]:
+    """One run and its verdict (None where no analysis is wanted); whether that is right."""
     with tempfile.TemporaryDirectory(prefix="lab-") as scratch:
-        setting = Setting(world, found.python.absolute(), scratch=Path(scratch), debug=options.debug)
+        setting = Setting(world, found.python.absolute(), scratch=Path(scratch), debug=debug)
         outcome = make(scenario, plan, setting, output, say)
     ended = "was ended from outside" if outcome.stopped else f"ended with exit code {outcome.exit_code}"
     say(f"The job {'hung and ' if outcome.hung else ''}{ended} after {outcome.seconds:.0f} s; the evidence is in {output}/evidence")
     if options.no_analysis:
-        return True
+        return None, True
     verdict = analyse(output)
     right = compare(verdict, json.loads((output / "truth.json").read_text()))
-    say(
-        f"The verdict {'agrees' if right else 'does NOT agree'} with what was done. From start to verdict: {time.monotonic() - begin:.0f} s"
-    )
-    return right
+    say(f"The verdict {'agrees' if right else 'does NOT agree'} with what was done.")
+    return verdict, right
 
 
 def main(argv: list[str]) -> int:

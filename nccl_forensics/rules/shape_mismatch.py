@@ -43,6 +43,10 @@ def shape_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
     )
 
 
+#: Bytes alone do not tell a size from a type; the framework's own comparison before each collective does.
+_COMPARE = Action("collect-more", command="TORCH_DISTRIBUTED_DEBUG=DETAIL")
+
+
 @rule(
     name="shape-mismatch-by-transport",
     code="CO08",
@@ -80,7 +84,7 @@ def shape_mismatch_by_transport(
             remedy=f"Compare the tensor's shape and type on this rank at {odd['last_call_site'][0] or 'that collective'}.",
             prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
             would_refute=(f"a Flight Recorder dump of {ranks_words(ranks)} with the sizes of the others",),
-            actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium"), _COMPARE),
             alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
         )
         return
@@ -93,7 +97,7 @@ def shape_mismatch_by_transport(
         remedy="Compare the tensor's shape and type on all ranks at the collective where the others wait.",
         prevention="Keep the Flight Recorder on and dump it on a timeout: it names the rank.",
         would_refute=("Flight Recorder dumps that show equal sizes",),
-        actions=(Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000"),),
+        actions=(_COMPARE, Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000")),
         alternatives=(("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),),
     )
 

@@ -44,6 +44,7 @@ def test_where_operations_tell_whose_size_is_wrong_the_transport_is_silent() -> 
 def test_the_one_member_without_a_record_is_named_where_all_others_agree() -> None:
     known = groups({"pg:0": [0, 1, 2]})
     [finding] = shape_mismatch_by_transport.check(ABORTED, None, progress({"pg:0": {0: (9, None), 1: (9, None)}}), known)
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL" in [a.command for a in finding.actions], "bytes alone do not tell a size from a type"
     assert told(finding) == ("critical", "medium", (2,))
     assert cited(finding) == [(2, 60), (0, "entries[9]"), (1, "entries[9]")]
     # One other member alone, or members that are not level, say nothing.
