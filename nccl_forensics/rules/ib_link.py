@@ -28,6 +28,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
+from nccl_forensics.facts.link_rates import LANE_GBIT_S
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 
@@ -78,6 +79,7 @@ def ib_link(
         found.extend(_counters(ib_port_counters.filter(pl.col("counter").is_in(_LINK)).collect(), peers, times_threshold))
     if ib_links is not None:
         found.extend(_under_negotiated(ib_links))
+        found.extend(_slower_than_neighbours(ib_links, peers))
     if link_quality is not None:
         found.extend(_quality(link_quality, source_hosts, bit_error_rate, downs_per_day))
     yield from sorted(found, key=lambda f: (f.severity != "error", f.severity != "warning"))
@@ -236,6 +238,34 @@ def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:
             row["could_be"],
             {},
         )
+
+
+def _slower_than_neighbours(links: pl.LazyFrame, peers: int) -> Iterator[Finding]:
+    """Links of a host that a listing of the fabric shows slower than those of the host's other adapters."""
+    lane = pl.col("speed").replace_strict(LANE_GBIT_S, default=None, return_dtype=pl.Float64())
+    rows = (
+        links.filter(pl.col("host").is_not_null() & pl.col("could_be").is_null() & pl.col("peer").is_not_null())
+        .with_columns(gbit=lane * pl.col("width"))
+        .filter(pl.col("gbit").is_not_null())
+        .sort("source_id", "line_no")
+        .collect()
+    )
+    for _, part in rows.group_by("source_id", "host", maintain_order=True):
+        best = float(str(part["gbit"].max()))
+        slow = part.filter(pl.col("gbit") < best)
+        if slow.height * 2 >= part.height or part.height - slow.height < peers:
+            continue
+        for row in slow.iter_rows(named=True):
+            place = {**row, "place": row["host"]}
+            yield _finding(
+                place,
+                f"{_name(place)} runs at {row['gbit']:g} Gbit/s where {part.height - slow.height} other ports of the host run at {best:g}",
+                f"The link to {row['peer']} has {row['width']} lanes of {row['speed']}. An adapter for storage may be slower by design.",
+                "warning",
+                "low",
+                f"{row['width']}x{row['speed']}",
+                {"rate_gbit_s": row["gbit"], "usual_gbit_s": best},
+            )
 
 
 def _quality(quality: pl.LazyFrame, source_hosts: pl.LazyFrame | None, worst: float, often: float) -> Iterator[Finding]:

@@ -58,10 +58,10 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "ib_links",
-        "One link as iblinkinfo or ibnetdiscover reports it.",
+        "One link as iblinkinfo, ibnetdiscover, saquery or smpquery reports it.",
         {
             **_WHERE,
-            "tool": (S, "iblinkinfo, ibnetdiscover"),
+            "tool": (S, "iblinkinfo, ibnetdiscover, saquery, smpquery"),
             "node": (S, "node of this end"),
             **_PORT,
             "lid": (I64, ""),

@@ -450,3 +450,22 @@ def test_a_link_that_goes_down_daily_flaps_and_one_that_did_once_in_weeks_does_n
     assert finding.title.endswith("1 link down in 10 hours")
     assert ib_link.check(None, None, None, quality(link_downs=1, minutes_since_clear=38415.5), None) == []
     assert len(ib_link.check(None, None, None, quality(link_downs=2), None)) == 1  # since when is not told
+
+
+def discovered(device: str, speed: str = "NDR", width: int = 4, host: str | None = "node1") -> dict[str, object]:
+    told = {"tool": "ibnetdiscover", "peer": "leaf1", "peer_port": 3, "port": 1, "state": "active"}
+    return {**told, "host": host, "node": f"{host} {device}", "device": device, "speed": speed, "width": width}
+
+
+def test_a_link_slower_than_those_of_the_same_host_in_a_listing_of_the_fabric_is_a_warning():
+    rows = [discovered(f"mlx5_{n}") for n in range(3)]
+    [finding] = links(ib_links=table("ib_links", *rows, discovered("mlx5_9", "NDR", 1)))
+    assert (finding.severity, finding.confidence) == ("warning", "low")
+    assert "100 Gbit/s where 3 other ports of the host run at 400" in finding.title
+
+
+def test_links_that_are_alike_too_few_to_compare_or_of_switches_are_quiet():
+    rows = [discovered(f"mlx5_{n}") for n in range(3)]
+    assert links(ib_links=table("ib_links", *rows)) == []
+    assert links(ib_links=table("ib_links", *rows[:2], discovered("mlx5_9", "HDR"))) == []
+    assert links(ib_links=table("ib_links", *rows, discovered("13", "HDR", host=None))) == []
