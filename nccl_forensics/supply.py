@@ -51,6 +51,7 @@ _SUPPLIES = {
     "sysfs_": "InfiniBand port listings and counters",
     "link_quality": "InfiniBand port listings and counters",
     "net_": "ip and ethtool output",
+    "firewall_rules": "iptables -L -n -v, nft list ruleset or ip rule",
     "pings": "ping output",
     "port_probes": "port probes",
     "sockets": "socket listings (ss)",

@@ -257,6 +257,13 @@ QUESTIONS: tuple[Question, ...] = (
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET; ip addr",
     ),
     _q(
+        NETWORK,
+        "Do packet filters let the job's connections pass?",
+        "firewall blocked-route",
+        "firewall_rules",
+        "sudo iptables -L -n -v; sudo nft list ruleset; ip rule",
+    ),
+    _q(
         HOST,
         "Is there room in shared memory (/dev/shm)?",
         "shm-exhausted shm-exhausted-nccl shm-leftovers",

@@ -164,6 +164,25 @@ TABLES: tuple[Table, ...] = (
         },
     ),
     Table(
+        "firewall_rules",
+        "One rule of a packet filter (iptables, nftables) or of policy routing (ip rule), or the policy of a chain.",
+        {
+            **_WHERE,
+            "tool": (S, "iptables, iptables-save, nft, ip-rule"),
+            "chain": (S, "INPUT, OUTPUT, FORWARD ...; of nftables the hook"),
+            "kind": (S, "rule, policy"),
+            "action": (S, "accept, drop, reject ... or another chain; lookup, unreachable, blackhole, prohibit"),
+            "packets": (I64, "packets that met it; null where not counted"),
+            "protocol": (S, "tcp, udp, icmp, all"),
+            "interface": (S, "by which packets come in; null for any"),
+            "source": (S, "address or network; null for any"),
+            "destination": (S, "address or network; null for any"),
+            "port": (I32, "first destination port; null for any"),
+            "port_end": (I32, "last destination port"),
+            "detail": (S, "the rest of the rule as written"),
+        },
+    ),
+    Table(
         "net_counters",
         "One counter of an interface (ethtool -S) or of the host's IP stack (netstat -s, nstat, /proc/net).",
         {
