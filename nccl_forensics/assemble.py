@@ -268,7 +268,7 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "hosts": sorted({str(p["host"]) for p in people.values() if p["host"]})[:ROWS],
         "gpus": sorted({str(p["bus_id"]) for p in people.values() if p["bus_id"]})[:ROWS],
         "nccl_versions": versions,
-        "torch_versions": [],
+        "torch_versions": _torch_versions(resolver),
         "backends": sorted(backends),
         "started_at": iso(first),
         "ended_at": iso(last),
@@ -276,6 +276,15 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "process_groups": known.groups,
         "runs": [_run(r) for r in results],
     }
+
+
+def _torch_versions(resolver: Resolver) -> list[str]:
+    """What machines say of their PyTorch; dumps and logs of PyTorch do not name its release."""
+    facts = resolver.get("host_facts")
+    if facts is None:
+        return []
+    told = facts.filter((pl.col("kind") == "version") & (pl.col("name") == "torch")).select(pl.col("value").drop_nulls().unique().sort())
+    return [str(v) for v in told.collect()["value"].to_list()][:ROWS]
 
 
 def _run(result: RunResult) -> dict[str, object]:

@@ -67,9 +67,9 @@ TABLES: tuple[Table, ...] = (
         "One fact of a host that small tools print.",
         {
             **_WHERE,
-            "tool": (S, "lsmod, uname, proc-driver, chronyc, timedatectl, ipmitool, top"),
+            "tool": (S, "lsmod, uname, proc-driver, chronyc, timedatectl, ipmitool, top, collect_env, pip"),
             "kind": (S, "module, version, clock, bmc, load"),
-            "name": (S, "module, nvidia-driver, kernel, offset, synchronized, sensor, load, iowait-percent"),
+            "name": (S, "module, nvidia-driver, kernel, torch, nccl-package, offset, synchronized, sensor, load, iowait-percent ..."),
             "value": (S, "as written"),
             "number": (F64, "seconds (negative: behind), load or percent"),
         },
