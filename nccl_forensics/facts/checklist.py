@@ -284,6 +284,13 @@ QUESTIONS: tuple[Question, ...] = (
         "oom_kills kernel_spans memory",
         "sudo dmesg -T | grep -i oom; free -m",
     ),
+    _q(
+        HOST,
+        "Do processes run without waiting for memory or storage?",
+        "host-pressure",
+        "pressures",
+        "grep . /proc/pressure/*; vmstat 1 5",
+    ),
     _q(HOST, "Did every node stay up?", "node-failed", "kernel_spans scheduler_nodes", "sudo dmesg -T; journalctl -k -b -1"),
     _q(
         SETTINGS,

@@ -1,7 +1,7 @@
 """One host of the job is not like the others: driver, kernel, modules, clock, or its board management says why.
 
 ## What it finds
-Hosts whose NVIDIA driver, kernel or video BIOS differs from most hosts; hosts that lack a kernel module that GPUDirect RDMA or InfiniBand needs
+Hosts whose NVIDIA driver, kernel, video BIOS, PyTorch, CPUs, NUMA nodes, CPU governor, BIOS or system differs from most hosts; hosts that lack a kernel module that GPUDirect RDMA or InfiniBand needs
 and the others have loaded; clocks that are not synchronised; hardware events of the board management; hosts that wait for storage.
 
 ## Why it matters
@@ -36,7 +36,16 @@ _NEEDED = {
     "mlx5_ib": "InfiniBand and RoCE",
     "efa": "EFA",
 }
-_VERSIONS = {"nvidia-driver": "driver", "kernel": "kernel"}
+_VERSIONS = {
+    "nvidia-driver": "driver",
+    "torch": "PyTorch",
+    "nccl-package": "the package of NCCL",
+    "bios": "BIOS",
+    "governor": "the CPU governor",
+    "numa-nodes": "NUMA nodes",
+    "threads-per-core": "threads per core",
+    "cpu-model": "the CPU model",
+}
 #: Events of the board management: a part of sensor or event, the cause, and words.
 _EVENTS = (
     ("thermal trip", "node-failed", "a processor or board got too hot and switched off"),
@@ -62,7 +71,7 @@ def host_differs(
     facts = located(host_facts, source_hosts).filter(pl.col("host").is_not_null()) if host_facts is not None else None
     said: list[tuple[str, str, str, dict[str, object]]] = []
     if facts is not None:
-        told = facts.filter(pl.col("kind") == "version")
+        told = facts.filter(pl.col("kind").is_in(["version", "cpu"]) & pl.col("value").is_not_null())
         said += [(_VERSIONS.get(row["name"], row["name"]), row["host"], row["value"], row) for row in told.iter_rows(named=True)]
     if gpus is not None:
         for row in located(gpus, source_hosts).filter(pl.col("host").is_not_null()).iter_rows(named=True):

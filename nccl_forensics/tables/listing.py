@@ -67,8 +67,11 @@ TABLES: tuple[Table, ...] = (
         "One fact of a host that small tools print.",
         {
             **_WHERE,
-            "tool": (S, "lsmod, uname, proc-driver, chronyc, timedatectl, ipmitool, top, collect_env, pip"),
-            "kind": (S, "module, version, clock, bmc, load"),
+            "tool": (
+                S,
+                "lsmod, uname, proc-driver, chronyc, timedatectl, ipmitool, top, collect_env, pip, lscpu, numactl, cpupower, dmidecode, os-release, modinfo, proc-pressure, vmstat",
+            ),
+            "kind": (S, "module, version, cpu, numa, clock, bmc, load, pressure"),
             "name": (S, "module, nvidia-driver, kernel, torch, nccl-package, offset, synchronized, sensor, load, iowait-percent ..."),
             "value": (S, "as written"),
             "number": (F64, "seconds (negative: behind), load or percent"),
