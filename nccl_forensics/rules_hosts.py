@@ -75,6 +75,19 @@ def timely(rows: pl.DataFrame, job_times: pl.LazyFrame | None, hours: float) -> 
     return rows.select(told.fill_null(True).alias("timely")).to_series()
 
 
+def near_job(rows: pl.DataFrame, job_times: pl.LazyFrame | None, near_s: float, window_h: float) -> pl.DataFrame:
+    """The rows with ``close`` (the clock says that it happened in the job's time, ``near_s`` allowed on both sides) and ``inside`` (it may have).
+
+    A time that names its zone and is not close is another one's. Local times may be off by ``window_h``; a time since boot says nothing.
+    """
+    dated = job_times is not None and job_times.head(1).collect().height > 0
+    kind = rows["time_kind"]
+    wall = kind.is_in(["epoch", "local-unzoned", "local-yearless"]).fill_null(False)
+    close = timely(rows, job_times, near_s / 3600) & wall & dated
+    elsewhere = (kind == "epoch").fill_null(False) & dated
+    return rows.with_columns(close=close, inside=close | (timely(rows, job_times, window_h) & ~elsewhere))
+
+
 def untimely_finding(rows: pl.DataFrame, what: str) -> Finding:
     """Context: events of a host that lie outside the job's time are named, cited and not judged."""
     hosts = tuple(sorted({str(h) for h in rows["host"].to_list() if h}))

@@ -68,6 +68,8 @@ def explains(a: Found, b: Found) -> bool:
     """Whether finding ``a`` accounts for finding ``b``: as data (``explains`` of the rule), deeper, and not a mere guess against a proof."""
     if a.id == b.id or b.finding.cause not in a.rule.explains:
         return False
+    if a.rule.name == b.rule.name and a.finding.cause == b.finding.cause:
+        return False  # two cards, two hosts: one rule's findings of one cause stand beside each other
     if (a.finding.cause, b.finding.cause) in _UNLESS_PROVED and b.finding.confidence == "high":
         return False
     if b.finding.cause in _LOCAL and a.finding.hosts and b.finding.hosts and not set(a.finding.hosts) & set(b.finding.hosts):

@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.cuda_errors import cuda_error, texts
 from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT, RETIRED_PAGES_LIMIT
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
@@ -61,25 +62,6 @@ _ACTION_WORDS = {
     "collect_more": "save nvidia-bug-report.sh and watch whether it repeats",
     "none": "nothing to do for this code itself",
 }
-#: CUDA error texts that speak of the device and not of a wrong call. Out-of-memory has a rule of its own.
-_CUDA_FAULTS = (
-    "unspecified launch failure",
-    "uncorrectable ECC error",
-    "uncorrectable NVLink error",
-    "unknown error",
-    "illegal memory access",
-    "misaligned address",
-    "illegal instruction",
-    "hardware stack error",
-    "launch timed out",
-    "GPU is lost",
-    "device kernel image is invalid",
-    "system not yet initialized",
-    "contained error",
-    "device unavailable",
-    "busy or unavailable",
-)
-_PROGRAM_CUDA = ("illegal memory access", "misaligned address", "illegal instruction")
 
 
 @rule(
@@ -583,7 +565,7 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
     for text in sorted(seen):
         rows = [r for _, r in sorted(seen[text].items(), key=lambda i: str(i[0]).zfill(9))]
         ranks = tuple(sorted(int(str(r["rank"])) for r in rows if r["rank"] is not None))
-        program = text in _PROGRAM_CUDA
+        program = text in texts("kernel")
         names = ranks_words(ranks) if ranks else "a rank that the evidence does not name"
         few = len(rows) <= 2
         yield Finding(
@@ -611,5 +593,6 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
 
 
 def _cuda_fault(message: str) -> str | None:
-    lower = message.lower()
-    return next((text for text in _CUDA_FAULTS if text.lower() in lower), None)
+    """The words of a CUDA error that speaks of the device and not of a wrong call, the driver or memory: these have rules of their own."""
+    said = cuda_error(message)
+    return said.text if said is not None and said.speaks in ("gpu", "kernel", "not-ready") else None

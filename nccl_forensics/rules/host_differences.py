@@ -26,7 +26,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, place
+from nccl_forensics.rules_hosts import located, near_job, place
 
 #: Modules whose absence costs a path, with what they are for.
 _NEEDED = {
@@ -203,3 +203,39 @@ def _finding(rows: pl.DataFrame, host: object, cause: str, title: str, summary: 
         would_refute=("it was the same in runs that went well",),
         actions=(Action("collect_more", hosts=hosts),),
     )
+
+
+@rule(
+    name="driver-refused",
+    code="EN05",
+    cause="version-mismatch",
+    severity="error",
+    at_most=32,
+    explains=("rank-died", "rank-never-joined", "connection-failed", "timeout", "version-mismatch"),
+)
+def driver_refused(
+    kernel_events: pl.LazyFrame,
+    source_hosts: pl.LazyFrame | None,
+    job_times: pl.LazyFrame | None,
+    *,
+    window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
+    near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
+) -> Iterator[Finding]:
+    """The kernel's NVIDIA driver refused a library of another release: such a process gets no GPU. One finding per host."""
+    rows = located(kernel_events.filter(pl.col("kind") == "api-mismatch"), source_hosts).sort("source_id", "line_no")
+    for (host,), part in near_job(rows, job_times, near_s, window_h).filter("inside").group_by("host", maintain_order=True):
+        hosts = (str(host),) if host else ()
+        close = bool(part["close"].any())
+        yield Finding(
+            title=f"the NVIDIA driver of {place(host)} refused a library of another release",
+            summary=f'The kernel wrote: "{part["message"][0]}". Processes that load this library find no GPU on the host.',
+            confidence="medium" if close or job_times is None else "low",
+            hosts=hosts,
+            culprits=(Culprit(host=str(host) if host else None),),
+            subject=("driver-refused", str(host or "")),
+            evidence=cite(part, "line of the kernel"),
+            evidence_total=part.height,
+            remedy="Reboot the host after a driver update (or reload the module), or install the library of the driver's release.",
+            would_refute=("the refused program is none of the job's",),
+            actions=(Action("update_sw_fw", hosts=hosts, command="nvidia-smi; cat /proc/driver/nvidia/version"),),
+        )

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.facts.cuda_errors import cuda_error, texts
+from nccl_forensics.model import Action, Culprit, Evidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
@@ -43,22 +44,9 @@ _FALLOUT = (
 _NO_SPACE = "No space left on device"
 _NO_MEMORY = "Cannot allocate memory"
 _OUT_OF_MEMORY = "out of memory"
-#: CUDA texts that say that the GPU or its driver failed, not that the program asked for too much.
-_GPU_TEXTS = (
-    "unspecified launch failure",
-    "illegal memory access",
-    "uncorrectable ECC",
-    "hardware stack error",
-    "illegal instruction",
-    "misaligned address",
-    "unknown error",
-    "launch timed out",
-    "device not ready",
-    "GPU is lost",
-    "fallen off",
-    "uncorrectable NVLink",
-    "contained error",
-)
+#: CUDA texts that say that the GPU failed or could not be started, not that the program asked for too much.
+_GPU_TEXTS = texts("gpu", "kernel", "not-ready")
+_DRIVER_TEXTS = texts("driver")
 
 
 def _any(texts: tuple[str, ...]) -> pl.Expr:
@@ -153,44 +141,101 @@ def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame
 
 @rule(name="cuda-fault", code="GP03", cause="gpu-fault", severity="critical", at_most=8, explains=_FALLOUT)
 def cuda_fault(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
-    """CUDA errors that stick: the GPU or the kernel on it failed."""
+    """CUDA errors that stick: the GPU or the kernel on it failed, or the GPU could not be started."""
+    said, raised, ranks, hosts, text = _reported(nccl_errors, processes, endings, "gpu", _GPU_TEXTS)
+    if text is None:
+        return
+    error = cuda_error(text)
+    asleep = error is not None and error.speaks == "not-ready"
+    program = error is not None and error.speaks == "kernel"
+    # A process that sees no GPU may have been told to, or have forked after CUDA began; a fabric that is not up is the host's.
+    sure = not program and not (asleep and error is not None and error.number != 802)
+    many = len(ranks) > 4
+    meaning = f"{error.meaning[0].upper()}{error.meaning[1:]}. " if error is not None else ""
+    yield Finding(
+        title=f"{ranks_words(ranks) if ranks else 'a process'}: CUDA reports '{text}'",
+        summary=meaning
+        + (
+            "It never came to work on this GPU."
+            if asleep
+            else "An error of this kind sticks to the process: its GPU does nothing more. The kernel log tells hardware from software."
+        ),
+        confidence="low" if many else "high" if ranks and sure else "medium",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+        cause="nvlink-fault" if "nvlink" in text.lower() else None,
+        subject=("cuda", text, *hosts),
+        evidence=_proof(said, raised, text),
+        evidence_total=said.height + raised.height,
+        remedy="See that nvidia-smi and, on hosts with NVSwitch, the fabric manager work on that host (nvidia-smi -q | grep -A4 Fabric), and "
+        "which GPUs the process may see (CUDA_VISIBLE_DEVICES)."
+        if asleep
+        else "Look for Xid in the kernel log of that host; without one suspect the program (run with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer).",
+        prevention="Collect dmesg of every host with the job's logs.",
+        would_refute=("no Xid in the kernel log, and the same kernel fails on other GPUs too",),
+        actions=(Action("collect_more", ranks=ranks, hosts=hosts, command="nvidia-smi -q" if asleep else "dmesg -T | grep -i xid"),),
+        alternatives=(("software-crash", ranks, "a kernel of the program may have used a wrong address"),) if program else (),
+    )
+
+
+@rule(name="driver-mismatch", code="EN04", cause="version-mismatch", severity="critical", at_most=8, explains=_FALLOUT)
+def driver_mismatch(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """CUDA refused to start because driver and libraries do not fit each other. Where all ranks meet it none is special."""
+    said, raised, ranks, hosts, text = _reported(nccl_errors, processes, endings, "driver", _DRIVER_TEXTS)
+    if text is None:
+        return
+    error = cuda_error(text)
+    known = processes.filter(pl.col("rank").is_not_null()).select(pl.col("rank").n_unique()).collect().item()
+    alike = len(ranks) >= max(int(known), 2)
+    blamed = () if alike else tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts)
+    yield Finding(
+        title=f"{'all ranks' if alike else ranks_words(ranks) if ranks else 'a process'}"
+        + (f" on {', '.join(hosts[:4])}" if hosts and not alike else "")
+        + f": CUDA reports '{text}'",
+        summary=(f"{error.meaning[0].upper()}{error.meaning[1:]}. " if error is not None else "")
+        + ("All ranks meet it: the image does not fit the hosts." if alike else "The others started: these hosts differ from theirs."),
+        confidence="high" if ranks else "medium",
+        ranks=() if alike else ranks,
+        hosts=() if alike else hosts,
+        culprits=blamed,
+        subject=("driver", text, *hosts),
+        evidence=_proof(said, raised, text),
+        evidence_total=said.height + raised.height,
+        remedy="Compare the driver (nvidia-smi) with what the image's CUDA needs; after a driver update reboot, or reload the kernel's module.",
+        prevention="Compare driver versions of all hosts in the job's prologue.",
+        would_refute=("the same driver and image on a host that works",),
+        actions=(
+            Action(
+                "update_sw_fw",
+                ranks=() if alike else ranks,
+                hosts=() if alike else hosts,
+                command="nvidia-smi; cat /proc/driver/nvidia/version",
+            ),
+        ),
+    )
+
+
+def _reported(
+    nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, endings: pl.LazyFrame | None, kind: str, wanted: tuple[str, ...]
+) -> tuple[pl.DataFrame, pl.DataFrame, tuple[int, ...], tuple[str, ...], str | None]:
+    """NCCL's CUDA warnings and endings of a kind with these texts, the ranks and hosts that report them, and the first of the texts."""
     said = (
-        where_reported(nccl_errors.filter((pl.col("kind") == "cuda-failure") & _any(_GPU_TEXTS)), processes)
+        where_reported(nccl_errors.filter((pl.col("kind") == "cuda-failure") & _any(wanted)), processes)
         if nccl_errors is not None
         else pl.DataFrame()
     )
-    raised = endings.filter((pl.col("kind") == "gpu") & _any(_GPU_TEXTS)).sort("rank").collect() if endings is not None else pl.DataFrame()
-    ranks = tuple(sorted({*(ranks_of(said) if said.height else ()), *(ranks_of(raised) if raised.height else ())}))
-    if not said.height and not raised.height:
-        return
-    text = next(
-        (
-            t
-            for t in _GPU_TEXTS
-            for m in [*(said["message"].to_list() if said.height else []), *(raised["message"].to_list() if raised.height else [])]
-            if m and t.lower() in m.lower()
-        ),
-        "CUDA error",
-    )
-    hosts = tuple(sorted({*(hosts_of(said) if said.height else ()), *(hosts_of(raised) if raised.height else ())}))
+    raised = endings.filter((pl.col("kind") == kind) & _any(wanted)).sort("rank").collect() if endings is not None else pl.DataFrame()
+    both = [f for f in (said, raised) if f.height]
+    ranks = tuple(sorted({r for f in both for r in ranks_of(f)}))
+    hosts = tuple(sorted({h for f in both for h in hosts_of(f)}))
+    messages = [str(m) for f in both for m in f["message"].to_list() if m]
+    return said, raised, ranks, hosts, next((t for t in wanted for m in messages if t.lower() in m.lower()), None)
+
+
+def _proof(said: pl.DataFrame, raised: pl.DataFrame, text: str) -> tuple[Evidence, ...]:
     exceptions = [
         {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]}
         for r in raised.iter_rows(named=True)
     ]
-    many = len(ranks) > 4
-    yield Finding(
-        title=f"{ranks_words(ranks) if ranks else 'a process'}: CUDA reports '{text}'",
-        summary="An error of this kind sticks to the process: its GPU does nothing more. The kernel log tells hardware from software.",
-        confidence="low" if many else ("high" if ranks else "medium"),
-        ranks=ranks,
-        hosts=hosts,
-        culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
-        cause="nvlink-fault" if "nvlink" in str(text).lower() else None,
-        subject=("cuda", text, *hosts),
-        evidence=(*(cite(said, text) if said.height else ()), *cite(exceptions, "raised by this rank")),
-        evidence_total=said.height + raised.height,
-        remedy="Look for Xid in the kernel log of that host; without one suspect the program (run with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer).",
-        prevention="Collect dmesg of every host with the job's logs.",
-        would_refute=("no Xid in the kernel log, and the same kernel fails on other GPUs too",),
-        actions=(Action("run-diagnostic", ranks=ranks, hosts=hosts, command="dmesg -T | grep -i xid"),),
-    )
+    return (*(cite(said, text) if said.height else ()), *cite(exceptions, "raised by this rank"))

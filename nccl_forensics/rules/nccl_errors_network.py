@@ -195,7 +195,7 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Ite
         remedy="Check that the peer's process was up, then firewall, routes and interface between these hosts.",
         prevention="Test the port range between all pairs of hosts in the job's prologue.",
         would_refute=("the peer's process died before the first attempt",),
-        actions=(Action("check-network", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
+        actions=(Action("collect_more", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
     )
 
 
@@ -237,7 +237,9 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Fin
             would_refute=("clean counters on both ends and a peer that died first",),
             actions=(
                 Action(
-                    "check-network", hosts=(str(host),) if host else (), command=f"ibstat {devices[0]}; perfquery" if devices else "ibstat"
+                    "check_cable_or_optic",
+                    hosts=(str(host),) if host else (),
+                    command=f"ibstat {devices[0]}; perfquery" if devices else "ibstat",
                 ),
             ),
         )

@@ -67,7 +67,7 @@ def nic_underused(
                 remedy="Bring the port up or replace the cable; until then every ring runs over fewer links.",
                 prevention="Check that all ports are active in the job's prologue (ibstat).",
                 would_refute=("the host has fewer NICs by design",),
-                actions=(Action("check-network", hosts=(host,), command=f"ibstat {gone[0]}"),),
+                actions=(Action("collect_more", hosts=(host,), command=f"ibstat {gone[0]}"),),
             )
     if settings is None:
         return
@@ -137,7 +137,7 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
             remedy="Check cable, transceiver and port configuration; look at link width and speed on both ends (ibstat, mlxlink).",
             prevention="Check the rate of every port in the job's prologue.",
             would_refute=("the hosts have slower adapters by design",),
-            actions=(Action("check-network", hosts=(host,), command=f"ibstat {names[0]}"),),
+            actions=(Action("collect_more", hosts=(host,), command=f"ibstat {names[0]}"),),
         )
 
 

@@ -1,8 +1,9 @@
 """A node went away: its kernel panicked or locked up, or it stands still in storage or hardware errors.
 
 ## What it finds
-Kernel panics, soft and hard lockups, stalls of the kernel, uncorrected host memory errors, and tasks of the job that hang for minutes in
-the kernel together with a file server that does not answer.
+Kernel panics, soft and hard lockups, stalls of the kernel, uncorrected host memory errors, tasks of the job that hang for minutes in
+the kernel together with a file server that does not answer, and local disks that fail. Machine checks and processors that are held down for
+heat are warnings.
 
 ## Why it matters
 All ranks of the node vanish or stop at once; the others wait for them until a timeout. The node must be kept out of the next start.
@@ -31,8 +32,17 @@ _WORDS: dict[str, tuple[str, Severity, Confidence]] = {
     "oops": ("its kernel ran into a fault of its own (oops)", "critical", "medium"),
     "memory-failure": ("uncorrectable host memory: the kernel killed the process that used it", "critical", "high"),
 }
+#: What alone ends nothing, but tells of a node that is not well.
+_WARNED = {
+    "mce": "reports hardware errors of its processors or memory (machine checks)",
+    "throttle": "holds its processors down because they are too hot",
+}
+#: A disk that takes no more writes, or a file system that found itself damaged; a late answer alone may be made good.
+_DAMAGED = r"(?i)read-only|corruption|fs error|shutting down|shut down"
+#: What firmware says of an error that the hardware made good, and of others (Linux drivers/firmware/efi/cper.c).
+_CORRECTED, _SERIOUS = r"(?i)corrected", r"(?i)\b(?:fatal|recoverable|uncorrected)\b"
 #: Kinds that this rule reads.
-_JUDGED = [*_WORDS, "lockup", "edac", "storage-hang", "storage-ok", "hung-task"]
+_JUDGED = [*_WORDS, "lockup", "edac", "storage-hang", "storage-ok", "hung-task", "disk-error", *_WARNED]
 _TRAINERS = r"^(?:python|pt_|ray::|torchrun)"
 
 
@@ -104,6 +114,7 @@ def node_failed(
             "lockup",
         )
     yield from _hung(rows, hung_tasks, who.of_host, who.of_pid)
+    yield from _not_well(rows)
     broken = rows.filter((pl.col("kind") == "edac") & (pl.col("severity") == "fatal"))
     for (host,), part in broken.group_by("host", maintain_order=True):
         yield _finding(
@@ -117,6 +128,41 @@ def node_failed(
             (),
             "edac",
         )
+
+
+def _not_well(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Local disks, machine checks that were not corrected silently, and hot processors."""
+    for (host,), part in rows.filter(pl.col("kind") == "disk-error").group_by("host", maintain_order=True):
+        damaged = part.filter(pl.col("message").str.contains(_DAMAGED))
+        first = (damaged if damaged.height else part)["message"][0]
+        yield _finding(
+            host,
+            f"a local disk of {place(host)} "
+            + ("fails: its file system takes no more writes or is damaged" if damaged.height else "answers late"),
+            f'"{first}". Whatever reads or writes there waits or fails: data, checkpoints, logs.',
+            part,
+            "error" if damaged.height else "warning",
+            "medium" if damaged.height else "low",
+            (Culprit(host=_text(host)),),
+            (),
+            "disk",
+        )
+    for kind, words in _WARNED.items():
+        bad = rows.filter((pl.col("kind") == kind) & (pl.col("severity") != "info"))
+        for (host,), part in bad.group_by("host", maintain_order=True):
+            if part["message"].str.contains(_CORRECTED).any() and not part["message"].str.contains(_SERIOUS).any():
+                continue
+            yield _finding(
+                host,
+                f"{place(host)} {words}",
+                f'"{part["message"][0]}".',
+                part,
+                "warning",
+                "medium",
+                (Culprit(host=_text(host)),),
+                (),
+                kind,
+            )
 
 
 def _hung(rows: pl.DataFrame, least: int, of_host: object, of_pid: object) -> Iterator[Finding]:

@@ -60,7 +60,5 @@ def nvlink_topology(
                 remedy="Check the links (nvidia-smi nvlink -s, -e), reseat or replace the GPU; if NCCL_TOPO_FILE is set, compare it with a fresh dump.",
                 prevention="Check NVLink state of every GPU in the job's prologue.",
                 would_refute=("a topology file that does not match the hardware",),
-                actions=(
-                    Action("run-diagnostic", ranks=ranks, hosts=(str(host),), gpus=(str(row["gpu"]),), command="nvidia-smi nvlink -s"),
-                ),
+                actions=(Action("collect_more", ranks=ranks, hosts=(str(host),), gpus=(str(row["gpu"]),), command="nvidia-smi nvlink -s"),),
             )

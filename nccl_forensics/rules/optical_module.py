@@ -76,7 +76,7 @@ def optical_module(
             remedy="Clean and reseat the module or cable; replace it if the alarm comes back.",
             prevention="Watch the modules' temperature and light levels, and act on warnings before alarms.",
             would_refute=("the port is not used by the job",),
-            actions=(Action("check-cable-or-optic", hosts=(str(host),) if host else (), command=f"ethtool -m {nic}" if nic else None),),
+            actions=(Action("check_cable_or_optic", hosts=(str(host),) if host else (), command=f"ethtool -m {nic}" if nic else None),),
         )
 
 

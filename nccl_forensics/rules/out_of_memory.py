@@ -58,6 +58,7 @@ _HOST_OOM = r"(?i)Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: can
 )
 def out_of_memory(
     oom_kills: pl.LazyFrame | None,
+    kernel_events: pl.LazyFrame | None,
     exceptions: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
@@ -74,6 +75,9 @@ def out_of_memory(
         yield from _kills(rows.filter(inside), who)
         if not inside.all():
             yield untimely_finding(rows.filter(~inside), "out-of-memory kills")
+    if kernel_events is not None:
+        rows = located(kernel_events.filter(pl.col("kind") == "page-allocation"), source_hosts)
+        yield from _short(rows.filter(timely(rows, job_times, window_h)))
     if exceptions is not None:
         yield from _told(exceptions, source_ranks, who, known_ranks=processes is not None)
 
@@ -115,6 +119,30 @@ def _kills(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             would_refute=("the kill came after the job had stopped", "the killed process is not one of the job"),
             actions=(Action("raise_memory_limit", hosts=(str(host),) if host else (), ranks=ranks, confidence=confidence),),
             metrics={"kills": part.height, "anon_kb": first["anon_kb"], "limit_kb": first["limit_kb"]},
+        )
+
+
+def _short(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Pages that the kernel could not find: the host is short of memory, or of memory in one piece; a sign of slowness, not of an end."""
+    for (host,), part in rows.group_by("host", maintain_order=True):
+        hosts = (str(host),) if host else ()
+        order = max(part["value"].drop_nulls().to_list(), default=None)
+        yield Finding(
+            title=f"the kernel{f' of {host}' if host else ''} found no free pages {part.height} time{'s' if part.height > 1 else ''}",
+            summary=(
+                f"The largest it looked for were of order {order:g} (2 to the power of it, in one piece). " if order is not None else ""
+            )
+            + "A host that looks for memory is slow; drivers may fail to register buffers.",
+            severity="warning",
+            confidence="low",
+            hosts=hosts,
+            culprits=(Culprit(host=str(host) if host else None),),
+            subject=(str(host or ""), "page-allocation"),
+            evidence=cite(part, "allocation that failed"),
+            evidence_total=part.height,
+            remedy="Leave more memory free (vm.min_free_kbytes), and see what fills the page cache.",
+            would_refute=("the lines are older than the job",),
+            actions=(Action("raise_memory_limit", hosts=hosts, command="free -g; cat /proc/buddyinfo"),),
         )
 
 

@@ -174,9 +174,22 @@ def _kernel(rows: pl.DataFrame, storm: float) -> Iterator[Finding]:
             rank=None,
             subject="limited",
         )
+    for (host, device), part in rows.filter(pl.col("kind") == "pcie-power").group_by("host", "device", maintain_order=True):
+        yield _one(
+            f"the slot of {device} of {host or 'a host'} does not give it the power that it asks for",
+            f'The driver wrote: "{part["message"][0]}". The card may run slower, or switch its modules off.',
+            part.to_dicts(),
+            "the driver's own judgement",
+            severity="warning",
+            confidence="medium",
+            host=host,
+            gpu=None,
+            nic=device,
+            rank=None,
+            subject="power",
+        )
     worse = rows.filter(
-        (pl.col("kind") == "pcie-down") & (pl.col("severity") == "fatal")
-        | (pl.col("kind").is_in(["pcie-error", "pcie-error-bit"]) & (pl.col("severity") == "fatal"))
+        pl.col("kind").is_in(["pcie-down", "pcie-error", "pcie-error-bit", "pcie-recovery"]) & (pl.col("severity") == "fatal")
     )
     for (host, device), part in worse.group_by("host", "device", maintain_order=True):
         first = part.row(0, named=True)

@@ -18,12 +18,14 @@ SIGKILL: look for the out-of-memory killer and the scheduler. Exception: read it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_hosts import located, near_job
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import ranks_words
 
@@ -45,22 +47,25 @@ _SAID = {
 }
 
 
+_CONSEQUENCES = (
+    "timeout",
+    "closed",
+    "host-stall",
+    "input-stall",
+    "collective-stuck",
+    "connection-failed",
+    "rank-never-joined",
+    "p2p-deadlock",
+)
+
+
 @rule(
     name="rank-died",
     code="DE01",
     cause="rank-died",
     severity="critical",
     at_most=32,
-    explains=(
-        "timeout",
-        "closed",
-        "host-stall",
-        "input-stall",
-        "collective-stuck",
-        "connection-failed",
-        "rank-never-joined",
-        "p2p-deadlock",
-    ),
+    explains=_CONSEQUENCES,
 )
 def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterator[Finding]:
     """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others
@@ -76,6 +81,8 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
         first = part.row(0, named=True)
         message = str(first["message"] or "").split("\n", 1)[0][:160]
         detail = f": {message_type}: {message}" if kind == "exception" and message_type else ""
+        inside = sorted({str(x) for x in part["library"].to_list() if x})
+        detail += f" in {', '.join(inside[:3])}" if inside and kind != "exception" else ""
         place = f" at {first['frame']}" if first["frame"] and kind == "exception" else ""
         names = ranks_words(ranks) if ranks else "a process of unknown rank"
         hosts = tuple(sorted({h for h in part["host"].to_list() if h}))
@@ -86,7 +93,7 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
             if r["exc_source_id"] is not None
         ]
         # An error of NCCL on its way up is the end of the process and not the beginning of the trouble.
-        sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] != "nccl-error"
+        sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] not in ("nccl-error", "nccl-cuda")
         # One that the launcher had to stop was still there: what it raised did not end it.
         sure = sure and not (kind == "exception" and (part["signal"] == "SIGTERM").any())
         waited = kind in ("segfault", "abort") and bool(ranks) and set(ranks) <= stood
@@ -104,6 +111,58 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
             prevention="Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank.",
             would_refute=("an earlier fault of another rank that took this one down",),
             actions=(Action("fix-code" if kind == "exception" else "collect-more", hosts=hosts, ranks=ranks),),
+        )
+
+
+#: How the kernel names processes that train (it cuts names at 15 characters), and libraries that only they load.
+_TRAINERS = r"^(?:python|pt_main_thread|pt_elastic|ray::|torchrun|.*_perf)"
+_LIBRARIES = r"(?i)^lib(?:nccl|rccl|torch|c10|cuda|cudnn|cublas|nvidia-|amdhip|hip|hsa|MIOpen|mlx5|ibverbs|uc[pst]|ucm|mpi|fabric|gloo)"
+
+
+@rule(name="crash-in-kernel-log", code="DE06", cause="rank-died", severity="critical", at_most=16, explains=_CONSEQUENCES)
+def crash_in_kernel_log(
+    kernel_events: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    job_times: pl.LazyFrame | None,
+    failures: pl.LazyFrame | None,
+    *,
+    window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
+    near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
+) -> Iterator[Finding]:
+    """Segmentation faults in the kernel's log of processes that train, where no rank is known to be that process and none is known to have
+    crashed: one finding per host and library."""
+    ended = endings.collect() if endings is not None else pl.DataFrame(schema={"signal": pl.String(), "library": pl.String()})
+    if (ended["signal"].is_in(["SIGSEGV", "SIGABRT"]) | ended["library"].is_not_null()).any():
+        return
+    ours = pl.col("comm").fill_null("").str.contains(_TRAINERS) | pl.col("detail").fill_null("").str.contains(_LIBRARIES)
+    rows = located(kernel_events.filter((pl.col("kind") == "segfault") & ours), source_hosts).sort("source_id", "line_no")
+    rows = near_job(rows, job_times, near_s, window_h).filter("inside")
+    seen = processes is not None and processes.filter(pl.col("rank").is_not_null()).head(1).collect().height > 0
+    failed = failures is not None and failures.head(1).collect().height > 0
+    for (host, library), part in rows.group_by("host", "detail", maintain_order=True):
+        pids = part["pid"].drop_nulls().unique(maintain_order=True).to_list()
+        names = sorted({str(c) for c in part["comm"].to_list() if c})
+        close = bool(part["close"].any())
+        hosts = (str(host),) if host else ()
+        yield Finding(
+            title=f"{' and '.join(names[:2]) or 'a process'} (pid {', '.join(map(str, pids[:4]))}) crashed (SIGSEGV)"
+            + (f" in {library}" if library else "")
+            + (f" on {host}" if host else ""),
+            summary="The kernel reports the crash; no evidence tells which rank the process was.",
+            severity="critical" if failed or not seen else "warning",
+            confidence="medium" if close or not seen else "low",
+            hosts=hosts,
+            culprits=tuple(Culprit(host=str(host) if host else None, pid=p) for p in pids[:16])
+            or (Culprit(host=str(host) if host else None),),
+            subject=("segfault", *names, str(library or "")),
+            evidence=cite(part, "line of the kernel"),
+            evidence_total=part.height,
+            remedy="Get a core file or run with faulthandler to see where it crashed; hand in the logs that tell ranks and pids.",
+            prevention="Run each rank with faulthandler on (PYTHONFAULTHANDLER=1), and keep core files.",
+            would_refute=("the process is none of the job's", "it crashed on its way out, after another fault"),
+            actions=(Action("collect-more", hosts=hosts),),
         )
 
 

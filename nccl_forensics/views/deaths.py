@@ -5,9 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.damage import cut_off
+from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
 from nccl_forensics.views.pids import Pids
+from nccl_forensics.words import first_label
 
 #: Signatures of exceptions that only say that another rank went away or did not come.
 VICTIM = frozenset(
@@ -36,6 +38,15 @@ KIND_OF = {
     "nccl-cuda": "gpu",
     "ddp-unused": "ddp-unused",
     "launcher": "launcher",
+}
+#: What a CUDA error makes of an ending. One that the caller made (a wrong argument, an assertion in a kernel) is an exception as any other.
+_KIND_OF_CUDA = {
+    "gpu": "gpu",
+    "kernel": "gpu",
+    "not-ready": "gpu",
+    "driver": "driver",
+    "memory": "out-of-memory",
+    "program": "exception",
 }
 _SIGNALS = {
     -9: "SIGKILL",
@@ -69,6 +80,7 @@ DEATHS = {
     "message": pl.String(),
     "signature": pl.String(),
     "frame": pl.String(),
+    "library": pl.String(),
     "time_raw_ns": pl.Int64(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
@@ -88,11 +100,14 @@ def endings(
     comms: pl.LazyFrame | None,
     path_hints: pl.LazyFrame | None,
     sources: pl.LazyFrame | None,
+    kernel_events: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu,
+    """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver,
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
 
     ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
+    ``library``: where the kernel says that it crashed.
     ``left``: it ended without a word while the others went on: it is not among the workers that the launcher found failed or had to stop
     (in its report, or where that is missing in the signals that it sent).
     ``unheard``: it left with an exit code, as the victims of a timeout do too, and its own output is not in the evidence though others' is.
@@ -179,6 +194,11 @@ def endings(
                 )
                 if who["source_id"] is None:
                     who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
+    for row in _crashed(kernel_events, source_hosts, where):
+        who = person(row["rank"], row["pid"])
+        who["library"] = row["library"]
+        if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
+            who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
     for row in _vanished(comms, where).values():
         who = person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
@@ -302,6 +322,9 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
         signature = None
     if signature is not None and signature not in VICTIM:
         kind = KIND_OF.get(str(signature), "exception")
+        if kind == "gpu":
+            said = cuda_error(f"{who['type']}: {who['message']}")
+            kind = _KIND_OF_CUDA[said.speaks] if said is not None else "exception"
         return {"kind": kind, "own": True, "why": "an exception of its own"}
     if signal in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"):
         if signature is None or signal == "SIGSEGV":
@@ -316,6 +339,26 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
     if code is not None and code != 0:
         return {"kind": "exit", "own": True, "why": f"exit code {code} without an exception in the evidence"}
     return {"kind": "clean", "own": False, "why": "exit code 0"}
+
+
+def _crashed(
+    kernel_events: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None, where: dict[int, tuple[object, object]]
+) -> list[dict[str, object]]:
+    """Segmentation and protection faults that the kernel reports of a rank's own process: same host and same pid (containers count anew)."""
+    if kernel_events is None:
+        return []
+    rows = kernel_events.filter((pl.col("kind") == "segfault") & pl.col("pid").is_not_null())
+    if source_hosts is not None:
+        known = source_hosts.select("source_id", source_host="host").unique("source_id")
+        rows = rows.join(known, on="source_id", how="left").with_columns(host=pl.coalesce("host", "hint_host", "source_host"))
+    ranks = {(first_label(host), pid): rank for rank, (host, pid) in where.items() if host is not None and pid is not None}
+    found: dict[int, dict[str, object]] = {}
+    for row in rows.sort("source_id", "line_no").collect().iter_rows(named=True):
+        rank = ranks.get((first_label(row["host"]), row["pid"]))
+        if rank is not None and row["host"] is not None:
+            kept = {c: row[c] for c in ("host", "pid", "source_id", "line_no", "end_line")}
+            found.setdefault(rank, {"rank": rank, "library": row["detail"], **kept})
+    return [found[rank] for rank in sorted(found)]
 
 
 def _vanished(comms: pl.LazyFrame | None, where: dict[int, tuple[object, object]]) -> dict[int, dict[str, object]]:

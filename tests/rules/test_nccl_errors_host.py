@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nccl_forensics.rules import Rule
-from nccl_forensics.rules.nccl_errors_host import cuda_fault, memlock_limit_nccl, out_of_memory_nccl, shm_exhausted_nccl
+from nccl_forensics.rules.nccl_errors_host import cuda_fault, driver_mismatch, memlock_limit_nccl, out_of_memory_nccl, shm_exhausted_nccl
 from tests.rules.frames import cited, endings, errors, people, told
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101))
@@ -76,11 +76,43 @@ def test_a_sticky_cuda_error_names_its_rank() -> None:
     assert finding.title == "rank 1: CUDA reports 'unspecified launch failure'"
 
 
-def test_a_cuda_error_that_a_rank_raised_needs_no_nccl_log() -> None:
-    raised = endings({"rank": 0, "kind": "gpu", "message": "CUDA error: an illegal memory access was encountered", "line_no": 70})
+@pytest.mark.parametrize(
+    ("message", "confidence"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", "high"),
+        ("CUDA error: unspecified launch failure", "high"),
+        # By a wrong address of the program as well as by the device.
+        ("CUDA error: an illegal memory access was encountered", "medium"),
+        # The fabric manager of the host does not run; a process that sees no GPU may have been told to.
+        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "high"),
+        ("No CUDA GPUs are available", "medium"),
+    ],
+)
+def test_a_cuda_error_that_a_rank_raised_needs_no_nccl_log(message: str, confidence: str) -> None:
+    raised = endings({"rank": 0, "kind": "gpu", "message": message, "line_no": 70})
     [finding] = cuda_fault.check(None, PEOPLE, raised)
-    assert told(finding) == ("critical", "high", (0,))
+    assert told(finding) == ("critical", confidence, (0,))
     assert cited(finding) == [(0, 70)]
+
+
+OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
+
+
+def test_a_driver_that_does_not_fit_names_the_ranks_that_met_it() -> None:
+    [finding] = driver_mismatch.check(None, PEOPLE, endings({"rank": 1, "kind": "driver", "message": OLD, "line_no": 70, "host": "node1"}))
+    assert told(finding) == ("critical", "high", (1,))
+    assert [c.rank for c in finding.culprits] == [1]
+    said = errors(
+        {"kind": "cuda-failure", "pid": 101, "message": "Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'"}
+    )
+    [finding] = driver_mismatch.check(said, PEOPLE, None)
+    assert finding.ranks == (1,)
+
+
+def test_a_driver_that_fits_no_rank_is_no_fault_of_one() -> None:
+    [finding] = driver_mismatch.check(None, PEOPLE, endings(*[{"rank": r, "kind": "driver", "message": OLD} for r in (0, 1)]))
+    assert (finding.ranks, finding.culprits) == ((), ())
+    assert driver_mismatch.check(None, PEOPLE, endings({"rank": 1, "kind": "exception", "message": "CUDA error: invalid argument"})) == []
 
 
 def test_where_many_ranks_report_it_no_gpu_stands_out() -> None:

@@ -29,9 +29,10 @@ def ended(
     comms: pl.LazyFrame | None = None,
     hints: pl.LazyFrame | None = None,
     files: pl.LazyFrame | None = None,
+    kernel: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
     raised = table("exceptions", *exceptions) if exceptions else None
-    return endings(exits, raised, processes, sources, comms, hints, files).collect().to_dicts()
+    return endings(exits, raised, processes, sources, comms, hints, files, kernel, None).collect().to_dicts()
 
 
 # ---- exit codes and signals ----
@@ -139,14 +140,54 @@ def test_of_two_exceptions_of_its_own_the_first_speaks() -> None:
     [
         ("cuda-oom", "out-of-memory"),
         ("host-oom", "out-of-memory"),
-        ("cuda-error", "gpu"),
-        ("nccl-cuda", "gpu"),
         ("ddp-unused", "ddp-unused"),
     ],
 )
 def test_a_known_text_names_its_kind(signature: str, kind: str) -> None:
     [one] = ended(None, raised(signature))
     assert (one["kind"], one["own"]) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", "gpu"),
+        ("CUDA error: an illegal memory access was encountered", "gpu"),
+        ("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "gpu"),
+        ("Error 803: system has unsupported display driver / cuda driver combination", "driver"),
+        ("NCCL error: unhandled cuda error. Last error: Cuda failure 2 'out of memory'", "out-of-memory"),
+        # What the caller did wrong is an exception as any other: the rank died of it.
+        ("CUDA error: device-side assert triggered", "exception"),
+        ("CUDA error: invalid device ordinal", "exception"),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", "exception"),
+    ],
+)
+@pytest.mark.parametrize("signature", ["cuda-error", "nccl-cuda"])
+def test_a_cuda_error_is_told_by_what_it_speaks_of(signature: str, message: str, kind: str) -> None:
+    [one] = ended(None, raised(signature, message=message))
+    assert (one["kind"], one["own"]) == (kind, True)
+
+
+# ---- what the kernel reports ----
+
+CRASH = {"kind": "segfault", "host": "node7.cluster", "pid": 77, "comm": "pt_main_thread", "detail": "libnccl.so.2", "line_no": 9}
+
+
+def test_a_crash_in_the_kernels_log_is_that_of_the_rank_with_its_host_and_pid() -> None:
+    people = rows(PROCESSES_SCHEMA, {"rank": 2, "host": "node7", "pid": 77}, {"rank": 3, "host": "node8", "pid": 77})
+    [one] = ended(processes=people, kernel=table("kernel_events", CRASH))
+    assert (one["rank"], one["kind"], one["own"], one["library"], one["line_no"]) == (2, "segfault", True, "libnccl.so.2", 9)
+
+
+def test_a_pid_of_a_host_without_a_name_is_nobodys() -> None:
+    people = rows(PROCESSES_SCHEMA, {"rank": 2, "host": "node7", "pid": 77})
+    assert ended(processes=people, kernel=table("kernel_events", CRASH | {"host": None})) == []
+
+
+def test_a_crash_after_another_end_does_not_change_it() -> None:
+    people = rows(PROCESSES_SCHEMA, {"rank": 2, "host": "node7", "pid": 77})
+    [one] = ended(None, raised("nccl-timeout"), processes=people, kernel=table("kernel_events", CRASH))
+    assert (one["kind"], one["own"], one["library"]) == ("victim", False, "libnccl.so.2")
 
 
 def test_an_unknown_text_raised_inside_torch_distributed_blames_no_line_of_the_program() -> None:
