@@ -150,10 +150,11 @@ def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
     try:
         reading = document.read(data)  # type: ignore[arg-type]  # bytes, but for a format that takes the mapped file
         frames = {name: mask_frame(frame, _OWN_WORDS) for name, frame in _conformed(reading).items()}
+        folded = {name: Folded(f.rows, mask_frame(f.words, _OWN_WORDS)) for name, f in reading.folded.items()}
     except (Exception, PanicException) as problem:
-        reading, frames = Reading(gaps=(_unreadable(problem),)), {}
-    result = SourceReading(frames, (document.name,), gap_lines=len(reading.gaps))
-    result.records = reading.records or sum(f.height for f in frames.values())
+        reading, frames, folded = Reading(gaps=(_unreadable(problem),)), {}, {}
+    result = SourceReading(frames, (document.name,), gap_lines=len(reading.gaps), folded=folded)
+    result.records = reading.records or sum(f.height for f in frames.values()) + sum(f.rows.height for f in folded.values())
     if result.records:
         result.filled = result.formats
     if reading.gaps:

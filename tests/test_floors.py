@@ -33,6 +33,7 @@ FLOORS: list[set[str]] = [
         "alignment",
         "damage",
         "safe_pickle",
+        "alike_pickle",
         "safe_xml",
         "blocks",
         "writers",

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain
+from math import isfinite
 from operator import itemgetter
 from types import NoneType
 from typing import cast
@@ -23,6 +24,9 @@ from typing import cast
 import orjson
 import polars as pl
 
+from nccl_forensics import folding
+from nccl_forensics.alike_pickle import Alike, load_alike
+from nccl_forensics.folding import SORT
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.ranklist import fold
 from nccl_forensics.safe_pickle import RefusedPickle, is_pickle, load_plain
@@ -62,6 +66,9 @@ def _no_collection() -> Iterator[None]:
 def _read_dump(data: bytes) -> Reading:
     encoding = "pickle" if data[:1] == b"\x80" else "json"
     try:
+        alike = load_alike(data, "entries", _OWN_KEYS) if encoding == "pickle" else None
+        if alike is not None and (reading := _read_alike(alike, len(data))) is not None:
+            return reading
         document = load_plain(data) if encoding == "pickle" else _load_json(data)
     except RefusedPickle as problem:
         return Reading(gaps=(Gap(str(problem), record=""),))
@@ -97,6 +104,58 @@ def _read_dump(data: bytes) -> Reading:
         "fr_status": status,
     }
     return Reading(frames=frames, gaps=tuple(gaps), records=1 + len(entries))
+
+
+def _read_alike(alike: Alike, size: int) -> Reading | None:
+    """A dump of whose entries one of each sort was unpickled: the table folded. None where a number is none that entries have, or where
+    texts would unfold to more than they may."""
+    document, height = alike.document, len(alike.sorts)
+    kept = document["entries"]
+    assert isinstance(kept, list)
+    budget = _Budget(size)
+    firsts = _entries(list(enumerate(kept)), budget)
+    sorts = pl.Series(SORT, alike.sorts, dtype=pl.UInt32())
+    texts = firsts.select(pl.sum_horizontal(pl.col("input_sizes", "output_sizes", "frames").str.len_bytes().fill_null(0))).to_series().to_list()
+    if not budget.take(sum(map(texts.__getitem__, alike.sorts))):
+        return None
+    own = _own(alike, firsts)
+    if own is None:
+        return None
+    folded = folding.fold(firsts, TABLES["fr_entries"].own)
+    named = own.with_columns(sorts, _record(pl.int_range(height, dtype=pl.UInt32())).alias("record"))
+    every = pl.concat([named, firsts.select("pg_id", "op_raw", "thread_id")[sorts]], how="horizontal")
+    rows = named.select("record", *_OWN, folded.rows.get_column(SORT)[sorts])
+    status = _status(document.get("pg_status"))
+    frames = {
+        "fr_dumps": _dump(document, every, status, "pickle"),
+        "fr_groups": _groups(document.get("pg_config")),
+        "fr_status": status,
+    }
+    return Reading(frames=frames, records=1 + height, folded={"fr_entries": folding.Folded(rows, folded.words)})
+
+
+def _own(alike: Alike, firsts: pl.DataFrame) -> pl.DataFrame | None:
+    """The columns that differ from entry to entry, in the order of entries; ``firsts`` are those of each sort. None where a number is none
+    that entries have."""
+    numbered = [place for numbers in alike.numbers for place in numbers.places]
+    others = sorted(set(range(len(alike.sorts))).difference(numbered))
+    columns: dict[str, pl.Series] = {}
+    for column, names in _OWN.items():
+        of_sort = firsts.get_column(column).to_list()
+        values = [of_sort[alike.sorts[place]] for place in others]
+        for numbers in alike.numbers:
+            own = numbers.by_key.get(next((name for name in names if name in numbers.like), ""))
+            if own is None:
+                values += [of_sort[alike.sorts[place]] for place in numbers.places]
+                continue
+            if column in _TIMES and min(own) <= 0 or column == "duration_ms" and not all(map(isfinite, own)):
+                return None
+            values += own
+        columns[column] = _float_column(values) if column == "duration_ms" else _int_column(values)
+    at = [0] * len(alike.sorts)
+    for place, where in enumerate(chain(others, numbered)):
+        at[where] = place
+    return pl.DataFrame(columns)[at]
 
 
 def _load_json(data: bytes) -> object:
@@ -396,13 +455,29 @@ def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budge
     # What is missing, in one pass: empty texts, and the zeros that JSON writes where pickle writes None.
     times = [pl.when(pl.col(c) > 0).then(pl.col(c)) for c in _TIMES]
     texts = [pl.when(pl.col(c) != "").then(pl.col(c)) for c in _TEXTS]
-    record = "entries[" + pl.col("record").cast(pl.String) + "]"
     p2p = pl.col("peer_src").is_not_null() | pl.col("is_p2p")
-    known = pl.DataFrame(columns).with_columns(*times, *texts, pl.col("duration_ms").fill_nan(None), record=record, is_p2p=p2p)
+    known = pl.DataFrame(columns).with_columns(*times, *texts, pl.col("duration_ms").fill_nan(None), record=_record(pl.col("record")), is_p2p=p2p)
     return TABLES["fr_entries"].conform(known)
 
 
+def _record(number: pl.Expr) -> pl.Expr:
+    """The pointers to entries."""
+    return "entries[" + number.cast(pl.String) + "]"
+
+
 _TIMES = ("time_created_ns", "time_started_ns", "time_completed_ns")
+#: Columns that differ from entry to entry, with the key of an entry that tells them, or else the older one.
+_OWN = {
+    "record_id": ("record_id", "id"),
+    "collective_seq_id": ("collective_seq_id", "seq_id"),
+    "p2p_seq_id": ("p2p_seq_id",),
+    "op_id": ("op_id",),
+    "time_created_ns": ("time_created_ns",),
+    "time_started_ns": ("time_discovered_started_ns",),
+    "time_completed_ns": ("time_discovered_completed_ns",),
+    "duration_ms": ("duration_ms",),
+}
+_OWN_KEYS = frozenset(key for keys in _OWN.values() for key in keys)
 _TEXTS = ("pg_name", "pg_desc", "op_raw", "state", "thread_id", "thread_name")
 
 
@@ -437,7 +512,7 @@ def _dump(document: Mapping[str, object], entries: pl.DataFrame, status: pl.Data
     parts = (version or "").split(".")
     numbers = [int(p) if p.isdecimal() and len(p) < 6 else None for p in (*parts, "", "")[:2]]
     identity = entries.select("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "op_raw", "time_created_ns").write_csv()
-    counters = status.sort("pg_id").drop("record").write_csv()
+    counters = (status.sort("pg_id") if status.height > 1 else status).drop("record").write_csv()
     key = hashlib.sha256(f"{identity}\n{counters}".encode()).hexdigest()[:32]
     created = entries["time_created_ns"]
     return TABLES["fr_dumps"].frame(
@@ -454,7 +529,7 @@ def _dump(document: Mapping[str, object], entries: pl.DataFrame, status: pl.Data
                 "last_record_id": entries["record_id"].max(),
                 "first_created_ns": created.min(),
                 "last_created_ns": created.max(),
-                "thread_ids": entries["thread_id"].drop_nulls().unique().sort().to_list(),
+                "thread_ids": sorted({thread for thread in entries["thread_id"].to_list() if thread is not None}),
                 "content_key": key,
             }
         ]

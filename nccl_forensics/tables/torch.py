@@ -81,6 +81,17 @@ TABLES: tuple[Table, ...] = (
             "user_frame": (S, "innermost frame outside torch: 'func (file.py:line)'"),
             "frames": (S, "all frames innermost first, newline-joined 'func (path:line)'; null without frames"),
         },
+        own=(
+            "record",
+            "record_id",
+            "collective_seq_id",
+            "p2p_seq_id",
+            "op_id",
+            "time_created_ns",
+            "time_started_ns",
+            "time_completed_ns",
+            "duration_ms",
+        ),
     ),
     Table(
         "watchdog",
