@@ -268,7 +268,9 @@ class _Scan:
             layout.places.append(place)
             layout.told.append(told[1::2])
 
-    def _first(self, start: int, end: int, sort: int, by_length: dict[int, list[_Layout]]) -> tuple[_Layout, tuple[int | bytes, ...]] | None:
+    def _first(
+        self, start: int, end: int, sort: int, by_length: dict[int, list[_Layout]]
+    ) -> tuple[_Layout, tuple[int | bytes, ...]] | None:
         """The layout of a dictionary that is met for the first time, and what it holds by it; None for one that no other can be like."""
         walk = self._dictionary(start, self._memo)
         if walk.at != end:

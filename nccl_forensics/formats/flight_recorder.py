@@ -115,7 +115,9 @@ def _read_alike(alike: Alike, size: int) -> Reading | None:
     budget = _Budget(size)
     firsts = _entries(list(enumerate(kept)), budget)
     sorts = pl.Series(SORT, alike.sorts, dtype=pl.UInt32())
-    texts = firsts.select(pl.sum_horizontal(pl.col("input_sizes", "output_sizes", "frames").str.len_bytes().fill_null(0))).to_series().to_list()
+    texts = (
+        firsts.select(pl.sum_horizontal(pl.col("input_sizes", "output_sizes", "frames").str.len_bytes().fill_null(0))).to_series().to_list()
+    )
     if not budget.take(sum(map(texts.__getitem__, alike.sorts))):
         return None
     own = _own(alike, firsts)
@@ -148,7 +150,7 @@ def _own(alike: Alike, firsts: pl.DataFrame) -> pl.DataFrame | None:
             if own is None:
                 values += [of_sort[alike.sorts[place]] for place in numbers.places]
                 continue
-            if column in _TIMES and min(own) <= 0 or column == "duration_ms" and not all(map(isfinite, own)):
+            if (column in _TIMES and min(own) <= 0) or (column == "duration_ms" and not all(map(isfinite, own))):
                 return None
             values += own
         columns[column] = _float_column(values) if column == "duration_ms" else _int_column(values)
@@ -456,7 +458,9 @@ def _entries(entries: Sequence[tuple[int, Mapping[str, object]]], budget: _Budge
     times = [pl.when(pl.col(c) > 0).then(pl.col(c)) for c in _TIMES]
     texts = [pl.when(pl.col(c) != "").then(pl.col(c)) for c in _TEXTS]
     p2p = pl.col("peer_src").is_not_null() | pl.col("is_p2p")
-    known = pl.DataFrame(columns).with_columns(*times, *texts, pl.col("duration_ms").fill_nan(None), record=_record(pl.col("record")), is_p2p=p2p)
+    known = pl.DataFrame(columns).with_columns(
+        *times, *texts, pl.col("duration_ms").fill_nan(None), record=_record(pl.col("record")), is_p2p=p2p
+    )
     return TABLES["fr_entries"].conform(known)
 
 
@@ -507,7 +511,9 @@ def _operation(raw: str) -> _Named:
     return backend or None, pair.group(1).lstrip("i"), *((own, other) if pair.group(3) == "->" else (other, own))
 
 
-def _dump(document: Mapping[str, object], entries: pl.DataFrame, status: pl.DataFrame, encoding: str) -> pl.DataFrame:
+def _dump(
+    document: Mapping[str, object] | Mapping[object, object], entries: pl.DataFrame, status: pl.DataFrame, encoding: str
+) -> pl.DataFrame:
     version = _text(document.get("version"))
     parts = (version or "").split(".")
     numbers = [int(p) if p.isdecimal() and len(p) < 6 else None for p in (*parts, "", "")[:2]]

@@ -24,9 +24,10 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.views.lag import at_places
 from nccl_forensics.words import UNIDENTIFIED, group_words, operation_words, ranks_words
 
-_KEY = ["group_key", "seq"]
+_GROUP = ("group_key", "seq", "op", "group_name", "group_desc", "comm_id")
 
 
 @rule(
@@ -44,42 +45,43 @@ def timeout_too_short(
     near: Annotated[float, "share of the timeout from which a wait is worth a warning"] = 0.5,
 ) -> Iterator[Finding]:
     """At most one finding per group: its longest wait. A clock offset of a rank is the median of its distance to the others."""
-    timed = operations.filter(
+    every = operations.with_row_index("row")
+    timed = every.filter(
         (pl.col("domain") == "fr")
         & ~pl.col("is_p2p")
         & pl.col("created_ns").is_not_null()
         & (pl.col("timeout_ms") > 0)
         & (pl.col("rank") < UNIDENTIFIED)
     )
-    full = timed.with_columns(
-        present=pl.col("rank").n_unique().over(_KEY),
-        everyone=pl.col("rank").n_unique().over("group_key"),
-        ops=pl.col("op").n_unique().over(_KEY),
-    ).filter((pl.col("present") == pl.col("everyone")) & (pl.col("everyone") > 1) & (pl.col("ops") == 1))
-    apart = full.with_columns(distance=pl.col("created_ns") - pl.col("created_ns").median().over(_KEY))
-    shifted = apart.with_columns(arrival=pl.col("created_ns") - pl.col("distance").median().over("group_key", "rank"))
-    waits = (
-        shifted.group_by(_KEY)
+    op = pl.col("op").cast(pl.Categorical).to_physical()
+    full = at_places(timed.select("row", "group_key", "rank", "seq", "created_ns", "timeout_ms", op=op)).filter(
+        (pl.col("rank").n_unique().over("at") == pl.col("everyone")) & (pl.col("everyone") > 1) & (pl.col("op").n_unique().over("at") == 1)
+    )
+    apart = full.with_columns(distance=pl.col("created_ns") - pl.col("created_ns").median().over("at"))
+    shifted = apart.with_columns(arrival=pl.col("created_ns") - pl.col("distance").median().over("own"))
+    longest = (
+        shifted.group_by("at")
         .agg(
-            (pl.col("arrival").max() - pl.col("arrival").min()).alias("wait_ns"),
+            ((pl.col("arrival").max() - pl.col("arrival").min()) / 1e6).alias("wait_ms"),
             pl.col("timeout_ms").min(),
-            pl.col("rank").sort_by("arrival").last().alias("late"),
             pl.col("rank").n_unique().alias("members"),
-            pl.col("op").first(),
-            pl.col("group_name").first(),
-            pl.col("group_desc").first(),
-            pl.col("comm_id").first(),
-            pl.col("source_id").sort_by("arrival").last().alias("source_id"),
-            pl.col("record").sort_by("arrival").last().alias("record"),
-            pl.col("source_id").sort_by("arrival").first().alias("first_source_id"),
-            pl.col("record").sort_by("arrival").first().alias("first_record"),
-            pl.col("call_site").sort_by("arrival").last(),
+            pl.col("row").sort_by("arrival", "row").last().alias("last"),
+            pl.col("row").sort_by("arrival", "row").first().alias("first"),
+            pl.col("row").min(),
         )
-        .with_columns(wait_ms=pl.col("wait_ns") / 1e6)
         .filter(pl.col("wait_ms") >= near * pl.col("timeout_ms"))
+        .collect()
+    )
+    rows = pl.concat([longest[c] for c in ("last", "first", "row")]).implode()
+    cited = every.select("row", "rank", "source_id", "record", "call_site", *_GROUP).filter(pl.col("row").is_in(rows)).collect()
+    last = cited.select("source_id", "record", "call_site", last="row", late="rank")
+    first = cited.select(first="row", first_source_id="source_id", first_record="record")
+    waits = (
+        longest.join(cited.select("row", *_GROUP), on="row")
+        .join(last, on="last")
+        .join(first, on="first")
         .sort("wait_ms", "group_key", "seq", descending=[True, False, False])
         .unique("group_key", keep="first", maintain_order=True)
-        .collect()
     )
     failed = failures is not None and failures.collect().height > 0
     for row in waits.iter_rows(named=True):

@@ -164,6 +164,11 @@ def dump(rank: int, ranks: int, entries: int, culprit: int | None) -> bytes:
         "pg_status": {"0": {"last_enqueued_collective": entries, "last_started_collective": -1, "last_completed_collective": left_out - 1}},
         "entries": rows,
     }
+    return pickled(document)
+
+
+def pickled(document: dict[str, object]) -> bytes:
+    """A document as torch's pickler writes it."""
     return _Pickler().dump(document)
 
 

@@ -1,0 +1,128 @@
+"""Entries that are not unpickled by themselves are the ones that the unpickler gives, whatever the pickle holds."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nccl_forensics import alike_pickle
+from nccl_forensics.alike_pickle import Alike, load_alike
+from nccl_forensics.formats import flight_recorder
+from nccl_forensics.reading import SourceReading, read_source
+from tests.benchmarks.inputs import dump, pickled
+
+_OWN = frozenset({"seq", "at", "took"})
+
+
+def whole(alike: Alike) -> list[dict[object, object]]:
+    """The list as the unpickler gives it."""
+    kept = alike.document["entries"]
+    assert isinstance(kept, list)
+    entries = [dict(kept[sort]) for sort in alike.sorts]
+    for numbers in alike.numbers:
+        for key, values in numbers.by_key.items():
+            for place, value in zip(numbers.places, values, strict=True):
+                entries[place][key] = value
+    return entries
+
+
+_VALUE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 300),
+    st.sampled_from(["", "a", "nccl:send 0->1", "h\x00}(h"]),
+)
+_FIELDS = st.fixed_dictionaries(
+    {"frames": st.lists(st.sampled_from(["x", "y"]), max_size=2), "seq": st.one_of(st.integers(0, 70_000), st.none())},
+    optional={"at": st.integers(2**40, 2**60), "state": _VALUE, "sizes": st.lists(st.lists(st.integers(0, 2**33), max_size=2), max_size=2)},
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_FIELDS, min_size=2, max_size=40), st.integers(1, 9))
+def test_entries_are_those_that_the_unpickler_gives(entries: list[dict[str, object]], times: int):
+    data = pickled({"version": "2.10", "entries": entries * times, "after": {"x": "entries"}})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alike_pickle, "_FEWEST", 2)
+        patch.setattr(alike_pickle, "_WALKED", 10_000)
+        alike = load_alike(data, "entries", _OWN)
+    if alike is not None:
+        assert whole(alike) == pickle.loads(data)["entries"]
+
+
+def test_of_many_alike_entries_few_are_kept():
+    data = pickled({"entries": [{"frames": ["a"], "seq": n, "at": 2**50 + n, "state": "done"} for n in range(2000)]})
+    alike = load_alike(data, "entries", _OWN)
+    assert alike is not None
+    assert len(alike.document["entries"]) == 3  # type: ignore[arg-type]  # the first, and one for each width of "seq"
+    assert whole(alike) == pickle.loads(data)["entries"]
+
+
+def test_floats_are_told_too():
+    one = b"}(X\x01\0\0\0aq\0h\x01G" + struct.pack(">d", 0.5) + b"u"
+    rest = b"".join(b"}(h\x00K\x01h\x01G" + struct.pack(">d", n / 7) + b"u" for n in range(300))
+    data = b"\x80\x02}(X\x04\0\0\0tookq\x01NX\x07\0\0\0entriesq\x02](" + one.replace(b"q\0h\x01", b"q\0K\x01h\x01") + rest + b"eu."
+    alike = load_alike(data, "entries", _OWN)
+    assert alike is not None
+    assert whole(alike) == pickle.loads(data)["entries"]
+
+
+def _list_of(entry: bytes, times: int = 300) -> bytes:
+    """A document with a list of dictionaries of which all but the first are set by these opcodes."""
+    first = b"}(X\x01\0\0\0aq\0](e" + b"u"
+    return b"\x80\x02}(X\x01\0\0\0lq\x05]q\x06X\x07\0\0\0entriesq\x07](" + first + entry * times + b"eu."
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b"}(h\x00h\x06(K\x01eu",  # adds to a list that another part of the document holds
+        b"}(h\x00]q\x09u",  # writes into the memo, each time at the same place
+        b"}(h\x00]ue]q\x08(}(h\x00]u",  # ends the list, and begins another one
+        b"}(h\x00K\x01h\x00K\x02u",  # a key twice
+        b"}(h\x00]u0}(h\x00]u",  # drops a dictionary
+        b"}(h\x00K\x01u}(",  # no whole dictionary
+    ],
+)
+def test_what_torch_does_not_write_is_left_to_the_unpickler(entry: bytes):
+    assert load_alike(_list_of(entry), "entries", _OWN) is None
+
+
+def test_a_second_list_of_the_same_name_is_left_to_the_unpickler():
+    assert load_alike(_list_of(b"}(h\x00]u").removesuffix(b"u.") + b"h\x07]u.", "entries", _OWN) is None
+    assert load_alike(_list_of(b"}(h\x00]u"), "entries", _OWN) is not None
+
+
+def test_lists_of_ever_new_entries_are_left_to_the_unpickler():
+    data = pickled({"entries": [{"frames": ["a"], "sizes": [n, n * n]} for n in range(1000)]})
+    assert load_alike(data, "entries", _OWN) is None
+
+
+def both(data: bytes) -> tuple[SourceReading, SourceReading]:
+    """A dump read by sorts of entries, and entry by entry."""
+    quick = read_source(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flight_recorder, "load_alike", lambda *_: None)
+        return quick, read_source(data)
+
+
+@pytest.mark.parametrize("culprit", [None, 3])
+def test_a_dump_gives_the_same_tables_either_way(culprit: int | None):
+    quick, slow = both(dump(3, 8, 600, culprit))
+    assert "fr_entries" in quick.folded
+    assert not slow.folded
+    assert (quick.records, quick.formats, quick.gap_lines) == (slow.records, slow.formats, slow.gap_lines)
+    for name in slow.frames:
+        assert quick.table(name).equals(slow.table(name)), name
+
+
+def test_texts_that_unfold_to_too_much_are_told_either_way(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(flight_recorder._Budget, "take", lambda self, amount: amount < 50_000)
+    quick, slow = both(dump(0, 8, 600, None))
+    assert not quick.folded
+    assert quick.table("fr_entries").equals(slow.table("fr_entries"))
