@@ -1,4 +1,4 @@
-"""Facts of a host from small tools: modules (lsmod), driver and kernel versions, clock (chronyc, timedatectl), BMC events, load (top -b)."""
+"""Facts of a host from small tools: modules (lsmod), driver and kernel versions, clock (chronyc, timedatectl, ntpq), BMC events and sensors, load."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from nccl_forensics.tables import TABLES
 
 _OPENS = (
     r"^\s*(?:Module +Size +Used by|NVRM version: |Linux \S+ \d[^ ]* #|System time +: |Leap status +: |System clock synchronized: "
-    r"|[0-9a-f]+ \| \d\d/\d\d/\d{2,4} \| |top - \d\d:|%Cpu\(s\):)"
+    r"|[0-9a-f]+ \| \d\d/\d\d/\d{2,4} \| |top - \d\d:|%Cpu\(s\):|remote +refid +st +t +when"
+    r"|\d\d:\d\d:\d\d up .* load average: |[^|]{2,40} \| [^|]{1,40} \| (?:ok|ns|nc|cr|nr|[lu]nc|[lu]cr|[lu]nr|(?:degrees C|Watts|Volts|RPM) +\|)"
+    r"(?: *$| +\|))"
 )
+#: States of a sensor that the board management calls wrong (IPMI 2.0: non-critical, critical, non-recoverable; lower and upper).
+_WRONG = ("nc", "cr", "nr", "lnc", "lcr", "lnr", "unc", "ucr", "unr")
 #: Modules that matter to GPU communication; a listing has hundreds.
 _MODULES = re.compile(r"^(?:nvidia\w*|nv_peer_mem|gdrdrv|mlx[45]_\w+|ib_\w+|rdma_\w+|efa|irdma|bnxt_re|amdgpu|amdkfd|nouveau)$")
 
@@ -24,7 +28,7 @@ def read(text: Text) -> Reading:
     """One row per fact."""
     rows: list[Row] = []
     claimed: list[int] = []
-    listing = False
+    listing = peers = False
     for line in classify(after(text.lines, pl.col("text").str.contains(_OPENS), reach=1000), "host_facts", strip=True):
         if line.kind == "modules_head":
             listing = True
@@ -32,8 +36,17 @@ def read(text: Text) -> Reading:
             name = str(line.get("module"))
             if _MODULES.match(name):
                 rows.append({**line.where, "tool": "lsmod", "kind": "module", "name": name, "value": "loaded"})
-        elif line.kind is not None and line.kind != "module":
-            listing = False
+        elif line.kind == "ntpq_head":
+            peers = True
+            rows.append({**line.where, "tool": "ntpq", "kind": "clock", "name": "synchronized", "value": "no"})
+        elif line.kind == "ntpq_peer" and peers:
+            if line.get("tally") in ("*", "o"):  # the peer that the clock follows
+                rows[-1] = rows[-1] | {"value": "yes"}
+                rows.append({**line.where, **_offset(line)})
+        elif peers and line.text.startswith("==="):
+            pass
+        elif line.kind is not None and line.kind not in ("module", "ntpq_peer"):
+            listing = peers = False
             rows.append({**line.where, **_fact(line)})
         else:
             listing = listing and not line.text.strip()
@@ -61,10 +74,46 @@ def _fact(line: Line) -> Row:
             return {"tool": "timedatectl", "kind": "clock", "name": "synchronized", "value": get("synchronized")}
         case "sel":
             return {"tool": "ipmitool", "kind": "bmc", "name": get("sensor"), "value": get("event"), **_stamp(line)}
-        case "top_head":
-            return {"tool": "top", "kind": "load", "name": "load", "value": get("load"), "number": real(get("load"))}
+        case "sensor_sdr" | "sensor_elist" | "sensor_list":
+            return _sensor(line)
+        case "top_head" | "uptime":
+            return {
+                "tool": "top" if line.kind == "top_head" else "uptime",
+                "kind": "load",
+                "name": "load",
+                "value": get("load"),
+                "number": real(get("load")),
+            }
         case _:
             return {"tool": "top", "kind": "load", "name": "iowait-percent", "value": get("wait"), "number": real(get("wait"))}
+
+
+def _sensor(line: Line) -> Row:
+    """``state`` stands behind the reading, as in ``95 degrees C: cr``; what is in order has none."""
+    get = line.get
+    reading = f"{get('figure')} {get('unit')}" if line.kind == "sensor_list" else (get("reading") or "no reading").strip()
+    status = get("status") or ""
+    value = f"{reading}: {status}" if status in _WRONG else reading
+    return {
+        "tool": "ipmitool",
+        "kind": "sensor",
+        "name": (get("sensor") or "").strip(),
+        "value": value,
+        "number": real(reading.split(" ")[0]),
+    }
+
+
+def _offset(line: Line) -> Row:
+    """ntpq tells by how much the peer is ahead, in milliseconds; here negative is behind."""
+    ahead = real(line.get("milliseconds"))
+    number = None if ahead is None else round(-ahead / 1000, 9)
+    return {
+        "tool": "ntpq",
+        "kind": "clock",
+        "name": "offset",
+        "value": f"{line.get('milliseconds')} ms to {line.get('remote')}",
+        "number": number,
+    }
 
 
 def _stamp(line: Line) -> Row:
@@ -77,7 +126,7 @@ def _stamp(line: Line) -> Row:
 
 FORMAT = TextFormat(
     name="host-facts",
-    title="lsmod, uname -a, /proc/driver/nvidia/version, chronyc, timedatectl, ipmitool sel, top -b",
+    title="lsmod, uname -a, /proc/driver/nvidia/version, chronyc, timedatectl, ntpq -p, ipmitool sel, sdr and sensor, uptime, top -b",
     tables=("host_facts",),
     anchors=(
         "Used by",
@@ -89,6 +138,11 @@ FORMAT = TextFormat(
         "Asserted",
         "asserted",
         "top - ",
+        " load average: ",
+        "     refid ",
+        "degrees C",
+        " | ok",
+        " | cr",
         "%Cpu(s):",
     ),
     read=read,

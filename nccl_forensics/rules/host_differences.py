@@ -86,6 +86,7 @@ def host_differs(
     yield from _modules(facts.filter(pl.col("kind") == "module"))
     yield from _clocks(facts.filter(pl.col("kind") == "clock"), clock_s)
     yield from _hardware(facts.filter(pl.col("kind") == "bmc"))
+    yield from _sensors(facts.filter(pl.col("kind") == "sensor"))
     waiting = facts.filter((pl.col("name") == "iowait-percent") & (pl.col("number") >= iowait))
     for (host,), part in waiting.group_by("host", maintain_order=True):
         yield _finding(
@@ -183,6 +184,24 @@ def _hardware(rows: pl.DataFrame) -> Iterator[Finding]:
                 f"{place(host)}: {meaning} ({event})",
                 "From the board management's event log; its clock may differ from the host's.",
                 "Compare the time with the failure; drain the host and look at the named part.",
+            )
+
+
+def _sensors(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Sensors that the board management calls critical: heat, and power supplies or fans."""
+    critical = rows.filter(pl.col("value").str.contains(r": (?:[lu]?cr|[lu]?nr)$"))
+    name = pl.col("name").str.to_lowercase()
+    for what, words in ((r"temp|inlet|cpu|gpu|dimm", "too hot"), (r"^ps|psu|pwr|power|fan", "power or cooling is not as it should be")):
+        mine = critical.filter(name.str.contains(what)).filter(pl.lit(words != "too hot") | pl.col("value").str.contains("degrees"))
+        for (host,), part in mine.group_by("host", maintain_order=True):
+            listed = ", ".join(f"{sensor} at {value}" for sensor, value in part.select("name", "value").head(3).iter_rows())
+            yield _finding(
+                part,
+                host,
+                "gpu-throttled",
+                f"{place(host)}: {words} ({listed})",
+                "The board management calls these readings critical.",
+                "Check fans, air flow and power supplies of the host.",
             )
 
 

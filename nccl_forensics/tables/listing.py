@@ -69,9 +69,9 @@ TABLES: tuple[Table, ...] = (
             **_WHERE,
             "tool": (
                 S,
-                "lsmod, uname, proc-driver, chronyc, timedatectl, ipmitool, top, collect_env, pip, lscpu, numactl, cpupower, dmidecode, os-release, modinfo, proc-pressure, vmstat",
+                "lsmod, uname, proc-driver, chronyc, timedatectl, ntpq, ipmitool, redfish, top, uptime, collect_env, pip, lscpu, numactl, cpupower, dmidecode, os-release, modinfo, proc-pressure, vmstat",
             ),
-            "kind": (S, "module, version, cpu, numa, clock, bmc, load, pressure"),
+            "kind": (S, "module, version, cpu, numa, clock, bmc, sensor, load, pressure"),
             "name": (S, "module, nvidia-driver, kernel, torch, nccl-package, offset, synchronized, sensor, load, iowait-percent ..."),
             "value": (S, "as written"),
             "number": (F64, "seconds (negative: behind), load or percent"),

@@ -1,0 +1,41 @@
+"""Redfish: log entries of a board management controller (the SEL), as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from nccl_forensics.blocks import moment
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.tables import TABLES
+
+Row = dict[str, object]
+
+
+def sniff(head: bytes) -> bool:
+    """A collection of log entries, or one of them."""
+    return head.lstrip()[:1] == b"{" and b"#LogEntry" in head and b'"@odata' in head
+
+
+def read(data: bytes) -> Reading:
+    """One row per entry; Redfish's times bear their zone."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        return Reading(gaps=(Gap(f"unparsed: {problem}"[:160]),))
+    members = document.get("Members", [document]) if isinstance(document, Mapping) else None
+    if not isinstance(members, list):
+        return Reading(gaps=(Gap("unparsed: no entries"),))
+    rows = [_row(n, entry) for n, entry in enumerate(members) if isinstance(entry, Mapping)]
+    return Reading(frames={"host_facts": TABLES["host_facts"].frame(rows)} if rows else {}, records=len(rows))
+
+
+def _row(number: int, entry: Mapping[str, object]) -> Row:
+    stamp = moment(str(entry.get("Created") or ""))
+    told: Row = {"record": f"Members[{number}]", "tool": "redfish", "kind": "bmc"}
+    told |= {"name": entry.get("SensorType") or entry.get("Name"), "value": entry.get("Message")}
+    return told if stamp is None else told | {"time_raw_ns": stamp, "time_kind": "epoch"}
+
+
+FORMAT = DocumentFormat(name="redfish", title="Redfish log entries (JSON)", tables=("host_facts",), sniff=sniff, read=read, priority=45)
