@@ -98,6 +98,8 @@ def read(text: Text) -> Reading:
             after = _table(reader, i)
         elif line.startswith("# gpu ") and "pwr" in line:
             after = _dmon(reader, i)
+        elif line.startswith("# gpu ") and " pid " in line and line.split()[-1] in ("command", "name"):
+            after = _pmon(reader, i)
         elif ", " in line and _is_csv_head(line):
             after = _csv(reader, i)
         elif hits[i]:
@@ -280,6 +282,25 @@ def _dmon(reader: _Reader, start: int) -> int:
                     "memory_clock_mhz": number(at.get("mclk")),
                 },
             )
+        reader.use(i)
+        i += 1
+    return i
+
+
+def _pmon(reader: _Reader, start: int) -> int:
+    """Processes by GPU; a dash stands for a GPU without any."""
+    names = reader.texts[start].lstrip("# ").split()
+    i = start
+    while i < len(reader.texts):
+        line = reader.texts[i]
+        cells = line.split(None, len(names) - 1)
+        if not line.startswith("#"):
+            if len(cells) != len(names) or not is_number(cells[0]):
+                break
+            at = dict(zip(names, cells, strict=True))
+            if is_number(at["pid"]):
+                told: Row = {"gpu_index": int(cells[0]), "pid": int(at["pid"]), "type": at.get("type"), "name": cells[-1].strip()}
+                reader.add("gpu_processes", i, told | {"used_mib": number(at.get("fb"))})
         reader.use(i)
         i += 1
     return i

@@ -345,10 +345,17 @@ _TOOL_WORDS: dict[str, tuple[Severity, str, str | None]] = {
     "gpu-lost": ("critical", "no longer answers nvidia-smi: the driver lost it", None),
     "no-driver": ("error", "nvidia-smi cannot reach the driver", None),
     "version-mismatch": ("error", "the driver in the kernel and its libraries have different versions", "version-mismatch"),
+    "gpu-silent": (
+        "warning",
+        "has told the driver nothing of itself: it is lost, or no process has opened it since the driver was loaded",
+        None,
+    ),
     "unhealthy": ("warning", "was taken out of service by Kubernetes' device plugin", None),
 }
 #: Kinds that speak of one GPU, not of the whole host.
-_OF_ONE_GPU = frozenset({"gpu-lost", "unhealthy"})
+_OF_ONE_GPU = frozenset({"gpu-lost", "gpu-silent", "unhealthy"})
+#: Kinds that do not prove a fault of the GPU.
+_FAINT = frozenset({"gpu-silent", "unhealthy"})
 
 
 def _uuids(xids: pl.LazyFrame | None) -> list[str]:
@@ -371,21 +378,21 @@ def _tools(rows: pl.DataFrame, who: People, explained: list[str]) -> Iterator[Fi
             summary=f'The tool says: "{row["message"]}".',
             severity=severity,
             cause=cause,
-            confidence="high" if row["kind"] != "unhealthy" else "medium",
+            confidence="medium" if row["kind"] in _FAINT else "high",
             ranks=ranks,
             hosts=(row["host"],) if row["host"] else (),
             culprits=(Culprit(rank=rank, host=row["host"], gpu=gpu),),
             subject=(str(row["host"] or ""), str(gpu or ""), row["kind"]),
-            evidence=cite([row], "what the tool says instead of a report" if row["kind"] != "unhealthy" else "the plugin's line"),
+            evidence=cite([row], "the plugin's line" if row["kind"] == "unhealthy" else "what the tool says instead of a report"),
             remedy="Reboot the node; if the GPU is gone again, have it replaced."
             if row["kind"] == "gpu-lost"
             else "Look for the Xid in the kernel log of the node, and follow its action."
-            if row["kind"] == "unhealthy"
+            if row["kind"] in _FAINT
             else "Reload or reinstall the driver, then reboot.",
             would_refute=("the listing was taken after the incident, during maintenance",),
             actions=(
                 Action(
-                    "reboot_node" if row["kind"] != "unhealthy" else "collect_more",
+                    "collect_more" if row["kind"] in _FAINT else "reboot_node",
                     hosts=(row["host"],) if row["host"] else (),
                     gpus=(gpu,) if gpu else (),
                     ranks=ranks,

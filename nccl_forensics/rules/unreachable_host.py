@@ -2,7 +2,7 @@
 
 ## What it finds
 Tries to connect (nc, ncat) that were refused, timed out or found no route, pings that a router called unreachable, names that do not
-resolve, and a host that resolves its own name to the loopback address.
+resolve, addresses for which two network cards answer (arping), and a host that resolves its own name to the loopback address.
 
 ## Why it matters
 Rendezvous and NCCL's bootstrap need every host to reach every other: one closed path keeps the whole job from starting.
@@ -64,8 +64,28 @@ def unreachable_host(
                 would_refute=("the probe ran after the job had ended",),
                 actions=(Action("fix_config", command=f"nc -zv {target or 'HOST'} {port or 'PORT'}"),),
             )
+    if pings is not None:
+        yield from _answered_twice(located(pings.filter(pl.col("tool") == "arping"), source_hosts))
     if host_names is not None:
         yield from _loopback(located(host_names, source_hosts))
+
+
+def _answered_twice(rows: pl.DataFrame) -> Iterator[Finding]:
+    """Addresses for which two network cards answer: whoever connects reaches now one host, now the other."""
+    for (_, target), part in rows.filter(pl.col("outcome") == "reply").group_by("source_id", "target", maintain_order=True):
+        cards = part["reporter"].drop_nulls().unique(maintain_order=True).to_list()
+        if len(cards) < 2:
+            continue
+        yield Finding(
+            title=f"{len(cards)} network cards answer for {target}: {', '.join(cards[:3])}",
+            summary="Two hosts have the same address, or one answers on the wrong card (arp_ignore): connections end up at the wrong place.",
+            confidence="medium",
+            subject=("duplicate", str(target)),
+            evidence=cite(part, "answer of a card"),
+            remedy="Give each host an address of its own; where one host answers on two cards, set net.ipv4.conf.all.arp_ignore=1.",
+            would_refute=("the cards belong to one bond",),
+            actions=(Action("fix_config", command=f"arping -D -I IFACE {target}"),),
+        )
 
 
 def _loopback(rows: pl.DataFrame) -> Iterator[Finding]:

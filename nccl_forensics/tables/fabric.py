@@ -198,7 +198,7 @@ TABLES: tuple[Table, ...] = (
         "What one ping said: a line that tells the path's MTU or an error, or the statistics at its end.",
         {
             **_WHERE,
-            "tool": (S, "ping, ibping, tracepath"),
+            "tool": (S, "ping, ibping, tracepath, arping, rdma_cm"),
             "target": (S, ""),
             "outcome": (S, "reply, too-long, frag-needed, unreachable, unknown-host, statistics, pmtu"),
             "size_bytes": (I32, "payload of the command"),
@@ -207,7 +207,7 @@ TABLES: tuple[Table, ...] = (
             "received": (I64, ""),
             "loss_percent": (F64, ""),
             "rtt_ms": (F64, "of one reply, or the average"),
-            "reporter": (S, "router that sent the ICMP error"),
+            "reporter": (S, "router that sent the ICMP error; of arping the MAC that answered"),
         },
     ),
     Table(
@@ -228,7 +228,7 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "sockets",
-        "One TCP socket of ss -ti.",
+        "One TCP socket of ss -ti or lsof -i.",
         {
             **_WHERE,
             "state": (S, "ESTAB, SYN-SENT, CLOSE-WAIT ..."),

@@ -14,7 +14,7 @@ TABLES: tuple[Table, ...] = (
         "One GPU in one sample. What the tool marks N/A, unsupported or unknown is null.",
         {
             **_WHERE,
-            "tool": (S, "nvidia-smi-q, nvidia-smi-xml, nvidia-smi-csv, nvidia-smi, dmon, nvidia-smi-l, rocm-smi"),
+            "tool": (S, "nvidia-smi-q, nvidia-smi-xml, nvidia-smi-csv, nvidia-smi, dmon, nvidia-smi-l, rocm-smi, proc-driver"),
             **_GPU,
             "name": (S, ""),
             "serial": (S, ""),
@@ -144,10 +144,10 @@ TABLES: tuple[Table, ...] = (
         {
             **_WHERE,
             **_GPU,
-            "tool": (S, "nvidia-smi, dcgm, fabric-manager, device-plugin"),
+            "tool": (S, "nvidia-smi, dcgm, fabric-manager, device-plugin, proc-driver"),
             "kind": (
                 S,
-                "no-driver, no-devices, version-mismatch, gpu-lost, links-inactive, permission, fabric-not-ready, unhealthy, other",
+                "no-driver, no-devices, version-mismatch, gpu-lost, links-inactive, permission, fabric-not-ready, unhealthy, gpu-silent, other",
             ),
             "message": (S, ""),
         },

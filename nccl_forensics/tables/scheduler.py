@@ -35,7 +35,7 @@ TABLES: tuple[Table, ...] = (
         "One node of scontrol show node, sinfo or slurmrestd. time_raw_ns is the boot time.",
         {
             **_WHERE,
-            "tool": (S, "scontrol, sinfo, slurm-json"),
+            "tool": (S, "scontrol, sinfo, slurm-json, slurmctld, kubectl, mpirun"),
             "node": (S, ""),
             "state": (S, "base state in upper case: IDLE, ALLOCATED, MIXED, DOWN ..."),
             "flags": (SL, "DRAIN, FAIL, NOT_RESPONDING, REBOOT ..."),

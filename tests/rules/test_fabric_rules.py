@@ -469,3 +469,16 @@ def test_links_that_are_alike_too_few_to_compare_or_of_switches_are_quiet():
     assert links(ib_links=table("ib_links", *rows)) == []
     assert links(ib_links=table("ib_links", *rows[:2], discovered("mlx5_9", "HDR"))) == []
     assert links(ib_links=table("ib_links", *rows, discovered("13", "HDR", host=None))) == []
+
+
+def answer(card: str) -> dict[str, object]:
+    return {"tool": "arping", "outcome": "reply", "target": "10.0.0.12", "reporter": card}
+
+
+def test_an_address_for_which_two_cards_answer_is_named():
+    [finding] = unreachable_host.check(None, table("pings", answer("b8:3f:d2:00:00:01"), answer("b8:3f:d2:00:00:02")), None, HOSTS)
+    assert finding.title == "2 network cards answer for 10.0.0.12: b8:3f:d2:00:00:01, b8:3f:d2:00:00:02"
+
+
+def test_an_address_for_which_one_card_answers_twice_is_quiet():
+    assert unreachable_host.check(None, table("pings", answer("b8:3f:d2:00:00:01"), answer("b8:3f:d2:00:00:01")), None, HOSTS) == []

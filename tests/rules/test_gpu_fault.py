@@ -345,3 +345,9 @@ def test_double_bit_errors_that_dcgm_counted_over_a_job_are_an_error_and_replays
     )
     assert finding.title == "GPU index 3 of node7: DCGM counted double-bit ECC errors while it watched"
     assert finding.severity == "error"
+
+
+def test_a_gpu_that_told_its_driver_nothing_is_a_warning_and_no_proof() -> None:
+    silent = table("gpu_tool_errors", {"kind": "gpu-silent", "bus_id": "0000:3b:00.0", "host": "node7", "message": "Video BIOS: ??"})
+    [finding] = check(gpu_tool_errors=silent)
+    assert (finding.severity, finding.confidence, finding.actions[0].action) == ("warning", "medium", "collect_more")

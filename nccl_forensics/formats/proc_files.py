@@ -1,0 +1,139 @@
+"""Files of /proc that people copy as they are: /proc/net/dev, /proc/net/netstat and snmp, and what NVIDIA's driver writes below /proc/driver/nvidia."""
+
+from __future__ import annotations
+
+import re
+
+from nccl_forensics import pci
+from nccl_forensics.blocks import whole
+from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.tables import TABLES
+
+#: Columns of /proc/net/dev (Linux net/core/net-procfs.c), under the names of the kernel's own statistics.
+_RECEIVE = ("bytes", "packets", "errors", "dropped", "fifo_errors", "frame_errors", "compressed", "multicast")
+_TRANSMIT = ("bytes", "packets", "errors", "dropped", "fifo_errors", "collisions", "carrier_errors", "compressed")
+_DEV = re.compile(r"^\s*([\w.@-]{1,32}):\s*(\d[\d ]*)$")
+_PAIR = re.compile(r"^(TcpExt|IpExt|MPTcpExt|Ip|Icmp|IcmpMsg|Tcp|Udp|UdpLite): (\S.*)$")
+_INFORMATION = re.compile(
+    r"^(Model|IRQ|GPU UUID|Video BIOS|Bus Type|DMA Size|DMA Mask|Bus Location|Device Minor|GPU Firmware|GPU Excluded):\s+(.*)$"
+)
+_PARAMETER = re.compile(r"^([A-Z][A-Za-z0-9]{3,40}): (\S.{0,80}|)$")
+#: Parameters of the driver that change what a GPU does; the rest is left out.
+_PARAMETERS = (
+    "EnableGpuFirmware",
+    "RegistryDwords",
+    "NVreg_EnableGpuFirmware",
+    "EnableResizableBar",
+    "GrdmaPciTopoCheckOverride",
+    "CoherentGPUMemoryMode",
+)
+
+Row = dict[str, object]
+
+
+class _Reader:
+    """Collects rows and claimed lines over one walk; a class because every block adds to both."""
+
+    def __init__(self, text: Text) -> None:
+        self.numbers: list[int] = text.lines["line_no"].to_list()
+        self.texts: list[str] = text.lines["text"].to_list()
+        self.hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+        self.rows: dict[str, list[Row]] = {}
+        self.used: list[int] = []
+
+    def add(self, table: str, i: int, row: Row) -> None:
+        """A row with its line."""
+        self.rows.setdefault(table, []).append({**self.hints[i], "line_no": self.numbers[i], **row})
+
+
+def read(text: Text) -> Reading:
+    """Every block that begins with a line of one of the files."""
+    reader = _Reader(text)
+    hits: list[bool] = text.lines["hit"].to_list()
+    i = 0
+    while i < len(reader.texts):
+        line, end = reader.texts[i], i
+        if hits[i]:
+            if line.startswith("Inter-|   Receive"):
+                end = _interfaces(reader, i)
+            elif _PAIR.match(line):
+                end = _counters(reader, i)
+            elif line.startswith("Model:"):
+                end = _gpu(reader, i)
+            elif line.startswith("ResmanDebugLevel:"):
+                end = _parameters(reader, i)
+        i = end if end > i else i + 1
+    frames = {name: TABLES[name].frame(rows) for name, rows in reader.rows.items()}
+    return Reading(frames=frames, lines=line_numbers(reader.used))
+
+
+def _interfaces(reader: _Reader, start: int) -> int:
+    i = start + 2
+    reader.used += reader.numbers[start : start + 2]
+    names = [f"{side}_{column}" for side, columns in (("rx", _RECEIVE), ("tx", _TRANSMIT)) for column in columns]
+    while i < len(reader.texts) and (found := _DEV.match(reader.texts[i])):
+        for name, value in zip(names, found[2].split(), strict=False):
+            reader.add("net_counters", i, {"tool": "proc-net", "interface": found[1], "counter": name, "value": whole(value)})
+        reader.used.append(reader.numbers[i])
+        i += 1
+    return i
+
+
+def _counters(reader: _Reader, start: int) -> int:
+    """Two lines each: names, then values, both with the protocol in front."""
+    i = start
+    while i + 1 < len(reader.texts):
+        names, values = _PAIR.match(reader.texts[i]), _PAIR.match(reader.texts[i + 1])
+        if not names or not values or names[1] != values[1] or not names[2][0].isalpha() or values[2][0].isalpha():
+            break
+        for name, value in zip(names[2].split(), values[2].split(), strict=False):
+            reader.add("net_counters", i + 1, {"tool": "proc-net", "counter": f"{names[1]}{name}", "value": whole(value)})
+        reader.used += reader.numbers[i : i + 2]
+        i += 2
+    return i
+
+
+def _gpu(reader: _Reader, start: int) -> int:
+    """One GPU of /proc/driver/nvidia/gpus. Question marks stand for what the driver could not read, or has not read yet."""
+    i, told = start, {}
+    while i < len(reader.texts) and (found := _INFORMATION.match(reader.texts[i])):
+        told[found[1]] = found[2].strip()
+        i += 1
+    if "Bus Location" not in told:
+        return start
+    reader.used += reader.numbers[start:i]
+    bus = pci.normal(told["Bus Location"])
+    known = {key: None if "??" in value or value == "N/A" else value for key, value in told.items()}
+    row: Row = {
+        "tool": "proc-driver",
+        "bus_id": bus,
+        "uuid": known.get("GPU UUID"),
+        "name": known.get("Model"),
+        "vbios": known.get("Video BIOS"),
+    }
+    reader.add("gpus", start, row | {"gsp_firmware": known.get("GPU Firmware")})
+    if known.get("Video BIOS") is None and "Video BIOS" in told:
+        message = f"Video BIOS: {told['Video BIOS']}"
+        reader.add("gpu_tool_errors", start, {"tool": "proc-driver", "kind": "gpu-silent", "bus_id": bus, "message": message})
+    return i
+
+
+def _parameters(reader: _Reader, start: int) -> int:
+    i = start
+    while i < len(reader.texts) and (found := _PARAMETER.match(reader.texts[i])):
+        if found[1] in _PARAMETERS and found[2].strip('" '):
+            fact: Row = {"tool": "proc-driver", "kind": "version", "name": f"driver parameter {found[1]}", "value": found[2].strip('" ')}
+            reader.add("host_facts", i, fact)
+        reader.used.append(reader.numbers[i])
+        i += 1
+    return i
+
+
+FORMAT = TextFormat(
+    name="proc-files",
+    title="/proc/net/dev, /proc/net/netstat, /proc/net/snmp, /proc/driver/nvidia/gpus/*/information, /proc/driver/nvidia/params",
+    tables=("net_counters", "gpus", "gpu_tool_errors", "host_facts"),
+    anchors=("Inter-|   Receive", "TcpExt: ", "IpExt: ", "Tcp: Rto", "Ip: Forwarding", "Model:", "ResmanDebugLevel: "),
+    read=read,
+    priority=44,
+)
