@@ -69,6 +69,16 @@ def _output_to(target: Path, command: list[str]) -> bool:
     return False
 
 
+def list_processes(workers: list[Worker], target: Path) -> bool:
+    """What the kernel says of the ranks' processes (state, where they sleep), as ``ps`` lists it; False where there is no ``ps``.
+
+    Before stacks are taken: a sampler stops the processes for a moment.
+    """
+    tool = shutil.which("ps")
+    pids = ",".join(str(w.pid) for w in workers)
+    return bool(tool and pids) and _output_to(target, [str(tool), "-o", "pid,ppid,stat,wchan:32,pcpu,rss,etime,args", "-p", pids])
+
+
 def ask_for_dumps(trigger: Path, folder: Path, expected: int, patience_s: float = 4.0) -> None:
     """Have the ranks write their Flight Recorders; a rank whose interpreter is blocked cannot, and its dump stays missing."""
     trigger.touch()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nccl_forensics.lab.gather import Worker, ask_for_dumps, ask_for_faulthandler, py_spy, take_stacks, workers_of
+from nccl_forensics.lab.gather import Worker, ask_for_dumps, ask_for_faulthandler, list_processes, py_spy, take_stacks, workers_of
 from nccl_forensics.lab.jobs.plan import Plan
 
 JOBS = Path(__file__).parent / "jobs"
@@ -182,6 +182,7 @@ class _Run:
     def _gather(self) -> None:
         """Dumps first: reading stacks stops the processes for a moment."""
         alive = list(self.workers.values())
+        list_processes(alive, self.evidence / "ps.txt")
         ask_for_dumps(Path(self.plan.places["trigger"]), Path(self.plan.places["fr_pickle"]), len(alive))
         self._stacks()
         ask_for_faulthandler(alive)

@@ -131,6 +131,8 @@ def stalls(
         found = _odd_in_circle(found, progress, operations)
     if not found and not parted and not dead and endings is not None:
         found = _silent(endings, progress)
+        if not found and progress is not None and groups is not None:
+            found = _unheard(endings, progress, groups)
     if not timed_out and _advancing(found, stacks):
         found = {}
     tail = _tails(calls, found) if calls is not None else {}
@@ -307,6 +309,38 @@ def _silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, d
         }
         for row in alive.iter_rows(named=True)
     }
+
+
+def _unheard(endings: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> dict[int, dict[str, object]]:
+    """The one or two members of a group that nothing is heard of, where all others timed out in one and the same operation of it.
+
+    gloo's recorders do not say what is completed, so that who waits shows in the timeouts only.
+    """
+    ends = endings.filter(pl.col("rank").is_not_null()).select("rank", "signature").collect()
+    late = set(ends.filter(pl.col("signature").is_in(_TIMED_OUT))["rank"].to_list())
+    state = progress.filter(pl.col("last_created_ns").is_not_null()).sort("last_created_ns").collect()
+    latest = state.unique("rank", keep="last", maintain_order=True)
+    if len(late) < 2 or set(ends["rank"].to_list()) != late or set(latest["rank"].to_list()) != late:
+        return {}
+    first = latest.row(0, named=True)
+    if latest.select("domain", "group_key", "last_seq").n_unique() != 1:
+        return {}
+    mine = groups.filter((pl.col("domain") == first["domain"]) & (pl.col("group_key") == first["group_key"])).collect()
+    unheard = sorted(set(mine["members"][0].to_list()) - late) if mine.height else []
+    if not 0 < len(unheard) <= min(_FEW_UNSEEN, (len(late) - 1)):
+        return {}
+    waiting = {k: first[k] for k in ("domain", "group_key", "source_id", "line_no", "record")} | {
+        k: mine[k][0] for k in ("group_name", "group_desc", "comm_id")
+    }
+    told = {
+        "kind": "unseen",
+        "waiters": sorted(late),
+        "in_group": sorted(late),
+        "op": first["last_op"],
+        "seq": first["last_seq"],
+        "seen_by": "progress",
+    }
+    return {rank: waiting | told | {"call_site": first["last_call_site"]} for rank in unheard}
 
 
 def _odd_calls(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:

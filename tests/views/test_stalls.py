@@ -349,3 +349,39 @@ def test_sequences_come_in_order_whatever_is_held_at_a_time(at_once: int, monkey
     found = {rank: line for (_, _, rank), line in sequences(calls, [("nccl", "0xc", r) for r in (3, 1, 9)], ("op", "shape"))}
     assert {rank: len(line) for rank, line in found.items()} == {3: 8, 1: 4}
     assert all(line[0] != line[1] and line == line[:2] * (len(line) // 2) for line in found.values())
+
+
+# ---- a rank of which nothing is heard ----
+
+
+def timed_out(*ranks: int) -> pl.LazyFrame:
+    """gloo's timeout on these ranks."""
+    return rows(
+        DEATHS, *[{"rank": r, "own": False, "kind": "victim", "signature": "gloo-timeout", "source_id": r, "line_no": 1} for r in ranks]
+    )
+
+
+def heard(*ranks: int, **other: int) -> pl.LazyFrame:
+    """Recorders of gloo, which mark nothing as completed, level in operation 9; r2=8 is rank 2 in another."""
+    return progress({"pg:0": {r: (other.get(f"r{r}", 9), None) for r in ranks}})
+
+
+def test_where_all_others_timed_out_in_one_operation_the_member_without_any_evidence_is_named_weakly() -> None:
+    job = groups({"pg:0": [0, 1, 2, 3]})
+    assert found(endings=timed_out(1, 2, 3), reached=heard(1, 2, 3), made=job) == [(0, "host-stall", "low", "progress")]
+
+
+@pytest.mark.parametrize(
+    ("ends", "reached"),
+    [
+        (timed_out(1, 2), heard(1, 2, 3)),  # one that has not timed out
+        (timed_out(1, 2, 3), heard(1, 2, 3, r2=8)),  # one that stands elsewhere
+        (timed_out(0, 1, 2, 3), heard(0, 1, 2, 3)),  # nobody is missing
+    ],
+)
+def test_a_member_without_evidence_is_not_named_where_the_others_do_not_all_wait_alike(ends: pl.LazyFrame, reached: pl.LazyFrame) -> None:
+    assert found(endings=ends, reached=reached, made=groups({"pg:0": [0, 1, 2, 3]})) == []
+
+
+def test_where_many_are_not_heard_of_their_files_are_missing_and_nobody_is_named() -> None:
+    assert found(endings=timed_out(3, 4), reached=heard(3, 4), made=groups({"pg:0": [0, 1, 2, 3, 4, 5]})) == []
