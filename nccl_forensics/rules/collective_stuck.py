@@ -45,9 +45,14 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
             evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
         limit = f" after {row['timeout_ms'] / 1000:.0f} s" if row["timeout_ms"] else ""
         yield Finding(
-            title=f"all {len(row['ranks'])} ranks entered {waited} of {group} and none finished{limit}",
-            summary="Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
-            + ("" if row["complete"] else " Not every member of the group is in the evidence.")
+            title=f"{'all ' if row['complete'] else ''}{len(row['ranks']):,} ranks entered {waited} of {group} and none finished{limit}"
+            + ("" if row["complete"] else _unseen(row)),
+            summary=(
+                "Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
+                if row["complete"]
+                else "If the others are in it as well, it is the transport (network, plugin, links, GPU) and not the program; one that never came, "
+                "or came with something else, would look the same."
+            )
             + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
             confidence="low" if not row["complete"] else "high" if row["stated"] is not False else "medium",
             ranks=(),
@@ -60,6 +65,14 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
             actions=(Action("collect-more", ranks=tuple(row["ranks"][:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
             alternatives=(("host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),),
         )
+
+
+def _unseen(row: dict[str, object]) -> str:
+    """What is not known of a group of which not every member waits in the operation for all to see."""
+    ranks, size = row["ranks"], row["size"]
+    assert isinstance(ranks, list)
+    missing = int(str(size)) - len(ranks) if size is not None else 0
+    return f"; whether {f'the other {missing:,}' if missing > 1 else 'the other one' if missing == 1 else 'every member'} came is not in the evidence"
 
 
 def _own(watchdog: pl.LazyFrame, group_name: object) -> pl.DataFrame:
