@@ -32,6 +32,8 @@ _JOB = (
     r"|\[rank\d+\]:|\[default\d+\]:|\[\d+,\d+\]<std|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|Traceback \(most recent"
     r"|\[ *\d+\.\d{6}\] )"
 )
+#: What pdsh says itself among the lines of its hosts.
+_PDSH_OWN = r"^pdsh@[\w.-]+: "
 #: Words with which messages of the kernel and of programs begin, and names of devices: a column of them is no column of hosts.
 _NO_HOST = (
     r"^(?:NVRM|IPv6|DMAR|AMD-Vi|mce|watchdog|rcu|nfs|rpc|Lustre|LustreError|perf|hrtimer|printk|traps|audit|oom_reaper|oom-kill|memory|TCP|VFS|"
@@ -88,6 +90,7 @@ PREFIXES: tuple[Prefix, ...] = (
         r"^(?:\[\d+m)?\([\w.:-]+ (?:rank=(?P<rank>\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)(?:\[0m)? ",
         scope="global",
     ),
+    Prefix("raylet", r"\(", r"^\(raylet(?:, ip=(?P<host>[\w.:-]+))?\) "),
     Prefix("kubectl", r"\[", r"^\[pod/(?P<host>[\w.-]+)/[\w.-]+\] "),
     Prefix("syslog", r"[A-Z\d]", rf"^(?:{_BSD}|(?P<iso>{_ISO})) (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[(?P<pid>\d+)\]: ", "job"),
     Prefix("compose", r"\w", r"^(?P<host>[\w.-]+-\d+) +\| ?", "column"),
@@ -232,6 +235,8 @@ def _rises(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: int) -
 def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: int) -> bool:
     text = frame["text"]
     filled = int((text.str.len_bytes() > 0).sum() or 0)
+    if prefix.name == "pdsh":
+        filled -= int(text.str.contains(_PDSH_OWN).sum() or 0)
     if filled < 2 or hits < _NEARLY_ALL * filled:
         return False
     if prefix.scope is not None and frame["hint_scope"].drop_nulls().len() > hits // 2:

@@ -74,7 +74,8 @@ def stall_findings(
         first = part.row(0, named=True)
         waiters = sorted({w for ws in part["waiters"].to_list() for w in (ws or [])} - set(ranks))
         said = verb(ranks, *words)
-        if part["own_source_id"].null_count() == part.height == part["stack_source_id"].null_count() and first["seen_by"] == "progress":
+        bare = part["own_source_id"].null_count() == part.height == part["stack_source_id"].null_count()
+        if bare and first["seen_by"] == "progress" and cause not in ("p2p-deadlock", "group-deadlock"):
             said = "never came, and nothing in the evidence is " + verb(ranks, "its own", "their own")
         where = f" {there} {first['user_frame']}" if first["user_frame"] else ""
         waited = operation_words(first["op"], first["seq"]) if first["op"] else "a collective"

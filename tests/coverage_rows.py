@@ -28,7 +28,12 @@ def _r(key: str, words: str, rules: str = "", formats: str = "", pages: str = ""
 GUIDE: tuple[Row, ...] = (
     _r("H1", "last operation of every rank, side by side", "collective-skipped", "nccl-log flight-recorder", "postmortem.md"),
     _r("H2", "all ranks in the same operation and none finished", "collective-stuck", "nccl-log flight-recorder"),
-    _r("H3", "ranks whose communicator never came up", "rank-never-joined init-never-finished died-in-init", "nccl-log"),
+    _r(
+        "H3",
+        "ranks whose communicator never came up",
+        "rank-never-joined init-never-finished clients-never-joined died-in-init",
+        "nccl-log traceback",
+    ),
     _r("H4", "processes that are gone, ports that do not answer", "rank-died unreachable-host", "host-listing network launcher-log"),
     _r("H5", "the watchdog's operation, sequence number and timeout", "collective-mismatch-by-watchdog timeout-too-short", "c10d-log"),
     _r("H6", "Flight Recorder dumps compared", "collective-skipped collective-mismatch", "flight-recorder", "accuracy.md"),

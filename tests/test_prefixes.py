@@ -53,6 +53,7 @@ def texts(*lines: str) -> list[object]:
         (f"(Worker pid=7) INFO 04-15 00:31:11 [gpu_worker.py:57] {NCCL}", {"hint_pid": 7}),
         (f"[2025-02-22 08:19:45 DP1 TP26] {NCCL}", {"hint_rank": None}),
         (f"[2025-04-15 00:31:11,815 E 808 17795] (raylet) logging.cc:108: {NCCL}", {"hint_pid": 808}),
+        (f"(raylet, ip=10.2.0.9) {NCCL}", {"hint_host": "10.2.0.9"}),
         (f"\r 10%|#   | 2/20 [00:01<00:09,  1.9it/s]\r 15%|##  | 3/20 [00:02<00:09,  1.90s/it, loss=2.1]{NCCL}", {"hint_rank": None}),
         (f"Epoch 1: 100%|####| 9/9 [00:01<00:00,  8.31it/s]\r{NCCL}", {"hint_rank": None}),
         (f"trainer-0-x7k2p pytorch {NCCL}", {"hint_host": "trainer-0-x7k2p"}),
@@ -184,3 +185,8 @@ def test_lines_keep_their_numbers_and_their_order():
     rows = peeled(*(f"[1,{n}]<stdout>:{n}" if n % 3 else f'{{"log":"{n}\\n","stream":"stdout","time":"x"}}' for n in range(50)))
     assert [r["line_no"] for r in rows] == list(range(1, 51))
     assert [r["text"] for r in rows] == [str(n) for n in range(50)]
+
+
+def test_what_pdsh_says_itself_does_not_keep_its_hosts_from_being_a_column() -> None:
+    rows = peeled(f"w0: {NCCL}", f"w1: {NCCL}", f"w0: {NCCL}", f"w1: {NCCL}", "pdsh@w0: w1: ssh exited with exit code 255")
+    assert [row["hint_host"] for row in rows[:4]] == ["w0", "w1", "w0", "w1"]

@@ -31,6 +31,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("DefaultCPUAllocator: can't allocate memory",), "host-oom"),
     (("DefaultCPUAllocator: not enough memory",), "host-oom"),
     (("Unable to allocate", "for an array with shape"), "host-oom"),
+    # Ray ends the task itself before the kernel would (ray/exceptions.py, OutOfMemoryError).
+    (("Task was killed due to the node running low on memory",), "host-oom"),
     (("uncorrectable ECC error",), "cuda-error"),
     (("unspecified launch failure",), "cuda-error"),
     (("illegal memory access",), "cuda-error"),

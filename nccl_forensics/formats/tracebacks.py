@@ -426,6 +426,7 @@ FORMAT = TextFormat(
         "Error: Socket Timeout",
         "Error: Triton Error [CUDA]: ",
         "Error: HIP out of memory",
+        "Error: Task was killed due to the node running low on memory",
         "ncclSystemError: ",
         "ncclInternalError: ",
         "ncclRemoteError: ",

@@ -56,17 +56,26 @@ def _any(texts: tuple[str, ...]) -> pl.Expr:
 @rule(name="shm-exhausted-nccl", code="HO01", cause="shm-exhausted", severity="critical", at_most=8, explains=(*_FALLOUT, "out-of-memory"))
 def shm_exhausted_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
     """Shared memory segments that NCCL could not make for want of space: a fault of the host, not of a rank."""
-    rows = where_reported(nccl_errors.filter((pl.col("kind") == "shm") & _any((_NO_SPACE,))), processes)
+    about = nccl_errors.filter(pl.col("kind") == "shm")
+    said = about.filter(_any((_NO_SPACE,))).head(1).collect().height > 0
+    # Up to 2.21 the line has no error text: a tmpfs that cannot be extended is full, while a segment that cannot be made may have other reasons.
+    wanted = _any((_NO_SPACE,)) | (_any(("failed to extend",)) & ~pl.col("message").str.contains(r"error: "))
+    rows = where_reported(about.filter(wanted), processes)
     if rows.height:
         hosts = hosts_of(rows)
         yield Finding(
-            title=f"/dev/shm is full on {', '.join(hosts) or 'a host'}: NCCL could not make its shared memory segments",
-            summary=f"{rows.height} warnings of {ranks_words(ranks_of(rows)) if ranks_of(rows) else 'processes'} say: no space left on device.",
-            confidence="high",
+            title=f"/dev/shm {'is' if said else 'seems'} full on {', '.join(hosts) or 'a host'}: NCCL could not make its shared memory segments",
+            summary=f"{rows.height} warnings of {ranks_words(ranks_of(rows)) if ranks_of(rows) else 'processes'} say: "
+            + (
+                "no space left on device."
+                if said
+                else "a segment could not be extended. This release of NCCL does not say why; a full /dev/shm is the usual reason."
+            ),
+            confidence="high" if said else "medium",
             hosts=hosts,
             culprits=tuple(Culprit(host=h) for h in hosts),
             subject=("shm", *hosts),
-            evidence=cite(rows, "no space left in /dev/shm"),
+            evidence=cite(rows, "no space left in /dev/shm" if said else "could not be extended"),
             evidence_total=rows.height,
             remedy="Give the container more shared memory (docker --shm-size, Kubernetes emptyDir medium Memory) and remove stale /dev/shm/nccl-* files.",
             prevention="Check df /dev/shm in the job's prologue.",

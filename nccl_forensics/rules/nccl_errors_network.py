@@ -84,14 +84,19 @@ def wrong_interface(
     failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), processes)
     if not failed.height:
         return
-    if host_ranks.collect().height < 2:
+    named = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"]))
+    # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
+    ranked = host_ranks.select("host").collect()["host"].to_list()
+    hosts_seen = set(ranked or named.select("host").collect()["host"].drop_nulls().to_list())
+    if len(hosts_seen) < 2:
         yield from _loopback_peers(failed, nccl_network, host_ranks, comms)
         return
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     private = (
-        nccl_network.filter(
-            (pl.col("item") == "bootstrap") & (pl.col("name").str.contains(_PRIVATE) | pl.col("address").str.starts_with("127."))
-        )
+        named
+        # Where no line tells the interface of the bootstrap, the sockets' is the same.
+        .filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any().over("host", "pid"))
+        .filter(pl.col("name").str.contains(_PRIVATE) | pl.col("address").str.starts_with("127."))
         .join(people, on=["host", "pid"], how="left")
         .sort("source_id", "line_no")
         .collect()

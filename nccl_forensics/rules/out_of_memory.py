@@ -45,7 +45,7 @@ _GIB_KB = 1 << 20
 _GPU_OOM = (
     r"(?i)cuda.{0,40}out of memory|out of memory.{0,40}cuda|HIP.{0,20}out of memory|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [a-z ]*alloc"
 )
-_HOST_OOM = r"(?i)Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: can't allocate|^MemoryError|Failed to (?:m?alloc|allocate) "
+_HOST_OOM = r"(?i)Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: can't allocate|node running low on memory|^MemoryError|Failed to (?:m?alloc|allocate) "
 
 
 @rule(

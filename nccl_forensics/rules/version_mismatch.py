@@ -48,12 +48,24 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
     """At most one finding. Of a process whose log names no release, the error counts with which NCCL failed it: torch names the release
     that it loaded (``NCCL error in: …, NCCL version 2.21.5``, c10d/NCCLUtils.hpp)."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
+    # Up to 2.21, and at the level WARN, the line bears no process: it is that of the only process of its file.
+    alone = (
+        processes.filter(pl.col("pid").is_not_null())
+        .group_by("source_id")
+        .agg(pl.col("host").first().alias("own_host"), pl.col("pid").first().alias("own_pid"), pl.col("pid").n_unique().alias("n"))
+        .filter(pl.col("n") == 1)
+    )
+    bare = pl.col("pid").is_null() & pl.col("host").is_null()
+    owned = nccl_versions.join(alone, on="source_id", how="left").with_columns(
+        host=pl.when(bare).then("own_host").otherwise("host"), pid=pl.coalesce("pid", pl.when(bare).then("own_pid"))
+    )
     seen = (
-        nccl_versions.filter(pl.col("pid").is_not_null() & pl.col("version").is_not_null())
+        owned.filter(pl.col("pid").is_not_null() & pl.col("version").is_not_null())
         .sort("source_id", "line_no")
         .unique(["host", "pid"], keep="first", maintain_order=True)
         .join(people, on=["host", "pid"], how="left")
         .sort("source_id", "line_no")
+        .drop("own_host", "own_pid", "n")
         .collect()
     )
     if endings is not None:

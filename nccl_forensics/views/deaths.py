@@ -115,6 +115,7 @@ def endings(
     people: dict[tuple[str, object], dict[str, object]] = {}
     by_pid = Pids(processes)
     where: dict[int, tuple[object, object]] = {}
+    homes: dict[int, tuple[object, object]] = {}
     locals_: dict[int, set[int]] = {}
     if processes is not None:
         known = processes.filter(pl.col("rank").is_not_null()).select("pid", "rank", "host", "local_rank").collect()
@@ -122,6 +123,12 @@ def endings(
             where[rank] = (host, pid)
             if local is not None:
                 locals_.setdefault(local, set()).add(rank)
+        alone = (
+            processes.filter(pl.col("host").is_not_null())
+            .group_by("source_id")
+            .agg(pl.col("host").first(), pl.col("pid").first(), n=pl.len())
+        )
+        homes = {s: (host, pid) for s, host, pid, n in alone.select("source_id", "host", "pid", "n").collect().iter_rows() if n == 1}
     ranks_of_source: dict[int, int] = {}
     if source_ranks is not None:
         ranks_of_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
@@ -176,6 +183,10 @@ def endings(
             if rank is None:
                 continue
             who = person(rank, row["pid"])
+            home = homes.get(row["source_id"])
+            if home is not None and who["host"] not in (None, home[0]) and ranks_of_source.get(row["source_id"]) == rank:
+                # Another job has a rank of this number: the text stands in the file of this rank on another host.
+                who.update(host=home[0], pid=home[1])
             row["signature"] = _inside(row["signature"], row["frames"])
             if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
                 continue  # another copy of the same, cut short

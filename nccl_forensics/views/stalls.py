@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -97,9 +97,11 @@ def stalls(
     if not jumped and operations is not None and not stuck_gpu:
         jumped = passed_over([row for row in found.values() if row["kind"] == "behind"], operations)
     if jumped:
+        swapped = _swapped(jumped, found)
         found = {rank: row for rank, row in found.items() if rank in jumped}
         for rank, (behind, ahead) in jumped.items():
-            found[rank] = found.get(rank, {}) | behind | {"kind": "jumped", "ahead": ahead, "seen_by": "progress"}
+            how: dict[str, object] = {"kind": "swapped", "partners": sorted(jumped)} if swapped else {"kind": "jumped"}
+            found[rank] = {**found.get(rank, {}), **behind, **how, "ahead": ahead, "seen_by": "progress"}
     if reports is not None:
         barriers = _barriers(reports)
         beyond = _beyond_the_barrier(barriers, blockers) if blockers is not None and barriers else {}
@@ -109,7 +111,11 @@ def stalls(
     on_host = {r for r in found if r in stacks and stacks[r]["witness"] == "stack" and stacks[r]["place"] not in (*WAITING, "unknown")}
     if on_host:
         # Of the ranks that others wait for, those that stand in a call that waits themselves wait for one that does not.
-        found = {r: row for r, row in found.items() if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] == "jumped"}
+        found = {
+            r: row
+            for r, row in found.items()
+            if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] in ("jumped", "swapped")
+        }
     found = {r: row for r, row in found.items() if row["kind"] != "unseen" or not _beside_waiters(r, row, found, stacks)}
     # One that waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
     parted = divergences is not None and divergences.collect().height > 0
@@ -156,6 +162,16 @@ def stalls(
         # Ranks of a host go together; files that are missing here and there were lost, and their ranks may wait as the others do.
         rows = [r for r in rows if r is None or r["rank"] not in unseen]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: dict[int, dict[str, object]]) -> bool:
+    """Whether several ranks passed over an operation, each of another group, and so wait for each other in a circle.
+
+    One rank that leaves out a call of one of two groups that cross closes no circle: the other members of its next group have passed, and it goes
+    on. Where several do so at once, an order of groups of their own is likelier than as many calls left out by chance.
+    """
+    circle = {r for r, row in found.items() if row["kind"] == "cycle"}
+    return len(jumped) > 1 and set(jumped) <= circle and len({behind.get("group_key") for behind, _ in jumped.values()}) == len(jumped)
 
 
 #: Ranks without evidence that may all be what the others wait for, whatever their numbers.
@@ -418,6 +434,12 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         same = _function(stack["user_frame"]) == _function(row.get("call_site"))
         why = f"it stands in {stack['op']} at {stack['user_frame']} while its peers stand in {row['op']} at {row['call_site']}"
         return base | {"cause": "collective-mismatch" if same else "collective-skipped", "confidence": "medium", "why": why}
+    if row.get("kind") == "swapped":
+        why = (
+            f"each entered the next operation of another group ({row['ahead']}) without {row['op']} #{row['seq']} of its own, and they wait for each "
+            "other in a circle: they took the groups in another order, or left the call out"
+        )
+        return base | {"cause": "group-deadlock", "confidence": "medium", "partners": row["partners"], "why": why}
     if row.get("kind") == "jumped":
         why = (
             f"it never entered {row['op']} #{row['seq']} of this group and went on to the next operation of another group ({row['ahead']})"

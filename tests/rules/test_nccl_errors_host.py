@@ -36,6 +36,17 @@ def test_a_limit_of_the_host_blames_the_host_and_no_rank(rule: Rule, kind: str, 
     assert rule.check(errors({"kind": kind, "pid": 101, "message": harmless}), PEOPLE) == []
 
 
+def test_a_segment_that_could_not_be_extended_speaks_of_a_full_dev_shm_where_no_text_says_why() -> None:
+    # Up to 2.21 the warning ends here.
+    [finding] = shm_exhausted_nccl.check(
+        errors({"kind": "shm", "pid": 101, "message": "Error: failed to extend /dev/shm/nccl-x to 9637892 bytes"}), PEOPLE
+    )
+    assert (finding.confidence, finding.hosts) == ("medium", ("node1",))
+    assert finding.title.startswith("/dev/shm seems full on node1")
+    other = "Error: failed to extend /dev/shm/nccl-x to 9637892 bytes, error: Interrupted system call (4)"
+    assert shm_exhausted_nccl.check(errors({"kind": "shm", "pid": 101, "message": other}), PEOPLE) == []
+
+
 # ---- GPU memory ----
 
 OOM = {"kind": "cuda-failure", "pid": 101, "message": "Cuda failure 2 'out of memory'", "line_no": 8}

@@ -50,6 +50,17 @@ def test_a_private_interface_does_no_harm_within_one_host_or_while_connections_w
     assert wrong_interface.check(bootstrap("lo"), errors(), PEOPLE, TWO_HOSTS, None, None) == []
 
 
+def test_interfaces_of_sockets_count_where_no_line_tells_the_bootstraps_and_no_rank_is_known() -> None:
+    def sockets(*hosts: str) -> pl.LazyFrame:
+        item = {"item": "socket-interface", "name": "docker0", "address": "172.17.0.1"}
+        return table("nccl_network", *(item | {"host": h, "pid": 61, "source_id": i} for i, h in enumerate(hosts)))
+
+    nobody = host_ranks()
+    [finding] = wrong_interface.check(sockets("wk0", "wk1"), errors(GAVE_UP), PEOPLE, nobody, None, None)
+    assert finding.hosts == ("wk0", "wk1")
+    assert wrong_interface.check(sockets("wk0"), errors(GAVE_UP), PEOPLE, nobody, None, None) == []
+
+
 @pytest.mark.parametrize("name", ["eth0", "ib0", "bond0", "br0", "enp1s0"])
 def test_an_interface_of_the_network_is_not_blamed(name: str) -> None:
     assert wrong_interface.check(bootstrap(name), errors(GAVE_UP), PEOPLE, TWO_HOSTS, None, None) == []

@@ -29,6 +29,17 @@ def test_the_rank_with_another_release_is_named_with_its_host() -> None:
     assert finding.title == "rank 2 loaded NCCL 2.21.5, the others 2.27.7"
 
 
+def test_a_line_without_a_process_is_that_of_the_only_process_of_its_file() -> None:
+    bare = versions("2.27.7", "2.27.7", "2.21.5").with_columns(
+        host=pl.when(pl.col("source_id") == 2).then(None).otherwise("host"),
+        pid=pl.when(pl.col("source_id") == 2).then(None).otherwise("pid"),
+    )
+    [finding] = version_mismatch.check(bare, PEOPLE, None)
+    assert told(finding) == ("critical", "high", (2,))
+    crowd = pl.concat([PEOPLE, people((3, "node2", 103)).with_columns(source_id=pl.lit(2, dtype=pl.UInt32))])
+    assert version_mismatch.check(bare, crowd, None) == [], "whose of two it is nobody knows"
+
+
 def test_one_against_one_is_less_sure() -> None:
     [finding] = version_mismatch.check(versions("2.27.7", "2.21.5"), PEOPLE, None)
     assert finding.confidence == "medium"

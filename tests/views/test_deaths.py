@@ -233,6 +233,17 @@ def test_an_exception_belongs_to_the_rank_of_its_source() -> None:
     assert ended(None, raised("user", rank=None, hint_rank=1, hint_scope="local")) == []
 
 
+def test_of_two_jobs_with_ranks_of_one_number_the_file_tells_whose_host_it_was() -> None:
+    own = {"host": "ja", "pid": 101, "rank": 1, "source_id": 1}
+    other = {"host": "jb", "pid": 901, "rank": None, "source_id": 5}
+    sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 1, "rank": 1}, {"source_id": 5, "rank": 1})
+    [one] = ended(None, raised("user", rank=None), processes=rows(PROCESSES_SCHEMA, own, other), sources=sources)
+    assert (one["rank"], one["host"], one["pid"]) == (1, "jb", 901)
+    # A launcher's log is of no rank: one process that it names says nothing of the others.
+    [one] = ended(None, raised("user", rank=1), processes=rows(PROCESSES_SCHEMA, own, other))
+    assert one["host"] == "ja"
+
+
 # ---- without a word ----
 
 

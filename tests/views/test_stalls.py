@@ -12,7 +12,7 @@ from nccl_forensics.views.calls import calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.stalls import _classify, _odd_in_circle, _period, stalls
+from nccl_forensics.views.stalls import _classify, _odd_in_circle, _period, _swapped, stalls
 from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
 from tests.views.frames import groups, operations, progress, rows
@@ -302,6 +302,17 @@ def test_of_a_circle_the_rank_that_is_not_where_most_are_is_the_odd_one() -> Non
     # Where the pairs are of two roles nobody knows what most would do.
     apart = pl.concat([calls.filter(pl.col("group_key") != "pg:2"), operations({2: ["all_reduce"]}, group="pg:2")])
     assert set(_odd_in_circle(circle(2, 3), far, apart)) == {2, 3}
+
+
+def test_several_that_each_passed_over_another_groups_call_and_wait_in_a_circle_took_the_groups_in_another_order() -> None:
+    missed = {r: ({"group_key": f"pg:{r}", "op": "all_to_all", "seq": 6}, "pg:9") for r in (4, 13)}
+    assert _swapped(missed, circle(4, 5, 12, 13))
+    assert not _swapped({4: missed[4]}, circle(4, 5, 12, 13)), "one alone left a call out"
+    assert not _swapped(dict.fromkeys(missed, missed[4]), circle(4, 5, 12, 13)), "the same call of one group"
+    assert not _swapped(missed, circle(4, 5)), "not in the circle"
+    row = _classify(4, circle(4, 13)[4] | missed[4][0] | {"kind": "swapped", "ahead": "pg:9", "partners": [4, 13]}, {}, None)
+    assert row is not None
+    assert (row["cause"], row["confidence"], row["partners"]) == ("group-deadlock", "medium", [4, 13])
 
 
 def test_without_a_majority_all_of_the_circle_stay() -> None:
