@@ -189,7 +189,7 @@ TORCH: tuple[Row, ...] = (
         formats="c10d-log",
         missing="counts as a sign of a failure; no rule names a rank by it alone",
     ),
-    _r("desync", "the desync report", formats="c10d-log", missing="its rows stand in `watchdog`; no verdict rests on them"),
+    _r("desync", "the desync report", "host-stall-by-desync-report gpu-stall-by-desync-report", "c10d-log"),
     _r("backend-error", "NCCL errors as DistBackendError with their last line", "rank-died", "traceback"),
     _r("gloo-timeout", "gloo waited its whole timeout", "collective-skipped host-stall", "traceback"),
     _r("gloo-closed", "gloo's peer closed or reset the connection", "rank-died", "traceback"),

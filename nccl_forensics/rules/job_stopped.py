@@ -83,6 +83,10 @@ def job_stopped(
     if exceptions is not None:
         raised = exceptions.filter(~pl.col("type").fill_null("").str.contains(_BY_SIGNAL)).collect().height
         own += [f"exceptions ({raised})"] if raised else []
+    if worker_exits is not None and worker_exits.filter(pl.col("kind") == "scheduler-oom").head(1).collect().height:
+        own.append("a kill for want of memory")
+    if worker_exits is not None and _before(worker_exits):
+        own.append("a task that ended before")
     told: set[str] = set()
     if scheduler_jobs is not None:
         for finding in _jobs(scheduler_jobs, own):
@@ -104,6 +108,21 @@ def job_stopped(
         yield from _events(pod_events, own, ended)
     if scheduler_nodes is not None:
         yield from _nodes(scheduler_nodes)
+
+
+def _before(exits: pl.LazyFrame) -> bool:
+    """Whether few tasks ended by themselves before the scheduler ended the rest: srun says so in the order in which it comes. A job that is
+    cancelled gets SIGTERM first, and SIGKILL only after ``KillWait`` (Slurm, slurm.conf)."""
+    rows = exits.filter(pl.col("kind").is_in(["task", "scheduler"])).sort("source_id", "line_no").collect()
+    for _, part in rows.group_by("source_id", maintain_order=True):
+        ends = part.filter((pl.col("kind") == "scheduler") & pl.col("message").str.contains("CANCELLED", literal=True))
+        tasks = part.filter(pl.col("kind") == "task")
+        own = tasks.filter((pl.col("exit_code").fill_null(0) != 0) & ~pl.col("signal").fill_null("").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
+        if ends.height:
+            first = own.filter(pl.col("line_no") < ends["line_no"][0])
+            if first.height and first.height * 2 <= tasks.height:
+                return True
+    return False
 
 
 def _jobs(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:

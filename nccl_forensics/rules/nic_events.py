@@ -69,7 +69,7 @@ class _Job:
         return "warning" if self.seen and not self.failed else "error"
 
 
-@rule(name="nic-events", code="NE18", cause="ib-link", severity="error", at_most=64, explains=_EXPLAINS)
+@rule(name="nic-events", code="NE21", cause="ib-link", severity="error", at_most=64, explains=_EXPLAINS)
 def nic_events(
     kernel_events: pl.LazyFrame,
     processes: pl.LazyFrame | None,

@@ -1,7 +1,8 @@
 """Memory ran out: the kernel killed a process of the job, or a GPU had no memory left.
 
 ## What it finds
-Kills by the kernel's out-of-memory killer with process, cgroup limit and what the memory was, and ranks that CUDA or NCCL refused memory.
+Kills by the kernel's out-of-memory killer with process, cgroup limit and what the memory was, kills that Slurm reports, and ranks that CUDA
+or NCCL refused memory.
 
 ## Why it matters
 All others wait for the dead rank until a timeout that says nothing of memory. A kill leaves no trace in the rank's own log.
@@ -59,6 +60,7 @@ _HOST_OOM = r"(?i)Cannot allocate memory|std::bad_alloc|DefaultCPUAllocator: can
 def out_of_memory(
     oom_kills: pl.LazyFrame | None,
     kernel_events: pl.LazyFrame | None,
+    worker_exits: pl.LazyFrame | None,
     exceptions: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
@@ -78,6 +80,8 @@ def out_of_memory(
     if kernel_events is not None:
         rows = located(kernel_events.filter(pl.col("kind") == "page-allocation"), source_hosts)
         yield from _short(rows.filter(timely(rows, job_times, window_h)))
+    if worker_exits is not None:
+        yield from _scheduler(worker_exits)
     if exceptions is not None:
         yield from _told(exceptions, source_ranks, who, known_ranks=processes is not None)
 
@@ -120,6 +124,48 @@ def _kills(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             actions=(Action("raise_memory_limit", hosts=(str(host),) if host else (), ranks=ranks, confidence=confidence),),
             metrics={"kills": part.height, "anon_kb": first["anon_kb"], "limit_kb": first["limit_kb"]},
         )
+
+
+#: What a launcher that starts several workers says of one: then a task of the scheduler is a launcher and no rank.
+_OF_LAUNCHERS = ("closing-signal", "launcher-signal", "failed", "failure", "root-cause")
+
+
+def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
+    """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one."""
+    rows = exits.sort("source_id", "line_no").collect()
+    told = rows.filter(pl.col("kind") == "scheduler-oom")
+    tasks = rows.filter(pl.col("kind") == "task")
+    named = tasks.filter(pl.col("message").str.contains("Out Of Memory", literal=True))
+    if not told.height and not named.height:
+        return
+    sure = named.height > 0
+    if not sure:  # the tasks that somebody killed, unless that is nearly all of them: then the scheduler did
+        killed = tasks.filter(pl.col("signal") == "SIGKILL")
+        named = killed if killed.height * 2 <= tasks.height else killed.clear()
+    ranked = not rows["kind"].is_in(_OF_LAUNCHERS).any()
+    culprits = tuple(
+        Culprit(rank=row["rank"] if ranked else None, host=row["host"])
+        for row in named.unique(["rank", "host"], maintain_order=True).iter_rows(named=True)
+    )
+    ranks, hosts = ranks_of(culprits), tuple(dict.fromkeys(c.host for c in culprits if c.host))
+    words = ranks_words(ranks) if ranks else f"a process on {', '.join(hosts[:4])}" if hosts else "a process of the job"
+    yield Finding(
+        title=f"the kernel killed {words}"
+        + (f" on {', '.join(hosts[:4])}" if ranks and hosts else "")
+        + ": the scheduler met its memory limit",
+        summary=f'The scheduler wrote: "{(told if told.height else named)["message"][0]}". What it cancels after that follows from it.',
+        confidence="high" if sure else "medium",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=culprits,
+        subject=("scheduler-oom", *hosts),
+        evidence=(*cite(told, "the scheduler's count of kills"), *cite(named, "a task that was killed")),
+        evidence_total=told.height + named.height,
+        remedy="Ask for more memory (--mem, --mem-per-gpu), or use less: fewer data loader workers, no copies of the data set per worker.",
+        prevention="Watch memory.current of the job's cgroup; leave headroom for checkpoints.",
+        would_refute=("the killed process is not one that the job needs",),
+        actions=(Action("raise_memory_limit", hosts=hosts, ranks=ranks, command="sacct -j <job> -o JobID,MaxRSS,ReqMem,State"),),
+    )
 
 
 def _short(rows: pl.DataFrame) -> Iterator[Finding]:
