@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.stack_frames import frame_text, short_path, split_frame
 from nccl_forensics.stack_places import place_of
 from nccl_forensics.views import view
 from nccl_forensics.views.pids import Pids
@@ -44,7 +45,7 @@ def last_calls(
             rank = by_source.get(row["source_id"]) if rank is None else rank
             if rank is None or rank in found:
                 continue
-            place, op, user, reason = place_of(str(row["frames"]).split("\n"), None)
+            place, op, user, reason = place_of([_short(f) for f in str(row["frames"]).split("\n")], None)
             found[rank] = {
                 "rank": rank,
                 "place": place,
@@ -70,6 +71,12 @@ def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> N
     for row in found.values():
         if row["place"] == "user-code" and row["user_frame"] and _line(row["user_frame"]) in lines:
             row.update(place="collective", reason="ranks gave up waiting at this very line")
+
+
+def _short(frame: str) -> str:
+    """A frame of a traceback with the path that samplers of stacks print: known calls are told by it."""
+    name, path, line = split_frame(frame)
+    return frame_text(name, short_path(path), line)
 
 
 def _line(frame: object) -> tuple[str, str]:
