@@ -15,6 +15,7 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
+from nccl_forensics.views.layouts import unlisted_members
 from nccl_forensics.views.nccl_calls import by_line, members_of, numbered_calls
 from nccl_forensics.views.watchdogs import watchdog_progress
 from nccl_forensics.words import UNIDENTIFIED
@@ -227,7 +228,7 @@ def groups(
     watchdog: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Process groups and communicators: ``domain``, ``group_key``, ``group_name``, ``group_desc``, ``comm_id``, ``members`` (global ranks
-    that evidence names), ``size`` (as stated; null where nothing states it)."""
+    that evidence names, or that the layout of the groups beside it leaves over), ``size`` (as stated; null where nothing states it)."""
     schema = {
         "domain": pl.String(),
         "group_key": pl.String(),
@@ -334,6 +335,10 @@ def groups(
                 members = entry["members"]
                 assert isinstance(members, list)
                 entry["members"] = sorted({*members, *everyone})
+        for key, more in unlisted_members([e for e in out.values() if e["domain"] == "fr"], everyone).items():
+            members = out[key]["members"]
+            assert isinstance(members, list)
+            members.extend(more)
     rows = [out[k] for k in sorted(out)]
     for row in rows:
         members = row["members"]
