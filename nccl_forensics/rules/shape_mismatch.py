@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import argument_findings
 from nccl_forensics.words import operation_words, ranks_words
@@ -56,10 +56,14 @@ _COMPARE = Action("collect-more", command="TORCH_DISTRIBUTED_DEBUG=DETAIL")
     explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
 )
 def shape_mismatch_by_transport(
-    endings: pl.LazyFrame, divergences: pl.LazyFrame | None, progress: pl.LazyFrame | None, groups: pl.LazyFrame | None
+    endings: pl.LazyFrame,
+    divergences: pl.LazyFrame | None,
+    progress: pl.LazyFrame | None,
+    groups: pl.LazyFrame | None,
+    ring_senders: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless all the other members
-    of the group were recorded and agree, so that only the one that aborted is left."""
+    """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless what others recorded
+    leaves only the one that sent them, or only the one that aborted."""
     if divergences is not None and divergences.collect().height:
         return
     rows = endings.filter(pl.col("signature") == "gloo-size-mismatch").sort("rank").collect()
@@ -69,6 +73,10 @@ def shape_mismatch_by_transport(
     lines = [
         {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]} for r in rows.iter_rows(named=True)
     ]
+    sent = ring_senders.collect().unique("sender", keep="first", maintain_order=True) if ring_senders is not None else None
+    if sent is not None and sent.height == 1:
+        yield _from_the_sender(sent)
+        return
     odd = _the_unrecorded(ranks, progress, groups) if progress is not None and groups is not None and len(ranks) == 1 else None
     if odd is not None:
         others = ranks_words(odd["rank"].to_list())
@@ -99,6 +107,46 @@ def shape_mismatch_by_transport(
         would_refute=("Flight Recorder dumps that show equal sizes",),
         actions=(_COMPARE, Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000")),
         alternatives=(("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),),
+    )
+
+
+#: Bytes of the widest element of a real number.
+_WIDEST = 8
+
+
+def _from_the_sender(sent: pl.DataFrame) -> Finding:
+    """The neighbour that sent too much. Twice, four or eight times as much is what a wider type sends; but so does a larger tensor."""
+    row = sent.row(0, named=True)
+    sender, ratio = (row["sender"],), row["got_bytes"] / row["expected_bytes"]
+    wider = ratio in (2, 4, 8) and row["width"] * ratio <= _WIDEST
+    waited, others = operation_words(row["op"], row["seq"]), ranks_words(row["agreeing"])
+    confidence: Confidence = "low" if wider else "medium"
+    return Finding(
+        title=f"{ranks_words(sender)} sent {ratio:.3g} times the bytes in {waited} that {others} brought to it"
+        + (": most likely another data type" if wider else ""),
+        summary=f"In gloo's ring rank {row['receiver']} receives from {ranks_words(sender)} alone: it got {row['got_bytes']} bytes where {row['expected_bytes']} "
+        f"follow from the {row['dtype']} {row['shape']} that others recorded. Nothing in the evidence is a record of {ranks_words(sender)}.",
+        cause="dtype-mismatch" if wider else None,
+        confidence=confidence,
+        ranks=sender,
+        culprits=(Culprit(rank=row["sender"]),),
+        subject=("gloo-size", str(row["op"])),
+        divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
+        evidence=(
+            *cite(
+                [{"source_id": row["line_source_id"], "line_no": row["line_no"]}],
+                f"what rank {row['receiver']} received from its neighbour",
+            ),
+            *cite([{"source_id": row["source_id"], "record": row["record"]}], f"what {others} brought"),
+        ),
+        remedy=f"Compare the tensor's shape and type on {ranks_words(sender)} at {row['call_site'] or 'that collective'}.",
+        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
+        would_refute=(f"a Flight Recorder dump of {ranks_words(sender)} with the sizes of the others",),
+        actions=(Action("fix-code", ranks=sender, confidence=confidence),),
+        alternatives=(
+            (("shape-mismatch" if wider else "dtype-mismatch"), sender, "byte counts differ for types as well as for sizes"),
+            ("collective-skipped", sender, "it may have been in another all_reduce"),
+        ),
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from nccl_forensics.rules.shape_mismatch import shape_mismatch, shape_mismatch_by_transport
+from nccl_forensics.views.gloo_rings import RING_SENDERS
 from tests.rules.frames import cited, divergences, endings, told
-from tests.views.frames import groups, progress
+from tests.views.frames import groups, progress, rows
 
 DETAILS = {"found_detail": "[6]", "expected_detail": "[4]"}
 
@@ -51,3 +54,31 @@ def test_the_one_member_without_a_record_is_named_where_all_others_agree() -> No
     for state in ({0: (9, None)}, {0: (9, None), 1: (8, None)}):
         [finding] = shape_mismatch_by_transport.check(ABORTED, None, progress({"pg:0": state}), known)
         assert finding.culprits == ()
+
+
+def sent(got: int, expected: int) -> pl.LazyFrame:
+    return rows(
+        RING_SENDERS,
+        {
+            **{"receiver": 2, "sender": 0, "agreeing": [1, 2], "group_key": "pg:0", "group_name": "0", "group_desc": "default_pg"},
+            **{"seq": 9, "op": "all_reduce", "shape": "[[1024]]", "dtype": "Float", "width": 4},
+            **{"got_bytes": got, "expected_bytes": expected, "call_site": "step (train.py:9)"},
+            **{"line_source_id": 2, "line_no": 60, "source_id": 1, "record": "entries[8]"},
+        },
+    )
+
+
+def test_who_sent_too_much_is_named_with_both_sizes() -> None:
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, sent(768, 512))
+    assert told(finding) == ("critical", "medium", (0,))
+    assert (finding.cause, cited(finding)) == ("shape-mismatch", [(2, 60), (1, "entries[8]")])
+    assert finding.title.startswith("rank 0 sent 1.5 times the bytes in all_reduce #9")
+
+
+def test_twice_the_bytes_are_most_likely_a_wider_type() -> None:
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, sent(1024, 512))
+    assert (finding.cause, *told(finding)) == ("dtype-mismatch", "critical", "low", (0,))
+    assert finding.alternatives[0][:2] == ("shape-mismatch", (0,))
+    # No type of numbers is sixteen bytes wide.
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, sent(2048, 512))
+    assert finding.cause == "shape-mismatch"
