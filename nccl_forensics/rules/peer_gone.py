@@ -1,0 +1,76 @@
+"""A process of the job was gone while its peers went on, and nothing in the evidence is its own.
+
+## What it finds
+Ranks that had joined the communicator, of which no line is in the evidence, and whose connections other processes found closed or refused
+while they themselves went on working. A job that is stopped as a whole ends without such lines.
+
+## Why it matters
+Whatever its peers say later follows from this: they wait for, or fail on, a process that is no more. Why it ended only its own output, the
+launcher or the kernel log can tell.
+
+## What would refute it
+Its own log, dump or stack from after that moment; or peers that had left before it did.
+
+## What to do next
+Get the log, standard error and exit code of this rank, and the kernel log of its host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words, verb
+
+_FOUND = {
+    "closed": ("found its connection closed and went on", "found its connection closed and went on"),
+    "refused": ("is refused a connection to it after the bootstrap", "are refused connections to it after the bootstrap"),
+}
+
+
+@rule(
+    name="peer-gone",
+    code="DE06",
+    cause="rank-died",
+    severity="critical",
+    at_most=1,
+    explains=("timeout", "closed", "connection-failed", "host-stall", "collective-stuck"),
+)
+def peer_gone(
+    gone_peers: pl.LazyFrame, endings: pl.LazyFrame | None, progress: pl.LazyFrame | None, last_calls: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """One finding for all ranks that were gone in the same way, unless anything else tells of them."""
+    heard: set[int] = set()
+    for frame in (endings, last_calls, progress.filter(pl.col("domain") == "fr") if progress is not None else None):
+        if frame is not None:
+            heard |= set(frame.select(pl.col("rank").drop_nulls().unique()).collect()["rank"].to_list())
+    rows = gone_peers.filter(~pl.col("rank").is_in(sorted(heard))).sort("how", "rank").collect()
+    for (how,), part in rows.group_by("how", maintain_order=True):
+        ranks = tuple(part["rank"].to_list())
+        witnesses = sorted({w for ws in part["seen_by"].to_list() for w in ws})
+        hosts = tuple(sorted({str(h) for h in part["host"].drop_nulls().to_list()}))
+        yield Finding(
+            title=f"{ranks_words(ranks)} {verb(ranks, 'was', 'were')} gone while the others went on: {ranks_words(witnesses)} {verb(witnesses, *_FOUND[str(how)])}",
+            summary="That says that the process ended, not why: nothing in the evidence is its own.",
+            confidence="low",
+            ranks=ranks,
+            hosts=hosts,
+            culprits=tuple(Culprit(rank=r["rank"], host=r["host"]) for r in part.iter_rows(named=True)),
+            subject=("peer-gone", str(how)),
+            evidence=(
+                *cite(part, "what a peer saw of its end"),
+                *cite_absence(f"a line of NCCL of {ranks_words(ranks)}", ("all NCCL logs of the bundle",)),
+            ),
+            evidence_total=part.height + 1,
+            remedy=f"Look at the standard error, exit code and kernel log of {ranks_words(ranks)}: why it ended stands there.",
+            prevention="Keep each rank's standard error and exit code (torchrun --log-dir, @record).",
+            would_refute=(f"a log of {ranks_words(ranks)} that goes on after that",),
+            actions=(Action("collect-more", ranks=ranks, hosts=hosts, command="dmesg -T; coredumpctl"),),
+            alternatives=tuple(
+                (cause, ranks, "its own output would tell") for cause in ("invalid-usage", "out-of-memory", "gpu-fault", "version-mismatch")
+            ),
+        )

@@ -1,0 +1,126 @@
+"""Processes that others saw go while they themselves went on, and of which nothing else tells."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+GONE_PEERS = {
+    "rank": pl.Int32(),
+    "host": pl.String(),
+    "how": pl.String(),
+    "comm_id": pl.String(),
+    "seen_by": pl.List(pl.Int32()),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+}
+_CLOSED = "[Service thread] Connection closed by localRank"
+
+
+@view(rows="ranks")
+def gone_peers(
+    comms: pl.LazyFrame,
+    bootstrapped: pl.LazyFrame,
+    nccl_placement: pl.LazyFrame | None,
+    nccl_notes: pl.LazyFrame | None,
+    nccl_errors: pl.LazyFrame | None,
+    nccl_tails: pl.LazyFrame,
+) -> pl.LazyFrame:
+    """Ranks of a communicator that all had joined, of which no line is left, and whose processes ended before those of their peers.
+
+    ``how``: ``closed`` (a process of the same host lost the connection to it, by its local rank, and wrote on), or ``refused`` (a connection
+    to a process of the communicator is refused after the bootstrap, in which each had opened its port, and the lines of all others but one
+    are there). A process that was stopped with all the others also loses connections, but writes nothing after that.
+    """
+    rows: list[dict[str, object]] = []
+    joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
+    known = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null() & pl.col("comm_key").is_in(sorted(joined))).collect()
+    if not known.height:
+        return pl.DataFrame(rows, schema=GONE_PEERS).lazy()
+    size = int(str(known["nranks"].max()))
+    members = known.filter(pl.col("nranks") == size).sort("comm_key", "rank")
+    members = members.filter(pl.col("comm_key") == members["comm_key"][0])  # of the job's first communicator ranks are those of the job
+    absent = set(range(size)) - set(members["rank"].to_list())
+    if not absent or size > 1_000_000:
+        return pl.DataFrame(rows, schema=GONE_PEERS).lazy()
+    base = {"comm_id": members["comm_id"][0]}
+    rank_of = {(h, p): r for h, p, r in members.select("host", "pid", "rank").iter_rows()}
+    if nccl_notes is not None and nccl_placement is not None:
+        rows += [base | row for row in _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, absent)]
+    if not rows and nccl_errors is not None and len(absent) == 1:
+        rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
+    return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
+
+
+def _closed(
+    nccl_notes: pl.LazyFrame,
+    nccl_placement: pl.LazyFrame,
+    nccl_tails: pl.LazyFrame,
+    rank_of: dict[tuple[object, object], int],
+    absent: set[int],
+) -> list[dict[str, object]]:
+    """Absent ranks whose connections processes of their host found closed before they themselves were done."""
+    place = ["source_id", "host", "pid"]
+    ends = nccl_tails.sort("source_id", "line_no").group_by(place).agg(pl.col("line_no", "message").last())
+    ends = ends.filter(~pl.col("message").str.starts_with(_CLOSED)).select(*place, last_line="line_no")
+    seen = (
+        nccl_notes.filter((pl.col("kind") == "local-peer-closed") & pl.col("value").is_not_null())
+        .join(ends, on=place, nulls_equal=True)
+        .sort("source_id", "line_no")
+        .unique(place, keep="first", maintain_order=True)  # later ones may follow from the first
+        .filter(pl.col("line_no") < pl.col("last_line"))
+        .collect()
+    )
+    # On one host local ranks and ranks differ by a constant; where they do not, a local rank tells nobody.
+    offsets = dict(
+        nccl_placement.filter(pl.col("rank").is_not_null() & pl.col("local_rank").is_not_null())
+        .group_by("host")
+        .agg((pl.col("rank") - pl.col("local_rank")).unique().alias("offset"))
+        .filter(pl.col("offset").list.len() == 1)
+        .select("host", pl.col("offset").list.first())
+        .collect()
+        .iter_rows()
+    )
+    found: dict[int, dict[str, object]] = {}
+    witnesses: dict[int, set[int]] = {}
+    for row in seen.iter_rows(named=True):
+        offset, own = offsets.get(row["host"]), rank_of.get((row["host"], row["pid"]))
+        rank = int(row["value"]) + int(str(offset)) if offset is not None else None
+        if rank is None or own is None or rank not in absent:
+            continue
+        found.setdefault(
+            rank, {"rank": rank, "host": row["host"], "how": "closed", "source_id": row["source_id"], "line_no": row["line_no"]}
+        )
+        witnesses.setdefault(rank, set()).add(own)
+    return [found[rank] | {"seen_by": sorted(witnesses[rank])} for rank in sorted(found)]
+
+
+def _refused(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame, members: pl.DataFrame, rank: int) -> list[dict[str, object]]:
+    """The one absent rank, if a connection inside the communicator is refused and no process whose lines are there got least far alone:
+    that one may be what ended."""
+    begun = members.select("source_id", "host", "pid", "rank", begun="line_no").lazy()
+    lengths = nccl_tails.join(begun, on=["host", "pid"], nulls_equal=True).group_by("rank").agg(pl.col("lines").sum()).collect()["lines"]
+    if lengths.len() < 2 or (lengths == lengths.min()).sum() == 1:
+        return []
+    lines = (
+        nccl_errors.filter((pl.col("kind") == "connect-retry") & pl.col("message").str.contains("refused", literal=True))
+        .join(begun, on=["source_id", "host", "pid"], nulls_equal=True)
+        .filter(pl.col("line_no") > pl.col("begun"))
+        .sort("source_id", "line_no")
+        .collect()
+    )
+    if not lines.height:
+        return []
+    first = lines.row(0, named=True)
+    hosts = members["host"].unique().to_list()
+    return [
+        {
+            "rank": rank,
+            "host": hosts[0] if len(hosts) == 1 else None,
+            "how": "refused",
+            "seen_by": sorted(set(lines["rank"].to_list())),
+            "source_id": first["source_id"],
+            "line_no": first["line_no"],
+        }
+    ]

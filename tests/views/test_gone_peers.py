@@ -1,0 +1,67 @@
+"""Processes that others saw go while they themselves went on."""
+
+from __future__ import annotations
+
+from nccl_forensics.views.gone_peers import gone_peers
+from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
+from tests.rules.frames import comm, comms, errors
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+CLOSED = "[Service thread] Connection closed by localRank 2"
+
+
+def by(of: int, **more: object) -> dict[str, object]:
+    return {"source_id": of, "host": "node1", "pid": 100 + of, **more}
+
+
+def gone(
+    *notes: dict[str, object],
+    ends: str = "AllReduce: opCount 3",
+    refused: tuple[int, ...] = (),
+    lengths: tuple[int, ...] = (90, 90, 90),
+    members: tuple[int, ...] = (0, 1, 3),
+    joined: bool = True,
+) -> list[tuple[object, ...]]:
+    known = rows(BOOTSTRAPPED, *([{"comm_key": "0xc0", "source_id": 0, "line_no": 9}] if joined else []))
+    tails = [by(r, lines=n, line_no=90, message=ends) for r, n in zip(members, lengths, strict=True)]
+    place = [by(r, rank=r, local_rank=r, nranks=4, line_no=8) for r in members]
+    lines = [by(r, kind="connect-retry", level="INFO", message="Connection refused, retrying", line_no=40) for r in refused]
+    found = gone_peers(
+        comms(*[comm(r, 4) for r in members]),
+        known,
+        table("nccl_placement", *place),
+        table("nccl_notes", *notes),
+        errors(*lines),
+        table("nccl_tails", *tails),
+    )
+    return found.collect().select("rank", "how", "seen_by", "source_id", "line_no").rows()
+
+
+def closed(rank: int, line: int = 50, local: int = 2) -> dict[str, object]:
+    return by(rank, kind="local-peer-closed", value=float(local), line_no=line)
+
+
+def test_a_rank_without_a_line_whose_connection_was_closed_while_others_wrote_on_is_gone() -> None:
+    assert gone(closed(0), closed(3, 60)) == [(2, "closed", [0, 3], 0, 50)]
+
+
+def test_connections_that_close_when_all_end_tell_nothing() -> None:
+    assert gone(closed(0, 90), ends=CLOSED) == []
+
+
+def test_the_first_lost_connection_counts_and_a_rank_with_lines_of_its_own_is_no_matter() -> None:
+    assert gone(closed(0, 40, local=1), closed(0, 50)) == []
+
+
+def test_the_one_rank_without_lines_is_gone_where_a_peer_is_refused_after_the_bootstrap() -> None:
+    assert gone(refused=(3,)) == [(2, "refused", [3], 3, 40)]
+    assert gone(refused=(3,), joined=False) == []
+
+
+def test_a_process_that_got_least_far_alone_may_be_the_one_that_refuses() -> None:
+    assert gone(refused=(3,), lengths=(90, 40, 90)) == []
+
+
+def test_of_several_ranks_without_lines_none_is_known_to_refuse() -> None:
+    assert gone(refused=(0,), members=(0, 1), lengths=(90, 90)) == []
