@@ -49,6 +49,12 @@ def split_frame(frame: str) -> tuple[str, str, int | None]:
     return (name, path, int(line)) if colon and is_number(line) else (name, where.rstrip(")"), None)
 
 
+def shortened(frame: str) -> str:
+    """A frame of a traceback or a recorder with the path that samplers of stacks print: known calls are told by it."""
+    name, path, line = split_frame(frame)
+    return frame_text(name, short_path(path), line)
+
+
 def function_of(frame: str) -> str:
     """The bare function name: ``Tensor.backward`` gives ``backward``; names of C++ stay whole."""
     name, path, _ = split_frame(frame)

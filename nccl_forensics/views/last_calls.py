@@ -1,10 +1,10 @@
-"""What each rank was doing last, from the best witness: its stack, else the traceback of the exception that ended it."""
+"""What each rank was doing last, from the best witness: its stack, else the traceback of the exception that ended it, else its recorder."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stack_frames import frame_text, short_path, split_frame
+from nccl_forensics.stack_frames import shortened
 from nccl_forensics.stack_places import place_of
 from nccl_forensics.views import view
 from nccl_forensics.views.pids import Pids
@@ -25,9 +25,14 @@ LAST_CALLS = {
 
 @view(rows="ranks")
 def last_calls(
-    thread_states: pl.LazyFrame | None, exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, processes: pl.LazyFrame | None
+    thread_states: pl.LazyFrame | None,
+    exceptions: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    checked_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank: ``place``, ``op`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack or exception."""
+    """One row per rank: ``place``, ``op`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
+    that was being compared with the other ranks')."""
     found: dict[int, dict[str, object]] = {}
     if thread_states is not None:
         for row in thread_states.filter(pl.col("rank").is_not_null()).collect().iter_rows(named=True):
@@ -45,7 +50,7 @@ def last_calls(
             rank = by_source.get(row["source_id"]) if rank is None else rank
             if rank is None or rank in found:
                 continue
-            place, op, user, reason = place_of([_short(f) for f in str(row["frames"]).split("\n")], None)
+            place, op, user, reason = place_of([shortened(f) for f in str(row["frames"]).split("\n")], None)
             found[rank] = {
                 "rank": rank,
                 "place": place,
@@ -58,6 +63,10 @@ def last_calls(
                 "line_no": row["line_no"],
                 "record": None,
             }
+    if checked_calls is not None:
+        for row in checked_calls.collect().iter_rows(named=True):
+            told = {name: row[name] for name in ("rank", "op", "user_frame", "reason", "source_id", "record")}
+            found.setdefault(row["rank"], told | {"place": "collective", "witness": "record", "moved": False, "line_no": None})
     return pl.DataFrame([found[r] for r in sorted(found)], schema=LAST_CALLS, infer_schema_length=None).lazy()
 
 
@@ -71,12 +80,6 @@ def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> N
     for row in found.values():
         if row["place"] == "user-code" and row["user_frame"] and _line(row["user_frame"]) in lines:
             row.update(place="collective", reason="ranks gave up waiting at this very line")
-
-
-def _short(frame: str) -> str:
-    """A frame of a traceback with the path that samplers of stacks print: known calls are told by it."""
-    name, path, line = split_frame(frame)
-    return frame_text(name, short_path(path), line)
 
 
 def _line(frame: object) -> tuple[str, str]:

@@ -132,7 +132,12 @@ def stalls(
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
         if found and not timed_out and not dead and progress is not None:
-            found = {rank: row for rank, row in found.items() if not came_after_all(rank, as_ranks(row["waiters"]), row["op"], progress)}
+            # Recorders that are level do not speak for calls that differ.
+            found = {
+                rank: row
+                for rank, row in found.items()
+                if row["kind"] == "other-call" or not came_after_all(rank, as_ranks(row["waiters"]), row["op"], progress)
+            }
     if progress is not None and operations is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = _odd_in_circle(found, progress, operations)
     if not found and not parted and not dead and endings is not None:

@@ -47,3 +47,8 @@ def test_a_line_at_which_ranks_gave_up_waiting_is_a_wait() -> None:
     gave_up = {"rank": 0, "frames": FRAMES, "frame": "gather (/opt/job/fsdp.py:43)", "signature": "gloo-timeout"}
     assert [place for _, place, *_ in calls(states, gave_up)] == ["collective", "collective", "user-code"]
     assert [place for _, place, *_ in calls(states, gave_up | {"signature": "user"})] == ["collective", "user-code", "user-code"]
+
+
+def test_a_traceback_with_whole_paths_tells_the_call_as_well() -> None:
+    frames = FRAMES.replace("torch/", "/opt/venv/lib/python3.11/site-packages/torch/").replace("train.py", "/opt/job/train.py")
+    assert calls(None, {"rank": 2, "frames": frames}) == [(2, "collective", "all_reduce", "step (train.py:9)", "exception")]
