@@ -52,7 +52,7 @@ def split_frame(frame: str) -> tuple[str, str, int | None]:
 def shortened(frame: str) -> str:
     """A frame of a traceback or a recorder with the path that samplers of stacks print: known calls are told by it."""
     name, path, line = split_frame(frame)
-    return frame_text(name, short_path(path), line)
+    return frame_text(name, short_path(path), line) if path.startswith("/") else frame
 
 
 def function_of(frame: str) -> str:
