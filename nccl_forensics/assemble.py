@@ -19,7 +19,7 @@ from nccl_forensics.runs import Run, attempt_of
 from nccl_forensics.store import Store
 from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
-from nccl_forensics.verdict import Verdict
+from nccl_forensics.verdict import Verdict, blamed_by
 from nccl_forensics.views import Resolver
 
 SCHEMA = "nccl-forensics/report/1"
@@ -194,7 +194,7 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
 
 def _explained(writer: _Writer, root: Found, verdict: Verdict, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
     f = root.finding
-    culprits = f.culprits or tuple(Culprit(rank=r) for r in f.ranks)
+    culprits = blamed_by(f)
     return {
         "cause": f.cause,
         "confidence": f.confidence,

@@ -123,7 +123,8 @@ class Action:
 class Finding:
     """What one rule says. Fields left at None take the rule's own value.
 
-    ``ranks`` are the ranks that the finding is about (the blamed ones first of all); ``culprits`` adds hosts, GPUs, NICs and links.
+    ``ranks`` are the ranks that the finding is about (the blamed ones first of all); ``culprits`` adds hosts, GPUs, NICs and links: None
+    blames the ranks, an empty tuple nobody.
     ``subject`` are the stable words of the fingerprint (host + GPU, link, setting, code location), never times, pids or paths.
     ``explains`` names causes or symptom words that this finding accounts for; ``depth`` orders causes that explain each other
     (larger is deeper). ``proof`` says whether the finding alone proves a stop of the job.
@@ -136,7 +137,7 @@ class Finding:
     confidence: Confidence = "medium"
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
-    culprits: tuple[Culprit, ...] = ()
+    culprits: tuple[Culprit, ...] | None = None
     subject: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     evidence_total: int | None = None

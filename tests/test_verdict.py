@@ -9,7 +9,7 @@ import polars as pl
 from nccl_forensics.model import Confidence, Culprit, Finding, Severity
 from nccl_forensics.registry import inputs_of
 from nccl_forensics.rules import Found, Outcome, Rule
-from nccl_forensics.verdict import judge
+from nccl_forensics.verdict import blamed_by, judge
 
 
 def nothing(sources: pl.LazyFrame) -> Iterator[Finding]:
@@ -122,3 +122,9 @@ def test_the_same_cause_of_another_culprit_stays_another() -> None:
     for other in others:
         verdict = judge([first, other], [], has_job=True)
         assert (len(verdict.others), verdict.explained_by) == (1, {}), other.rule.name
+
+
+def test_an_empty_list_of_culprits_blames_nobody_and_none_at_all_blames_the_ranks() -> None:
+    for culprits, blamed in (((), []), (None, [3])):
+        finding = Finding("a", cause="collective-stuck", severity="critical", ranks=(3,), culprits=culprits)
+        assert [c.rank for c in blamed_by(finding)] == blamed

@@ -69,12 +69,12 @@ class Rule:
 
 def _named(finding: Finding) -> Finding:
     """Without processes whose rank nothing tells: they are counted in words, never blamed by number."""
-    if all(r < UNIDENTIFIED for r in finding.ranks) and all(c.rank is None or c.rank < UNIDENTIFIED for c in finding.culprits):
+    if all(r < UNIDENTIFIED for r in finding.ranks) and all(c.rank is None or c.rank < UNIDENTIFIED for c in finding.culprits or ()):
         return finding
     return replace(
         finding,
         ranks=tuple(r for r in finding.ranks if r < UNIDENTIFIED),
-        culprits=tuple(c for c in finding.culprits if c.rank is None or c.rank < UNIDENTIFIED),
+        culprits=None if finding.culprits is None else tuple(c for c in finding.culprits if c.rank is None or c.rank < UNIDENTIFIED),
         alternatives=tuple((cause, tuple(r for r in ranks if r < UNIDENTIFIED), why) for cause, ranks, why in finding.alternatives),
         confidence="medium" if finding.confidence == "high" else finding.confidence,
     )
@@ -153,7 +153,7 @@ def _refuse_unsound(finding: Finding) -> None:
         *((text, str) for text in (*finding.hosts, *finding.subject, *finding.would_refute, *finding.metrics)),
         *((item, Evidence) for item in finding.evidence),
         *((item, Action) for item in finding.actions),
-        *((item, Culprit) for item in finding.culprits),
+        *((item, Culprit) for item in finding.culprits or ()),
         *((item.source_id, int) for item in finding.evidence if item.source_id is not None),
     )
     for value, kind in wanted:

@@ -55,7 +55,7 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
             )
             + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
             confidence="low" if not row["complete"] else "high" if row["stated"] is not False else "medium",
-            ranks=(),
+            culprits=(),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=evidence,

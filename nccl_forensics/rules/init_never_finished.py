@@ -65,6 +65,7 @@ def init_never_finished(
         "through it. This release prints neither rank nor number of ranks before that, so the logs cannot say which rank is missing.",
         confidence="medium",
         hosts=hosts,
+        culprits=(),
         subject=("init-never-finished",),
         evidence=(
             *cite(waiting, "the last NCCL line of this process", at_most=12),

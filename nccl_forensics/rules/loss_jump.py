@@ -44,6 +44,7 @@ def loss_jump(loss_jumps: pl.LazyFrame) -> Iterator[Finding]:
             title=f"{_NAMES[str(what)]} {became}{at}{before}, and stayed so",
             summary="Wrong numbers of hardware look so, and so do a learning rate that is too high, a bad batch and too small a number format.",
             confidence="low",
+            culprits=(),
             subject=(str(what), str(kind)),
             evidence=cite(part, "the first value off the course"),
             evidence_total=part.height,

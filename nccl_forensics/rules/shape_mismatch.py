@@ -100,6 +100,7 @@ def shape_mismatch_by_transport(
         title=f"sizes or types differ between ranks: {ranks_words(ranks) if ranks else 'a process'} received more bytes than expected and aborted",
         summary="The process that receives too much aborts; the one with the wrong tensor may be any other. The evidence does not tell which.",
         confidence="medium",
+        culprits=(),
         subject=("gloo-size",),
         evidence=cite(lines, "received data size does not match"),
         remedy="Compare the tensor's shape and type on all ranks at the collective where the others wait.",

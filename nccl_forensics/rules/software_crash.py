@@ -69,6 +69,7 @@ def _in_library(everyone: pl.DataFrame, exceptions: pl.LazyFrame) -> Iterator[Fi
         title=f"crash inside {first['library']}: {function}",
         summary="The innermost frames of the crash are in a communication library, not in the program or the machine.",
         confidence="medium",
+        culprits=(),
         subject=("library", str(first["library"])),
         evidence=(*cite(rows, "native frames of the crash", at_most=8), *cite(crashed, "how the process ended", at_most=4)),
         evidence_total=rows.height + crashed.height,
@@ -97,6 +98,7 @@ def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Find
         summary=f"Every rank ended in the same way ({what}{': ' + message if message else ''}): a fault of the program or of a library, "
         "not of one rank or host.",
         confidence="high" if own.height == everyone.height else "medium",
+        culprits=(),
         subject=(str(first["kind"]), str(what), str(first["frame"] or "")),
         evidence=cite(own, f"ended by {what}"),
         evidence_total=own.height,
