@@ -190,7 +190,7 @@ def _place(found: People, rows: pl.DataFrame) -> None:
 def with_placements(findings: Iterable[Finding], who: People) -> Iterator[Finding]:
     """The findings; those that name a rank which only its neighbours place cite them, and say what would refute it."""
     for finding in findings:
-        lines = [e for c in finding.culprits if c.rank is not None for e in who.placed.get(c.rank, ())]
+        lines = [e for c in finding.culprits or () if c.rank is not None for e in who.placed.get(c.rank, ())]
         if not lines:
             yield finding
             continue
