@@ -13,6 +13,7 @@ from nccl_forensics.views import view
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all
+from nccl_forensics.words import ranks_words, verb
 
 STALLS = {
     "rank": pl.Int32(),
@@ -147,11 +148,13 @@ def stalls(
     if not timed_out and _advancing(found, stacks):
         found = {}
     tail = _tails(calls, found) if calls is not None else {}
+    job = {r for members in groups.select("members").collect()["members"].to_list() for r in members or ()} if groups is not None else set()
+    unheard = sorted(job - set(stacks) - dead)
     rows = []
     for rank in sorted(found):
         if rank in dead:
             continue
-        rows.append(_classify(rank, found[rank], stacks, tail.get(rank)))
+        rows.append(_one_way(_classify(rank, found[rank], stacks, tail.get(rank)), stacks, unheard))
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
     bare = {
         r["rank"]
@@ -389,6 +392,19 @@ def _odd_calls(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, obje
         for r, (op, _) in calls.items()
         if op != usual
     }
+
+
+def _one_way(row: dict[str, object] | None, stacks: dict[int, dict[str, object]], unheard: list[int]) -> dict[str, object] | None:
+    """A stall; where all that stand in p2p calls receive, or all send, and somebody's stack is missing, a deadlock among them is a guess: a
+    row of stages that wait for one behind them looks the same."""
+    if row is None or row["cause"] != "p2p-deadlock" or row["place"] != "p2p" or not row["partners"] or not unheard:
+        return row
+    if len({stacks[r]["op"] for r in (row["rank"], *as_ranks(row["partners"])) if r in stacks}) > 1:
+        return row
+    missing = (
+        f"{row['why']}; of {ranks_words(unheard)} there is no stack, and all of them may wait for {verb(unheard, 'it', 'one of these')}"
+    )
+    return row | {"confidence": "low", "why": missing}
 
 
 def _tails(calls: Calls, found: dict[int, dict[str, object]]) -> dict[int, str]:

@@ -396,3 +396,12 @@ def test_a_member_without_evidence_is_not_named_where_the_others_do_not_all_wait
 
 def test_where_many_are_not_heard_of_their_files_are_missing_and_nobody_is_named() -> None:
     assert found(endings=timed_out(3, 4), reached=heard(3, 4), made=groups({"pg:0": [0, 1, 2, 3, 4, 5]})) == []
+
+
+def test_stages_that_all_receive_are_a_guess_where_somebody_has_no_stack() -> None:
+    places = standing(r0="collective", r1="p2p", r2="p2p")
+    alike = {"pg:0": [0, 1, 2, 3]}
+    assert found(blocker(), places, made=groups(alike)) == [(2, "p2p-deadlock", "low", "progress")]
+    assert found(blocker(), places, made=groups({"pg:0": [0, 1, 2]})) == [(2, "p2p-deadlock", "high", "progress")]
+    both_ways = places.with_columns(op=pl.when(pl.col("rank") == 1).then(pl.lit("recv")).otherwise("op"))
+    assert found(blocker(), both_ways, made=groups(alike)) == [(2, "p2p-deadlock", "high", "progress")]
