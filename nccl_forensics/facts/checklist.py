@@ -43,7 +43,13 @@ QUESTIONS: tuple[Question, ...] = (
         "comms nccl_tails nccl_ras_groups nccl_ras_ranks",
         _LOG,
     ),
-    _q(HANG, "Are all processes of the job still there?", "rank-died process-stopped", "endings host_processes", "ps -ef on every node"),
+    _q(
+        HANG,
+        "Are all processes of the job still there?",
+        "rank-died process-stopped peer-gone",
+        "endings host_processes gone_peers",
+        "ps -ef on every node",
+    ),
     _q(
         HANG,
         "Is every rank in the same collective of its group?",
@@ -140,7 +146,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         SLOW,
         "Do hosts talk over RDMA rather than TCP?",
-        "socket-fallback socket-fallback-by-setting",
+        "socket-fallback socket-fallback-by-setting mixed-transports",
         "networks settings",
         _LOG,
     ),

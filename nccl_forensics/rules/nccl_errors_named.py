@@ -280,17 +280,6 @@ _MEANINGS: tuple[_Named, ...] = (
         "fix_config",
     ),
     _Named(
-        ("handshake-mismatch",),
-        "wrong type",
-        "environment-mismatch",
-        "error",
-        "medium",
-        "a peer answered for another transport: one side uses RDMA and the other sockets",
-        "Compare NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and the RDMA devices of both hosts.",
-        "fix_config",
-        own=False,
-    ),
-    _Named(
         ("version-mismatch",),
         "",
         "version-mismatch",

@@ -34,7 +34,7 @@ _FOUND = {
 
 @rule(
     name="peer-gone",
-    code="DE06",
+    code="DE07",
     cause="rank-died",
     severity="critical",
     at_most=1,

@@ -28,7 +28,6 @@ FIRES = [
     ("NET/IB: ncclIbTest: Device 1 marked as failed. Initiating recovery? yes", "ib-link", "error"),
     ("failed to open CUDA IPC handle : 400 invalid resource handle", "p2p-disabled", "warning"),
     ('Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "bad-setting", "warning"),
-    ("socketFinalizeAccept: wrong type 3 != 4", "environment-mismatch", "error"),
     ("Mismatched NCCL version detected : rank 0 version 22105 rank 5 version 22703", "version-mismatch", "critical"),
     ("Message truncated : received 6144 bytes instead of 4096", "version-mismatch", "warning"),
     ("Mismatched collective detected, please check your collective calls at and around rank 3.", "collective-mismatch", "error"),

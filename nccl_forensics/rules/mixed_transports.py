@@ -1,0 +1,100 @@
+"""One side of a connection speaks RDMA and the other sockets.
+
+## What it finds
+A process whose network was reached by one of another kind: the type in NCCL's handshake is that of NET/IB on one side and of NET/Socket on
+the other. Of two hosts the one with the sockets is named: RDMA that works is meant, and the other has lost it or was told to leave it.
+
+## Why it matters
+The two can never talk: the job ends in its first collective between the hosts, with errors of connections that look like a network fault.
+
+## What would refute it
+The host with RDMA was meant to run without it (NCCL_IB_DISABLE, NCCL_NET on all hosts).
+
+## What to do next
+Compare NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and the RDMA devices of both hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import hosts_of, where_reported
+from nccl_forensics.words import ranks_words, verb
+
+#: Types of sockets in NCCL's handshake (src/include/socket.h, enum ncclSocketType).
+_NET_SOCKET, _NET_IB = 3, 4
+
+
+@rule(
+    name="mixed-transports",
+    code="NE19",
+    cause="environment-mismatch",
+    severity="error",
+    at_most=16,
+    explains=("connection-failed", "rank-died", "rank-never-joined", "host-stall", "collective-stuck", "software-crash", "timeout"),
+)
+def mixed_transports(
+    nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None, nccl_placement: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """One finding for each host that says so."""
+    lines = nccl_errors.filter(
+        (pl.col("kind") == "handshake-mismatch") & (pl.col("level") == "WARN") & pl.col("message").str.contains("wrong type", literal=True)
+    )
+    types = pl.col("message").str.extract_groups(r"wrong type (?<theirs>\d{1,2}) != (?<ours>\d{1,2})").struct
+    told = where_reported(lines, processes).with_columns(
+        theirs=types.field("theirs").cast(pl.Int32), ours=types.field("ours").cast(pl.Int32)
+    )
+    networks = pl.col("theirs", "ours").is_in([_NET_SOCKET, _NET_IB]).fill_null(value=True)  # a cut line may lack its numbers
+    told = told.filter(pl.all_horizontal(networks))
+    for _, rows in told.group_by("host", maintain_order=True):
+        hosts, message = hosts_of(rows), str(rows["message"][0])
+        kinds = set(rows.select("theirs", "ours").drop_nulls().unique().rows())
+        slow = _on_sockets(kinds, hosts, comms, nccl_placement)
+        who = ", ".join(hosts) or "a host whose name is not in the evidence"
+        named = f"; {ranks_words(slow)} {verb(slow, 'speaks', 'speak')} sockets" if slow else ""
+        yield Finding(
+            title=f"a peer answered for another transport: one side uses RDMA and the other sockets ({who}){named}: {message[:140]}",
+            summary="NCCL says so itself." + (" The other host of the job has RDMA, which is then meant to be used." if slow else ""),
+            confidence="medium",
+            ranks=slow,
+            hosts=hosts,
+            culprits=tuple(Culprit(rank=r) for r in slow),
+            subject=("mixed-transports", *hosts),
+            evidence=cite(rows, "said by NCCL"),
+            evidence_total=rows.height,
+            remedy="Compare NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and the RDMA devices of both hosts.",
+            prevention="Set NCCL_NET=IB: a host without RDMA then fails at once and says why.",
+            would_refute=("another rank had failed before this line was printed", "the job was meant to run over sockets"),
+            actions=(Action("fix_config", hosts=hosts, ranks=slow, confidence="medium"),),
+        )
+
+
+def _on_sockets(
+    kinds: set[tuple[object, ...]], hosts: tuple[str, ...], comms: pl.LazyFrame | None, nccl_placement: pl.LazyFrame | None
+) -> tuple[int, ...]:
+    """Ranks of the host that speaks sockets, in a job of two hosts; none where that is not to be told."""
+    if comms is None or nccl_placement is None or len(hosts) != 1 or len(kinds) != 1:
+        return ()
+    nodes = nccl_placement.select(pl.col("nodes").max()).collect().item()
+    known = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
+    if nodes != 2 or not known.height:
+        return ()
+    size = int(str(known["nranks"].max()))
+    members = known.filter(pl.col("nranks") == size)
+    here = set(members.filter(pl.col("host") == hosts[0])["rank"].to_list())
+    local = (
+        nccl_placement.filter((pl.col("host") == hosts[0]) & (pl.col("nranks") == size))
+        .select(pl.col("local_ranks").max())
+        .collect()
+        .item()
+    )
+    if len(here) != local:
+        return ()  # logs of this host are missing: its ranks are not all known
+    if kinds == {(_NET_SOCKET, _NET_IB)}:
+        return tuple(sorted(set(range(size)) - here))
+    return tuple(sorted(here)) if kinds == {(_NET_IB, _NET_SOCKET)} else ()

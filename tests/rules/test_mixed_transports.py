@@ -1,0 +1,48 @@
+"""One side of a connection speaks RDMA and the other sockets."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.mixed_transports import mixed_transports
+from tests.rules.frames import cited, comm, comms, errors, people, told
+from tests.rules.host_frames import table
+
+PEOPLE = people((0, "node1", 100), (1, "node1", 101))
+MEMBERS = comms(comm(0, 4), comm(1, 4))
+
+
+def placed(nodes: int = 2) -> pl.LazyFrame:
+    return table("nccl_placement", {"host": "node1", "pid": 100, "rank": 0, "nranks": 4, "nodes": nodes, "local_ranks": 2, "local_rank": 0})
+
+
+def said(message: str) -> pl.LazyFrame:
+    return errors({"kind": "handshake-mismatch", "level": "WARN", "host": "node1", "pid": 100, "message": message, "line_no": 60})
+
+
+RDMA_HERE = said("socketFinalizeAccept from 10.0.0.2<5000>: wrong type 3 != 4")
+
+
+def test_of_two_hosts_the_one_with_sockets_is_named_by_the_other() -> None:
+    [finding] = mixed_transports.check(RDMA_HERE, PEOPLE, MEMBERS, placed())
+    assert (finding.cause, *told(finding)) == ("environment-mismatch", "error", "medium", (2, 3))
+    assert cited(finding) == [(0, 60)]
+    assert "ranks 2-3 speak sockets" in finding.title
+
+
+def test_a_host_with_sockets_tells_it_of_itself() -> None:
+    sockets_here = said("socketFinalizeAccept from 10.0.0.2<5000>: wrong type 4 != 3")
+    [finding] = mixed_transports.check(sockets_here, PEOPLE, MEMBERS, placed())
+    assert finding.ranks == (0, 1)
+
+
+def test_in_a_larger_job_or_without_all_logs_of_the_host_nobody_is_named() -> None:
+    for members, where in ((MEMBERS, placed(nodes=3)), (comms(comm(0, 4)), placed()), (None, None)):
+        [finding] = mixed_transports.check(RDMA_HERE, PEOPLE, members, where)
+        assert (finding.ranks, finding.culprits) == ((), ())
+
+
+def test_other_handshakes_are_left_alone() -> None:
+    assert mixed_transports.check(said("socketFinalizeAccept: wrong magic 1 != 2"), PEOPLE, MEMBERS, placed()) == []
+    other = said("socketFinalizeAccept from 10.0.0.2<5000>: wrong type 1 != 2")
+    assert mixed_transports.check(other, PEOPLE, MEMBERS, placed()) == []
