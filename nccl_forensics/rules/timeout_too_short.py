@@ -45,14 +45,13 @@ def timeout_too_short(
     near: Annotated[float, "share of the timeout from which a wait is worth a warning"] = 0.5,
 ) -> Iterator[Finding]:
     """At most one finding per group: its longest wait. A clock offset of a rank is the median of its distance to the others."""
-    every = operations.with_row_index("row")
-    timed = every.filter(
+    timed = operations.filter(
         (pl.col("domain") == "fr")
         & ~pl.col("is_p2p")
         & pl.col("created_ns").is_not_null()
         & (pl.col("timeout_ms") > 0)
         & (pl.col("rank") < UNIDENTIFIED)
-    )
+    ).with_row_index("row")
     op = pl.col("op").cast(pl.Categorical).to_physical()
     full = at_places(timed.select("row", "group_key", "rank", "seq", "created_ns", "timeout_ms", op=op)).filter(
         (pl.col("rank").n_unique().over("at") == pl.col("everyone")) & (pl.col("everyone") > 1) & (pl.col("op").n_unique().over("at") == 1)
@@ -73,7 +72,7 @@ def timeout_too_short(
         .collect()
     )
     rows = pl.concat([longest[c] for c in ("last", "first", "row")]).implode()
-    cited = every.select("row", "rank", "source_id", "record", "call_site", *_GROUP).filter(pl.col("row").is_in(rows)).collect()
+    cited = timed.select("row", "rank", "source_id", "record", "call_site", *_GROUP).filter(pl.col("row").is_in(rows)).collect()
     last = cited.select("source_id", "record", "call_site", last="row", late="rank")
     first = cited.select(first="row", first_source_id="source_id", first_record="record")
     waits = (

@@ -40,10 +40,10 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
     operations were noticed too, they tell the offset of a clock from a constant lateness, within what their spread allows: an operation
     ends on all ranks at once, whoever came late to it. Cites the collective in which the rank was latest.
     """
-    every = operations.with_row_index("row")
-    ops = every.filter(
+    # Numbered behind the filter, so that what else there are operations of need not be looked at.
+    ops = operations.filter(
         (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
-    )
+    ).with_row_index("row")
     full = at_places(ops.select("row", "group_key", "rank", "seq", "created_ns", "completed_ns")).filter(
         (pl.len().over("at") == pl.col("everyone")) & (pl.col("everyone") > 1)
     )
@@ -97,7 +97,7 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
     late = told.collect()
     places = pl.concat([late.get_column("row"), late.get_column("first_row")]).implode()
     group, place = ("group_key", "group_name", "group_desc", "comm_id"), ("source_id", "record", "call_site")
-    cited = every.select("row", *group, *place).filter(pl.col("row").is_in(places)).collect()
+    cited = ops.select("row", *group, *place).filter(pl.col("row").is_in(places)).collect()
     worst, named = cited.select("row", *place), cited.select(*group, first_row="row")
     rows = late.join(worst, on="row", how="left").join(named, on="first_row", how="left")
     return rows.select([pl.col(c).cast(t) for c, t in LAG.items()]).sort("group_key", "rank").lazy()
