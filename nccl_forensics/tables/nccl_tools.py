@@ -85,9 +85,11 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "nccl_inspector",
-        "Completed operations of the Inspector plugin. Gaps in seq are normal (small messages are left out).",
+        "Completed operations of the Inspector plugin, its averages for Prometheus, and operations of the example profiler. Gaps in seq are normal "
+        "(small messages are left out).",
         {
             **LINE,
+            **RECORD,
             **TIME,
             "host": (S, "full name"),
             "pid": (I64, ""),
@@ -101,7 +103,7 @@ TABLES: tuple[Table, ...] = (
             "peer": (I32, "of Send and Recv"),
             "size_bytes": (I64, ""),
             "time_us": (F64, "execution time"),
-            "timing_source": (S, "kernel_gpu, kernel_cpu, collective_cpu"),
+            "timing_source": (S, "kernel_gpu, kernel_cpu, collective_cpu; metric of an average"),
             "alg_bw_gb_s": (F64, "10^9 bytes per second"),
             "bus_bw_gb_s": (F64, "10^9 bytes per second"),
         },
