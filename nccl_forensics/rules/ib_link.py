@@ -231,13 +231,18 @@ def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:
         place = {**row, "place": row["host"] or row["node"]}
         yield _finding(
             place,
-            f"{_name(place)} runs at {row['width'] or '?'}X {row['speed'] or ''} Gbit/s a lane: {row['could_be']}",
+            f"{_name(place)} runs at {row['width'] or '?'}X {_a_lane(row['speed'])}: {row['could_be']}",
             f"The link to {row['peer'] or 'its peer'} came up below what both ends can.",
             "error",
             "high",
             row["could_be"],
             {},
         )
+
+
+def _a_lane(speed: object) -> str:
+    """``HDR``, or ``25.78125 Gbit/s a lane`` where the tool prints the rate."""
+    return f"{speed} Gbit/s a lane" if str(speed or "")[:1].isdigit() else str(speed or "")
 
 
 def _slower_than_neighbours(links: pl.LazyFrame, peers: int) -> Iterator[Finding]:

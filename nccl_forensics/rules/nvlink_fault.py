@@ -311,6 +311,10 @@ def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
             )
 
 
+def _link(link: object) -> str:
+    return "" if link is None else f"link {link} "
+
+
 def _counters(rows: pl.DataFrame, factor: float, least: float, who: People) -> Iterator[Finding]:
     whose = pl.coalesce("uuid", pl.col("gpu_index").cast(pl.String))
     marked = rows.with_columns(gpu=whose)
@@ -323,7 +327,7 @@ def _counters(rows: pl.DataFrame, factor: float, least: float, who: People) -> I
     for (host, gpu), part in bad.group_by("host", "gpu", maintain_order=True):
         first = part.row(0, named=True)
         name = first["bus_id"] or (f"index {first['gpu_index']}" if first["gpu_index"] is not None else str(gpu))
-        listed = ", ".join(f"link {r['link']} {r['counter']} {r['raw']}" for r in part.head(4).iter_rows(named=True))
+        listed = ", ".join(f"{_link(r['link'])}{r['counter']} {r['raw']}" for r in part.head(4).iter_rows(named=True))
         yield _finding(
             f"{place(host, name)}: NVLink error counters stand out ({listed})",
             "Counters since the last reset: they say that it happened, not when; two samples would show whether they grow.",
