@@ -17,7 +17,9 @@ what else is on the GPU.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import polars as pl
@@ -43,6 +45,10 @@ _TRAINERS = (
     "prted",
 )
 _GIB_KB = 1 << 20
+#: Namespaces of the cluster's own pods.
+_SYSTEM = re.compile(r"^kube-|(?:^|-)(?:system|monitoring|operator|logging|observability)$")
+#: The kernel's words in an OOMKilling event, and the kubelet's in a SystemOOM.
+_VICTIM = re.compile(r"Killed process (\d{1,10}) \(([^()]{1,40})\)|victim process: ([^,\s]{1,40}), pid: (\d{1,10})")
 _GPU_OOM = (
     r"(?i)cuda.{0,40}out of memory|out of memory.{0,40}cuda|HIP.{0,20}out of memory|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [a-z ]*alloc"
 )
@@ -61,6 +67,8 @@ def out_of_memory(
     oom_kills: pl.LazyFrame | None,
     kernel_events: pl.LazyFrame | None,
     worker_exits: pl.LazyFrame | None,
+    pods: pl.LazyFrame | None,
+    pod_events: pl.LazyFrame | None,
     exceptions: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
@@ -69,12 +77,15 @@ def out_of_memory(
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
 ) -> Iterator[Finding]:
-    """Kills by the kernel first, then ranks that say so themselves."""
+    """Kills by the kernel first, then what Kubernetes says of its pods, then ranks that say so themselves."""
     who = people(processes)
+    proved = False
     if oom_kills is not None:
         rows = located(oom_kills, source_hosts)
         inside = timely(rows, job_times, window_h)
-        yield from _kills(rows.filter(inside), who)
+        for finding in _kills(rows.filter(inside), who):
+            proved = proved or finding.severity == "critical"
+            yield finding
         if not inside.all():
             yield untimely_finding(rows.filter(~inside), "out-of-memory kills")
     if kernel_events is not None:
@@ -82,6 +93,13 @@ def out_of_memory(
         yield from _short(rows.filter(timely(rows, job_times, window_h)))
     if worker_exits is not None:
         yield from _scheduler(worker_exits)
+    if pods is not None:
+        told = [replace(f, severity="info") if proved else f for f in _pods(pods, who)]
+        proved = proved or any(f.severity == "critical" for f in told)
+        yield from told
+    if pod_events is not None:
+        # Kernel, kubelet and an agent may tell of one kill: the first of them that is handed in is the cause.
+        yield from (replace(f, severity="info") if proved else f for f in _pod_events(pod_events, who))
     if exceptions is not None:
         yield from _told(exceptions, source_ranks, who, known_ranks=processes is not None)
 
@@ -165,6 +183,77 @@ def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
         prevention="Watch memory.current of the job's cgroup; leave headroom for checkpoints.",
         would_refute=("the killed process is not one that the job needs",),
         actions=(Action("raise_memory_limit", hosts=hosts, ranks=ranks, command="sacct -j <job> -o JobID,MaxRSS,ReqMem,State"),),
+    )
+
+
+def _pods(pods: pl.LazyFrame, who: People) -> Iterator[Finding]:
+    """Pods whose container the kubelet saw killed for memory. One of a system namespace, one that is no host of the job's known ranks, and
+    one that has been started again since, do not explain a stop by themselves."""
+    killed = pods.filter((pl.col("reason") == "OOMKilled") | (pl.col("status") == "OOMKilled"))
+    rows = killed.sort("source_id", "line_no", "record", nulls_last=True).collect()
+    for (namespace, pod), part in rows.group_by("namespace", "pod", maintain_order=True):
+        ranks = who.of_host(pod)
+        strange = bool(who.hosts) and not ranks
+        system = _SYSTEM.search(str(namespace or "")) is not None
+        again = bool(part["last"].fill_null(False).all()) and not ranks
+        ours = not (strange or system or again)
+        node = next((n for n in part["node"].to_list() if n), None)
+        behind = f" ({ranks_words(ranks)})" if ranks else ""
+        yield _pod_finding(
+            f"the container of pod {pod}{behind}{f' on {node}' if node else ''} was killed: its memory limit was met (OOMKilled)",
+            "The kubelet names a process of the container, which may be a data loader; the kernel log of the node tells which and how much it held."
+            + (" It has been started again since." if again else "")
+            + (" Nothing ties the pod to the ranks of the job." if strange or system else ""),
+            part,
+            (str(pod or ""),),
+            ranks,
+            ours,
+        )
+
+
+def _pod_events(events: pl.LazyFrame, who: People) -> Iterator[Finding]:
+    """Kills that an agent on the node reported as events (node-problem-detector's OOMKilling, the kubelet's SystemOOM)."""
+    rows = (
+        events.filter(pl.col("reason").is_in(["OOMKilling", "SystemOOM"])).sort("source_id", "line_no", "record", nulls_last=True).collect()
+    )
+    for (where,), part in rows.group_by("object", maintain_order=True):
+        node = str(where or "").rpartition("/")[2] or None
+        found = _VICTIM.search(str(part["message"][0] or ""))
+        name, pid = (found[2] or found[3], int(found[1] or found[4])) if found else (None, None)
+        rank = who.of_pid(node, pid)
+        ranks = (rank,) if rank is not None else ()
+        ours = bool(ranks) or str(name or "").startswith(_TRAINERS)
+        yield _pod_finding(
+            f"the kernel killed {name or 'a process'}{f' (pid {pid})' if pid else ''}{f' on {node}' if node else ''}: {part['reason'][0]}",
+            f'The event says: "{str(part["message"][0] or "")[:200]}".'
+            + ("" if ours else " The process does not look like one of the job."),
+            part,
+            (node,) if node else (),
+            ranks,
+            ours,
+        )
+
+
+def _pod_finding(title: str, summary: str, rows: pl.DataFrame, hosts: tuple[str, ...], ranks: tuple[int, ...], ours: bool) -> Finding:
+    return Finding(
+        title=title,
+        summary=summary,
+        severity="critical" if ours else "warning",
+        confidence="medium" if ours else "low",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r, host=h) for h in hosts for r in (ranks or (None,))) if ours else (),
+        subject=("kubernetes", *hosts),
+        evidence=cite(rows, "what Kubernetes says"),
+        evidence_total=rows.height,
+        remedy="Raise the memory limit of the pod (resources.limits.memory), or use less: fewer data loader workers, smaller pinned buffers.",
+        prevention="Watch container_memory_working_set_bytes of the job's pods; leave headroom for checkpoints.",
+        would_refute=("the kill came after the job had stopped", "the pod is not one of the job"),
+        actions=(
+            Action(
+                "raise_memory_limit", hosts=hosts, ranks=ranks, command="kubectl describe pod POD", confidence="medium" if ours else "low"
+            ),
+        ),
     )
 
 

@@ -489,3 +489,43 @@ def test_a_gpu_whose_rank_only_its_neighbours_tell_is_named_with_their_lines() -
     assert "another order" in finding.would_refute[-1]
     [without] = check(gpu_throttled, gpus=states, source_hosts=where)
     assert without.ranks == ()
+
+
+def pod(name: str = "worker-0", **more: object) -> pl.LazyFrame:
+    return table(
+        "pods", {"pod": name, "status": "OOMKilled", "reason": "OOMKilled", "node": "node7", "namespace": "train", "last": False, **more}
+    )
+
+
+def test_a_pod_that_was_killed_for_memory_is_named_with_its_rank():
+    [alone] = check(out_of_memory, pods=pod())
+    assert alone.title == "the container of pod worker-0 on node7 was killed: its memory limit was met (OOMKilled)"
+    assert (alone.severity, alone.confidence, alone.hosts) == ("critical", "medium", ("worker-0",))
+    [known] = check(out_of_memory, pods=pod(last=True), processes=processes((3, "worker-0", 99, "17000")))
+    assert (known.severity, known.ranks) == ("critical", (3,))
+
+
+def test_pods_of_the_system_of_no_rank_or_started_again_do_not_explain_a_stop():
+    strange = processes((3, "worker-9", 99, "17000"))
+    for rows, job in ((pod(namespace="kube-system"), None), (pod(last=True), None), (pod(), strange)):
+        [finding] = check(out_of_memory, pods=rows, processes=job)
+        assert (finding.severity, finding.confidence, finding.culprits) == ("warning", "low", ())
+    assert check(out_of_memory, pods=table("pods", {"pod": "worker-0", "status": "Running"})) == []
+
+
+def test_a_kill_that_is_reported_as_an_event_is_named_by_its_process():
+    said = "Memory cgroup out of memory: Killed process 345646 (python) total-vm:1641384kB"
+    event = {"reason": "OOMKilling", "object": "node/node7", "message": said}
+    [finding] = check(out_of_memory, pod_events=table("pod_events", event))
+    assert finding.title == "the kernel killed python (pid 345646) on node7: OOMKilling"
+    assert (finding.severity, finding.hosts) == ("critical", ("node7",))
+    [other] = check(out_of_memory, pod_events=table("pod_events", {**event, "message": "victim process: fluentd, pid: 12"}))
+    assert other.severity == "warning"
+    assert check(out_of_memory, pod_events=table("pod_events", {**event, "reason": "Pulled"})) == []
+
+
+def test_one_kill_told_by_kernel_kubelet_and_agent_is_one_cause():
+    said = "Memory cgroup out of memory: Killed process 2211 (python) total-vm:1641384kB"
+    event = table("pod_events", {"reason": "OOMKilling", "object": "node/node7", "message": said})
+    assert [f.severity for f in check(out_of_memory, oom_kills=kill(), pods=pod(), pod_events=event)] == ["critical", "info", "info"]
+    assert [f.severity for f in check(out_of_memory, pods=pod(), pod_events=event)] == ["critical", "info"]
