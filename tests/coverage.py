@@ -12,6 +12,7 @@ from nccl_forensics.formats import own_formats
 from nccl_forensics.model import CAUSES
 from nccl_forensics.rules import own_rules
 from tests.corpus import ROOT
+from tests.coverage_kinds import KINDS, UNREAD
 from tests.coverage_rows import GUIDE, HOSTS, MISSING, TORCH, Row
 from tests.coverage_signatures import CONTEXT, SIGNATURES
 
@@ -65,6 +66,7 @@ def page() -> str:
         text += f"| `{cause}` | {meaning} | {_rules(rules)} | {_tests(_of(rules, shown_rules()))} |\n"
     text += "\n## Signs of hosts and networks\n\n" + _table(HOSTS)
     text += "\n## What PyTorch, gloo and launchers say\n\n" + _table(TORCH)
+    text += "\n## Kinds of evidence\n\n" + _kinds()
     text += (
         "\n## What NCCL says\n\nEach line is read by `tests/test_coverage.py` as the signature beside it, and makes the rules speak that are named. "
         "Where none is, it is evidence for other rules (who died first, what a stop looks like), or known to be harmless.\n\n"
@@ -85,6 +87,19 @@ def _table(rows: Sequence[Row]) -> str:
         tests = [*_of(row.rules, shown_rules()), *_of(row.formats, shown_formats())]
         text += f"| {row.key} | {row.words}{missing} | {_rules(row.rules)} | {', '.join([*formats, *pages])} | {_tests(tests)} |\n"
     return text
+
+
+def _kinds() -> str:
+    text = (
+        "Each file, output or family of lines that the format pages name, by page and section. `tests/test_coverage_kinds.py` reads a sample of each: "
+        "the format must read it, fill the tables, and the rules must use these.\n\n"
+        "| page | kind | format | tables | rules |\n|---|---|---|---|---|\n"
+    )
+    for kind in KINDS:
+        tables = ", ".join(f"`{name}`" for name in kind.tables)
+        words = kind.words.replace("|", "\\|")
+        text += f"| {kind.page} | {words} | [`{kind.format}`](reference/formats.md) | {tables} | {_rules(kind.rules)} |\n"
+    return text + "\nNot read, on purpose: " + "; ".join(f"{words} ({page}: {why})" for page, words, why in UNREAD) + ".\n"
 
 
 def anchor(name: str) -> str:
