@@ -1,7 +1,8 @@
 """NCCL refused what it was asked: one GPU twice, an impossible algorithm, bad arguments.
 
 ## What it finds
-WARN lines that NCCL prints when it refuses a call, with the ranks that the message itself names.
+WARN lines that NCCL prints when it refuses a call, with the ranks that the message itself names, and ranks that ended because NCCL or
+torch.distributed refused what they were handed.
 
 ## Why it matters
 The job stops at once on that rank; the others hang in init or in their first collective.
@@ -27,6 +28,16 @@ from nccl_forensics.words import ranks_words
 
 _KINDS = ("invalid-usage", "invalid-argument", "no-algorithm", "no-network", "no-transport", "duplicate-rank", "rank-mismatch")
 
+_EXPLAINS = (
+    "connection-failed",
+    "rank-died",
+    "rank-never-joined",
+    "host-stall",
+    "collective-stuck",
+    "software-crash",
+    "collective-skipped",
+)
+
 
 @rule(
     name="invalid-usage",
@@ -34,15 +45,7 @@ _KINDS = ("invalid-usage", "invalid-argument", "no-algorithm", "no-network", "no
     cause="invalid-usage",
     severity="critical",
     at_most=8,
-    explains=(
-        "connection-failed",
-        "rank-died",
-        "rank-never-joined",
-        "host-stall",
-        "collective-stuck",
-        "software-crash",
-        "collective-skipped",
-    ),
+    explains=_EXPLAINS,
 )
 def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
     """Refused calls, duplicates first."""
@@ -85,4 +88,44 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterato
             remedy="Compare the arguments and NCCL_* settings of this rank with those of its peers.",
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=ranks),),
+        )
+
+
+@rule(
+    name="invalid-usage-by-exception",
+    code="US02",
+    cause="invalid-usage",
+    severity="critical",
+    at_most=8,
+    explains=(*_EXPLAINS, "timeout", "closed"),
+)
+def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
+    """Ranks that ended by a refused call: one finding per text. Where all ranks that ended did so alike, none of them is special."""
+    everyone = endings.collect()
+    refused = everyone.filter((pl.col("kind") == "usage") & pl.col("own")).sort("rank")
+    for (kind, frame), part in refused.group_by("type", "frame", maintain_order=True):
+        ranks = ranks_of(part)
+        alike = part.height == everyone.height > 1
+        raised = [
+            {"source_id": r["exc_source_id"], "line_no": r["exc_line_no"]}
+            for r in part.iter_rows(named=True)
+            if r["exc_source_id"] is not None
+        ]
+        message = " ".join(str(part["message"][0]).split())[:160]
+        yield Finding(
+            title=f"a call of {'all ranks' if alike else ranks_words(ranks) if ranks else 'a process'} was refused: {message}"
+            + (f" at {frame}" if frame else ""),
+            summary="All ranks made the same mistake: it is the program's."
+            if alike
+            else "The call was wrong for this rank; the others wait for it.",
+            confidence="high" if ranks else "medium",
+            ranks=() if alike else ranks,
+            hosts=() if alike else hosts_of(part),
+            culprits=() if alike else tuple(Culprit(rank=r) for r in ranks),
+            subject=("refused", str(kind or ""), str(frame or "")),
+            evidence=cite(raised or part.to_dicts(), "the call that was refused"),
+            evidence_total=part.height,
+            remedy="Fix the call at the quoted line: device, layout, sizes and ranks of what it is handed.",
+            would_refute=("the program handled the error and went on",),
+            actions=(Action("fix-code", ranks=() if alike else ranks),),
         )

@@ -28,7 +28,8 @@ from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ra
 from nccl_forensics.words import ranks_words
 
 _NO_SPACE = r"No space left on device|insufficient shared memory|Cannot allocate memory|Bus error"
-_ABOUT = r"/dev/shm|shared memory"
+# torch names its segments without the folder (torch/csrc … shm_open): "unable to write to file </torch_4711_88_0>".
+_ABOUT = r"/dev/shm|shared memory|</torch_[0-9]"
 
 
 @rule(

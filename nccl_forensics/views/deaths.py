@@ -24,6 +24,7 @@ VICTIM = frozenset(
         "detail-mismatch",
         "store-timeout",
         "store-closed",
+        "store-unreachable",
         "gloo-size-mismatch",
         "keyboard-interrupt",
         "in-collective",
@@ -38,6 +39,8 @@ KIND_OF = {
     "nccl-cuda": "gpu",
     "ddp-unused": "ddp-unused",
     "launcher": "launcher",
+    "nccl-usage": "usage",
+    "refused": "usage",
 }
 #: What a CUDA error makes of an ending. One that the caller made (a wrong argument, an assertion in a kernel) is an exception as any other.
 _KIND_OF_CUDA = {
@@ -103,7 +106,7 @@ def endings(
     kernel_events: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver,
+    """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver, usage,
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
 
     ``vanished``: the process left its communicators without a word while all of its peers took them down in order.

@@ -71,7 +71,7 @@ def last_calls(
 
 
 #: What a process says that gave up waiting for others.
-_GAVE_UP = ("gloo-timeout", "gloo-closed", "gloo-reset", "nccl-timeout", "nccl-remote", "store-timeout")
+_GAVE_UP = ("gloo-timeout", "gloo-closed", "gloo-reset", "nccl-timeout", "nccl-remote", "store-timeout", "store-unreachable")
 
 
 def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> None:

@@ -1,0 +1,87 @@
+"""Processes could not reach the store where the ranks of a job meet.
+
+## What it finds
+Exceptions of PyTorch's TCPStore that no connection to the master's address came about, with what the system said: a name that does not
+resolve, nobody who listens, no route, no answer.
+
+## Why it matters
+Nothing begins before all ranks have met; the others wait in init until their own timeout, and say that clients are missing.
+
+## What would refute it
+The store had been up and its process ended: then its own end is the cause, and these are its consequences.
+
+## What to do next
+Try it from the named host: getent hosts NAME, nc -zv NAME PORT. Check MASTER_ADDR and MASTER_PORT, the firewall, and that rank 0 lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words
+
+#: ``(node0, 29500)`` or ``[node0]:29500`` (torch/csrc/distributed/c10d/socket.cpp).
+_TARGET = r"(?:\(|\[)([A-Za-z0-9._:%-]{1,253}?)(?:, |\]:)([0-9]{1,5})"
+#: What the system says, and what that means.
+_REASONS = (
+    (r"gai error: -?[0-9]+|Name or service not known|name resolution|cannot be retrieved", "its name does not resolve there"),
+    (r"Connection refused|errno: 111", "nobody listens at that address and port"),
+    (r"No route to host|errno: 113|Network is unreachable|errno: 101", "there is no route to it"),
+    (r"timed out|errno: 110", "nothing answers there"),
+)
+
+
+@rule(
+    name="store-unreachable",
+    code="NE22",
+    cause="connection-failed",
+    severity="critical",
+    at_most=8,
+    explains=("timeout", "closed", "rank-never-joined", "host-stall"),
+)
+def store_unreachable(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """One finding per address. Most ranks in vain: the address or its host; few: their own way there."""
+    rows = exceptions.filter(pl.col("signature") == "store-unreachable").sort("source_id", "line_no").collect()
+    if not rows.height:
+        return
+    parts = pl.col("message").str.extract_groups(_TARGET).struct
+    rows = rows.with_columns(target=parts.field("1"), port=parts.field("2"))
+    of_source: dict[object, int] = {}
+    known = 0
+    if endings is not None:
+        ended = endings.filter(pl.col("rank").is_not_null()).select("exc_source_id", "rank").collect()
+        of_source, known = dict(ended.drop_nulls().iter_rows()), ended.height
+    for (target, port), part in rows.group_by("target", "port", maintain_order=True):
+        ranks = tuple(sorted({of_source.get(r["source_id"], r["rank"]) for r in part.iter_rows(named=True)} - {None}))
+        said = " ".join(part["message"].to_list())
+        reason = next(
+            (words for pattern, words in _REASONS if pl.Series([said]).str.contains(f"(?i){pattern}").any()), "no connection came about"
+        )
+        few = 0 < len(ranks) * 2 <= known
+        place = f"{target}:{port}" if target else "the master's address"
+        yield Finding(
+            title=f"{ranks_words(ranks) if ranks else 'a process'} could not reach the job's store at {place}: {reason}",
+            summary="The others reached it: it is the way from these processes."
+            if few
+            else "The ranks meet there before anything else begins.",
+            confidence="medium",
+            ranks=ranks if few else (),
+            hosts=() if few or not target else (str(target),),
+            culprits=tuple(Culprit(rank=r) for r in ranks) if few else (Culprit(host=str(target)),) if target else (),
+            subject=("store", str(target), str(port)),
+            evidence=cite(part, "the connection that failed"),
+            evidence_total=part.height,
+            remedy="Check that MASTER_ADDR resolves and is reachable from every host, that MASTER_PORT is open, and that rank 0 is up.",
+            prevention="Resolve and reach the master's address from every host in the job's prologue.",
+            would_refute=("the process that holds the store ended before",),
+            actions=(
+                Action(
+                    "fix_config", ranks=ranks if few else (), command=f"getent hosts {target}; nc -zv {target} {port}" if target else None
+                ),
+            ),
+        )

@@ -1,0 +1,93 @@
+"""Calls that the framework refuses, and a store that cannot be reached, told by the exceptions of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from nccl_forensics.api import analyze
+from nccl_forensics.engine import InlineEngine
+from nccl_forensics.rules.nccl_errors_usage import invalid_usage_by_exception
+from nccl_forensics.rules.store_unreachable import store_unreachable
+from tests.rules.frames import cited, endings, told
+from tests.rules.host_frames import table
+
+REFUSED = {"kind": "usage", "own": True, "type": "ValueError", "message": "Tensors must be contiguous", "frame": "step (train.py:9)"}
+VICTIM = {"kind": "victim", "own": False, "signature": "gloo-closed"}
+
+
+def test_the_rank_whose_call_was_refused_is_named_with_its_line():
+    [finding] = invalid_usage_by_exception.check(
+        endings({"rank": 2, "exc_source_id": 5, "exc_line_no": 80} | REFUSED, {"rank": 0} | VICTIM)
+    )
+    assert told(finding) == ("critical", "high", (2,))
+    assert "at step (train.py:9)" in finding.title
+    assert cited(finding) == [(5, 80)]
+
+
+def test_where_all_ranks_made_the_mistake_none_is_special():
+    [finding] = invalid_usage_by_exception.check(endings(*[{"rank": r} | REFUSED for r in range(4)]))
+    assert (finding.ranks, finding.culprits) == ((), ())
+    assert invalid_usage_by_exception.check(endings({"rank": 0} | VICTIM)) == []
+
+
+HEAD = "The client socket has failed to connect to any network address of (node0, 29500). The IPv4 network addresses of (node0, 29500) "
+
+
+def unreachable(*ranks: int, said: str = HEAD + "cannot be retrieved (gai error: -2 - Name or service not known).") -> pl.LazyFrame:
+    rows = [{"source_id": r, "line_no": 7, "rank": r, "signature": "store-unreachable", "message": said} for r in ranks]
+    return table("exceptions", *rows)
+
+
+def ended(*ranks: int) -> pl.LazyFrame:
+    return endings(*[{"rank": r, "exc_source_id": r} | VICTIM for r in ranks])
+
+
+def test_one_process_that_does_not_find_the_store_has_the_trouble_itself():
+    [finding] = store_unreachable.check(unreachable(2), ended(0, 1, 2, 3))
+    assert told(finding) == ("critical", "medium", (2,))
+    assert "node0:29500: its name does not resolve there" in finding.title
+
+
+def test_where_most_do_not_it_is_the_stores_host():
+    [finding] = store_unreachable.check(unreachable(1, 2, 3), ended(0, 1, 2, 3))
+    assert (finding.ranks, [c.host for c in finding.culprits]) == ((), ["node0"])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("The client socket has timed out after 60000ms while trying to connect to (node0, 29500).", "nothing answers"),
+        (HEAD + "failed to connect (errno: 111 - Connection refused).", "nobody listens"),
+        (HEAD + "failed to connect (errno: 113 - No route to host).", "no route"),
+    ],
+)
+def test_what_the_system_said_is_told(said: str, words: str):
+    [finding] = store_unreachable.check(unreachable(1, said=said), ended(0, 1))
+    assert words in finding.title
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("RuntimeError: CUDA error: device-side assert triggered", "rank-died"),
+        ("RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version", "version-mismatch"),
+        ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized", "gpu-fault"),
+        ("ValueError: Tensors must be contiguous", "invalid-usage"),
+        ("RuntimeError: unable to write to file </torch_123_456_0>: No space left on device (28)", "shm-exhausted"),
+        (
+            f"torch.distributed.DistNetworkError: {HEAD}cannot be retrieved (gai error: -2 - Name or service not known).",
+            "connection-failed",
+        ),
+    ],
+)
+def test_an_end_with_a_known_text_is_never_left_unexplained(tmp_path: Path, text: str, cause: str):
+    trace = 'Traceback (most recent call last):\n  File "/opt/job/train.py", line 44, in main\n    step(batch)\n'
+    lost = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:23456"
+    for rank in range(4):
+        (tmp_path / f"rank{rank}.log").write_text(f"{trace}{text if rank == 2 else lost}\n")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert (verdict["cause"], [c["rank"] for c in verdict["culprits"]]) == (cause, [2])
