@@ -162,6 +162,8 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
         "nothing-wrong": "No fault was found in what was handed in. What is not in the evidence was not checked.",
         "insufficient-evidence": "The evidence does not tell of a job: not even whether something is wrong can be said.",
     }
+    if people:
+        words["insufficient-evidence"] = "No fault was found, but what there is of the job is too little to say that nothing is wrong."
     if stood_still(chosen.resolver):
         words["insufficient-evidence"] = (
             "No fault was found, but no process moved between two looks at it. Whether the job goes on or hangs cannot be said."

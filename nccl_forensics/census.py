@@ -62,12 +62,17 @@ def recorded_by_all(resolver: Resolver, known: Census) -> bool:
 
 
 def began(resolver: Resolver) -> bool:
-    """Whether, where NCCL says by which interface it starts, it says of a communicator too: a log that ends before looks the same in a hang
+    """Whether, where NCCL says by which interface it starts (or nothing but its release), it says of a communicator too: a log that ends before looks the same in a hang
     and in a copy that was made too early."""
     network = resolver.get("nccl_network")
-    if network is None or not network.filter(pl.col("item") == "bootstrap").head(1).collect().height:
+    started = network is not None and network.filter(pl.col("item") == "bootstrap").head(1).collect().height > 0
+    if not started and (not resolver.holds("nccl_versions") or any(resolver.holds(name) for name in _WENT_ON)):
         return True
     return resolver.holds("comms")
+
+
+#: What tells of a job that went on, where NCCL's release is all that its log says.
+_WENT_ON = ("training_steps", "bandwidth_rows", "fr_entries", "traces", "stacks", "nccl_ops")
 
 
 def most_seen(resolver: Resolver, known: Census) -> bool:

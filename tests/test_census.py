@@ -66,6 +66,10 @@ def test_a_start_without_a_communicator_is_no_whole_log() -> None:
     line = {"item": "bootstrap", "name": "eth0", "host": "node1", "pid": 10, "source_id": 0, "line_no": 1}
     assert not began(Resolver(Store.from_frames({"nccl_network": table("nccl_network", line).collect()})))
     assert began(Resolver(Store.from_frames({})))
+    release = table("nccl_versions", {"version": "2.21.5", "host": "a", "pid": 1}).collect()
+    assert not began(Resolver(Store.from_frames({"nccl_versions": release}))), "nothing but NCCL's release"
+    steps = table("training_steps", {"step": 1, "loss": 2.5}).collect()
+    assert began(Resolver(Store.from_frames({"nccl_versions": release, "training_steps": steps})))
 
 
 @pytest.mark.parametrize(("text", "confidence"), [(BOOTSTRAP, "low"), (BOOTSTRAP + STARTED, "medium")])

@@ -94,6 +94,31 @@ def _heads(lines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+#: Beginnings of months' names as C libraries abbreviate them beside English: German, French, Spanish, Italian, Portuguese, Dutch. Longer ones first.
+_MONTHS: tuple[tuple[str, str], ...] = (
+    *((name, "Jan") for name in ("janv", "ene", "gen")),
+    *((name, "Feb") for name in ("févr", "fev")),
+    *((name, "Mar") for name in ("mars", "mär", "mrt")),
+    *((name, "Apr") for name in ("avr", "abr")),
+    *((name, "May") for name in ("mai", "mei", "mag")),
+    *((name, "Jun") for name in ("juin", "giu")),
+    *((name, "Jul") for name in ("juil", "lug")),
+    *((name, "Aug") for name in ("août", "ago")),
+    *((name, "Sep") for name in ("sept", "set")),
+    *((name, "Oct") for name in ("okt", "ott", "out")),
+    *((name, "Dec") for name in ("déc", "dez", "dic")),
+)
+
+
+def _month() -> pl.Expr:
+    """The English abbreviation of ``month``; a name of no known language stays, and its time is then not known."""
+    name = pl.col("month").str.strip_chars_end(".").str.to_lowercase()
+    known = pl.lit(None, dtype=pl.String())
+    for begin, english in _MONTHS:
+        known = pl.coalesce(known, pl.when(name == begin).then(pl.lit(english)))
+    return pl.coalesce(known, name.str.to_titlecase())
+
+
 def _head(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
     """What one kind of head says, under the common names."""
     columns = frame.columns
@@ -110,11 +135,11 @@ def _head(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
         exprs["time_raw_ns"] = whole * 1_000_000_000 + parts.struct.field("field_1").cast(pl.Int64, strict=False) * 1000
         exprs["time_kind"] = pl.lit("monotonic")
     elif kind == "dmesg_t":
-        stamp = pl.concat_str("year", "month", pl.col("day").str.zfill(2), "clock", separator=" ")
+        stamp = pl.concat_str("year", _month(), pl.col("day").str.zfill(2), "clock", separator=" ")
         exprs["time_raw_ns"] = stamp.str.to_datetime("%Y %b %d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)
         exprs["time_kind"] = pl.lit("local-unzoned")
     elif kind == "syslog":
-        stamp = pl.concat_str(pl.lit(str(_YEARLESS)), "month", pl.col("day").str.zfill(2), "clock", separator=" ")
+        stamp = pl.concat_str(pl.lit(str(_YEARLESS)), _month(), pl.col("day").str.zfill(2), "clock", separator=" ")
         exprs["time_raw_ns"] = stamp.str.to_datetime("%Y %b %d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)
         exprs["time_kind"] = pl.lit("local-yearless")
     elif kind in ("dmesg_iso", "syslog_iso"):

@@ -105,6 +105,7 @@ def endings(
     sources: pl.LazyFrame | None,
     kernel_events: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver, usage,
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
@@ -219,10 +220,13 @@ def endings(
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
     heard = _heard(ranks_of_source, path_hints, sources)
+    ended_by_watchdog = _ended_by_watchdog(watchdog, ranks_of_source)
     rows_out = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
+            if who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog:
+                who.update(kind="victim", own=False, signature="nccl-timeout", why="its own watchdog ended it after a timeout")
         if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
@@ -230,6 +234,19 @@ def endings(
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> set[int]:
+    """Ranks whose own watchdog says that an operation timed out: it ends the process (ProcessGroupNCCL, "taking the entire process down"),
+    with SIGABRT and without a message of its own where the end of the log is missing."""
+    if watchdog is None:
+        return set()
+    lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"])).select("source_id", "hint_rank", "hint_scope").unique().collect()
+    return {
+        rank
+        for source, hint, scope in lines.iter_rows()
+        if (rank := hint if scope == "global" else ranks_of_source.get(source)) is not None
+    }
 
 
 #: What a launcher that starts several workers says of them.

@@ -101,13 +101,25 @@ def failures(
             pl.col("rank").implode(),
         )
     if waits is not None and not _moving(last_calls):
-        strong = waits.sort("waiter", "awaited")
+        strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
         add(strong, "ranks that wait for others", pl.col("waiter").unique().sort().implode(), pl.col("record").first())
     if worker_exits is not None and _standing(last_calls):
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
         add(stopped.sort("source_id", "line_no").head(1), "a standstill that somebody ended")
     frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
     return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)
+
+
+def _copied_while_running() -> pl.Expr:
+    """Whether an edge is of a group of NCCL's log in which more than a third of the ranks are one or two operations behind the others, and no other
+    group waits: logs that are copied while a job runs end so."""
+    behind = pl.col("kind") == "behind"
+    group = ["domain", "group_key"]
+    awaited = pl.col("awaited").n_unique().over(group)
+    waiters = pl.col("waiter").n_unique().over(group)
+    single = (pl.col("group_key").n_unique() == 1) & (pl.col("domain") == "nccl").all()
+    near = (behind & (pl.col("behind") <= 2)).sum().over(group) == behind.sum().over(group)
+    return single & near & (awaited > 2) & (awaited * 2 > waiters)
 
 
 def _moving(last_calls: pl.LazyFrame | None) -> bool:

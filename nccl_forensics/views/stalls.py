@@ -164,6 +164,14 @@ def stalls(
     if len(known) >= 4 and len(bare) * 2 >= len(known):
         # Most of the job cannot be what the rest waits for: the end of the walk is not in the evidence, or is no rank at all.
         rows = [r for r in rows if r is None or r["rank"] not in bare]
+    paused = [
+        r
+        for r in rows
+        if r is not None and found[int(str(r["rank"]))].get("kind") == "behind" and tail.get(int(str(r["rank"]))) is not None
+    ]
+    if not timed_out and len(paused) > _FEW_UNSEEN and len(paused) * _PAUSED > len(known):
+        # Logs that were copied while the job ran end an operation apart.
+        rows = [r for r in rows if r not in paused]
     stalled = {rank for r in rows if r is not None and r["cause"] == "host-stall" for rank in [int(str(r["rank"]))]}
     unseen = sorted(rank for rank in stalled if found[rank].get("kind") == "unseen" and rank not in stacks)
     if len(unseen) > _FEW_UNSEEN and unseen[-1] - unseen[0] >= len(unseen):
@@ -182,6 +190,8 @@ def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: d
     return len(jumped) > 1 and set(jumped) <= circle and len({behind.get("group_key") for behind, _ in jumped.values()}) == len(jumped)
 
 
+#: One rank in so many that ends before its peers: then they are no exception.
+_PAUSED = 4
 #: Ranks without evidence that may all be what the others wait for, whatever their numbers.
 _FEW_UNSEEN = 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 import polars as pl
@@ -69,6 +69,8 @@ def waits(
         done = {r: s for r, s in part.select("rank", "last_done").iter_rows() if s is not None}
         if not last or (domain == "nccl" and all(done.get(r) == s for r, s in last.items())):
             continue  # nothing is known of it, or it was taken down in order
+        if _looked_at_while_moving(done):
+            continue
         front = max(last.values())
         members = set(group["members"]) | set(last)
         # All have completed the same operations and entered the next: they stand in that one together, however far ahead hosts enqueued.
@@ -115,6 +117,17 @@ def waits(
         # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
         rows = [r for r in rows if r["kind"] != "gpu" or not _ONE_WAY.match(str(r["op"] or ""))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
+
+
+#: Ranks from which on their finished operations tell a job that moves from one that stands.
+_LEAST_MOVING = 4
+
+
+def _looked_at_while_moving(done: dict[int, int]) -> bool:
+    """Whether what the ranks of a group have finished differs in three ways and more, none of them that of two thirds: a group that stands has finished
+    the same on all ranks but those whose GPU or watchdog stands too, while dumps asked for one after the other show a job that goes on."""
+    counted = Counter(done.values())
+    return len(done) >= _LEAST_MOVING and len(counted) >= 3 and counted.most_common(1)[0][1] * 3 <= 2 * len(done)
 
 
 def _thinned(waiters: Sequence[int], awaited: Sequence[int], most: int) -> Callable[[int], Sequence[int]]:

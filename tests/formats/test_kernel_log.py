@@ -39,6 +39,8 @@ def ns(*when: int, micro: int = 0) -> int:
         (f"<4>[  201.654822] {XID}", 201654822000, "monotonic", None),
         (f"4,3964,206764307,-;{XID}", 206764307000, "monotonic", None),
         (f"[Sun Feb 23 16:24:18 2025] {XID}", ns(2025, 2, 23, 16, 24, 18), "local-unzoned", None),
+        (f"[So Mär  2 16:24:18 2025] {XID}", ns(2025, 3, 2, 16, 24, 18), "local-unzoned", None),
+        (f"juil. 25 06:18:01 node7 kernel: {XID}", ns(2000, 7, 25, 6, 18, 1), "local-yearless", "node7"),
         (f"2025-01-21T04:41:44,283302+00:00 {XID}", ns(2025, 1, 21, 4, 41, 44, micro=283302), "epoch", None),
         (f"kern  :warn  : 2025-01-21T05:41:44,283302+01:00 {XID}", ns(2025, 1, 21, 4, 41, 44, micro=283302), "epoch", None),
         (f"kern  :warn  : [  201.654822] {XID}", 201654822000, "monotonic", None),

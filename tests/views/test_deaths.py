@@ -226,6 +226,18 @@ def test_a_process_of_unknown_rank_keeps_its_pid() -> None:
     assert (one["rank"], one["pid"], one["kind"]) == (None, 999, "killed")
 
 
+def test_who_aborts_after_a_timeout_of_its_own_watchdog_is_a_victim() -> None:
+    def kinds(code: int, **line: object) -> list[tuple[object, object]]:
+        watchdog = table("watchdog", {"kind": "timeout", "source_id": 5} | line)
+        return [(e["kind"], e["own"]) for e in endings(left(code), *[None] * 8, watchdog).collect().to_dicts()]
+
+    assert kinds(-6, hint_rank=2, hint_scope="global") == [("victim", False)]
+    assert kinds(1, hint_rank=2, hint_scope="global") == [("victim", False)]
+    assert kinds(-6, hint_rank=3, hint_scope="global") == [("abort", True)], "another rank's watchdog"
+    assert kinds(-11, hint_rank=2, hint_scope="global") == [("segfault", True)], "no end that a watchdog makes"
+    assert kinds(-6, hint_rank=2, hint_scope="global", kind="dump-signal") == [("abort", True)]
+
+
 def test_an_exception_belongs_to_the_rank_of_its_source() -> None:
     sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 5, "rank": 1})
     [one] = ended(None, raised("user", rank=None), sources=sources)

@@ -77,6 +77,20 @@ def test_ranks_that_wait_while_most_move_are_no_sign() -> None:
     assert signs(waits=waiting, last_calls=calls("collective", True, False, False)) != []
 
 
+def test_logs_that_end_an_operation_apart_on_a_third_of_the_ranks_are_no_sign() -> None:
+    def edges(behind: list[int], steps: int, **more: object) -> pl.LazyFrame:
+        apart = [{"waiter": w, "awaited": a, "behind": steps} for w in range(10, 16) for a in behind]
+        return rows(WAITS, *({"domain": "nccl", "group_key": "c", "kind": "behind"} | e | more for e in apart))
+
+    assert signs(waits=edges([1, 2, 3, 4], 1)) == []
+    waiting = "ranks that wait for others"
+    assert signs(waits=edges([1], 1)) == [(waiting, 6)], "one rank alone"
+    assert signs(waits=edges([1, 2, 3, 4], 9)) == [(waiting, 24)], "far behind"
+    assert signs(waits=edges([1, 2, 3, 4], 1, domain="fr")) == [(waiting, 24)], "a recorder tells what is finished"
+    two = pl.concat([edges([1, 2, 3, 4], 1), edges([5], 1, group_key="d")])
+    assert signs(waits=two) == [(waiting, 30)], "another group waits too"
+
+
 def test_a_job_that_stood_still_when_somebody_ended_it_had_failed() -> None:
     told = table("worker_exits", {"kind": "launcher-signal", "signal": "SIGTERM"})
     assert signs(worker_exits=told, last_calls=calls("collective", False, False, False)) == [("a standstill that somebody ended", 1)]

@@ -34,6 +34,14 @@ def test_a_gpu_that_stands_still_is_told_from_a_rank_that_never_came() -> None:
     assert ends(last, {"pg:0": [0, 1, 2]}) == [(2, "gpu", [0, 1])]
 
 
+def test_dumps_asked_for_one_after_the_other_while_a_job_goes_on_show_nobody_that_waits() -> None:
+    moving = {0: (9, 5), 1: (9, 5), 2: (8, 6), 3: (9, 6), 4: (9, 7), 5: (8, 7)}
+    assert ends({"pg:0": moving}, {"pg:0": list(moving)}) == []
+    # One GPU that stands, and a watchdog that noticed late, among ranks that have all finished the same.
+    stands = {0: (9, 7), 1: (9, 7), 2: (8, 5), 3: (9, 7), 4: (9, 6), 5: (9, 7), 6: (9, 7)}
+    assert (2, "gpu") in [(rank, kind) for rank, kind, _ in ends({"pg:0": stands}, {"pg:0": list(stands)})]
+
+
 def test_a_sender_that_is_done_with_a_broadcast_says_nothing_of_the_receivers_gpu() -> None:
     state = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (8, 5)}})
     calls = operations({r: ["broadcast"] * 9 for r in range(3)})
