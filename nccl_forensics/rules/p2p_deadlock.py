@@ -52,7 +52,6 @@ def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
         # It does what it should: at fault is whoever has gone on without the other half, and no record tells who that is.
         yield replace(
             finding,
-            ranks=(),
             culprits=(),
             summary=f"{finding.summary} No rank is in the other half of it any more: one has left it out, and the evidence does not tell which.",
             actions=(

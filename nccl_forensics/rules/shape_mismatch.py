@@ -143,7 +143,7 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
         remedy=f"Compare the tensor's shape and type on {ranks_words(sender)} at {row['call_site'] or 'that collective'}.",
         prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
         would_refute=(f"a Flight Recorder dump of {ranks_words(sender)} with the sizes of the others",),
-        actions=(Action("fix-code", ranks=sender, confidence=confidence),),
+        actions=(Action("fix-code", ranks=sender, confidence=confidence), _COMPARE),
         alternatives=(
             (("shape-mismatch" if wider else "dtype-mismatch"), sender, "byte counts differ for types as well as for sizes"),
             ("collective-skipped", sender, "it may have been in another all_reduce"),
