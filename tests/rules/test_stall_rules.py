@@ -58,8 +58,7 @@ def test_only_members_of_the_group_are_said_to_wait_in_its_operation() -> None:
 def test_a_rank_alone_in_a_receive_is_told_and_not_blamed() -> None:
     lone = {"rank": 3, "cause": "p2p-deadlock", "confidence": "medium", "user_frame": "pass_on (train.py:77)", "partners": []}
     [finding] = p2p_deadlock.check(stalls(lone))
-    assert told(finding) == ("critical", "medium", (3,))
-    assert finding.culprits == ()
+    assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "medium", (3,), ())
     assert finding.title.startswith("rank 3 waits in a send or receive that does not pair up at pass_on (train.py:77)")
     assert "does not tell which" in finding.summary
     pair = [{"rank": r, "cause": "p2p-deadlock", "partners": [5 - r]} for r in (2, 3)]
