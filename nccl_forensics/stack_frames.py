@@ -105,3 +105,8 @@ def outermost(frames: Sequence[str]) -> str:
 def python_frames(frames: Sequence[str]) -> list[str]:
     """Frames of Python alone: samplers differ in whether they show native ones, and a mark such as ``Garbage-collecting`` counts as one of Python."""
     return [f for f in frames if (path := split_frame(f)[1]).endswith((".py", ">")) or not path]
+
+
+def runs_python(frame: str) -> bool:
+    """Whether a frame is one of a Python program, as samplers of Python show it or as the interpreter's own loop does in a native stack."""
+    return split_frame(frame)[1].endswith((".py", ">")) or frame.startswith(("_PyEval_", "PyEval_EvalCode"))

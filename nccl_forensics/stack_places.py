@@ -22,7 +22,7 @@ from nccl_forensics.facts.stack_places import (
     WAITS,
     Place,
 )
-from nccl_forensics.stack_frames import function_of, split_frame
+from nccl_forensics.stack_frames import function_of, runs_python, split_frame
 
 #: User frames whose names are asked.
 _HINTING = 3
@@ -49,8 +49,9 @@ def standing(frames: Sequence[str], active: bool | None = None) -> Standing:
     """Where a stack stands, innermost frame first."""
     plain = [f"{function_of(f)} ({split_frame(f)[1]})" for f in frames]
     user = user_frame(frames)
-    # A collection with no frame below it is the interpreter taking itself down: the program is over.
-    found = _first(INTERRUPTIONS, plain) if len(plain) > 1 else None
+    found = _first(INTERRUPTIONS, plain)
+    if found and found[0] == "gc" and not any(runs_python(f) for f in frames[found[1] + 1 :]):
+        found = None  # a collection with no program below it is the interpreter taking itself down: the program is over
     call = _communication(plain)
     if found and (call is None or found[1] <= call[2]):
         return Standing(found[0], None, user, found[1], f"frame {found[1]}: {frames[found[1]]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stack_frames import python_frames
+from nccl_forensics.stack_frames import python_frames, runs_python
 from nccl_forensics.stack_places import UNTOLD, WAITING, place_of, role_of, standing
 from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
@@ -84,6 +84,8 @@ def _process(same: list[tuple[int | None, str | None]], host: str | None) -> tup
 def _state(rows: list[dict[str, object]]) -> dict[str, object]:
     best = min(_TRUST.get(str(r["sampler"]), 9) for r in rows)
     chosen = [r for r in rows if _TRUST.get(str(r["sampler"]), 9) == best]
+    # One taken while the process was ending says nothing of where it stood.
+    chosen = [r for r in chosen if any(runs_python(f) for f in _frames(r))] or chosen
     natives = [r for r in chosen if len(python_frames(_frames(r))) < len(_frames(r))]
     if 0 < len(natives) < len(chosen):
         # Samples with native frames beside samples without: what both have is compared.

@@ -459,11 +459,11 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
     sure = len(others) >= 1
     if stack is not None and place == "p2p":
         partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank)
-        why = f"it stands in {stack['op']} at {stack['user_frame']}" + (", and so does its partner" if partners else "")
+        why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']}" + (", and so does its partner" if partners else "")
         return base | {"cause": "p2p-deadlock", "confidence": "high" if partners else "medium", "partners": partners, "why": why}
     if row.get("kind") == "other-call" and stack is not None:
         same = _function(stack["user_frame"]) == _function(row.get("call_site"))
-        why = f"it stands in {stack['op']} at {stack['user_frame']} while its peers stand in {row['op']} at {row['call_site']}"
+        why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']} while its peers stand in {row['op']} at {row['call_site']}"
         return base | {"cause": "collective-mismatch" if same else "collective-skipped", "confidence": "medium", "why": why}
     if row.get("kind") == "swapped":
         why = (
@@ -525,7 +525,7 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {
             "cause": "group-deadlock",
             "confidence": "low",
-            "why": f"it stands in {stack['op']} at {stack['user_frame']} that its peers are not in",
+            "why": f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']} that its peers are not in",
         }
     if row.get("kind") == "barrier":
         return base | {"cause": "host-stall", "confidence": "medium", "why": "a monitored barrier names it as missing"}

@@ -517,3 +517,13 @@ def test_native_frames_in_between_do_not_hide_the_data_loader() -> None:
     deep = [f"native{n} (libtorch_cpu.so)" for n in range(20)]
     found = state(LOADER, [LOADER[0], *deep, *LOADER[1:]])
     assert (found["place"], found["moved"]) == ("data-loader", False)
+
+
+def test_a_sample_of_a_process_that_takes_itself_down_says_nothing_of_where_it_stood() -> None:
+    ending = ["gc_collect_main (libpython3.11.so.1.0)", "0x7f120ae4524a (libc.so.6)"]
+    assert standing(ending).place == "unknown"
+    assert standing(["Garbage-collecting"]).place == "unknown"
+    found = state(RECV, ending)
+    assert (found["place"], found["samples"], found["source_id"]) == ("p2p", 1, 0)
+    assert standing(["gc_collect_main (libpython3.11.so.1.0)", "_PyEval_EvalFrameDefault (libpython3.11.so.1.0)"]).place == "gc"
+    assert standing(["Garbage-collecting", "step (train.py:9)"]).place == "gc"
