@@ -184,12 +184,12 @@ class _Run:
         alive = list(self.workers.values())
         list_processes(alive, self.evidence / "ps.txt")
         ask_for_dumps(Path(self.plan.places["trigger"]), Path(self.plan.places["fr_pickle"]), len(alive))
-        # The wait for a request (``work.wait()``) leaves no frame of Python. First of all: on a busy machine the job's timeout may come soon.
-        self._stacks(native=True)
+        self._stacks()
         ask_for_faulthandler(alive)
         time.sleep(1.5)
         self.samples = max(self.samples, 1)
-        self._stacks()
+        # The wait for a request (``work.wait()``) leaves no frame of Python. Not at once: reading the symbols takes a busy machine many seconds.
+        self._stacks(native=True)
         self.samples += 1
 
     def _stacks(self, *, native: bool = False) -> None:
