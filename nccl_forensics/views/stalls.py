@@ -459,7 +459,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
     sure = len(others) >= 1
     if stack is not None and place == "p2p":
         partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank)
-        why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']}" + (", and so does its partner" if partners else "")
+        why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']}" + (
+            ", and so does its partner" if partners else ""
+        )
         return base | {"cause": "p2p-deadlock", "confidence": "high" if partners else "medium", "partners": partners, "why": why}
     if row.get("kind") == "other-call" and stack is not None:
         same = _function(stack["user_frame"]) == _function(row.get("call_site"))
