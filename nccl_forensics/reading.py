@@ -160,7 +160,7 @@ def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
     if reading.gaps:
         result.frames["gaps"] = gap_frame(document.name, reading.gaps)
         if not result.records:
-            result.error = f"{document.name}: {reading.gaps[0].reason}"
+            result.error = f"{document.name}: {mask(reading.gaps[0].reason)}"
     return result
 
 

@@ -272,3 +272,9 @@ def test_each_line_of_real_evidence_is_counted_once(place):
         result = read_source(file.read_bytes())
         if result.lines is not None:
             assert result.records + result.gap_lines + result.foreign == result.lines, file.name
+
+
+def test_what_a_document_says_of_its_own_gap_is_masked_as_the_gap_is() -> None:
+    found = read_source(b'[{"name": "x", "ph": "X", "ts": 1, "dur": 1, "pid": 1, "tid": 1, "cat": "a --password=planted3planted3"}]')
+    assert found.error is None or "planted3" not in found.error
+    assert "planted3" not in str(found.frames["gaps"].to_dicts())

@@ -29,6 +29,8 @@ def read(data: bytes) -> Reading:
         events = list(_whole_lines(data))
         gaps.append(Gap("truncated", record="end of the array"))
     rows = list(_operations(events if isinstance(events, list) else []))
+    if not rows and not gaps:
+        gaps.append(Gap("unparsed: no operation with its beginning and end", record="[0]"))
     frame = TABLES["nccl_inspector"].frame(rows)
     return Reading(frames={"nccl_inspector": frame} if rows else {}, gaps=tuple(gaps), records=len(rows))
 
