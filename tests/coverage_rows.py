@@ -183,12 +183,7 @@ TORCH: tuple[Row, ...] = (
         "timeout-too-short collective-mismatch-by-watchdog",
         "c10d-log",
     ),
-    _r(
-        "heartbeat",
-        "the heartbeat monitor on a watchdog that got stuck",
-        formats="c10d-log",
-        missing="counts as a sign of a failure; no rule names a rank by it alone",
-    ),
+    _r("heartbeat", "the heartbeat monitor on a watchdog that got stuck", "host-stall-by-heartbeat", "c10d-log"),
     _r("desync", "the desync report", "host-stall-by-desync-report gpu-stall-by-desync-report", "c10d-log"),
     _r("backend-error", "NCCL errors as DistBackendError with their last line", "rank-died", "traceback"),
     _r("gloo-timeout", "gloo waited its whole timeout", "collective-skipped host-stall", "traceback"),
