@@ -59,7 +59,7 @@ def host_stall_by_heartbeat(watchdog: pl.LazyFrame, source_ranks: pl.LazyFrame |
         title=f"the watchdog of {ranks_words(ranks)} stood still"
         + (": the GIL was held" if held else ": a call of CUDA or NCCL did not come back"),
         summary="No timeout was reported there before, so that it did not wait for others."
-        + (f" {ranks_words(tuple(sorted(late)))} ran into a timeout." if late else ""),
+        + (f" A timeout struck {ranks_words(tuple(sorted(late)))}." if late else ""),
         confidence="medium",
         ranks=ranks,
         culprits=tuple(Culprit(rank=r) for r in ranks),
