@@ -25,11 +25,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 #: Bytes that are decoded at a time.
-WINDOW = 512 << 10
+WINDOW = 256 << 10
 #: An event longer than this is given up: real ones hold a few KiB, with stacks a few hundred.
 LONGEST_EVENT = 64 << 20
 #: How far before a window's end a place between two events is looked for first.
 _LOOK_BACK = 64 << 10
+#: How much of a file a system maps around a page that is asked for, at most.
+_AROUND = 128 << 10
 #: What precedes or follows the list of events is metadata of at most a few MiB.
 _LONGEST_HEADER = 256 << 20
 _LONGEST_TAIL = 16 << 20
@@ -197,7 +199,8 @@ class Trace:
     def _forget(self, start: int, end: int) -> None:
         """Give the pages back that were read: those of a mapped file would else count as memory in use."""
         if isinstance(self.data, mmap.mmap) and hasattr(self.data, "madvise"):
-            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            # What lies around a page that is read is mapped along with it, so pages before the window are back since it began.
+            first = max(0, start - _AROUND) // mmap.PAGESIZE * mmap.PAGESIZE
             length = end // mmap.PAGESIZE * mmap.PAGESIZE - first
             if length > 0:
                 self.data.madvise(mmap.MADV_DONTNEED, first, length)

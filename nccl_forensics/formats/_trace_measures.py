@@ -53,8 +53,9 @@ class Activity:
         shift = (pl.col("start") - origin, pl.col("end") - origin)
         device = _busiest(columns.device).with_columns(*shift)
         operators, ranges = columns.operators.with_columns(*shift), columns.ranges.with_columns(*shift)
-        calls = columns.calls.with_columns(*shift).unique("correlation", keep="first", maintain_order=True)
-        launches = calls.select("correlation", launch="start", launch_thread="thread")
+        calls = columns.calls.select("thread", "correlation", *shift[:1])
+        launches = calls.unique("correlation", keep="first", maintain_order=True)
+        launches = launches.select("correlation", launch="start", launch_thread="thread")
         device = device.join(names, on="name", how="left").join(launches, on="correlation", how="left")
         device = device.with_columns(
             kind=pl.when(pl.col("copy").is_not_null())
@@ -63,23 +64,24 @@ class Activity:
         )
         steps = ranges.filter(pl.col("kind") == "step").sort("start").select(list(_STEPS))
         gloo = ranges.filter((pl.col("kind") == "collective") & pl.col("name").str.starts_with("gloo:"))
+        times = device.select("start", "end", "kind", "copy")
         if device.height:
             kind = "gpu"
-            compute = device.filter(pl.col("kind") == "compute")
-            communication = device.filter(pl.col("kind") == "communication")
+            compute = times.filter(pl.col("kind") == "compute")
+            communication = times.filter(pl.col("kind") == "communication")
         else:
             silent = ranges.filter((pl.col("kind") == "collective") & ~pl.col("name").str.starts_with("gloo:"))
             kind = "host" if silent.height and not gloo.height else "cpu"
             compute = _computing(operators, gloo) if kind == "cpu" else operators.clear()
             communication = gloo
-        memory = device.filter(pl.col("copy").is_not_null())
+        memory = times.filter(pl.col("copy").is_not_null())
         return Activity(
             kind,
             device,
             operators,
             ranges,
             steps,
-            _leads(steps, operators, columns.calls.with_columns(*shift)),
+            _leads(steps, operators, calls),
             Cover.of(compute),
             Cover.of(communication),
             Cover.of(memory),
