@@ -88,6 +88,9 @@ def failures(
     if nccl_errors is not None:
         real = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS)))
         add(real.sort("source_id", "line_no"), "NCCL errors")
+        # What ncclEnqueueCheck hands up, the caller of the collective gets: 1 to 6 are errors, 7 is in progress (nccl.h, ncclResult_t).
+        handed_up = (pl.col("kind") == "propagation") & (pl.col("file") == "enqueue.cc") & pl.col("code").is_between(1, 6)
+        add(nccl_errors.filter(handed_up).sort("source_id", "line_no"), "collectives that NCCL failed")
     if bandwidth_tests is not None:
         add(
             bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"),

@@ -31,6 +31,10 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
         ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
         ({"nccl_errors": table("nccl_errors", {"level": "WARN", "kind": "cuda-failure"})}, "NCCL errors"),
+        (
+            {"nccl_errors": table("nccl_errors", {"level": "INFO", "kind": "propagation", "file": "enqueue.cc", "code": 6})},
+            "collectives that NCCL failed",
+        ),
         ({"comms": rows(COMMS_SCHEMA, {"started": True, "completed": False, "rank": 1})}, "communicators that never came up"),
         ({"waits": rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})}, "ranks that wait for others"),
     ],
@@ -97,3 +101,9 @@ def test_a_job_that_stood_still_when_somebody_ended_it_had_failed() -> None:
     assert signs(worker_exits=told, last_calls=calls("collective", False, True, False)) == []
     assert signs(worker_exits=told, last_calls=calls("user-code", False, False, False)) == []
     assert signs(last_calls=calls("collective", False, False, False)) == []
+
+
+def test_a_code_that_is_handed_up_elsewhere_or_is_no_error_is_no_sign() -> None:
+    row = {"level": "INFO", "kind": "propagation", "file": "enqueue.cc", "code": 6}
+    for other in ({"file": "misc/socket.cc"}, {"code": 7}, {"code": 0}):
+        assert signs(nccl_errors=table("nccl_errors", row | other)) == []
