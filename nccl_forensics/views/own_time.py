@@ -40,7 +40,12 @@ def own_time(operations: pl.LazyFrame, groups: pl.LazyFrame, processes: pl.LazyF
     if not 2 < len(seen) <= _MOST_RANKS or not _all_recorded(groups, seen) or not _one_host(seen, processes, path_hints):
         return nothing
     met = ops.with_columns(met=pl.col("created_ns").max().over("group_key", "seq")).sort("rank", "created_ns", "order")
-    alone = met.with_columns(own=((pl.col("created_ns") - pl.col("met").shift(1).over("rank")) / 1e6).clip(0))
+    since = met.with_columns(since=(pl.col("created_ns") - pl.col("met").shift(1).over("rank")) / 1e6)
+    # Whoever goes on before the last member has come does not share its clock, or does not wait: then nothing is known of its own time.
+    usual = since.group_by("rank").agg(pl.col("since").median()).collect()["since"]
+    if float(str(usual.min() or 0.0)) < -LONG_MS:
+        return nothing
+    alone = since.with_columns(own=pl.col("since").clip(0))
     return (
         alone.group_by("rank")
         .agg(

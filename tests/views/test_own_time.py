@@ -75,3 +75,8 @@ def test_clocks_of_several_hosts_are_not_compared(processes: pl.LazyFrame | None
 
 def test_a_rank_without_a_recorder_may_be_what_the_others_wait_for() -> None:
     assert named(mesh(300).filter(pl.col("rank") != 1)) == []
+
+
+def test_a_clock_that_is_ahead_is_no_late_rank() -> None:
+    ahead = pl.when(pl.col("rank") == 3).then(3_600_000 * MS).otherwise(0)
+    assert named(mesh(300, rank=0).with_columns(created_ns=pl.col("created_ns") + ahead)) == []
