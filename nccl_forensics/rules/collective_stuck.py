@@ -72,6 +72,8 @@ def _unseen(row: dict[str, object]) -> str:
     ranks, size = row["ranks"], row["size"]
     assert isinstance(ranks, list)
     missing = int(str(size)) - len(ranks) if size is not None else 0
+    if size is not None and missing <= 0:
+        return "; the GPUs of some may be held by what they enqueued before it"
     return f"; whether {f'the other {missing:,}' if missing > 1 else 'the other one' if missing == 1 else 'every member'} came is not in the evidence"
 
 

@@ -39,7 +39,8 @@ def stuck(
     """Groups whose members all wait in one operation: same position, entered by all, completed by none. ``complete``: every member of
     the stated size is seen (else some members have no evidence, and they may be the ones that are missing); of the default group every
     rank that any evidence names, as all ranks of the job are in it. Nor is it known while somebody waits in another group for a rank of
-    which nothing is seen: the GPUs may not have come to this operation, which is enqueued behind that one. ``stated``: some evidence says how
+    which nothing is seen, or a rank has not finished what its peers of another group have: the GPUs may not have come to this operation, which
+    is enqueued behind that one. ``stated``: some evidence says how
     many members there are; else all that is known is that no number is missing below the highest one seen."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
@@ -49,6 +50,7 @@ def stuck(
     if waits is not None:
         behind = waits.filter(pl.col("kind") == "unseen").head(1).collect().height > 0
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
+    behind |= _held_before(progress)
     rows: list[dict[str, object]] = []
     pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank").collect()
     for (domain, key), part in pending.group_by("domain", "group_key", maintain_order=True):
@@ -81,6 +83,13 @@ def stuck(
             }
         )
     return pl.DataFrame(rows, schema=STUCK, infer_schema_length=None).lazy()
+
+
+def _held_before(progress: pl.LazyFrame) -> bool:
+    """Whether a rank has not finished what a peer of the same group has: on its GPU, all that it enqueued later in other groups waits behind that."""
+    done = progress.filter(pl.col("last_done").is_not_null() & pl.col("first_pending").is_not_null())
+    peers = progress.group_by("domain", "group_key").agg(pl.col("last_done").max().alias("furthest"))
+    return done.join(peers, on=["domain", "group_key"]).filter(pl.col("first_pending") <= pl.col("furthest")).head(1).collect().height > 0
 
 
 def _world(groups: Iterable[dict[str, object]], comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> int:

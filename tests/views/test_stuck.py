@@ -75,3 +75,14 @@ def test_a_rank_that_finished_it_makes_it_a_wait() -> None:
 def test_finished_work_and_a_single_rank_are_not_stuck() -> None:
     assert found({0: (6, 6), 1: (6, 6)}, [0, 1]) == []
     assert found({0: (6, 5)}, [0]) == []
+
+
+def test_behind_a_rank_that_alone_has_not_finished_what_its_peers_have_it_is_not_sure() -> None:
+    everyone = [0, 1, 2, 3]
+    known = groups({"pg:0": everyone, "pg:tp": [0, 1]})
+    level = {"pg:0": dict.fromkeys(everyone, (5, 4))}
+    for tp, sure in (({0: (9, 7), 1: (9, 8)}, False), ({0: (9, 9), 1: (9, 9)}, True)):
+        rows = stuck(progress(level | {"pg:tp": tp}), known, None, None, None).select("group_key", "complete").collect().rows()
+        assert ("pg:0", sure) in rows, (
+            "GPUs work off in order: what is enqueued behind a broadcast that one rank has not left never began there"
+        )
