@@ -99,7 +99,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         ERROR,
         "Did every process end without a fault of its own?",
-        "software-crash rank-died",
+        "software-crash rank-died crash-in-kernel-log",
         "endings exceptions worker_exits",
         "the launcher's output, standard error of every rank",
     ),
@@ -107,7 +107,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         ERROR,
         "Could every connection be made and kept?",
-        "connection-failed unreachable-host blocked-route nccl-named-fault",
+        "connection-failed store-unreachable unreachable-host blocked-route host-tables-full nccl-named-fault",
         "nccl_versions port_probes pings",
         "nc -zv MASTER PORT; ip route",
     ),
@@ -191,6 +191,13 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     _q(CORRUPTION, "Do all ranks reduce the same data type?", "dtype-mismatch", _OPERATIONS, _DUMPS),
     _q(GPU, "Did the driver report no error of a GPU (Xid)?", "gpu-fault cuda-fault", "kernel_spans xids", "sudo dmesg -T | grep Xid"),
+    _q(
+        GPU,
+        "Do driver, libraries and GPUs fit each other?",
+        "driver-mismatch driver-refused",
+        "endings kernel_spans",
+        "nvidia-smi; cat /proc/driver/nvidia/version; sudo dmesg -T | grep 'API mismatch'",
+    ),
     _q(GPU, "Does every host list all of its GPUs?", "gpu-missing", "gpu_samples", "nvidia-smi -L; lspci | grep -i nvidia"),
     _q(
         GPU,
@@ -221,12 +228,20 @@ QUESTIONS: tuple[Question, ...] = (
         "gpus.pcie_width pcie_links",
         "sudo lspci -vv",
     ),
+    _q(LINKS, "May devices copy to each other past the IOMMU?", "dma-blocked", "kernel_spans", "sudo dmesg -T | grep -i -e DMAR -e AMD-Vi"),
     _q(
         FABRIC,
         "Is every port active at full width and speed, without link errors?",
         "ib-link fabric-diagnostics",
         "ib_ports ib_port_counters ib_links link_quality",
         "ibstat; perfquery -x; mlxlink -d mlx5_0 -c",
+    ),
+    _q(
+        FABRIC,
+        "Did network cards and their links stay up, by the kernel's log?",
+        "nic-events",
+        "kernel_spans",
+        "sudo dmesg -T | grep -i -e mlx5 -e 'link down' -e carrier",
     ),
     _q(FABRIC, "Is the fabric free of congestion?", "congestion", "ib_port_counters net_counters", "perfquery -x; ethtool -S IFACE"),
     _q(FABRIC, "Do all paths through the fabric arrive?", "broken-path", "ib_routes", "ibtracert SOURCE_LID TARGET_LID"),
