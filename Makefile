@@ -7,7 +7,7 @@ STAMP = $(VENV)/.installed
 RUNTIME = $(VENV)/.runtime
 TOOLS = .venv-tools
 
-.PHONY: site clean-machine gallery demo test lint types pytest docs docs-check score robustness lock sbom advisories bench hang clean
+.PHONY: site clean-machine image gallery demo test lint types pytest docs docs-check score robustness lock sbom advisories bench hang clean
 
 # What a user needs, and on top of it what a developer needs.
 # Where `make lock` wrote locks/, nothing is installed but files with the hashes in them.
@@ -66,6 +66,17 @@ docs-check: $(STAMP)
 # The documentation as a static site; a warning is an error.
 site: $(STAMP)
 	$(BIN)/python -m tests.site out/site
+
+# The container's image where no registry of images can be reached: a base of Debian's packages alone, the rest from the package index.
+# Needs buildah and mmdebstrap. IMAGE_OPTIONS is for buildah: volumes with pip's configuration, another isolation, EXTRAS.
+IMAGE_OPTIONS =
+image:
+	mkdir -p out/image
+	mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates bookworm out/image/base.tar
+	printf 'FROM scratch\nADD base.tar /\n' > out/image/Containerfile
+	buildah bud --tag nccl-forensics-base --file out/image/Containerfile out/image
+	rm out/image/base.tar
+	buildah bud $(IMAGE_OPTIONS) --build-arg BASE=localhost/nccl-forensics-base --tag nccl-forensics --file Containerfile .
 
 # The wheel in a fresh environment outside the checkout, the start page followed literally; size, import time and licences.
 clean-machine: $(STAMP)
