@@ -49,6 +49,7 @@ def clients_never_joined(exceptions: pl.LazyFrame) -> Iterator[Finding]:
         title=f"{missing} of {wanted} processes never came to the rendezvous: its store waited for them in vain",
         summary="The message counts them and names none. It comes from the process that hosts the store, before NCCL is asked for anything.",
         confidence="medium",
+        culprits=(),
         subject=("clients", str(wanted)),
         evidence=cite([row], f"{came} of {wanted} came"),
         evidence_total=len(short),

@@ -223,15 +223,20 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Fin
     rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains("port error|fatal|device fatal|link"))
     if not rows.height:
         return
+    # A card that reports its own port speaks for itself; what others say of connections that broke is then the far end of them.
+    failed = set(rows.filter(pl.col("kind") == "ib-async-event")["host"].to_list())
     for (host,), part in rows.group_by("host", maintain_order=True):
+        far = bool(failed) and host not in failed
         devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
         message = str(part["message"][0])[:140]
         yield Finding(
             title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message}",
             summary=_UNREACHABLE
             if part["kind"].eq("ib-modify-qp").all()
-            else "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer).",
-            confidence="high" if devices else "medium",
+            else "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
+            + (f" The port that failed is told by {', '.join(sorted(str(h) for h in failed))}." if far else ""),
+            severity="warning" if far else None,
+            confidence="medium" if far or not devices else "high",
             hosts=(str(host),) if host else (),
             culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
             subject=("ib", str(host), *devices),

@@ -314,7 +314,8 @@ def test_damaged_stacks_never_raise_and_no_line_is_lost(data: st.DataObject) -> 
     raw = (FIXTURES / name).read_bytes()
     start = data.draw(st.integers(0, len(raw) - 1))
     end = data.draw(st.integers(start + 1, len(raw)))
-    noise = data.draw(st.binary(max_size=8).filter(lambda b: b"\n" not in b))
+    # Eight bytes of systemd's make another kind of file of it.
+    noise = data.draw(st.binary(max_size=8).filter(lambda b: b"\n" not in b and b != b"LPKSHHRH"))
     result = read_source(raw[:start] + noise + raw[end:] + b"\n")
     assert result.lines is None or lines_add_up(result)
     if "gaps" in result.frames:

@@ -129,7 +129,7 @@ frame #1: clone + 0x43 (0x15 in /lib64/libc.so.6)"""
         ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda-error"),
         ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", "cuda-error"),
         ("torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/3 clients joined.", "store-timeout"),
-        ("TimeoutError: The client socket has timed out after 1800s while trying to connect to (127.0.0.1, 5738).", "store-timeout"),
+        ("TimeoutError: The client socket has timed out after 1800s while trying to connect to (127.0.0.1, 5738).", "store-unreachable"),
         ("RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "nccl-cuda"),
         ("RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error", "nccl-remote"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.model import Finding
+from nccl_forensics.rules import Rule
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 
@@ -21,6 +23,14 @@ def table(name: str, *rows: dict[str, object]) -> pl.LazyFrame:
         if rows
         else pl.LazyFrame(schema=schema)
     )
+
+
+def check(rule: Rule, **inputs: pl.LazyFrame) -> list[Finding]:
+    """What a rule says of these tables and views, given by name; all others are missing."""
+    code = rule.function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    assert not set(inputs) - set(names), set(inputs) - set(names)
+    return rule.check(*(inputs.get(name) for name in names))
 
 
 def xid(code: int, bus_id: str = "0000:17:00.0", host: str | None = "node7", second: int = 0, **more: object) -> dict[str, object]:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 import pytest
 
-from nccl_forensics.model import Finding
 from nccl_forensics.rules import HEADINGS, Rule
 from nccl_forensics.rules.gpu_idle import gpu_idle
 from nccl_forensics.rules.gpu_missing import gpu_missing
 from nccl_forensics.views.gpu_samples import gpu_samples
-from tests.rules.host_frames import processes, table
+from tests.rules.host_frames import check, processes, table
 
 BUSES = ("0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0", "0000:87:00.0", "0000:90:00.0", "0000:b7:00.0", "0000:bd:00.0")
 FAILED = pl.LazyFrame({"sign": ["watchdog timeouts"]})
@@ -35,13 +34,6 @@ def samples(*listings: list[Row]) -> pl.LazyFrame:
 def ranks(host: str, first: int = 0, buses: Sequence[str] = BUSES) -> list[tuple[int, str, int, str]]:
     """A rank on every GPU, with the address as NCCL prints it."""
     return [(first + i, host, 4000 + i, b.removeprefix("0000:").replace(":", "").replace(".", "").lstrip("0")) for i, b in enumerate(buses)]
-
-
-def check(rule: Rule, **inputs: pl.LazyFrame) -> list[Finding]:
-    code = rule.function.__code__
-    names = code.co_varnames[: code.co_argcount]
-    assert not set(inputs) - set(names)
-    return rule.check(*(inputs.get(name) for name in names))
 
 
 def without(*positions: int) -> list[str]:

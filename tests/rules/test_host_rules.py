@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.model import Finding
 from nccl_forensics.rules import HEADINGS, Rule
 from nccl_forensics.rules.gpu_fault import gpu_fault
 from nccl_forensics.rules.gpu_throttled import gpu_throttled
@@ -17,16 +16,9 @@ from nccl_forensics.rules.pcie_degraded import pcie_degraded
 from nccl_forensics.rules.process_stopped import process_stopped
 from nccl_forensics.rules.shm_exhausted import shm_exhausted
 from nccl_forensics.views.placements import PLACEMENTS_SCHEMA
-from tests.rules.host_frames import SECOND, processes, table, xid
+from tests.rules.host_frames import SECOND, check, processes, table, xid
 
 ALL = (gpu_fault, gpu_throttled, memlock_limit, node_failed, nvlink_fault, out_of_memory, pcie_degraded, process_stopped, shm_exhausted)
-
-
-def check(rule: Rule, **inputs: pl.LazyFrame) -> list[Finding]:
-    code = rule.function.__code__
-    unknown = set(inputs) - set(code.co_varnames[: code.co_argcount])
-    assert not unknown, unknown
-    return rule.check(*(inputs.get(name) for name in code.co_varnames[: code.co_argcount]))
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)

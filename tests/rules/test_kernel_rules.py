@@ -10,7 +10,6 @@ import pytest
 from nccl_forensics import rules
 from nccl_forensics.model import Finding
 from nccl_forensics.reading import read_source
-from nccl_forensics.rules import Rule
 from nccl_forensics.rules.dma_blocked import dma_blocked
 from nccl_forensics.rules.host_differences import driver_refused
 from nccl_forensics.rules.host_tables import host_tables_full
@@ -21,7 +20,7 @@ from nccl_forensics.rules.pcie_degraded import pcie_degraded
 from nccl_forensics.rules.rank_died import crash_in_kernel_log
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views.failures import FAILURES
-from tests.rules.host_frames import SECOND, processes
+from tests.rules.host_frames import SECOND, check, processes
 
 JOB = 1_758_607_200  # 2025-09-23 06:00:00 UTC, where the job begins; it runs for an hour
 TIMES = pl.LazyFrame({"first_raw_ns": [JOB * SECOND], "last_raw_ns": [(JOB + 3600) * SECOND]})
@@ -46,12 +45,6 @@ def since_boot(*lines: str, first: int = 100_000) -> pl.LazyFrame:
 
 def _events(text: str) -> pl.LazyFrame:
     return read_source(text.encode()).frames["kernel_events"].with_columns(pl.lit(0, dtype=pl.UInt32()).alias("source_id")).lazy()
-
-
-def check(rule: Rule, **inputs: pl.LazyFrame) -> list[Finding]:
-    code = rule.function.__code__
-    names = code.co_varnames[: code.co_argcount]
-    return rule.check(*(inputs.get(name) for name in names))
 
 
 def nics(events: pl.LazyFrame, *, failed: bool | None = True, dated: bool = True) -> list[Finding]:

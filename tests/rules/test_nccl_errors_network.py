@@ -130,6 +130,8 @@ def test_each_host_has_a_finding_of_its_own() -> None:
     }
     found = ib_error.check(errors(COMPLETION, event), PEOPLE)
     assert [(c.host, c.nic) for f in found for c in f.culprits] == [("node1", "mlx5_0"), ("node2", "mlx5_3")]
+    # The port that failed is told by its own host; the other one is the far end.
+    assert [f.severity for f in found] == ["warning", "critical"]
 
 
 def test_an_error_without_a_device_is_less_sure() -> None:

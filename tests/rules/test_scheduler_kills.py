@@ -8,6 +8,7 @@ from nccl_forensics.model import Finding
 from nccl_forensics.reading import read_source
 from nccl_forensics.rules.job_stopped import job_stopped
 from nccl_forensics.rules.out_of_memory import out_of_memory
+from tests.rules.host_frames import check
 
 COUNT = "slurmstepd: error: Detected 1 oom_kill event in StepId=8812.0. Some of the step tasks have been OOM Killed."
 CANCELLED = "slurmstepd: error: *** STEP 8812.0 ON node4 CANCELLED AT 2025-09-23T06:30:02 ***"
@@ -21,11 +22,11 @@ def exits(*lines: str) -> pl.LazyFrame:
 
 
 def out_of(*lines: str) -> list[Finding]:
-    return out_of_memory.check(None, None, exits(*lines), None, None, None, None, None)
+    return check(out_of_memory, worker_exits=exits(*lines))
 
 
 def stopped(*lines: str) -> list[Finding]:
-    return job_stopped.check(None, None, exits(*lines), None, None, None, None, None, None)
+    return check(job_stopped, worker_exits=exits(*lines))
 
 
 def test_the_task_that_srun_calls_out_of_memory_is_named():
