@@ -25,9 +25,9 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, near_job
+from nccl_forensics.rules_hosts import located, near_job, people
 from nccl_forensics.stack_places import WAITING
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import first_label, ranks_words
 
 #: What to say and do for each kind of ending.
 _SAID = {
@@ -139,12 +139,14 @@ def crash_in_kernel_log(
     ours = pl.col("comm").fill_null("").str.contains(_TRAINERS) | pl.col("detail").fill_null("").str.contains(_LIBRARIES)
     rows = located(kernel_events.filter((pl.col("kind") == "segfault") & ours), source_hosts).sort("source_id", "line_no")
     rows = near_job(rows, job_times, near_s, window_h).filter("inside")
-    seen = processes is not None and processes.filter(pl.col("rank").is_not_null()).head(1).collect().height > 0
+    who = people(processes)
+    seen = bool(who.pids or who.hosts)
     failed = failures is not None and failures.head(1).collect().height > 0
     for (host, library), part in rows.group_by("host", "detail", maintain_order=True):
         pids = part["pid"].drop_nulls().unique(maintain_order=True).to_list()
         names = sorted({str(c) for c in part["comm"].to_list() if c})
-        close = bool(part["close"].any())
+        # Where the ranks' own pids are known it is none of them: a child of one, a process in a container, or another job's.
+        close = bool(part["close"].any()) and not any(place == first_label(host) for place, _ in who.pids)
         hosts = (str(host),) if host else ()
         yield Finding(
             title=f"{' and '.join(names[:2]) or 'a process'} (pid {', '.join(map(str, pids[:4]))}) crashed (SIGSEGV)"

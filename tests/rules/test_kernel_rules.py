@@ -196,10 +196,16 @@ def test_a_crash_of_a_process_that_trains_is_told_with_its_library():
     assert (finding.culprits[0].pid, finding.ranks) == (4242, ())
 
 
+def test_beside_ranks_whose_pids_are_known_a_crash_of_another_process_is_a_guess():
+    events, job = log(CRASH.format("python3", "libc.so.6")), {"job_times": TIMES, "failures": FAILED}
+    assert grade(crashes(events, processes=PEOPLE, **job)) == [("critical", "low")]
+    assert grade(crashes(events, processes=processes((3, "node8", 4711, "0000:41:00.0")), **job)) == [("critical", "medium")]
+
+
 def test_crashes_of_others_or_beside_a_job_that_goes_well_stop_nothing():
     assert crashes(log(CRASH.format("gnome-shell", "libgtk-3.so.0"))) == []
     job = {"processes": PEOPLE, "job_times": TIMES, "failures": WELL}
-    assert grade(crashes(log(CRASH.format("python3", "libc.so.6")), **job)) == [("warning", "medium")]
+    assert grade(crashes(log(CRASH.format("python3", "libc.so.6")), **job)) == [("warning", "low")]
     assert crashes(log(CRASH.format("python3", "libc.so.6"), at="20:00"), **job) == []
 
 
