@@ -1,4 +1,4 @@
-"""What Polars is asked for in one way only, because the other way fails."""
+"""What Polars is asked for in one way only: because the other way fails, or so that it is said once."""
 
 from __future__ import annotations
 
@@ -30,3 +30,8 @@ _PACKED = (b"\x1f\x8b", b"x\x01", b"x^", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd"
 def taken_for_packed(text: bytes) -> bool:
     """Whether Polars' readers of text would unpack this text, or fail to: they go by the first bytes, which a host's name can begin with."""
     return text.startswith(_PACKED)
+
+
+def has_rows(frame: pl.LazyFrame | None) -> bool:
+    """Whether a table or view is there and has a row."""
+    return frame is not None and frame.head(1).collect().height > 0

@@ -11,6 +11,7 @@ import polars as pl
 
 from nccl_forensics import pci
 from nccl_forensics.evidence import AT_MOST, cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Culprit, Evidence, Finding
 from nccl_forensics.words import first_label
 
@@ -80,7 +81,7 @@ def near_job(rows: pl.DataFrame, job_times: pl.LazyFrame | None, near_s: float, 
 
     A time that names its zone and is not close is another one's. Local times may be off by ``window_h``; a time since boot says nothing.
     """
-    dated = job_times is not None and job_times.head(1).collect().height > 0
+    dated = has_rows(job_times)
     kind = rows["time_kind"]
     wall = kind.is_in(["epoch", "local-unzoned", "local-yearless"]).fill_null(False)
     close = timely(rows, job_times, near_s / 3600) & wall & dated

@@ -143,6 +143,25 @@ class DocumentFormat:
 Format = TextFormat | DocumentFormat
 
 
+class LineWalk:
+    """Rows by table and claimed lines over one walk through a text; a class because every block adds to both."""
+
+    def __init__(self, text: Text) -> None:
+        self.numbers: list[int] = text.lines["line_no"].to_list()
+        self.texts: list[str] = text.lines["text"].to_list()
+        self.hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
+        self.rows: dict[str, list[dict[str, object]]] = {}
+        self.used: list[int] = []
+
+    def add(self, table: str, i: int, row: dict[str, object]) -> None:
+        """A row with its line."""
+        self.rows.setdefault(table, []).append({**self.hints[i], "line_no": self.numbers[i], **row})
+
+    def use(self, i: int) -> None:
+        """Claim a line."""
+        self.used.append(self.numbers[i])
+
+
 def line_numbers(numbers: Sequence[int]) -> pl.Series:
     """Line numbers as the series that ``Reading`` carries."""
     return pl.Series("line_no", numbers, dtype=pl.UInt32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
@@ -50,28 +50,9 @@ _MEMINFO = re.compile(r"^([A-Z][A-Za-z_()0-9]{2,30}): +(\d+) kB\s*$")
 _DF = re.compile(r"^Filesystem .{0,80}Mounted on\s*$")
 
 
-class _Reader:
-    """Collects rows and claimed lines over one walk; a class because every block adds to both."""
-
-    def __init__(self, text: Text) -> None:
-        self.numbers: list[int] = text.lines["line_no"].to_list()
-        self.texts: list[str] = text.lines["text"].to_list()
-        self.hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
-        self.rows: dict[str, list[Row]] = {}
-        self.used: list[int] = []
-
-    def add(self, table: str, i: int, row: Row) -> None:
-        """A row with its line."""
-        self.rows.setdefault(table, []).append({**self.hints[i], "line_no": self.numbers[i], **row})
-
-    def use(self, i: int) -> None:
-        """Claim a line."""
-        self.used.append(self.numbers[i])
-
-
 def read(text: Text) -> Reading:
     """Every block that begins with a header of one of the tools."""
-    reader = _Reader(text)
+    reader = LineWalk(text)
     hits: list[bool] = text.lines["hit"].to_list()
     i = 0
     while i < len(reader.texts):
@@ -93,7 +74,7 @@ def read(text: Text) -> Reading:
     return Reading(frames=frames, lines=line_numbers(sorted(set(reader.used))))
 
 
-def _ps(reader: _Reader, start: int, header: list[str]) -> int:
+def _ps(reader: LineWalk, start: int, header: list[str]) -> int:
     reader.use(start)
     pid_at = header.index("PID")
     i = start + 1
@@ -117,7 +98,7 @@ def _cell(column: str, cell: str) -> object:
     return float(cell) if re.fullmatch(r"\d{1,15}(?:\.\d{1,6})?", cell) else None
 
 
-def _df(reader: _Reader, start: int) -> int:
+def _df(reader: LineWalk, start: int) -> int:
     header = reader.texts[start]
     inodes = "IFree" in header
     block = re.search(r"(?<!\d)(\d++)K-blocks", header)
@@ -155,7 +136,7 @@ def _kb(cell: str, factor: float) -> float | None:
     return value * _UNIT[found[2]] if found[2] else value * factor
 
 
-def _limits(reader: _Reader, start: int) -> int:
+def _limits(reader: LineWalk, start: int) -> int:
     i = start
     first = start
     while first > 0 and (_ULIMIT.match(reader.texts[first - 1]) or _PROC_LIMIT.match(reader.texts[first - 1])):
@@ -180,7 +161,7 @@ def _limits(reader: _Reader, start: int) -> int:
     return i
 
 
-def _free(reader: _Reader, i: int) -> int:
+def _free(reader: LineWalk, i: int) -> int:
     header = reader.texts[i - 1].split()
     reader.use(i - 1)
     while i < len(reader.texts):
@@ -195,7 +176,7 @@ def _free(reader: _Reader, i: int) -> int:
     return i
 
 
-def _meminfo(reader: _Reader, i: int) -> int:
+def _meminfo(reader: LineWalk, i: int) -> int:
     while i < len(reader.texts):
         found = _MEMINFO.match(reader.texts[i])
         if not found and not reader.texts[i].startswith("HugePages_"):

@@ -6,7 +6,7 @@ import re
 
 from nccl_forensics import pci
 from nccl_forensics.blocks import whole
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 
 #: Columns of /proc/net/dev (Linux net/core/net-procfs.c), under the names of the kernel's own statistics.
@@ -31,24 +31,9 @@ _PARAMETERS = (
 Row = dict[str, object]
 
 
-class _Reader:
-    """Collects rows and claimed lines over one walk; a class because every block adds to both."""
-
-    def __init__(self, text: Text) -> None:
-        self.numbers: list[int] = text.lines["line_no"].to_list()
-        self.texts: list[str] = text.lines["text"].to_list()
-        self.hints = text.lines.select("hint_rank", "hint_scope", "hint_host", "hint_pid").rows(named=True)
-        self.rows: dict[str, list[Row]] = {}
-        self.used: list[int] = []
-
-    def add(self, table: str, i: int, row: Row) -> None:
-        """A row with its line."""
-        self.rows.setdefault(table, []).append({**self.hints[i], "line_no": self.numbers[i], **row})
-
-
 def read(text: Text) -> Reading:
     """Every block that begins with a line of one of the files."""
-    reader = _Reader(text)
+    reader = LineWalk(text)
     hits: list[bool] = text.lines["hit"].to_list()
     i = 0
     while i < len(reader.texts):
@@ -67,7 +52,7 @@ def read(text: Text) -> Reading:
     return Reading(frames=frames, lines=line_numbers(reader.used))
 
 
-def _interfaces(reader: _Reader, start: int) -> int:
+def _interfaces(reader: LineWalk, start: int) -> int:
     i = start + 2
     reader.used += reader.numbers[start : start + 2]
     names = [f"{side}_{column}" for side, columns in (("rx", _RECEIVE), ("tx", _TRANSMIT)) for column in columns]
@@ -79,7 +64,7 @@ def _interfaces(reader: _Reader, start: int) -> int:
     return i
 
 
-def _counters(reader: _Reader, start: int) -> int:
+def _counters(reader: LineWalk, start: int) -> int:
     """Two lines each: names, then values, both with the protocol in front."""
     i = start
     while i + 1 < len(reader.texts):
@@ -93,7 +78,7 @@ def _counters(reader: _Reader, start: int) -> int:
     return i
 
 
-def _gpu(reader: _Reader, start: int) -> int:
+def _gpu(reader: LineWalk, start: int) -> int:
     """One GPU of /proc/driver/nvidia/gpus. Question marks stand for what the driver could not read, or has not read yet."""
     i, told = start, {}
     while i < len(reader.texts) and (found := _INFORMATION.match(reader.texts[i])):
@@ -118,7 +103,7 @@ def _gpu(reader: _Reader, start: int) -> int:
     return i
 
 
-def _parameters(reader: _Reader, start: int) -> int:
+def _parameters(reader: LineWalk, start: int) -> int:
     i = start
     while i < len(reader.texts) and (found := _PARAMETER.match(reader.texts[i])):
         if found[1] in _PARAMETERS and found[2].strip('" '):

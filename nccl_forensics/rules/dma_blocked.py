@@ -22,6 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people, place, untimely_finding
@@ -51,7 +52,7 @@ def dma_blocked(
     rows = near_job(rows, job_times, near_s, window_h)
     if not rows["inside"].all():
         yield untimely_finding(rows.filter(~pl.col("inside")), "faults of the IOMMU")
-    failed = failures is not None and failures.head(1).collect().height > 0
+    failed = has_rows(failures)
     for (host, device), part in rows.filter("inside").group_by("host", "device", maintain_order=True):
         rank = who.of_gpu(host, device)
         hosts = (str(host),) if host else ()

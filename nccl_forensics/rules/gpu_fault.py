@@ -31,6 +31,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.cuda_errors import cuda_error, texts
 from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT, RETIRED_PAGES_LIMIT
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import (
@@ -99,9 +100,9 @@ def gpu_fault(
         inside = timely(rows, job_times, window_h)
         job = _Job(
             who,
-            dated=job_times is not None and job_times.head(1).collect().height > 0,
+            dated=has_rows(job_times),
             hurt=_hurt(exceptions, source_ranks, who),
-            failed=failures is not None and failures.head(1).collect().height > 0,
+            failed=has_rows(failures),
             one_numbering=_one_numbering(rows, who),
             unhurt=_failed_otherwise(exceptions, source_ranks),
         )

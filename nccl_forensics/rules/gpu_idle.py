@@ -25,6 +25,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import People, people, place, ranks_of
@@ -84,7 +85,7 @@ def gpu_idle(
         return
     shares = [s for g in spin if (s := g.power_share) is not None]
     waiting = bool(shares) and median(shares) <= spin_power
-    failed = failures is not None and failures.head(1).collect().height > 0
+    failed = has_rows(failures)
     if (shares and not waiting) or not (waiting or failed):
         return
     used = {g.gpu + str(g.host): max(g.values("memory_used_mib"), default=None) for g in idle}

@@ -23,6 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, place, untimely_finding
@@ -82,7 +83,7 @@ def host_tables_full(
     rows = near_job(rows, job_times, near_s, window_h)
     if not rows["inside"].all():
         yield untimely_finding(rows.filter(~pl.col("inside")), "lines of full tables")
-    failed = failures is not None and failures.head(1).collect().height > 0
+    failed = has_rows(failures)
     for said, cause, does, look, remedy in _FULL:
         lines = rows.filter(pl.col("inside") & pl.col("message").str.contains(said, literal=True))
         for (host,), part in lines.group_by("host", maintain_order=True):

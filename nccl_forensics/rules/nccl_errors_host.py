@@ -127,10 +127,6 @@ def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame
     hosts = tuple(sorted({*(hosts_of(said) if said.height else ()), *(hosts_of(raised) if raised.height else ())}))
     if not said.height and not raised.height:
         return
-    exceptions = [
-        {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]}
-        for r in raised.iter_rows(named=True)
-    ]
     yield Finding(
         title=f"{ranks_words(ranks) if ranks else 'a process'} ran out of memory" + (f" on {', '.join(hosts)}" if hosts else ""),
         summary="The allocation failed in this process; its peers only lost a partner.",
@@ -139,7 +135,7 @@ def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame
         hosts=hosts,
         culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
         subject=("oom", *(str(r["frame"]) for r in raised.head(1).iter_rows(named=True) if r["frame"])),
-        evidence=(*(cite(said, "the allocation that failed") if said.height else ()), *cite(exceptions, "raised by this rank")),
+        evidence=_proof(said, raised, "the allocation that failed"),
         evidence_total=said.height + raised.height,
         remedy="Find what else holds memory on that GPU (nvidia-smi), or lower the batch size or NCCL_BUFFSIZE.",
         prevention="Log torch.cuda.memory_summary of every rank before the first collective.",

@@ -26,6 +26,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, place, untimely_finding
@@ -88,8 +89,8 @@ def nic_events(
     if old.height:
         yield untimely_finding(old, "events of network cards")
     rows = rows.filter("inside")
-    seen = processes is not None and processes.filter(pl.col("rank").is_not_null()).head(1).collect().height > 0
-    job = _Job(seen, failures is not None and failures.head(1).collect().height > 0)
+    seen = processes is not None and has_rows(processes.filter(pl.col("rank").is_not_null()))
+    job = _Job(seen, has_rows(failures))
     yield from _health(rows, job)
     yield from _links(rows, job)
     yield from _others(rows, job)

@@ -28,6 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
+from nccl_forensics.views.deaths import OF_LAUNCHERS
 from nccl_forensics.words import ranks_words
 
 #: Names of processes that train (the kernel cuts names at 15 characters).
@@ -144,12 +145,9 @@ def _kills(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
         )
 
 
-#: What a launcher that starts several workers says of one: then a task of the scheduler is a launcher and no rank.
-_OF_LAUNCHERS = ("closing-signal", "launcher-signal", "failed", "failure", "root-cause")
-
-
 def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
-    """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one."""
+    """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one.
+    Where launchers speak, a task of the scheduler is a launcher and no rank."""
     rows = exits.sort("source_id", "line_no").collect()
     told = rows.filter(pl.col("kind") == "scheduler-oom")
     tasks = rows.filter(pl.col("kind") == "task")
@@ -160,7 +158,7 @@ def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
     if not sure:  # the tasks that somebody killed, unless that is nearly all of them: then the scheduler did
         killed = tasks.filter(pl.col("signal") == "SIGKILL")
         named = killed if killed.height * 2 <= tasks.height else killed.clear()
-    ranked = not rows["kind"].is_in(_OF_LAUNCHERS).any()
+    ranked = not rows["kind"].is_in(list(OF_LAUNCHERS)).any()
     culprits = tuple(
         Culprit(rank=row["rank"] if ranked else None, host=row["host"])
         for row in named.unique(["rank", "host"], maintain_order=True).iter_rows(named=True)

@@ -23,6 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people
@@ -141,7 +142,7 @@ def crash_in_kernel_log(
     rows = near_job(rows, job_times, near_s, window_h).filter("inside")
     who = people(processes)
     seen = bool(who.pids or who.hosts)
-    failed = failures is not None and failures.head(1).collect().height > 0
+    failed = has_rows(failures)
     for (host, library), part in rows.group_by("host", "detail", maintain_order=True):
         pids = part["pid"].drop_nulls().unique(maintain_order=True).to_list()
         names = sorted({str(c) for c in part["comm"].to_list() if c})

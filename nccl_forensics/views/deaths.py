@@ -146,7 +146,7 @@ def endings(
 
     if worker_exits is not None:
         rows = worker_exits.sort("source_id", "line_no").collect()
-        launched = rows["kind"].is_in(list(_OF_LAUNCHERS)).any()
+        launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
         for row in rows.iter_rows(named=True):
             if row["exit_code"] is None and row["signal"] is None:
                 continue
@@ -250,7 +250,7 @@ def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int,
 
 
 #: What a launcher that starts several workers says of them.
-_OF_LAUNCHERS = frozenset({"closing-signal", "launcher-signal", "failed", "failure", "root-cause"})
+OF_LAUNCHERS = frozenset({"closing-signal", "launcher-signal", "failed", "failure", "root-cause"})
 #: Formats of what a process itself prints when it fails.
 _OWN_WORDS = frozenset({"c10d-log", "traceback", "torchelastic-error"})
 
