@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import polars as pl
@@ -53,6 +54,15 @@ class FoldedTable:
         """A table that is not folded yet."""
         folded = fold(every.collect(), own, both=["source_id"])
         return FoldedTable(every, (folded.rows,), folded.words)
+
+    def lazy(self) -> pl.LazyFrame:
+        """The rows of all parts in one scan, with their sorts; also of sources that do not count."""
+        scans: list[pl.LazyFrame] = []
+        for in_file, parts in groupby(self.parts, lambda part: isinstance(part, Path)):
+            same = list(parts)
+            files = [p for p in same if isinstance(p, Path)]  # in one scan: they may be hundreds
+            scans += [pl.scan_ipc(files)] if in_file else [p.lazy() for p in same if isinstance(p, pl.DataFrame)]
+        return pl.concat(scans)
 
     def rows(self) -> Iterator[tuple[pl.DataFrame, pl.Series, Path | None]]:
         """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one."""

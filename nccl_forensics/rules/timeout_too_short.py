@@ -52,6 +52,8 @@ def timeout_too_short(
         & (pl.col("timeout_ms") > 0)
         & (pl.col("rank") < UNIDENTIFIED)
     ).with_row_index("row")
+    if not _far_apart(timed, near):
+        return
     op = pl.col("op").cast(pl.Categorical).to_physical()
     full = at_places(timed.select("row", "group_key", "rank", "seq", "created_ns", "timeout_ms", op=op)).filter(
         (pl.col("rank").n_unique().over("at") == pl.col("everyone")) & (pl.col("everyone") > 1) & (pl.col("op").n_unique().over("at") == 1)
@@ -108,3 +110,15 @@ def timeout_too_short(
             actions=(Action("change-setting", ranks=(row["late"],), confidence="medium"),),
             metrics={"wait_s": round(seconds, 1), "timeout_s": round(limit, 1), "members": row["members"]},
         )
+
+
+def _far_apart(timed: pl.LazyFrame, near: float) -> bool:
+    """Whether members came to some collective so far apart that clock offsets taken off could leave ``near`` of a timeout. An offset is a median of
+    distances to the middle of arrivals, so none is larger than the largest distance between two arrivals, and two ranks have two."""
+    created = pl.col("created_ns")
+    at = timed.select("seq", "created_ns", "timeout_ms", group=pl.col("group_key").cast(pl.Categorical).to_physical()).group_by(
+        "group", "seq"
+    )
+    spans = at.agg((created.max() - created.min()).alias("span_ns"), pl.col("timeout_ms").min())
+    span, timeout = spans.select(pl.col("span_ns").max(), pl.col("timeout_ms").min()).collect().row(0)
+    return span is not None and 3 * span >= near * timeout * 1e6

@@ -11,7 +11,7 @@ import os
 import pkgutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -45,7 +45,7 @@ class Source(Protocol):
         ...
 
 
-#: What a view makes: rows, or operations of which some are numbered.
+#: What a view makes: rows, or operations of which some are not told one by one.
 Made = pl.LazyFrame | Parts
 
 
@@ -101,6 +101,7 @@ class Resolver:
         self._scratch = scratch
         self._known: dict[str, pl.LazyFrame | None] = {}
         self._calls: dict[str, Calls] = {}
+        self._folded: dict[str, FoldedTable] = {}
         self._failed: set[str] = set()
         self._forgiving = False
 
@@ -150,7 +151,7 @@ class Resolver:
             return None
         made = declared.function(*(self._richer(n, frames[n]) if n in declared.inputs.richer else frames[n] for n in order))
         if isinstance(made, Parts):
-            self._calls[name] = calls = Parts(self._kept(name, made.others), made.numbered).calls()
+            self._calls[name] = calls = replace(made, others=self._kept(name, made.others)).calls()
             return calls.every
         return self._kept(name, made) if declared.rows == "operations" else made.collect().lazy()
 
@@ -158,7 +159,9 @@ class Resolver:
         """The form of an input that tells more than its rows, where there is one."""
         if name in all_views() or frame is None:
             return self._calls.get(name, frame)
-        return self._source.folded(name)
+        if name not in self._folded:
+            self._folded[name] = self._source.folded(name)
+        return self._folded[name]
 
     def _kept(self, name: str, result: pl.LazyFrame) -> pl.LazyFrame:
         """Rows that count operations, computed once."""

@@ -7,10 +7,11 @@ where the ranks of a group differ, and the ends of each rank's sequence. Any oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 import polars as pl
 
@@ -185,6 +186,15 @@ def with_sized(ops: pl.LazyFrame, counts: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
+def signs_of(words: pl.DataFrame, counts: pl.LazyFrame) -> pl.Series:
+    """A number above 0 for each word, equal where operations are alike in all in which those of different ranks must agree."""
+    sized = with_sized(words.lazy(), counts).collect()
+    alike = sized.select("op", pl.when("sized").then("shape").alias("shape"), "dtype", "red_op", "root")
+    kinds = alike.unique(maintain_order=True).with_row_index("sign", offset=_NO_CALL + 1)
+    signs = alike.join(kinds, on=alike.columns, how="left", nulls_equal=True, maintain_order="left").get_column("sign")
+    return signs.cast(pl.UInt16) if kinds.height < 1 << 16 else signs
+
+
 @dataclass(frozen=True, slots=True)
 class Numbered:
     """Operations of NCCL's logs as numbers: parts (frames or files) with the columns of ``NUMBERED``, and the words of each sort.
@@ -213,7 +223,7 @@ class Numbered:
 
     def telling(self) -> pl.LazyFrame:
         """As ``Calls.telling``."""
-        signs, ranks = self._signs(), self.words.get_column("rank")
+        signs, ranks = signs_of(self.words, self.counts()), self.words.get_column("rank")
         lines: dict[int, _Line] = {}
         # Numbers of rows, not pieces of frames: a piece would hold the whole frame.
         found = [pl.Series(_ROW, [], dtype=pl.UInt32())]
@@ -249,14 +259,6 @@ class Numbered:
             rows = pl.read_ipc(part) if isinstance(part, Path) else part
             yield rows.with_columns(lives.gather(rows.get_column(_WORD))).with_row_index(_ROW, before)
             before += rows.height
-
-    def _signs(self) -> pl.Series:
-        """A number above 0 for each word, equal where operations are alike in all in which those of different ranks must agree."""
-        sized = with_sized(self.words.lazy(), self.counts()).collect()
-        alike = sized.select("op", pl.when("sized").then("shape").alias("shape"), "dtype", "red_op", "root")
-        kinds = alike.unique(maintain_order=True).with_row_index("sign", offset=_NO_CALL + 1)
-        signs = alike.join(kinds, on=alike.columns, how="left", nulls_equal=True, maintain_order="left").get_column("sign")
-        return signs.cast(pl.UInt16) if kinds.height < 1 << 16 else signs
 
     def _spelled(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         # The domain is a column of the words, so that a query for another one looks at no operation.
@@ -345,20 +347,41 @@ def _at(life: int, seqs: pl.Series) -> pl.DataFrame:
     return pl.DataFrame({_LIFE: own, "seq": seqs.cast(pl.Int64)}, schema={_LIFE: pl.UInt32(), "seq": pl.Int64()})
 
 
+class Many(Protocol):
+    """Operations that are many and alike, kept so that they need not be told one by one."""
+
+    def every(self) -> pl.LazyFrame:
+        """All of them, in columns of ``OPERATIONS``."""
+        ...
+
+    def telling(self) -> pl.LazyFrame:
+        """As ``Calls.telling``."""
+        ...
+
+    def counts(self) -> pl.LazyFrame:
+        """As ``Calls.counts``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Operations that are numbered, and others."""
+    """Operations that are told one by one, and others: those of recorders ``before`` them, and those of NCCL's logs ``behind``."""
 
     others: pl.LazyFrame
-    numbered: Numbered
+    before: Many | None = None
+    behind: Many | None = None
 
     def calls(self) -> Calls:
         """All of them as one, in the columns of the others."""
         columns = self.others.collect_schema()
 
-        def both(numbered: pl.LazyFrame) -> pl.LazyFrame:
-            have = numbered.collect_schema().names()
-            same = [pl.col(c).cast(t) if c in have else pl.lit(None, dtype=t).alias(c) for c, t in columns.items()]
-            return pl.concat([self.others, numbered.select(same)])
+        def same(rows: pl.LazyFrame) -> pl.LazyFrame:
+            have = rows.collect_schema().names()
+            return rows.select([pl.col(c).cast(t) if c in have else pl.lit(None, dtype=t).alias(c) for c, t in columns.items()])
 
-        return Calls(both(self.numbered.every()), both(self.numbered.telling()), pl.concat([_counted(self.others), self.numbered.counts()]))
+        def all_of(others: pl.LazyFrame, told: Callable[[Many], pl.LazyFrame]) -> pl.LazyFrame:
+            return pl.concat([*(told(m) for m in [self.before] if m), others, *(told(m) for m in [self.behind] if m)])
+
+        every = all_of(self.others, lambda many: same(many.every()))
+        telling = all_of(self.others, lambda many: same(many.telling()))
+        return Calls(every, telling, all_of(_counted(self.others), lambda many: many.counts()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.folding import SORT, FoldedTable
 from nccl_forensics.stack_frames import shortened
 from nccl_forensics.stack_places import place_of
 from nccl_forensics.views import view
@@ -22,7 +23,7 @@ CHECKED_CALLS = {
 
 
 @view(rows="ranks")
-def checked_calls(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFrame:
+def checked_calls(fr_entries: pl.LazyFrame | FoldedTable, dumps: pl.LazyFrame) -> pl.LazyFrame:
     """The call that each rank was having checked last, where that is the last thing that its recorder holds and all of them are level in it.
 
     The wrapper of DETAIL gathers what every rank is about to call (ProcessGroupWrapper.cpp); a recorder holds that gathering, with the frames
@@ -31,16 +32,7 @@ def checked_calls(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFrame
     """
     rows: list[dict[str, object]] = []
     chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("source_id", "rank")
-    last = (
-        fr_entries.join(chosen, on="source_id")
-        .filter(pl.col("collective_seq_id").is_not_null())
-        .sort("source_id", "record_id")
-        .group_by("rank", maintain_order=True)
-        .agg(pl.col("pg_name", "collective_seq_id", "op", "frames", "source_id", "record").last())
-        .with_columns(word=op_word(pl.col("op")))
-        .sort("rank")
-        .collect()
-    )
+    last = _last(fr_entries, chosen).with_columns(word=op_word(pl.col("op"))).sort("rank").collect()
     if last.height < 3 or last.select("pg_name", "collective_seq_id", "word").n_unique() != 1 or last["frames"].null_count():
         return pl.DataFrame(rows, schema=CHECKED_CALLS).lazy()
     checks = 0
@@ -56,3 +48,20 @@ def checked_calls(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFrame
         )
     # The call of some may be of the very kind that the check itself makes.
     return pl.DataFrame(rows if checks * 2 > len(rows) else [], schema=CHECKED_CALLS, infer_schema_length=None).lazy()
+
+
+def _last(fr_entries: pl.LazyFrame | FoldedTable, chosen: pl.LazyFrame) -> pl.LazyFrame:
+    """The last collective of each of these dumps, with its ``rank``: found by numbers alone, where the table is folded."""
+    folded = fr_entries if isinstance(fr_entries, FoldedTable) else None
+    rows = folded.lazy().select(*_OWN, SORT) if folded is not None else fr_entries.lazy().select(*_OWN, *_SHARED)
+    # The last of those with the greatest number; entries without one come in the order in which they were written.
+    last = pl.len() - 1 - pl.col("record_id").fill_null(-1).reverse().arg_max()
+    found = (
+        rows.filter(pl.col("collective_seq_id").is_not_null()).group_by("source_id").agg(pl.all().get(last)).join(chosen, on="source_id")
+    )
+    if folded is None:
+        return found
+    return found.join(folded.words.lazy().select("source_id", SORT, *_SHARED), on=["source_id", SORT], how="left")
+
+
+_OWN, _SHARED = ("source_id", "record", "record_id", "collective_seq_id"), ("pg_name", "op", "frames")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import polars as pl
 
@@ -104,10 +104,10 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
     rows: list[dict[str, object]] = []
     damaged: list[tuple[str, str, int]] = []
     if first.height:
-        window = pl.concat([_near(calls, part) for part in _alike_places(first)]).sort(
-            "domain", "group_key", "rank", "seq", "source_id", "order"
-        )
-        for (domain, key), group in window.group_by("domain", "group_key", maintain_order=True):
+        window = pl.concat([_near(calls, part) for part in _alike_places(first)]).sort("rank", "seq", "source_id", "order")
+        by_group = window.partition_by("domain", "group_key", maintain_order=True, as_dict=True)
+        for domain, key in sorted(by_group):
+            group = by_group[domain, key]
             row, bad = _read_group(group)
             damaged += [(str(domain), str(key), rank) for rank in bad]
             if row is not None and not bad:
@@ -143,6 +143,42 @@ def _alike_places(first: pl.DataFrame) -> list[pl.DataFrame]:
     return [ordered[start:end] for start, end in zip(starts, [*starts[1:], len(places)], strict=True)]
 
 
+class _Line(Mapping[int, Row]):
+    """The collectives of one rank by their position. Each is told when it is first asked for: those of many ranks are alike, and few are."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        self._rows = rows
+        self._places: dict[int, int] = {}
+        for place, seq in enumerate(rows.get_column("seq").to_list()):
+            self._places.setdefault(seq, place)
+        self._told: dict[int, Row] = {}
+
+    def __getitem__(self, seq: int) -> Row:
+        row = self._told.get(seq)
+        if row is None:
+            row = self._told[seq] = self._rows.row(self._places[seq], named=True)
+        return row
+
+    def __contains__(self, seq: object) -> bool:
+        return seq in self._places
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def run(self, at: int, step: int) -> int:
+        """How many positions follow each other from one on, forwards (1) or backwards (-1)."""
+        end = at
+        while end in self._places:
+            end += step
+        return abs(end - at)
+
+
+_ByRank = dict[int, _Line]
+
+
 def _signature(row: Row) -> tuple[Hashable, ...]:
     """What identifies an operation across ranks and steps, without arguments that may differ by right."""
     return (str(row["op"]), row["shape"] if row["sized"] else None, row["dtype"] if row["op"] not in _ONE_SIDED else None)
@@ -151,12 +187,7 @@ def _signature(row: Row) -> tuple[Hashable, ...]:
 def _read_group(group: pl.DataFrame) -> tuple[dict[str, object] | None, list[int]]:
     """The disagreement, and the ranks whose logs are damaged where it is seen."""
     at = int(group["at"][0])
-    by_rank: dict[int, dict[int, dict[str, object]]] = {}
-    names = (*_ROW, "sized")
-    words: dict[str, str] = {}  # each once: the rows are many and alike
-    for rank, *values in group.select("rank", *names).iter_rows():
-        row = {name: words.setdefault(v, v) if isinstance(v, str) else v for name, v in zip(names, values, strict=True)}
-        by_rank.setdefault(rank, {}).setdefault(int(row["seq"]), row)
+    by_rank: _ByRank = {rank: _Line(own.select(*_ROW, "sized")) for (rank,), own in group.group_by(["rank"], maintain_order=True)}
     told = _disagreement(group, by_rank, at)
     if told is None or (
         told["kind"] in _MISSED and told["domain"] == "nccl" and all(r["done"] for r in by_rank[as_ranks(told["ranks"])[0]].values())
@@ -245,7 +276,7 @@ def _whole(row: Row) -> tuple[Hashable, ...]:
     return tuple(str(row[name]) for name in ("op", "shape", "dtype", "red_op", "root"))
 
 
-def _disagreement(group: pl.DataFrame, by_rank: dict[int, dict[int, dict[str, object]]], at: int) -> dict[str, object] | None:
+def _disagreement(group: pl.DataFrame, by_rank: _ByRank, at: int) -> dict[str, object] | None:
     here = {rank: seqs[at] for rank, seqs in by_rank.items() if at in seqs}
     history = _history(by_rank, at)
     base = {name: group[name][0] for name in (*_GROUP, "later_seqs")}
@@ -277,22 +308,14 @@ def _disagreement(group: pl.DataFrame, by_rank: dict[int, dict[int, dict[str, ob
     return None
 
 
-def _history(by_rank: dict[int, dict[int, dict[str, object]]], at: int) -> list[Hashable]:
+def _history(by_rank: _ByRank, at: int) -> list[Hashable]:
     """What all did before: the longest contiguous run of one rank that ends just before ``at``."""
-    best: list[Hashable] = []
-    for rank in sorted(by_rank):
-        seqs = by_rank[rank]
-        line: list[Hashable] = []
-        n = at - 1
-        while n in seqs:
-            line.append(_signature(seqs[n]))
-            n -= 1
-        if len(line) > len(best):
-            best = line[::-1]
-    return best
+    longest = max(sorted(by_rank), key=lambda rank: by_rank[rank].run(at - 1, -1))
+    line = by_rank[longest]
+    return [_signature(line[n]) for n in range(at - line.run(at - 1, -1), at)]
 
 
-def _usual(by_rank: dict[int, dict[int, dict[str, object]]], at: int, name: str, here: dict[int, dict[str, object]]) -> Hashable | None:
+def _usual(by_rank: _ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hashable | None:
     """The argument that the same call had before, for ties: at the same line of code, else one step earlier, on any rank."""
     for rank in sorted(by_rank):
         own = here.get(rank)
@@ -315,19 +338,18 @@ def _usual(by_rank: dict[int, dict[int, dict[str, object]]], at: int, name: str,
     return None
 
 
-def _line(seqs: dict[int, dict[str, object]], at: int) -> list[Hashable]:
-    line: list[Hashable] = []
-    while at in seqs:
-        line.append(_signature(seqs[at]))
-        at += 1
-    return line
+def _line(line: _Line, at: int) -> list[Hashable]:
+    return [_signature(line[n]) for n in range(at, at + line.run(at, 1))]
 
 
-def _jumped(
-    by_rank: dict[int, dict[int, dict[str, object]]], history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], at: int
-) -> Reading | None:
+def _longest(by_rank: _ByRank, ranks: Sequence[int], at: int) -> list[Hashable]:
+    """What is called from ``at`` on, by the first of these ranks that goes on longest."""
+    return _line(by_rank[max(ranks, key=lambda rank: by_rank[rank].run(at, 1))], at)
+
+
+def _jumped(by_rank: _ByRank, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], at: int) -> Reading | None:
     own = _line(by_rank[odd[0]], at)
-    peer = max((_line(by_rank[p], at) for p in peers), key=len)
+    peer = _longest(by_rank, peers, at)
     reading = read_divergence(history, peer, own)
     if reading.kind != "skipped" or not reading.sure or len(own) + len(history) < 2:
         return None
@@ -347,20 +369,20 @@ def _jumped(
 
 def _different_op(
     base: dict[str, object],
-    by_rank: dict[int, dict[int, dict[str, object]]],
+    by_rank: _ByRank,
     history: Sequence[Hashable],
     odd: Sequence[int],
     peers: Sequence[int],
     certain: bool,
     at: int,
 ) -> dict[str, object]:
-    peer_line = max((_line(by_rank[p], at) for p in peers), key=len)
+    peer_line = _longest(by_rank, peers, at)
     readings = {r: read_divergence(history, peer_line, _line(by_rank[r], at)) for r in odd}
     reading = readings[odd[0]]
     kind = reading.kind
     # Without a majority, the reading that sees a jump on one side only tells who skipped.
     if not certain and len(peers) >= 1:
-        own_line = max((_line(by_rank[r], at) for r in odd), key=len)
+        own_line = _longest(by_rank, odd, at)
         reverse = read_divergence(history, own_line, peer_line)
         if reading.kind != "skipped" and reverse.kind == "skipped" and reverse.sure:
             return _row(base, "skipped", by_rank, peers, odd, at, reverse.skipped, len(history) >= 2, reverse.why)
@@ -371,7 +393,7 @@ def _different_op(
 def _row(
     base: dict[str, object],
     kind: str,
-    by_rank: dict[int, dict[int, dict[str, object]]],
+    by_rank: _ByRank,
     odd: Sequence[int],
     peers: Sequence[int],
     at: int,
@@ -403,6 +425,6 @@ def _row(
     }
 
 
-def _detail(row: dict[str, object], name: str) -> str | None:
+def _detail(row: Row, name: str) -> str | None:
     value = row[name]
     return None if value is None else str(value)

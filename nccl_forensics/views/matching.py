@@ -17,8 +17,8 @@ from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
 from nccl_forensics.views.layouts import unlisted_members
 from nccl_forensics.views.nccl_calls import by_line, members_of, numbered_calls
+from nccl_forensics.views.recorded import Recorded, recorded_calls
 from nccl_forensics.views.watchdogs import watchdog_progress
-from nccl_forensics.words import UNIDENTIFIED
 
 
 @view(rows="dumps")
@@ -71,7 +71,9 @@ def _known(value: object) -> int:
 
 
 @view(rows="ranks x groups")
-def fr_pg_names(fr_status: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, fr_entries: pl.LazyFrame | None) -> pl.LazyFrame:
+def fr_pg_names(
+    fr_status: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, fr_entries: pl.LazyFrame | FoldedTable | None
+) -> pl.LazyFrame:
     """Local group numbers to group names, per dump: ``source_id``, ``pg_id``, ``pg_name``, ``inferred``.
 
     Entries say it. For groups without an entry: numbers grow in order of creation and so do numeric names, so where a dump lists as many
@@ -80,8 +82,9 @@ def fr_pg_names(fr_status: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, 
     schema = {"source_id": pl.UInt32(), "pg_id": pl.Int32(), "pg_name": pl.String(), "inferred": pl.Boolean()}
     known: dict[int, dict[int, str]] = {}
     if fr_entries is not None:
+        words = fr_entries.words.lazy() if isinstance(fr_entries, FoldedTable) else fr_entries
         pairs = (
-            fr_entries.filter(pl.col("pg_name").is_not_null() & pl.col("pg_id").is_not_null())
+            words.filter(pl.col("pg_name").is_not_null() & pl.col("pg_id").is_not_null())
             .select("source_id", "pg_id", "pg_name")
             .unique()
             .collect()
@@ -106,7 +109,7 @@ def fr_pg_names(fr_status: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None, 
 
 @view(rows="operations")
 def operations(
-    fr_entries: pl.LazyFrame | None,
+    fr_entries: pl.LazyFrame | FoldedTable | None,
     dumps: pl.LazyFrame | None,
     nccl_ops: pl.LazyFrame | FoldedTable | None,
     comms: pl.LazyFrame | None,
@@ -118,19 +121,24 @@ def operations(
     ``seq`` counts from 1 in the ``fr`` domain (the recorder's number) and from 0 in the ``nccl`` domain (our ordinal). ``rank`` is global.
     """
     parts: list[pl.LazyFrame] = []
+    recorded: Recorded | None = None
     if fr_entries is not None and dumps is not None:
-        parts.append(_fr_operations(fr_entries, dumps))
+        recorded = recorded_calls(_folded(fr_entries, "fr_entries"), dumps)
     if reports is not None:
         parts.append(_detail_operations(reports))
     numbered: Numbered | None = None
     if nccl_ops is not None:
-        folded = nccl_ops if isinstance(nccl_ops, FoldedTable) else FoldedTable.of(nccl_ops, TABLES["nccl_ops"].own)
+        folded = _folded(nccl_ops, "nccl_ops")
         members = members_of(comms, processes)
         numbered = numbered_calls(folded, members)
         if numbered is None:
             parts.append(by_line(folded, members))
     others = pl.concat([_conform(p) for p in parts], how="vertical") if parts else pl.LazyFrame(schema=OPERATIONS)
-    return Parts(others, numbered) if numbered is not None else others
+    return others if numbered is None and recorded is None else Parts(others, recorded, numbered)
+
+
+def _folded(table: pl.LazyFrame | FoldedTable, name: str) -> FoldedTable:
+    return table if isinstance(table, FoldedTable) else FoldedTable.of(table, TABLES[name].own)
 
 
 def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
@@ -182,40 +190,6 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
 def _conform(frame: pl.LazyFrame) -> pl.LazyFrame:
     have = frame.collect_schema().names()
     return frame.select([(pl.col(c).cast(t) if c in have else pl.lit(None, dtype=t).alias(c)) for c, t in OPERATIONS.items()])
-
-
-def _fr_operations(fr_entries: pl.LazyFrame, dumps: pl.LazyFrame) -> pl.LazyFrame:
-    chosen = dumps.filter(pl.col("use") == "chosen").select(
-        "source_id", pl.coalesce("rank", UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).alias("rank")
-    )
-    p2p = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
-    nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
-    key = pl.when(nameless).then(text_of("pg_id:{}", pl.col("pg_id"))).otherwise(text_of("pg:{}", pl.col("pg_name")))
-    op = op_word(pl.col("op"))
-    peer = pl.when(op == "send").then(pl.col("peer_dst")).when(op == "recv").then(pl.col("peer_src"))
-    return fr_entries.join(chosen, on="source_id").with_columns(
-        domain=pl.lit("fr"),
-        group_key=key,
-        group_name=pl.col("pg_name"),
-        group_desc=pl.col("pg_desc"),
-        seq=pl.when(p2p).then(pl.col("p2p_seq_id")).otherwise(pl.col("collective_seq_id")),
-        op=op,
-        is_p2p=p2p,
-        peer=peer,
-        shape=pl.col("input_sizes"),
-        out_shape=pl.col("output_sizes"),
-        dtype=pl.col("input_dtypes"),
-        call_site=pl.col("user_frame"),
-        # gloo never marks completion: retired says that the operation is over, well or badly.
-        done=pl.when(pl.col("backend") != "gloo").then((pl.col("state") == "completed") | pl.col("time_completed_ns").is_not_null()),
-        pending=pl.when(pl.col("backend") == "gloo")
-        .then(~pl.col("retired"))
-        .otherwise((pl.col("state") != "completed") & pl.col("time_completed_ns").is_null()),
-        created_ns=pl.col("time_created_ns"),
-        completed_ns=pl.col("time_completed_ns"),
-        order=pl.col("record_id"),
-        line_no=pl.lit(None, dtype=pl.UInt32()),
-    )
 
 
 @view(rows="groups")

@@ -1,0 +1,146 @@
+"""Operations of recorders that are told by number: what views make of them is the same as where each is told by itself."""
+
+from __future__ import annotations
+
+import random
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nccl_forensics.folding import FoldedTable
+from nccl_forensics.tables import TABLES
+from nccl_forensics.views.calls import ENDS, Calls, Parts, calls_of
+from nccl_forensics.views.checked_calls import checked_calls
+from nccl_forensics.views.divergence import divergences
+from nccl_forensics.views.jumps import broken_steps
+from nccl_forensics.views.matching import fr_pg_names, groups, operations, progress
+
+OPS = ("all_reduce", "_all_gather_base", "broadcast", "all_to_all", "send", "coalesced")
+OWN = TABLES["fr_entries"].own
+#: What may be wrong with an entry: it is missing, of another kind or size, its number is another's or none, or it stands elsewhere.
+MISSING, OTHER, SIZE, TWICE, UNNUMBERED, MOVED = range(6)
+
+
+def rings(seed: int, ranks: int, steps: int, faults: int) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Entries and dumps of ranks that repeat a step in a group of all and in pairs; one rank more than is counted."""
+    rng = random.Random(seed)
+    step = [(rng.choice(OPS), rng.choice(["[[1]]", "[[64]]", None]), rng.choice(["Float", None]), pair) for pair in (0, 0, 1, 0)]
+    wrong = {(rng.randrange(ranks), rng.randrange(steps), rng.randrange(len(step))) for _ in range(faults)}
+    entries: list[dict[str, object]] = []
+    made: list[dict[str, object]] = []
+    for rank in range(ranks + 1):
+        own: list[dict[str, object]] = []
+        numbers = {(pair, p2p): 0 for pair in (0, 1) for p2p in (False, True)}
+        backend = "gloo" if rng.random() < 0.1 else "nccl"
+        for turn in range(steps):
+            for place, (op, size, dtype, pair) in enumerate(step):
+                how = rng.randrange(6) if (rank, turn, place) in wrong else None
+                if how == MISSING:
+                    continue
+                p2p = op == "send"
+                numbers[pair, p2p] += how != TWICE
+                number = None if how == UNNUMBERED else numbers[pair, p2p]
+                created = turn * 1_000_000 + place * 1000 + rng.randrange(500)
+                over = turn < steps - 2 or rng.random() < 0.5
+                own.append(
+                    {
+                        "source_id": rank + 2,
+                        "record": f"entries[{len(own)}]",
+                        "record_id": len(own),
+                        "pg_id": pair,
+                        "pg_name": f"{1 + rank // 2}" if pair else "0",
+                        "pg_desc": None if pair else "default_pg",
+                        "backend": backend,
+                        "op": "broadcast" if how == OTHER else op,
+                        "peer_dst": 1 - rank % 2 if p2p else None,
+                        "collective_seq_id": None if p2p else number,
+                        "p2p_seq_id": number if p2p else 0,
+                        "is_p2p": p2p,
+                        "state": "completed" if over else "started",
+                        "retired": over,
+                        "time_created_ns": created + 1,
+                        "time_completed_ns": created + 900 if over else None,
+                        "input_sizes": "[[65]]" if how == SIZE else size,
+                        "input_dtypes": dtype,
+                        "user_frame": f"step (train.py:{place})",
+                        "frames": "all_reduce (/torch/distributed_c10d.py:1)\nstep (train.py:3)",
+                    }
+                )
+                if how == MOVED and len(own) > 1:
+                    own[-2:] = own[:-3:-1]
+        entries += own
+        made.append({"source_id": rank + 2, "rank": rank, "use": "older" if rank == ranks else "chosen", "comm_lib_version": "2.27.7"})
+    table = TABLES["fr_entries"].frame(entries)
+    table = table.insert_column(0, pl.Series("source_id", [e["source_id"] for e in entries], dtype=pl.UInt32))
+    schema = {"source_id": pl.UInt32(), "rank": pl.Int32(), "use": pl.String(), "comm_lib_version": pl.String()}
+    return table.lazy(), pl.DataFrame(made, schema=schema).lazy()
+
+
+def calls(entries: pl.LazyFrame, chosen: pl.LazyFrame, *, pieces: int = 1) -> Calls:
+    """Operations by number, of a table in so many pieces."""
+    folded = FoldedTable.of(entries, OWN)
+    sources = folded.words["source_id"].unique(maintain_order=True).to_list()
+    rows = folded.parts[0]
+    assert isinstance(rows, pl.DataFrame)
+    cut = [rows.filter(pl.col("source_id").is_in(sources[n::pieces])) for n in range(pieces)]
+    parts = operations.function(FoldedTable(entries, tuple(cut), folded.words), chosen, None, None, None, None)
+    assert isinstance(parts, Parts)
+    return parts.calls()
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    ranks=st.integers(1, 5),
+    steps=st.integers(1, 100),
+    faults=st.integers(0, 4),
+    pieces=st.integers(1, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: int, faults: int, pieces: int) -> None:
+    entries, chosen = rings(seed, ranks, steps, faults)
+    known = calls(entries, chosen, pieces=pieces)
+    every = calls(entries, chosen).every.collect()
+    plain = calls_of(every.lazy())
+    order = ["source_id", "order", "record"]
+    assert known.every.sort(order).collect().equals(every.sort(order))
+    assert known.telling.unique().collect().height == known.telling.collect().height
+    assert known.telling.join(every.lazy(), on=every.columns, how="anti", nulls_equal=True).collect().is_empty()
+
+    def same(one: pl.LazyFrame, other: pl.LazyFrame) -> None:
+        assert one.collect().to_dicts() == other.collect().to_dicts()
+
+    key = ["domain", "group_key", "rank", "op", "shape"]
+    same(known.counts.sort(key), plain.counts.sort(key))
+    same(divergences(known), divergences(plain))
+    same(progress(known, None, None, None, None), progress(plain, None, None, None, None))
+    same(groups(known, None, None, None, None, None), groups(plain, None, None, None, None, None))
+    assert broken_steps(known.telling) == broken_steps(plain.telling)
+
+
+@given(seed=st.integers(0, 10_000), faults=st.integers(0, 3))
+@settings(max_examples=10, deadline=None)
+def test_what_is_looked_up_of_a_folded_table_is_what_the_table_says(seed: int, faults: int) -> None:
+    entries, chosen = rings(seed, 4, 5, faults)
+    folded = FoldedTable.of(entries, OWN)
+    for view, rest in ((checked_calls, (chosen,)), (fr_pg_names, ())):
+        first = () if view is checked_calls else (None, None)
+        of_numbers = view.function(*first, folded, *rest)
+        assert isinstance(of_numbers, pl.LazyFrame)
+        assert of_numbers.collect().equals(view(*first, entries, *rest).collect())
+
+
+def test_of_a_long_ring_only_the_ends_and_the_differences_tell() -> None:
+    entries, chosen = rings(7, 4, 500, 0)
+    told = calls(entries, chosen).telling.collect()
+    assert 4 * ENDS <= told.height < entries.collect().height * 2 // 3
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_rank_of_which_nothing_is_known_has_a_number_of_its_own(missing: bool) -> None:
+    entries, chosen = rings(1, 2, 3, 0)
+    unknown = chosen.with_columns(rank=pl.when(pl.col("source_id") == 2).then(None).otherwise("rank")) if missing else chosen
+    ranks = calls(entries, unknown).every.select(pl.col("rank").unique()).collect()["rank"].to_list()
+    assert len(ranks) == 2
+    assert (0 in ranks) != missing
