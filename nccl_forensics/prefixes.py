@@ -7,6 +7,8 @@ where text of a job is seen to follow them.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -131,28 +133,41 @@ def peel(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
         time_kind=pl.lit(None, dtype=pl.String()),
     )
     frame = _unwrap(frame)
+    asked = [prefix for prefix in PREFIXES if not (bare_left_out and prefix.of_nearly_all)]
     for _ in range(_ROUNDS):
         peeled = False
-        starts = frame["text"].str.slice(0, 1).unique()
-        for prefix in PREFIXES:
-            if (bare_left_out and prefix.of_nearly_all) or not starts.str.contains(prefix.first).any():
+        likely = _likely(frame["text"], asked)
+        for place, prefix in enumerate(asked):
+            if prefix.name not in likely:
                 continue
             carries = _carries(frame, prefix)
             if carries is not None:
                 frame, peeled = _peel(frame, prefix, carries), True
-                starts = frame["text"].str.slice(0, 1).unique()
+                likely = _likely(frame["text"], asked[place + 1 :])
         if not peeled:
             break
     return frame
 
 
+def _likely(text: pl.Series, prefixes: Sequence[Prefix]) -> frozenset[str]:
+    """Names of the prefixes that a line may carry, by its first character; of a short text, those that a line does carry: one query for all of
+    them, as a query costs more than looking at a few lines."""
+    starts = "".join(start for start in text.str.slice(0, 1).unique().to_list() if start)
+    fitting = [p for p in prefixes if re.search(p.first, starts)]
+    if text.len() > 2 * _SAMPLE or len(fitting) < 2:
+        return frozenset(p.name for p in fitting)
+    column = pl.col("text").str
+    found = pl.DataFrame({"text": text}).select(column.contains(p.pattern).any().alias(p.name) for p in fitting).row(0)
+    return frozenset(p.name for p, here in zip(fitting, found, strict=True) if here)
+
+
 def bare(text: pl.Series) -> pl.Series:
     """Which lines surely carry nothing that would be peeled but colour codes, CR and NUL, and do not even look as if."""
     clean = _clean(pl.DataFrame({"text": text}))["text"]
-    starts = clean.str.slice(0, 1).unique()
+    starts = "".join(start for start in clean.str.slice(0, 1).unique().to_list() if start)
     looks = clean.str.starts_with('{"log":"')
     for prefix in PREFIXES:
-        if starts.str.contains(prefix.first).any():
+        if re.search(prefix.first, starts):
             looks |= clean.str.contains(prefix.pattern)
     return ~looks
 

@@ -125,10 +125,12 @@ def _ports_of_sysfs(entries: pl.LazyFrame) -> pl.DataFrame:
         row.setdefault("source_id", r["source_id"])
         row.setdefault("line_no", r["line_no"])
     names = {"hca_type": "hca_type", "fw_ver": "firmware", "board_id": "board"}
-    for r in about.iter_rows(named=True):
-        for (place, device, _), row in rows.items():
-            if place == r["place"] and device == r["device"] and r["item"] in names:
-                row[names[r["item"]]] = r["value"]
+    of_device: dict[tuple[object, object], list[dict[str, object]]] = {}
+    for (place, device, _), row in rows.items():
+        of_device.setdefault((place, device), []).append(row)
+    for r in about.filter(pl.col("item").is_in(list(names))).iter_rows(named=True):
+        for row in of_device.get((r["place"], r["device"]), ()):
+            row[names[r["item"]]] = r["value"]
     return pl.DataFrame(list(rows.values()), schema_overrides=PORTS, infer_schema_length=None, strict=False)
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from nccl_forensics.alignment import REACH, expect, read_divergence
 from nccl_forensics.ranklist import as_ranks
-from nccl_forensics.views.calls import AT_ONCE, ENDS
+from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN
 
 
 def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
@@ -245,9 +245,10 @@ def _alike(call: dict[str, object]) -> tuple[object, ...]:
 
 
 _STEPS_BACK, _TAIL = ENDS, 24
-#: What makes an operation of a group the same, and where a call of it stands.
-_OPERATION = ("group_key", "op", "shape", "dtype")
-_PLACE, _KIND = ["domain", "group_key", "seq"], ["op", "shape", "dtype"]
+#: What makes an operation of a group the same, and where a call of it stands. ``site``: the line of code of one whose size may change from
+#: call to call and differ between ranks by right, in place of its ``shape``.
+_OPERATION = ("group_key", "op", "shape", "dtype", "site")
+_PLACE, _KIND = ["domain", "group_key", "seq"], ["op", "shape", "dtype", "site"]
 #: The same where each rank has its own group of a role, such as data parallelism.
 _ROLE = ["domain", "group_desc", "seq"]
 
@@ -263,6 +264,9 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         .sort("domain", "rank", "source_id", "order")
         .group_by("domain", "rank", maintain_order=True)
         .tail(_STEPS_BACK)
+        .with_columns(
+            shape=pl.when(~pl.col("op").is_in(UNEVEN)).then("shape"), site=pl.when(pl.col("op").is_in(UNEVEN)).then("call_site")
+        )
         .select("domain", "rank", *_OPERATION, "group_name", "group_desc", "comm_id", "seq", "source_id", "line_no", "record", "call_site")
         .collect()
     )

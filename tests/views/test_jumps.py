@@ -113,6 +113,33 @@ def test_what_the_others_do_in_groups_of_the_same_role_tells_that_nothing_was_le
     assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc") == [0]
 
 
+def among_experts(rank: int, steps: int, last: list[str]) -> pl.LazyFrame:
+    """Calls of one of six ranks: tokens sent to the experts and brought back, as many as the router says, then gradients and a loss; ``last``:
+    the calls of the last step."""
+    calls = ["send", "back", "gradients", "loss"] * steps + last
+    rows = []
+    for order, call in enumerate(calls):
+        tokens = 18 if call == "send" else 6 * (2 + (rank + order // 4) % 3)
+        group, op = ("pg:1", "all_reduce [1]") if call == "loss" else ("pg:0", "all_reduce [64]")
+        told = f"all_to_all [{tokens}]" if call in ("send", "back") else op
+        first = 1 + sum((c == "loss") == (call == "loss") for c in calls[:order])
+        own = operations({rank: [told]}, group=group, first=first)
+        rows.append(own.with_columns(order=pl.lit(order, dtype=pl.Int64), call_site=pl.lit(f"{call} (moe.py:9)")))
+    return pl.concat(rows)
+
+
+def left_out_among_experts(ends: dict[int, list[str]]) -> dict[int, object]:
+    job = pl.concat([among_experts(rank, 3, end) for rank, end in ends.items()])
+    return {rank: (fact["op"], fact["call_site"], fact["seq"]) for rank, (fact, _) in broken_steps(job).items()}
+
+
+def test_tokens_that_a_router_shares_out_otherwise_in_each_step_are_no_call_left_out() -> None:
+    # Rank 4 sends and gets back as many in its last step as in its first, and never so in between.
+    assert left_out_among_experts({rank: ["send", "back"][: 1 + (rank > 1)] for rank in range(5)}) == {}
+    ends = {rank: ["send", "back"] for rank in range(5)}
+    assert left_out_among_experts(ends | {4: ["send", "gradients"]}) == {4: ("all_to_all", "back (moe.py:9)", 11)}
+
+
 def stepped(rank: int, group: str, last: list[str], steps: int = 2) -> tuple[pl.LazyFrame, dict[str, int]]:
     """Calls of a rank, and how many of each group: whole steps of two buckets in its data-parallel group and one call in everybody's, then
     ``last``."""
