@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,29 @@ def test_a_truth_has_the_layout_of_the_other_incidents() -> None:
     assert known["culprit_ranks_accepted"] == [[2]]
     assert known["world_size"] == 4
     assert "collective-mismatch" in str(truth(scenario, plan, 4, detail=True)["cause_accepted"])
+
+
+def test_what_no_file_of_gloo_holds_is_said_in_the_truth_and_still_no_other_rank_is_right() -> None:
+    scenario = next(s for s in SCENARIOS if s.fault == "p2p-missing-send" and "batched" in s.options)
+    plan = plan_for(scenario, 4, random.Random(1), rank=1, step=5)
+    known = truth(scenario, plan, 4, detail=False)
+    assert known["culprit_ranks_accepted"] == [[1], [0, 1], []]
+    assert known["not_in_the_evidence"] == scenario.untold
+    # NCCL's recorder holds sends.
+    assert truth(scenario, replace(plan, device="cuda"), 4, detail=False)["culprit_ranks_accepted"] == [[1], [0, 1]]
+    told: dict[str, object] = {"status": "explained", "cause": "p2p-deadlock", "culprits": []}
+    assert compare(told, known)
+    assert not compare(told | {"culprits": [{"rank": 0}]}, known)
+    tokens = next(s for s in SCENARIOS if s.fault == "dtype" and s.site == "tokens")
+    assert truth(tokens, plan, 4, detail=False)["cause_accepted"] == ["dtype-mismatch", "shape-mismatch"]
+    assert truth(tokens, replace(plan, device="cuda"), 4, detail=False)["cause_accepted"] == ["dtype-mismatch"]
+
+
+def test_of_two_ranks_that_swap_their_groups_those_beside_them_close_the_circle() -> None:
+    scenario = next(s for s in SCENARIOS if s.culprits == "diagonal")
+    assert accepted(scenario, plan_for(scenario, 6, random.Random(1), rank=4), 6) == [[1, 4], [0, 5], [0, 1, 4, 5]]
+    with pytest.raises(ValueError, match="cannot have this fault"):
+        plan_for(scenario, 6, random.Random(1), rank=2)  # with rank 3 it shares a tensor-parallel group, in which both keep one order
 
 
 def test_a_second_run_is_made_where_the_verdict_asks_for_pytorchs_comparison_and_else_not() -> None:

@@ -33,6 +33,8 @@ class Result:
     #: At the first look, and in the end: where a verdict asks for a run under DETAIL, that is made and counts.
     first: bool
     right: bool
+    #: Right without a rank, as no file names one (``Scenario.untold``).
+    untold: bool
     line: str
 
 
@@ -51,8 +53,10 @@ def one(fault: str, number: int, seed: int, found: torch_env.TorchEnvironment, o
         verdict, right = _look(scenario, plan, Setting(world, found.python.absolute(), debug="DETAIL"), place / "again")
     ranks = sorted({c["rank"] for c in verdict["culprits"] if c["rank"] is not None})
     told = f"{verdict['cause'] or verdict['status']} {ranks} {verdict['confidence'] or ''}{' (second run, as the first verdict asked)' if again else ''}"
+    untold = right and bool(scenario.untold) and not ranks
     where = f"{scenario.job.removeprefix('train_')}{' ' + scenario.site if scenario.site else ''}, {world} ranks, rank {list(plan.ranks)} step {plan.step}"
-    return Result(fault, scenario.job, first, right, f"{'ok' if right else 'WRONG':5} {fault:20} {where:55} {told}")
+    told += " (no file names the rank)" if untold else ""
+    return Result(fault, scenario.job, first, right, untold, f"{'ok' if right else 'WRONG':5} {fault:20} {where:55} {told}")
 
 
 def _look(scenario: Scenario, plan: Plan, setting: Setting, place: Path) -> tuple[dict[str, Any], bool]:
@@ -88,7 +92,11 @@ def main(argv: list[str]) -> int:
             say(result.line)
             results.append(result)
     right = sum(r.right for r in results)
-    say(f"{right} of {len(results)} named right, {sum(r.first for r in results)} at the first look")
+    untold = sum(r.untold for r in results)
+    say(
+        f"{right} of {len(results)} named right, {sum(r.first for r in results)} at the first look"
+        + (f"; {untold} of them without a rank, as no file names it" if untold else "")
+    )
     return 0 if right == len(results) else 1
 
 

@@ -264,9 +264,7 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         .sort("domain", "rank", "source_id", "order")
         .group_by("domain", "rank", maintain_order=True)
         .tail(_STEPS_BACK)
-        .with_columns(
-            shape=pl.when(~pl.col("op").is_in(UNEVEN)).then("shape"), site=pl.when(pl.col("op").is_in(UNEVEN)).then("call_site")
-        )
+        .with_columns(shape=pl.when(~pl.col("op").is_in(UNEVEN)).then("shape"), site=pl.when(pl.col("op").is_in(UNEVEN)).then("call_site"))
         .select("domain", "rank", *_OPERATION, "group_name", "group_desc", "comm_id", "seq", "source_id", "line_no", "record", "call_site")
         .collect()
     )
