@@ -147,6 +147,10 @@ def endings(
     if worker_exits is not None:
         rows = worker_exits.sort("source_id", "line_no").collect()
         launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
+        # What does not end at the first signal the launcher kills (PContext.close of torch.distributed.elastic.multiprocessing, after 30 s).
+        kills = rows.filter((pl.col("kind") == "closing-signal") & (pl.col("signal") == "SIGKILL") & pl.col("pid").is_not_null())
+        forced: set[object] = set(kills.select("source_id", "pid").rows())
+        forced |= {by_pid.rank(pid, host) for pid, host in kills.select("pid", "host").iter_rows()} - {None}
         for row in rows.iter_rows(named=True):
             if row["exit_code"] is None and row["signal"] is None:
                 continue
@@ -172,6 +176,7 @@ def endings(
                     line_no=row["line_no"],
                     end_line=row["end_line"],
                 )
+                who["forced"] = rank in forced or (row["source_id"], row["pid"]) in forced
             if row["has_traceback"] and row["message"] and who["signature"] is None:
                 raised, _, said = str(row["message"]).partition(": ")
                 who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
@@ -230,6 +235,7 @@ def endings(
         if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
+        who.pop("forced", None)
         rows_out.append(who)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
@@ -357,6 +363,8 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
             said = cuda_error(f"{who['type']}: {who['message']}")
             kind = _KIND_OF_CUDA[said.speaks] if said is not None else "exception"
         return {"kind": kind, "own": True, "why": "an exception of its own"}
+    if signal == "SIGKILL" and who.get("forced") and signature is None:
+        return {"kind": "terminated", "own": False, "why": "SIGKILL by its launcher, as it had not ended at the signal before"}
     if signal in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"):
         if signature is None or signal == "SIGSEGV":
             return {"kind": _KIND_OF_SIGNAL[str(signal)], "own": True, "why": f"ended by {signal} without an exception before it"}

@@ -98,6 +98,21 @@ def test_what_a_launcher_does_to_a_worker_is_no_ending_of_its_own(kind: str) -> 
     assert ended(left(-9, kind=kind)) == []
 
 
+def test_one_that_its_launcher_kills_as_it_does_not_end_died_of_no_fault_of_its_own() -> None:
+    report = [{"kind": "failure", "rank": r, "pid": 40 + r, "exit_code": -9, "line_no": 30 + r} for r in (1, 2)]
+    asked = [{"kind": "closing-signal", "signal": "SIGTERM", "pid": 40 + r, "line_no": r} for r in (1, 2)]
+    forced = {"kind": "closing-signal", "signal": "SIGKILL", "pid": 42, "line_no": 4}
+    told = ended(table("worker_exits", *asked, forced, *report))
+    # Rank 1 was killed by somebody else, whom its launcher would have asked to end only.
+    assert [(e["rank"], e["kind"], e["own"]) for e in told] == [(1, "killed", True), (2, "terminated", False)]
+    # What it says itself comes first.
+    [_, raises] = ended(table("worker_exits", *asked, forced, *report), raised("user"))
+    assert (raises["kind"], raises["own"]) == ("exception", True)
+    # The same pid on another node is another process.
+    elsewhere = ended(table("worker_exits", forced | {"source_id": 1}, *report))
+    assert [e["kind"] for e in elsewhere] == ["killed", "killed"]
+
+
 def test_the_launchers_report_at_the_end_is_cited_before_its_first_word() -> None:
     lines = [{"kind": k, "rank": 2, "exit_code": -9, "line_no": n} for k, n in (("failed", 5), ("root-cause", 40))]
     [one] = ended(table("worker_exits", *lines))
