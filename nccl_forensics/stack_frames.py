@@ -93,6 +93,12 @@ def origin(line: Line) -> dict[str, object]:
     return {name: line.origin.get(name) for name in ORIGIN}
 
 
+def without_address(frame: str) -> str:
+    """A frame of which only the address is known, without it: the same place lies elsewhere in each process."""
+    name, path, line = split_frame(frame)
+    return frame_text("??", path, line) if name.startswith("0x") and path else frame
+
+
 def outermost(frames: Sequence[str]) -> str:
     """The bare name of the outermost frame of Python, or an empty text."""
     for frame in reversed(frames):

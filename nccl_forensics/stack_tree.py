@@ -17,6 +17,7 @@ Key = int | str
 #: Why processes stand apart.
 BUSY = "the others wait for them and they do not"
 PAIRED = "they wait for each other; the others have gone on to a collective"
+UNANSWERED = "they wait in a send or a receive that nobody answers"
 ELSEWHERE = "they stand at another call than most"
 PASSED = "they wait in a collective; most are not in it, and stand at one line"
 #: Ranges in a node's text.
@@ -165,9 +166,10 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, 
     """Who stands apart, surest first; empty where nobody does.
 
     Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is
-    no culprit of a hang. Four situations are told apart: most wait for others and few do something else; most stand in collectives
-    and few in point-to-point calls among themselves; most stand at one call and few at another; few wait in one collective that most
-    have passed, standing at one and the same line.
+    no culprit of a hang. Five situations are told apart: most wait for others and few do something else; most stand in collectives
+    and few in point-to-point calls among themselves; sends or receives that nobody answers, as their peer stands in a collective or
+    answers another; most stand at one call and few at another; few wait in one collective that most have passed, standing at one and
+    the same line.
     """
     history: dict[Key, list[Sequence[str]]] = {}
     for key, frames in samples:
@@ -188,8 +190,15 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, 
     if busy and waiters:
         return _left_behind(waiting, stopped, last, where)
     pairs = {k for k in waiting if where[k].place == "p2p"}
-    if waiting == set(last) and pairs and pairs != waiting:
-        return _named(pairs, waiting - pairs, last, where, PAIRED, sure=True)
+    if waiting == set(last) and pairs:
+        rest = waiting - pairs
+        # One alone has no partner among those that stand so, and of many the few that went on may have left out their part.
+        ops = {where[k].op for k in pairs}
+        paired = (len(pairs) == 2 <= len(rest) + 1 or 2 < len(pairs) <= len(rest)) and ops != {"send", "recv"}
+        still = pairs - moving
+        if paired:
+            return _named(pairs, rest, last, where, PAIRED, sure=len(pairs) <= len(rest))
+        return _named(still, rest or still, last, where, UNANSWERED, sure=False) if still else ()
     return _minority(set(last) - moving, last, where)
 
 

@@ -9,7 +9,7 @@ from nccl_forensics.exhibits.base import Block, Item, Report, TreeLine, ranks_te
 from nccl_forensics.extras import Extras, StackClass
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation import number, part, rows, sentence
-from nccl_forensics.stack_frames import split_frame
+from nccl_forensics.stack_frames import split_frame, without_address
 from nccl_forensics.stack_tree import Node, merge
 
 #: Lines of the tree, classes of the table.
@@ -70,7 +70,7 @@ def _standing(stack: StackClass, blamed: set[int]) -> int:
 
 def _tree(stacks: Sequence[StackClass], blamed: set[int]) -> list[TreeLine]:
     """One line per frame; only a branch indents, so that deep stacks stay narrow."""
-    tree = merge((rank, s.frames) for s in stacks for rank in s.ranks)
+    tree = merge((rank, [without_address(f) for f in s.frames]) for s in stacks for rank in s.ranks)
     ends: dict[tuple[int, ...], StackClass] = {tuple(s.ranks): s for s in stacks}
     odd = {r for s in stacks if _standing(s, blamed) == 1 for r in s.ranks}
     everyone = len(tree.keys)

@@ -103,7 +103,7 @@ QUESTIONS: tuple[Question, ...] = (
         "endings exceptions worker_exits",
         "the launcher's output, standard error of every rank",
     ),
-    _q(ERROR, "Did NCCL accept all that it was asked?", "invalid-usage", "nccl_versions", _LOG),
+    _q(ERROR, "Did NCCL accept all that it was asked?", "invalid-usage bootstrap-disagreement", "nccl_versions", _LOG),
     _q(
         ERROR,
         "Could every connection be made and kept?",

@@ -22,7 +22,7 @@ from nccl_forensics.tables.nccl import TORN_AT_MOST
 #: Message kinds that take any text after a known start: the signatures of errors are asked first for these.
 _LOOSE = ("chatter_plugin_words", "chatter_ras", "chatter_load", "chatter_init", "chatter_proxy_threads", "chatter_topology", "note_ras")
 #: Error signatures that only say where a text comes from: they do not make an INFO line an error.
-_VAGUE = ("plugin", "topology", "proxy", "nvls", "mnnvl", "ipc", "invalid_argument", "ib_event", "ras")
+_VAGUE = ("plugin", "topology", "topology_2", "proxy", "nvls", "mnnvl", "ipc", "invalid_argument", "ib_event", "ras")
 #: Messages that go on for lines without a prefix (NCCL 2.24+ and 2.27+), with how many follow at most.
 _CONTINUED = {
     "Enabled NCCL Func/Proto/Algo Matrix:": (9, r"\|"),

@@ -25,6 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP
+from nccl_forensics.stack_places import WAITING
 
 #: Signs of a failure that a stop from outside does not make by itself.
 _OF_ITS_OWN = (
@@ -77,6 +78,7 @@ def job_stopped(
     exceptions: pl.LazyFrame | None,
     stalls: pl.LazyFrame | None,
     stack_stalls: pl.LazyFrame | None,
+    thread_states: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """Jobs by state, then what the job's own output says, then pods and nodes, then a signal that the launcher got."""
     own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
@@ -96,7 +98,7 @@ def job_stopped(
     if worker_exits is not None:
         stuck = [frame for frame in (stalls, stack_stalls) if frame is not None and frame.head(1).collect().height]
         if not own and not stuck and not scheduled:
-            yield from _launcher(worker_exits)
+            yield from _launcher(worker_exits, looked_at=thread_states is not None and _looked_at(thread_states))
         standing = [*own, "ranks that stand still"] if stuck else own
         yield from _lines(worker_exits.filter(pl.col("kind") == "scheduler"), standing, told)
     ended: set[str] = set()
@@ -140,7 +142,13 @@ def _jobs(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
         )
 
 
-def _launcher(exits: pl.LazyFrame) -> Iterator[Finding]:
+def _looked_at(thread_states: pl.LazyFrame) -> bool:
+    """Whether somebody took stacks of ranks that wait for others, and none of them is seen to move: one looks so at a job that stands."""
+    ranks = thread_states.filter(pl.col("role").is_null()).collect()
+    return bool(ranks["place"].is_in(list(WAITING)).any()) and not ranks["moved"].any()
+
+
+def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
     """The launcher was told to end, and nothing of the job says that it had failed or stood still before."""
     # A worker that failed comes first, whatever the launchers of the other hosts were then told.
     if exits.filter(pl.col("kind").is_in(["scheduler", "root-cause", "failure", "failed"])).head(1).collect().height:
@@ -151,7 +159,10 @@ def _launcher(exits: pl.LazyFrame) -> Iterator[Finding]:
         signal = str(part["signal"][0])
         yield replace(
             _finding(f"the launcher was told to end ({signal})", signal, part, [], True, None, ()),
-            confidence="medium",
+            confidence="low" if looked_at else "medium",
+            summary="Stacks were taken before, of ranks that wait for others and are not seen to move: whether the job stood still is not known."
+            if looked_at
+            else "Nothing in the evidence failed before that.",
             would_refute=("a failure or a standstill of the job before the signal",),
         )
 

@@ -115,7 +115,7 @@ def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame
     said = (
         where_reported(
             nccl_errors.filter(
-                pl.col("kind").is_in(["cuda-failure", "cuda-alloc", "host-alloc"]) & _any((_OUT_OF_MEMORY, "returned null"))
+                (pl.col("kind") == "host-alloc") | (pl.col("kind").is_in(["cuda-failure", "cuda-alloc"]) & _any((_OUT_OF_MEMORY,)))
             ),
             processes,
         )

@@ -29,8 +29,12 @@ from nccl_forensics.words import ranks_words
 
 #: Interfaces that other hosts cannot reach.
 _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
-_LOOPBACK = r"connect to (?:127\.|::1)"
-_ADDRESS = re.compile(r"connect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
+#: Releases up to 2.26 write "Connect".
+_LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
+_ADDRESS = re.compile(r"[Cc]onnect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
+#: Events of a device that are faults, in the words of ibv_event_type_str(3). From 2.28.9 on NCCL calls all events "non-fatal" that it goes on
+#: after, a port that came up or a new subnet manager among them.
+_FAULTS = r"async (?:error )?event ?:.*(?:port error|catastrophic error|CQ error|access violation|invalid request|migration request error)"
 #: NCCL names the device behind "hca" or in front; UCX behind "on".
 _UNREACHABLE = (
     "The queue pair could not be connected to the peer's address: no route between the two ports' GIDs (RoCE: GID index, subnet, interface "
@@ -56,7 +60,10 @@ def wrong_interface(
     comms: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """No interface at all, or one that no other host can reach, where connections failed."""
-    none = where_reported(nccl_errors.filter(pl.col("kind") == "no-interface"), processes)
+    # NCCL goes on without an interface for the bootstrap alone, and says so ("…, ignoring").
+    none = where_reported(
+        nccl_errors.filter((pl.col("kind") == "no-interface") & ~pl.col("message").str.ends_with(", ignoring")), processes
+    )
     wanted = {}
     if settings is not None:
         rows = settings.filter(pl.col("name") == "NCCL_SOCKET_IFNAME").collect()
@@ -220,7 +227,7 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Fin
     rows = rows.filter(
         ~(pl.col("message").str.contains(r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR)") | pl.col("message").str.contains(r"with error 5,"))
     )
-    rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains("port error|fatal|device fatal|link"))
+    rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(_FAULTS))
     if not rows.height:
         return
     # A card that reports its own port speaks for itself; what others say of connections that broke is then the far end of them.

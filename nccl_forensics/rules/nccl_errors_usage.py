@@ -1,8 +1,8 @@
 """NCCL refused what it was asked: one GPU twice, an impossible algorithm, bad arguments.
 
 ## What it finds
-WARN lines that NCCL prints when it refuses a call, with the ranks that the message itself names, and ranks that ended because NCCL or
-torch.distributed refused what they were handed.
+WARN lines that NCCL prints when it refuses a call, with the ranks that the message itself names; processes that disagree on how many ranks
+there are or on who is who; and ranks that ended because NCCL or torch.distributed refused what they were handed.
 
 ## Why it matters
 The job stops at once on that rank; the others hang in init or in their first collective.
@@ -26,7 +26,9 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
 
-_KINDS = ("invalid-usage", "invalid-argument", "no-algorithm", "no-network", "no-transport", "duplicate-rank", "rank-mismatch")
+_KINDS = ("invalid-usage", "invalid-argument", "no-algorithm", "no-network", "no-transport")
+#: Said by the process that gathers the others' addresses, about what another one sent.
+_TOLD_OF_OTHERS = ("duplicate-rank", "rank-mismatch")
 
 _EXPLAINS = (
     "connection-failed",
@@ -89,6 +91,66 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterato
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=ranks),),
         )
+
+
+@rule(
+    name="bootstrap-disagreement",
+    code="US03",
+    cause="invalid-usage",
+    severity="critical",
+    at_most=1,
+    explains=_EXPLAINS,
+)
+def bootstrap_disagreement(nccl_errors: pl.LazyFrame, nccl_comms: pl.LazyFrame | None) -> Iterator[Finding]:
+    """Processes that came with another number of ranks, or with a rank that another had already taken.
+
+    The line is printed by the process that gathers the addresses, as a rule rank 0, and says what another one sent: it is not the one.
+    """
+    rows = (
+        nccl_errors.filter(pl.col("kind").is_in(list(_TOLD_OF_OTHERS)) & (pl.col("level") == "WARN")).sort("source_id", "line_no").collect()
+    )
+    if not rows.height:
+        return
+    twice = sorted({int(n) for n in rows.filter(pl.col("kind") == "duplicate-rank")["number"].to_list() if n is not None})
+    odd = _other_size(nccl_comms) if nccl_comms is not None and not twice else pl.DataFrame()
+    ranks = tuple(twice) or (ranks_of(odd) if odd.height else ())
+    message = str(rows["message"][0])[:160]
+    yield Finding(
+        title=(
+            f"two processes say that they are {ranks_words(ranks)}: {message}"
+            if twice
+            else f"{ranks_words(ranks)} came with another number of ranks: {message}"
+            if ranks
+            else f"the processes do not agree on the number of ranks: {message}"
+        ),
+        summary="Whoever gathers the addresses of all processes says so; it is not the one at fault.",
+        confidence="high" if ranks else "medium",
+        ranks=ranks,
+        hosts=hosts_of(odd) if odd.height else (),
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=(str(rows["kind"][0]),),
+        evidence=(
+            *cite(rows, "said by the process that gathers the addresses"),
+            *(cite(odd, "another number of ranks than the others") if odd.height else ()),
+        ),
+        evidence_total=rows.height + odd.height,
+        remedy="Compare RANK, WORLD_SIZE and the number of tasks per node of all processes with what the launcher was told.",
+        prevention="Print rank and world size of every process before the first communicator.",
+        would_refute=("a second job used the same address (NCCL_COMM_ID, MASTER_ADDR and MASTER_PORT)",),
+        actions=(Action("fix-code", ranks=ranks),),
+    )
+
+
+def _other_size(nccl_comms: pl.LazyFrame) -> pl.DataFrame:
+    """First lines of the processes that began a communicator with another number of ranks than the most of those that began the same one."""
+    begun = (
+        nccl_comms.filter((pl.col("event") == "init-start") & pl.col("comm_id").is_not_null() & pl.col("nranks").is_not_null())
+        .select("source_id", "line_no", "host", "pid", "comm_id", "rank", "nranks")
+        .unique(["comm_id", "host", "pid", "rank"], keep="first", maintain_order=True)
+        .collect()
+    )
+    alike = begun.with_columns(pl.len().over("comm_id", "nranks").alias("alike"), pl.len().over("comm_id").alias("all"))
+    return alike.filter(pl.col("alike") * 2 < pl.col("all")).sort("source_id", "line_no")
 
 
 @rule(

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.stack_tree import PASSED
+from nccl_forensics.stack_tree import PASSED, UNANSWERED
 from nccl_forensics.words import ranks_words
 
 _EXPLAINS = ("timeout", "closed", "collective-stuck", "connection-failed", "straggler")
@@ -98,14 +98,19 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
         if not part.height:
             continue
         first = part.row(0, named=True)
-        # Where few wait in a collective that most have passed, nothing says which of them is wrong.
-        blamed = part.filter(pl.col("reason") != PASSED)
+        # Where few wait in a collective that most have passed, or in a send or a receive, nothing says which of them is wrong.
+        blamed = part.filter(~pl.col("reason").is_in([PASSED, UNANSWERED]))
         ranks = tuple(r for r in blamed["rank"].to_list() if r is not None)
         who = _who(part.to_dicts())
         where = f" at {first['user_frame']}" if first["user_frame"] else ""
         others = first["others_op"] or first["others_at"] or "one place"
+        title = f"{who} {'stands' if part.height == 1 else 'stand'} apart, {words}{where}; {first['others_count']} others stand in {others}"
+        if first["reason"] == UNANSWERED:
+            title = f"{who} {'waits' if part.height == 1 else 'wait'} in a send or a receive that nobody answers{where}"
+            if first["rank"] not in (first["others"] or ()):
+                title += f"; {first['others_count']} others stand in {others}"
         yield Finding(
-            title=f"{who} {'stands' if part.height == 1 else 'stand'} apart, {words}{where}; {first['others_count']} others stand in {others}",
+            title=title,
             summary=f"{first['reason'][0].upper()}{first['reason'][1:]}. The stacks part at {first['parts_at'] or first['user_frame']}"
             + (f", where the others are at {first['others_at']}." if first["others_at"] else ".")
             + f" What tells the place: {first['why_place']}.",

@@ -136,6 +136,9 @@ def endings(
     ranks_of_source: dict[int, int] = {}
     if source_ranks is not None:
         ranks_of_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+    host_of_source: dict[int, str] = {}
+    if source_hosts is not None:
+        host_of_source = dict(source_hosts.select("source_id", "host").collect().iter_rows())
 
     def person(rank: object, pid: object) -> dict[str, object]:
         key = ("rank", rank) if rank is not None else ("pid", pid)
@@ -187,6 +190,8 @@ def endings(
                 rank = row["hint_rank"]
             if rank is None:
                 rank = by_pid.rank(row["pid"], row["hint_host"])
+            if rank is None and row["hint_scope"] == "local":
+                rank = _of_local(locals_.get(row["hint_rank"], set()), row["hint_host"] or host_of_source.get(row["source_id"]), where)
             if rank is None:
                 rank = ranks_of_source.get(row["source_id"])
             if rank is None:
@@ -240,6 +245,12 @@ def endings(
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+def _of_local(ranks: set[int], host: str | None, where: dict[int, tuple[object, object]]) -> int | None:
+    """The rank that a local rank stands for: the only one of this number, or the only one on the host of its log."""
+    there = ranks if len(ranks) == 1 else {r for r in ranks if host is not None and first_label(where[r][0]) == first_label(host)}
+    return next(iter(there)) if len(there) == 1 else None
 
 
 def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> set[int]:

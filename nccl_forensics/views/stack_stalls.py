@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.stack_frames import function_of, split_frame
 from nccl_forensics.stack_places import WAITING
-from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED
+from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
 from nccl_forensics.views.levels import came_after_all
 
@@ -84,13 +84,16 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
     place, reason = str(row["place"]), row["reason"]
     twice = int(str(row["samples"])) >= 2
     if reason == PAIRED:
-        return "p2p-deadlock", "high" if twice or failed else "medium"
+        return "p2p-deadlock", "high" if row["sure"] and (twice or failed) else "medium"
+    if reason == UNANSWERED:
+        # A pipeline that works stands so at any moment.
+        return ("p2p-deadlock", "low") if twice or failed else None
     if reason == BUSY and place not in WAITING:
         if place in _PLAIN and not (twice or failed):
             return None
         if not row["sure"] and not (twice or failed):
             return None
-        confidence = "high" if row["sure"] and (twice or failed) and place not in _PLAIN else "medium"
+        confidence = "high" if row["sure"] and (twice or failed) and place not in _PLAIN else "low" if place == "user-code" else "medium"
         return "input-stall" if place == "data-loader" else "host-stall", confidence
     if reason == PASSED:
         return "collective-skipped", "medium"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stack_frames import python_frames, runs_python
+from nccl_forensics.stack_frames import python_frames, runs_python, without_address
 from nccl_forensics.stack_places import UNTOLD, WAITING, place_of, role_of, standing
 from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
@@ -167,7 +167,8 @@ def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
         # The same number may stand for processes of several hosts.
         key = f"{key} on {row['host']}" if key in people else key
         people[key] = row
-        samples += [(key if n == 0 else f"{key} #{n + 1}", row["frames"]) for n in range(int(row["stands_for"] or 1))]
+        frames = [without_address(f) for f in row["frames"]]
+        samples += [(key if n == 0 else f"{key} #{n + 1}", frames) for n in range(int(row["stands_for"] or 1))]
     still = {key for key, row in people.items() if not row["moved"]}
     out = []
     for odd in odd_ones_out(samples):

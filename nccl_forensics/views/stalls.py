@@ -145,7 +145,10 @@ def stalls(
         found = _silent(endings, progress)
         if not found and progress is not None and groups is not None:
             found = _unheard(endings, progress, groups)
-    if not timed_out and _advancing(found, stacks):
+    if found:
+        everybody = set(stacks) | (set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set())
+        found = _gone_on(found, stacks, everybody) or found
+    if not timed_out and (_advancing(found, stacks) or (not dead and _moving_beside(found, stacks))):
         found = {}
     tail = _tails(calls, found) if calls is not None else {}
     job = {r for members in groups.select("members").collect()["members"].to_list() for r in members or ()} if groups is not None else set()
@@ -233,6 +236,37 @@ def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, 
     waiters = waiters or set(stacks) - set(found)
     sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack"]
     return len(sampled) > 1 and sum(bool(m) for m in sampled) * 2 > len(sampled)
+
+
+def _moving_beside(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
+    """Whether stacks alone single ranks out, and another rank moved between two samples: nothing else says that the job stood still."""
+    return all(row["seen_by"] == "stacks" for row in found.values()) and any(s["moved"] for r, s in stacks.items() if r not in found)
+
+
+def _gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]], known: set[int]) -> dict[int, dict[str, object]]:
+    """The few that wait for most ranks, where all of these stand in one line in a call that waits as well: they never joined that call.
+
+    Calls that no recorder holds (a new group, a monitored barrier) show in stacks only, so that the walk ends at those who keep to the rule.
+    """
+    lines = {(stacks[r]["op"], stacks[r]["user_frame"]) if r in stacks and stacks[r]["place"] == "collective" else None for r in found}
+    few = sorted({w for row in found.values() for w in as_ranks(row["waiters"])} - set(found))
+    if len(lines) != 1 or None in lines or not few or len(few) * 2 >= len(found) + len(few) or len(found) * 2 <= len(known):
+        return found
+    if any(row["kind"] not in ("behind", "unseen") or row["op"] == stacks[r]["op"] for r, row in found.items()):
+        return found
+    peer = next(iter(sorted(found)))
+    own = {name: found[peer].get(name) for name in ("source_id", "line_no", "record")}
+    said = {
+        "kind": "gone-on",
+        "waiters": sorted(found),
+        "op": stacks[peer]["op"],
+        "call_site": stacks[peer]["user_frame"],
+        "seen_by": "stacks",
+        "later": f"{found[peer]['op']} #{found[peer]['seq']}",
+        **{name: stacks[peer][name] for name in ("source_id", "line_no", "record")},
+        **{f"own_{name}": value for name, value in own.items()},
+    }
+    return {rank: said for rank in few if rank in stacks}
 
 
 def _odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, operations: pl.LazyFrame) -> dict[int, dict[str, object]]:
@@ -458,7 +492,8 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
     others = [r for r, s in stacks.items() if s["place"] in WAITING and r != rank]
     sure = len(others) >= 1
     if stack is not None and place == "p2p":
-        partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank)
+        # Of two that wait for each other both send, or both receive: a send would end the other's receive.
+        partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank and {s["op"], stack["op"]} != {"send", "recv"})
         why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']}" + (
             ", and so does its partner" if partners else ""
         )
@@ -490,6 +525,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
     if row.get("kind") == "beyond":
         why = f"a monitored barrier names it as missing while it stands beyond that barrier, in {row['later']}, which the others never entered"
         return base | {"cause": "collective-skipped", "confidence": "high", "why": why}
+    if row.get("kind") == "gone-on":
+        why = f"it went on to {row['later']} while most stand in {row['op']} at {row['call_site']}, which it never joined"
+        return base | {"cause": "collective-skipped", "confidence": "medium", "why": why}
     if row.get("kind") == "cycle":
         cycle = row.get("cycle")
         if row.get("op") in ("send", "recv"):
@@ -511,7 +549,11 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {
             "cause": "host-stall",
             # An idle thread in the user's own function may wait in a call that leaves no Python frame (Work.wait, a copy from the GPU).
-            "confidence": "high" if place not in ("user-code", "import") and (sure or row["seen_by"] != "stacks") else "medium",
+            "confidence": ("low" if row["seen_by"] == "stacks" else "medium")
+            if place == "user-code"
+            else "high"
+            if place != "import" and (sure or row["seen_by"] != "stacks")
+            else "medium",
             "why": f"its stack is outside any collective: {place} ({stack['reason']})",
         }
     if row.get("kind") == "gpu":

@@ -316,7 +316,9 @@ SIGNS = pl.DataFrame({"sign": ["watchdog timeouts"]})
 
 
 def stopped(state: str, signs: pl.DataFrame | None = None) -> list[Finding]:
-    return job_stopped.check(table("scheduler_jobs", {"job_id": "7", "state": state}), None, None, None, None, signs, None, None, None)
+    return job_stopped.check(
+        table("scheduler_jobs", {"job_id": "7", "state": state}), None, None, None, None, signs, None, None, None, None
+    )
 
 
 def test_a_time_limit_without_a_failure_before_it_stopped_the_job():
@@ -347,13 +349,13 @@ def test_a_job_that_was_not_stopped_from_outside_is_quiet(state: str):
 def test_the_word_of_slurm_in_the_jobs_output_counts_and_a_bare_cancel_less():
     limit = {"kind": "scheduler", "message": "slurmstepd: error: *** JOB 39 ON c1 CANCELLED AT 2024-05-06T07:08:09 DUE TO TIME LIMIT ***"}
     bare = {"kind": "scheduler", "message": "slurmstepd: error: *** STEP 39.0 ON c1 CANCELLED AT 2024-05-06T07:08:09 ***"}
-    [by_limit] = job_stopped.check(None, None, table("worker_exits", limit, bare), None, None, None, None, None, None)
-    [by_cancel] = job_stopped.check(None, None, table("worker_exits", bare), None, None, None, None, None, None)
+    [by_limit] = job_stopped.check(None, None, table("worker_exits", limit, bare), None, None, None, None, None, None, None)
+    [by_cancel] = job_stopped.check(None, None, table("worker_exits", bare), None, None, None, None, None, None, None)
     assert (by_limit.severity, by_limit.confidence) == ("critical", "high")
     assert (by_cancel.severity, by_cancel.confidence) == ("critical", "medium")
     # Beside a failure of the job itself srun's own cancelling of the steps says nothing.
     signs = pl.LazyFrame({"sign": ["watchdog timeouts"]})
-    [beside] = job_stopped.check(None, None, table("worker_exits", bare), None, None, signs, None, None, None)
+    [beside] = job_stopped.check(None, None, table("worker_exits", bare), None, None, signs, None, None, None, None)
     assert (beside.severity, beside.confidence) == ("info", "low")
 
 
@@ -434,11 +436,23 @@ def test_a_host_that_takes_itself_for_loopback_is_named_and_localhost_is_not():
 
 def test_a_launcher_that_was_told_to_end_is_a_stop_unless_the_job_stood_still_before() -> None:
     told = table("worker_exits", {"kind": "launcher-signal", "signal": "SIGTERM", "line_no": 1})
-    [finding] = job_stopped.check(None, None, told, None, None, None, None, None, None)
+    [finding] = job_stopped.check(None, None, told, None, None, None, None, None, None, None)
     assert (finding.severity, finding.confidence, finding.culprits) == ("critical", "medium", ())
     assert [e.line for e in finding.evidence] == [1]
-    assert job_stopped.check(None, None, told, None, None, None, None, pl.LazyFrame({"rank": [3]}), None) == []
-    assert job_stopped.check(None, None, told, None, None, None, None, None, pl.LazyFrame({"rank": [3]})) == []
+    assert job_stopped.check(None, None, told, None, None, None, None, pl.LazyFrame({"rank": [3]}), None, None) == []
+    assert job_stopped.check(None, None, told, None, None, None, None, None, pl.LazyFrame({"rank": [3]}), None) == []
+
+
+@pytest.mark.parametrize(
+    ("moved", "place", "confidence"), [(False, "collective", "low"), (True, "collective", "medium"), (False, "compute", "medium")]
+)
+def test_a_stop_is_less_sure_where_somebody_had_looked_at_ranks_that_wait(moved: bool, place: str, confidence: str) -> None:
+    told = table("worker_exits", {"kind": "launcher-signal", "signal": "SIGTERM", "line_no": 1})
+    seen = pl.LazyFrame(
+        {"role": [None, None], "place": [place, "compute"], "moved": [False, moved]}, schema_overrides={"role": pl.String()}
+    )
+    [finding] = job_stopped.check(None, None, told, None, None, None, None, None, None, seen)
+    assert finding.confidence == confidence
 
 
 def quality(**row: object) -> pl.LazyFrame:

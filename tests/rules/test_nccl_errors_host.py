@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nccl_forensics.reading import read_source
 from nccl_forensics.rules import Rule
 from nccl_forensics.rules.nccl_errors_host import cuda_fault, driver_mismatch, memlock_limit_nccl, out_of_memory_nccl, shm_exhausted_nccl
 from tests.rules.frames import cited, endings, errors, people, told
@@ -134,3 +135,19 @@ def test_where_many_ranks_report_it_no_gpu_stands_out() -> None:
 
 def test_a_lack_of_memory_is_no_fault_of_the_gpu() -> None:
     assert cuda_fault.check(errors(OOM), PEOPLE, endings({"rank": 0, "kind": "gpu", "message": "CUDA error: invalid argument"})) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "misc/utils.cc:123 Unrecoverable error detected: malloc(size=4096) returned null.",
+        "Failed to malloc 65536 bytes",
+        "Allocation failed at init.cc:812",
+        "NET/IB : unable to allocate requests",
+    ],
+)
+def test_host_memory_that_ran_out_is_told_in_the_words_of_every_release(message: str) -> None:
+    log = f"\nnode1:101:201 [1] misc/utils.cc:12 NCCL WARN {message}\n"
+    frame = read_source(log.encode()).frames["nccl_errors"].lazy().with_columns(source_id=0)
+    [finding] = out_of_memory_nccl.check(frame, PEOPLE, None)
+    assert told(finding) == ("critical", "high", (1,))

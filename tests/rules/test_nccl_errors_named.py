@@ -41,6 +41,19 @@ FIRES = [
     ("NET/IB : Unable to open device mlx5_3", "nic-underused", "warning"),
     ("Failed to create CUDA context on device 3", "gpu-fault", "warning"),
     ("FP8 reduction support begins with sm90 capable devices.", "invalid-usage", "critical"),
+    ("nvmlDeviceGetHandleByIndex(3) failed: GPU is lost", "gpu-fault", "critical"),
+    ("ncclSocketInit: Socket creation failed : Too many open files", "bad-setting", "critical"),
+    ("[Service thread] Accept failed Too many open files", "bad-setting", "critical"),
+    ("Thread creation failed: Resource temporarily unavailable", "bad-setting", "critical"),
+    ("Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>", "bad-setting", "critical"),
+    ("Net : error encountered when getting address info : Name or service not known", "bad-setting", "critical"),
+    ("XML Parse error : unterminated comment", "bad-setting", "critical"),
+    ("Error : XML parser is limited to 1024 nodes", "bad-setting", "critical"),
+    ("Message truncated : received 6144,8 bytes instead of 4096,8", "version-mismatch", "warning"),
+    ("NCCL library version is too old. This application was compiled with NCCL version 22907", "version-mismatch", "critical"),
+    ("NET/IB : Local mergedDev=mlx5_0 has a different number of devices=1 as remoteDev=mlx5_0 nRemDevs=2", "nic-underused", "warning"),
+    ("NET/IB: Got CQE with error (devIndex=0, req=0x7f, comm=0x7f (Send), wr_id=7, qp_num=9)", "ib-link", "error"),
+    ("NET/IB: ncclIbTest: The error is fatal (Send). Cannot continue.", "ib-link", "error"),
 ]  # fmt: skip
 #: Near misses: the same words where they say nothing.
 QUIET = [
@@ -51,6 +64,11 @@ QUIET = [
     "nvmlInit_v2() failed: Not Supported",
     "Call to bind failed: Interrupted system call",
     "Call to ibv_query_gid failed with error No data available",
+    "nvmlDeviceGetP2PStatus(0,1,NVML_P2P_CAPS_INDEX_READ) failed: Not Supported",
+    "Thread join failed: No such process",
+    "Error : could not find CPU close to GPU 3",
+    "Allocation failed. No suitable space found to accommodate size=0x1f within limit=0x1f",
+    "AllReduce: communicator was revoked",
     "Retrieve cuMemCreate version 10020 failed with 3 status 0",
 ]
 

@@ -134,6 +134,20 @@ def test_each_host_has_a_finding_of_its_own() -> None:
     assert [f.severity for f in found] == ["warning", "critical"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Got async event : local catastrophic error",
+        "mlx5_3:1 Got async error event: port error",
+        "mlx5_3:1 Got non-fatal async event: port error(10)",
+    ],
+)
+def test_events_that_are_faults_are_named_in_the_words_of_every_release(text: str) -> None:
+    [finding] = ib_error.check(errors({"kind": "ib-async-event", "pid": 101, "message": f"NET/IB : {text}"}), PEOPLE)
+    assert finding.severity == "critical"
+    assert finding.hosts == ("node1",)
+
+
 def test_an_error_without_a_device_is_less_sure() -> None:
     [finding] = ib_error.check(errors(COMPLETION | {"message": "Got completion with status=12"}), PEOPLE)
     assert finding.confidence == "medium"
@@ -145,9 +159,22 @@ def test_an_error_without_a_device_is_less_sure() -> None:
         {"message": "NET/IB: Got completion from peer 10.0.0.7<41234> with status=5 opcode=0 len=0 vendor err 249 hca mlx5_0"},
         {"message": "NET/IB : Got completion with error 5, opcode 0, len 0, vendor err 249"},
         {"kind": "ib-async-event", "message": "NET/IB : mlx5_0:1 Got async event : GID table change"},
+        {"kind": "ib-async-event", "message": "NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)"},
+        {"kind": "ib-async-event", "message": "NET/IB : mlx5_0:1 Got non-fatal async event: client reregistration(17)"},
         {"level": "INFO"},
     ],
-    ids=["flush", "flush of old releases", "harmless event", "information"],
+    ids=["flush", "flush of old releases", "harmless event", "port that came up", "subnet manager", "information"],
 )
 def test_consequences_and_harmless_events_stay_quiet(harmless: dict[str, object]) -> None:
     assert ib_error.check(errors(COMPLETION | harmless), PEOPLE) == []
+
+
+def test_the_address_is_named_in_the_words_of_releases_before_2_27_too() -> None:
+    old = {**GAVE_UP, "message": "socketStartConnect: Connect to 10.0.0.7<41234> failed : No route to host"}
+    [finding] = connection_failed.check(errors(old), PEOPLE)
+    assert [c.link for c in finding.culprits] == ["node1 -> 10.0.0.7"]
+
+
+def test_an_interface_that_nccl_goes_on_without_is_no_fault() -> None:
+    said = errors({"kind": "no-interface", "pid": 101, "message": "no device found matching NCCL_OOB_NET_IFNAME=eth9, ignoring"})
+    assert wrong_interface.check(bootstrap("eth0"), said, PEOPLE, TWO_HOSTS, None, None) == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nccl_forensics.rules.nccl_errors_usage import invalid_usage
+from nccl_forensics.reading import read_source
+from nccl_forensics.rules.nccl_errors_usage import bootstrap_disagreement, invalid_usage
 from tests.rules.frames import cited, errors, people, told
+from tests.rules.host_frames import table
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101))
 REFUSED = {"kind": "no-algorithm", "pid": 101, "message": "Error : no algorithm/protocol available", "line_no": 8}
@@ -31,3 +33,53 @@ def test_a_refusal_of_unknown_rank_is_less_sure() -> None:
 
 def test_information_lines_and_other_warnings_stay_quiet() -> None:
     assert invalid_usage.check(errors(REFUSED | {"level": "INFO"}, REFUSED | {"kind": "peer-closed"}), PEOPLE) == []
+
+
+def test_texts_about_the_machine_and_its_addresses_are_no_refused_calls() -> None:
+    said = (
+        "Error : could not find CPU close to GPU 3",
+        "GetXmlFromCpu : could not find CPU numa ID.",
+        "Net : unsupported IP family",
+        "AllReduce: communicator was revoked",
+    )
+    log = "".join(f"\nnode1:101:201 [1] graph/xml.cc:12 NCCL WARN {text}\n" for text in said)
+    frame = read_source(log.encode()).frames["nccl_errors"].lazy().with_columns(source_id=0)
+    assert invalid_usage.check(frame, PEOPLE) == []
+
+
+# ---- processes that disagree on who they are ----
+
+SIZES = {"kind": "rank-mismatch", "pid": 100, "message": "Bootstrap Root : mismatch in rank count from procs 8 : 4", "line_no": 9}
+
+
+def begun(*sizes: int, comm_id: str = "0xc0") -> list[dict[str, object]]:
+    """A communicator that ranks 0, 1, ... began with these numbers of ranks; line 5 of source number rank."""
+    return [
+        {"event": "init-start", "comm_id": comm_id, "rank": r, "nranks": n, "host": "node1", "pid": 100 + r, "source_id": r, "line_no": 5}
+        for r, n in enumerate(sizes)
+    ]
+
+
+def test_the_rank_that_two_processes_claim_is_named_and_not_the_one_that_says_so() -> None:
+    twice = {"kind": "duplicate-rank", "number": 3, "pid": 100, "message": "Bootstrap Root : rank 3 of 8 ranks has already checked in"}
+    [finding] = bootstrap_disagreement.check(errors(twice), None)
+    assert told(finding) == ("critical", "high", (3,))
+    assert cited(finding) == [(0, 1)]
+    assert invalid_usage.check(errors(twice), PEOPLE) == []
+
+
+def test_the_ranks_that_came_with_another_number_of_ranks_are_named() -> None:
+    [finding] = bootstrap_disagreement.check(errors(SIZES), table("nccl_comms", *begun(8, 8, 4, 8)))
+    assert told(finding) == ("critical", "high", (2,))
+    assert cited(finding) == [(0, 9), (2, 5)]
+
+
+def test_nobody_is_named_where_no_number_of_ranks_has_the_majority() -> None:
+    [finding] = bootstrap_disagreement.check(errors(SIZES), table("nccl_comms", *begun(8, 4)))
+    assert told(finding) == ("critical", "medium", ())
+    [finding] = bootstrap_disagreement.check(errors(SIZES), table("nccl_comms", *begun(8, 8, 8), *begun(4, 4, 4, comm_id="0xd0")))
+    assert told(finding) == ("critical", "medium", ())
+
+
+def test_other_errors_of_the_bootstrap_are_no_disagreement() -> None:
+    assert bootstrap_disagreement.check(errors(SIZES | {"kind": "truncated-message"}, SIZES | {"level": "INFO"}), None) == []

@@ -13,7 +13,7 @@ from nccl_forensics.rules.stack_stalls import (
     input_stall_by_stacks,
     p2p_deadlock_by_stacks,
 )
-from nccl_forensics.stack_tree import BUSY, PASSED
+from nccl_forensics.stack_tree import BUSY, PASSED, UNANSWERED
 from nccl_forensics.views.stack_stalls import STACK_STALLS
 from tests.views.frames import rows
 
@@ -62,6 +62,15 @@ def test_who_waits_in_a_collective_that_most_have_passed_is_not_blamed() -> None
     [finding] = collective_skipped_by_stacks.check(table(stall(cause="collective-skipped", rank=6, reason=PASSED)))
     assert finding.ranks == ()
     assert finding.culprits == ()
+
+
+def test_who_waits_in_a_send_that_nobody_answers_is_not_blamed() -> None:
+    waits = {"cause": "p2p-deadlock", "place": "p2p", "reason": UNANSWERED, "confidence": "low"}
+    [alone] = p2p_deadlock_by_stacks.check(table(stall(rank=3, others=[0, 1, 2], others_count=3, **waits)))
+    assert (alone.ranks, alone.culprits) == ((), ())
+    assert alone.title == "rank 3 waits in a send or a receive that nobody answers at train (train.py:55); 3 others stand in all_reduce"
+    [everybody] = p2p_deadlock_by_stacks.check(table(*(stall(rank=r, others=[0, 1], **waits) for r in range(2))))
+    assert everybody.title == "ranks 0-1 wait in a send or a receive that nobody answers at train (train.py:55)"
 
 
 def test_ranks_alike_give_one_finding_and_sure_ones_stand_first() -> None:

@@ -355,3 +355,24 @@ def test_nccl_s_log_of_a_rank_is_not_its_own_output() -> None:
     both = pl.LazyFrame({"source_id": [40, 41, 42], "formats": [["nccl-log", "traceback"], ["traceback"], ["nccl-log"]]})
     [one] = ended(left(1), sources=sources, files=both)
     assert (one["kind"], one["own"]) == ("exit", True)
+
+
+# ---- prefixes that tell the local rank only ----
+
+
+def workers(*places: tuple[int, int, str]) -> pl.LazyFrame:
+    """Processes: (rank, local rank, host)."""
+    return rows(PROCESSES_SCHEMA, *[{"rank": r, "local_rank": n, "host": h, "pid": 100 + r} for r, n, h in places])
+
+
+def test_an_exception_behind_a_prefix_of_the_local_rank_is_that_of_the_only_rank_of_this_number() -> None:
+    local = raised("gloo-size-mismatch", rank=None, hint_rank=2, hint_scope="local")
+    [one] = ended(left(-6), local, processes=workers((0, 0, "a"), (1, 1, "a"), (2, 2, "a")))
+    assert (one["rank"], one["kind"], one["signature"]) == (2, "victim", "gloo-size-mismatch")
+
+
+def test_of_several_hosts_the_one_that_the_line_names_tells_the_rank() -> None:
+    local = raised("user", rank=None, hint_rank=1, hint_scope="local")
+    people = workers((0, 0, "a"), (1, 1, "a"), (2, 0, "b"), (3, 1, "b"))
+    assert [e["rank"] for e in ended(None, local | {"hint_host": "b.cluster"}, processes=people)] == [3]
+    assert ended(None, local, processes=people) == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import default_engine, read_bundle
 from nccl_forensics.stack_places import role_of, standing, user_frame
-from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED, Key, classes, merge, moved, odd_ones_out
+from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED, UNANSWERED, Key, classes, merge, moved, odd_ones_out
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.stack_stalls import stack_stalls
@@ -237,6 +237,27 @@ def test_a_pair_in_receives_is_named_before_those_in_the_collective_after() -> N
     assert (odd.keys, odd.reason) == ((0, 1), PAIRED)
 
 
+SEND = ["send (torch/distributed/distributed_c10d.py:2753)", *RECV[1:]]
+
+
+@pytest.mark.parametrize(
+    ("stacks", "named"),
+    [
+        ([RECV, ALL_REDUCE, ALL_REDUCE, ALL_REDUCE], (0,)),
+        ([RECV, SEND, ALL_REDUCE, ALL_REDUCE], (0, 1)),
+        ([RECV, RECV, RECV, ALL_REDUCE], (0, 1, 2)),
+        ([RECV, SEND, RECV, RECV], (0, 1, 2, 3)),
+        ([RECV, RECV, RECV, RECV], (0, 1, 2, 3)),
+    ],
+    ids=["alone", "a send and a receive", "most", "a pipeline", "all receive"],
+)
+def test_sends_and_receives_that_nobody_answers_are_told_and_nobody_is_sure(stacks: list[list[str]], named: tuple[int, ...]) -> None:
+    odd = odd_ones_out(enumerate(stacks))
+    assert {o.reason for o in odd} == {UNANSWERED}
+    assert not any(o.sure for o in odd)
+    assert tuple(sorted(k for o in odd for k in o.keys)) == named
+
+
 def test_one_in_another_collective_is_named_without_certainty() -> None:
     [odd] = odd_ones_out([(r, ALL_REDUCE) for r in (0, 1, 2)] + [(3, BROADCAST)])
     assert (odd.keys, odd.reason, odd.sure) == ((3,), ELSEWHERE, False)
@@ -346,7 +367,9 @@ def test_a_loader_among_waiting_ranks_is_an_input_stall_surer_if_the_job_failed(
 def test_a_single_snapshot_of_a_rank_that_computes_proves_nothing() -> None:
     rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, COMPUTE)]
     assert verdicts(*rows) == []
-    assert verdicts(*rows, failed=True) == [("host-stall", "medium", 3)]
+    # Idle in its own function it may as well wait for a request, which leaves no frame of Python.
+    assert verdicts(*rows, failed=True) == [("host-stall", "low", 3)]
+    assert verdicts(*rows[:3], ranked(3, COMPUTE, state="active"), failed=True) == [("host-stall", "medium", 3)]
 
 
 def test_past_the_call_of_the_others_is_a_skip_and_another_way_of_a_branch_a_mismatch() -> None:

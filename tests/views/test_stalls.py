@@ -404,4 +404,49 @@ def test_stages_that_all_receive_are_a_guess_where_somebody_has_no_stack() -> No
     assert found(blocker(), places, made=groups(alike)) == [(2, "p2p-deadlock", "low", "progress")]
     assert found(blocker(), places, made=groups({"pg:0": [0, 1, 2]})) == [(2, "p2p-deadlock", "high", "progress")]
     both_ways = places.with_columns(op=pl.when(pl.col("rank") == 1).then(pl.lit("recv")).otherwise("op"))
-    assert found(blocker(), both_ways, made=groups(alike)) == [(2, "p2p-deadlock", "high", "progress")]
+    # One that sends and one that receives would end each other's wait: their partner is somebody else.
+    assert found(blocker(), both_ways, made=groups(alike)) == [(2, "p2p-deadlock", "medium", "progress")]
+
+
+def test_a_send_beside_a_receive_is_no_circle() -> None:
+    places = standing(r0="collective", r1="p2p", r2="p2p").with_columns(
+        op=pl.when(pl.col("rank") == 1).then(pl.lit("recv")).otherwise("op")
+    )
+    [row] = stalls(blocker(), places, None, None, None, None, None, None, None).collect().to_dicts()
+    assert (row["confidence"], row["partners"]) == ("medium", [])
+
+
+def test_an_idle_thread_in_user_code_is_a_guess_by_stacks_alone_and_none_where_others_move() -> None:
+    places = standing(r0="collective", r1="collective", r2="collective", r3="user-code")
+    assert found(None, places) == [(3, "host-stall", "low", "stacks")]
+    assert found(None, standing(r0="collective", r1="collective", r2="collective", r3="lock")) == [(3, "host-stall", "high", "stacks")]
+    moving = places.with_columns(moved=pl.col("rank") == 1)
+    assert found(None, moving) == []
+
+
+def new_group(few: tuple[int, ...], most: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """``most`` stand in new_group, and ``few`` wait for them in the next all_reduce."""
+    ends = rows(
+        BLOCKERS,
+        *[
+            {"rank": r, "kind": "behind", "waiters": list(few), "domain": "fr", "group_key": "pg:0", "seq": 4, "op": "all_reduce"}
+            | {"source_id": few[0], "record": "entries[3]"}
+            for r in most
+        ],
+    )
+    places = {f"r{r}": "collective" for r in (*few, *most)}
+    made = standing(**places).with_columns(
+        op=pl.when(pl.col("rank").is_in(most)).then(pl.lit("new_group")).otherwise("op"),
+        user_frame=pl.when(pl.col("rank").is_in(most)).then(pl.lit("train (train.py:177)")).otherwise(pl.lit("train (train.py:178)")),
+    )
+    return ends, made
+
+
+def test_who_never_joined_a_call_that_no_recorder_holds_is_blamed_and_not_the_many_that_did() -> None:
+    ends, places = new_group((3,), (0, 1, 2))
+    assert found(ends, places) == [(3, "collective-skipped", "medium", "stacks")]
+
+
+def test_few_that_stand_in_such_a_call_are_not_taken_for_the_rule() -> None:
+    ends, places = new_group((0, 1, 2), (3,))
+    assert found(ends, places) == [(3, "group-deadlock", "low", "progress")]
