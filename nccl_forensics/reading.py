@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -13,7 +13,7 @@ from polars.exceptions import PanicException, PolarsError
 from nccl_forensics import journal
 from nccl_forensics.folding import Folded, fold, joined
 from nccl_forensics.formats import document_formats, text_formats
-from nccl_forensics.formats.base import Bulk, DocumentFormat, Gap, Reading, Text, TextFormat
+from nccl_forensics.formats.base import Bulk, BulkReader, DocumentFormat, Found, Gap, Reading, Text, TextFormat
 from nccl_forensics.frames import taken_for_packed
 from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
 from nccl_forensics.prefixes import BARE_SHARE, peel
@@ -21,7 +21,7 @@ from nccl_forensics.tables import TABLES
 
 HEAD = 64 << 10
 #: A text source is read in pieces of about this size, cut at line ends, so that memory does not grow with its length.
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 16 << 20
 #: The first and the last piece of a longer source.
 _ENDS = 1 << 20
 #: How far back from the end of a piece an empty line is looked for: blocks seldom hold one.
@@ -216,10 +216,7 @@ def _read_text(data: Content) -> SourceReading:
         data = data[:].decode("utf-16", "replace").encode("utf-8", "replace")
     result = SourceReading(lines=0)
     total = Sum(result)
-    lines = 0
-    for piece in _pieces(data):
-        lines += _read_piece(piece, lines + 1, total)
-    result.lines = lines
+    result.lines = sum(_read_piece(piece, total) for piece in _parts(data, result))
     return finished(total)
 
 
@@ -290,7 +287,8 @@ def _pieces(data: Content) -> Iterator[bytes]:
 class _Piece:
     """The lines of a piece, their prefixes peeled off, but for those that a format could read in bulk.
 
-    ``places`` are the rows of the piece that ``lines`` are (None: all), ``none`` is a mask over the piece that is false everywhere.
+    ``places`` are the rows of the piece that ``lines`` are (None: all), ``none`` is a mask over the piece that is false everywhere, ``size``
+    are the bytes of ``lines``.
     """
 
     lines: pl.DataFrame
@@ -315,9 +313,8 @@ class _Piece:
         return mask if self.places is None else mask.gather(self.places)
 
 
-def _read_piece(content: bytes, first: int, total: Sum) -> int:
-    """Read a piece that starts at line ``first``; returns how many lines it has."""
-    piece = _piece(content, first, total.result)
+def _read_piece(piece: _Piece, total: Sum) -> int:
+    """Read a piece; returns how many lines it has."""
     lines, none = piece.lines, piece.none
     records, torn = none, none
     anchored = _anchored(lines)
@@ -356,32 +353,71 @@ def _read_piece(content: bytes, first: int, total: Sum) -> int:
     return none.len()
 
 
-def _piece(content: bytes, first: int, result: SourceReading) -> _Piece:
-    """The lines of a piece, with what a format could read of them in bulk where that is sure to change nothing."""
-    if first == 1:
-        content = content.removeprefix(b"\xef\xbb\xbf")
-    split = _Split(content, result)
-    for order, text_format in enumerate(text_formats()):
-        bulk = text_format.bulk(content, first, split.lines) if text_format.bulk is not None and _repeats(content, text_format) else None
-        if bulk is None or not _harmless(bulk, order):
+def _parts(data: Content, result: SourceReading) -> Iterator[_Piece]:
+    """The pieces of a text; those of which a format reads nearly all lines in bulk become one as long as they follow each other."""
+    run: _Run | None = None
+    first = 1
+    for content in _pieces(data):
+        content = content.removeprefix(b"\xef\xbb\xbf") if first == 1 else content
+        split = _Split(content, result)
+        before, run = run, _in_bulk(content, first, split, run)
+        if before is not None and before is not run:
+            yield before.piece()
+        if run is not None:
+            first = run.first + run.height
+            if run.full:
+                yield run.piece()
+                run = None
             continue
-        if bulk.whole:
-            none = _none(bulk.lines.len())
-            return _Piece(_peeled(_NO_LINES, bare_left_out=True), none, first, len(content), none.arg_true(), bulk, text_format.name)
         lines = _numbered(split.lines(), first)
-        # Prefixes that need nearly all lines are ruled out only where enough lines carry none.
-        if bulk.lines.len() < BARE_SHARE * lines.height:
+        yield _Piece(_peeled(lines), _none(lines.height), first, len(content))
+        first += lines.height
+    if run is not None:
+        yield run.piece()
+
+
+@dataclass(slots=True)
+class _Run:
+    """Pieces that follow each other, of which a format reads lines in bulk: where they begin, and the lines that are left."""
+
+    text_format: TextFormat
+    reader: BulkReader
+    first: int
+    height: int = 0
+    size: int = 0
+    rest: list[pl.DataFrame] = field(default_factory=list)
+
+    def add(self, found: Found) -> None:
+        found.keep()
+        self.height += found.height
+        if found.rest.height:
+            self.rest.append(found.rest)
+            self.size += int(found.rest["text"].str.len_bytes().sum())
+
+    @property
+    def full(self) -> bool:
+        return self.reader.full or self.size >= CHUNK_BYTES
+
+    def piece(self) -> _Piece:
+        """All of them as one."""
+        none, bulk = _none(self.height), self.reader.bulk()
+        rest = pl.concat(self.rest, rechunk=True) if self.rest else _NO_LINES
+        places = (rest["line_no"] - self.first).cast(pl.UInt32)
+        lines = _peeled(rest.with_columns(_within(rest["text"])), bare_left_out=True)
+        return _Piece(lines, none, self.first, self.size, places, bulk, self.text_format.name)
+
+
+def _in_bulk(content: bytes, first: int, split: _Split, run: _Run | None) -> _Run | None:
+    """The pieces of which lines can be read in bulk, where that is sure to change nothing: with this one ``run`` goes on, or another begins."""
+    for order, text_format in enumerate(text_formats()):
+        if text_format.bulk is None or not _repeats(content, text_format):
             continue
-        none = _none(lines.height)
-        places = none.clone().scatter((bulk.lines - first).cast(pl.Int64), True).not_().arg_true()
-        rest = _peeled(lines[places], bare_left_out=True)
-        # A format that is asked before could take some of these lines for parts of its blocks.
-        before = _anchors_before(order)
-        if not (before and rest["text"].str.contains_any(before).any()):
-            return _Piece(rest, none, first, len(content), places, bulk, text_format.name)
-    lines = _numbered(split.lines(), first)
-    none = _none(lines.height)
-    return _Piece(_peeled(lines), none, first, len(content))
+        own = run if run is not None and run.text_format is text_format else _Run(text_format, text_format.bulk(), first)
+        found = own.reader.look(content, first, split.lines)
+        if found is not None and _harmless(found, order):
+            own.add(found)
+            return own
+    return None
 
 
 _NO_LINES = pl.DataFrame(schema={"line_no": pl.UInt32(), "text": pl.String()})
@@ -401,10 +437,25 @@ def _anchors_before(order: int) -> list[str]:
     return sorted({a for f in text_formats()[:order] for a in f.anchors})
 
 
-def _harmless(bulk: Bulk, order: int) -> bool:
-    """Whether no format that is asked before could want such lines, and none holds a secret that would have to be masked."""
+#: What may hold other text than it shows: colour codes and NULs within words, and what Docker wraps lines in.
+_VEILS = ("\x1b", "\x00", '{"log":"')
+
+
+def _harmless(found: Found, order: int) -> bool:
+    """Whether no format that is asked before could want such lines, or the lines between them for its blocks, and none holds a secret that
+    would have to be masked."""
+    # Prefixes that need nearly all lines are ruled out only where enough lines carry none.
+    if found.taken < BARE_SHARE * found.height:
+        return False
     before = _anchors_before(order)
-    return not (before and _may_hold(bulk.samples, before)) and not any(has_sign(text) for text in bulk.samples.to_list())
+    if (before and _may_hold(found.samples, before)) or any(has_sign(text) for text in found.samples):
+        return False
+    if not before or found.rest.is_empty():
+        return True
+    text = "\n".join(found.rest["text"].to_list())
+    if not any(sign in text for sign in (*before, *_VEILS)):
+        return True  # nor does any where its prefix is peeled off
+    return not _peeled(found.rest, bare_left_out=True)["text"].str.contains_any(before).any()
 
 
 def _peeled(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
@@ -424,9 +475,9 @@ def _repeats(content: bytes, text_format: TextFormat) -> bool:
 _VARIES = re.compile(r"\(nil\)|0x[0-9a-f]+|[0-9a-f-]+")
 
 
-def _may_hold(samples: pl.Series, anchors: list[str]) -> bool:
+def _may_hold(samples: Sequence[str], anchors: list[str]) -> bool:
     """Whether a line like one of the samples, but with other numbers, could hold an anchor."""
-    texts = [_VARIES.sub("0", text) for text in samples.to_list()]
+    texts = [_VARIES.sub("0", text) for text in samples]
     return any("nil" in anchor or any(_VARIES.sub("0", anchor) in text for text in texts) for anchor in anchors)
 
 
@@ -448,10 +499,13 @@ class _Split:
                 mark = "\N{REPLACEMENT CHARACTER}"
                 self.result.invalid_utf8 += text.count(mark) - self.content.count(mark.encode())
                 lines = lines_of(text.encode())
-            if int(str(lines.str.len_bytes().max() or 0)) > _LONGEST_LINE:
-                lines = lines.str.head(_LONGEST_LINE)
-            self._text = lines
+            self._text = _within(lines)
         return self._text
+
+
+def _within(lines: pl.Series) -> pl.Series:
+    """Lines up to the longest that is looked at."""
+    return lines.str.head(_LONGEST_LINE) if int(str(lines.str.len_bytes().max() or 0)) > _LONGEST_LINE else lines
 
 
 def lines_of(content: bytes) -> pl.Series:

@@ -2,13 +2,14 @@
 
 What is taken here is a subset of what ``nccl_prefix.lark`` and ``nccl.lark`` take (``nccl_operation.lark``), with the same rows; anything
 set otherwise is left to them. Of a line only its number and ``opCount`` are its own: all that stands before and behind is one of a few
-sorts, of each of which the words are read once.
+sorts, of each of which the words are read once in a log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 import polars as pl
@@ -17,11 +18,11 @@ from polars.exceptions import PolarsError
 from nccl_forensics import grammar
 from nccl_forensics.folding import SORT, Folded, told
 from nccl_forensics.formats._nccl_rows import tables_of
-from nccl_forensics.formats.base import Bulk
+from nccl_forensics.formats.base import Bulk, Found
 from nccl_forensics.tables import TABLES
 
 _KIND, _TABLE, _OWN = "operation", "nccl_ops", "op_count"
-_MESSAGE = r" NCCL INFO (.*)$"
+_MARK = " NCCL INFO "
 #: A letter of "opCount", "sendbuff", "recvbuff" and "count" that no number and no pointer holds.
 _CUT = "u"
 #: Host names and operations hold it too; so many times, and no more, in the lines that are looked at first.
@@ -37,6 +38,12 @@ _UNTOLD = {
 }
 #: Longest piece of a line that is taken, in bytes.
 _LONGEST = 4096
+#: So many sorts are known by their words; with more, what was read so far is put away first.
+_MOST_SORTS = 1 << 16
+#: Sorts are told apart by a list of all combinations of their pieces where it is no longer than this.
+_LISTED = 1 << 20
+#: What a piece of text is that stands before and behind the numbers of a line.
+_Sort = tuple[str, str]
 
 
 @cache
@@ -44,27 +51,133 @@ def _line() -> grammar.CutLine:
     return grammar.cut_line(grammar.load("nccl_operation").kinds[_KIND], _CUT)
 
 
-def bulk(data: bytes, first: int, lines: Callable[[], pl.Series]) -> Bulk | None:
-    """The operations among the lines of a text (UTF-8, LF), of which the first has the number ``first``; ``lines`` gives them where they are
-    needed. None where there is no operation, or where that is not sure.
-    """
-    line = _line()
-    try:
-        cut = line.cut(data, _letters_before(data)).with_columns(pl.col("p0").fill_null(""))
-    except (PolarsError, OSError, TypeError, ValueError):  # TypeError: a Polars whose reader has no such options
-        return None
-    pieces = [column for column in cut.get_columns() if column.null_count() < column.len()]
-    # Each cut and each end of a line takes a byte: where all bytes are accounted for, no line was passed over and none is cut short.
-    length = sum(int(piece.str.len_bytes().sum()) + piece.len() - piece.null_count() for piece in pieces)
-    whole = None
-    if length != len(data) + (not data.endswith(b"\n")):
-        text = lines()
-        if text.len() != cut.height:
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of the first and the last piece of a line, which hold all words of its sort."""
+    pieces = _line().pieces
+    assert all(set(piece.columns) <= {_OWN} for piece in pieces[1:-1])
+    return re.compile(pieces[0].pattern), re.compile(pieces[-1].pattern)
+
+
+@dataclass(slots=True)
+class Operations:
+    """The operations of one text, piece after piece. What a piece adds is kept apart from what it is found to hold (``base.BulkReader``)."""
+
+    _numbers: dict[_Sort, int] = field(default_factory=dict)
+    _words: list[dict[str, str | None]] = field(default_factory=list)
+    _rows: list[pl.DataFrame] = field(default_factory=list)
+    #: By host and pid the number and the text of the last line.
+    _last: dict[tuple[str | None, str | None], tuple[int, str]] = field(default_factory=dict)
+    _whole: bool = True
+
+    @property
+    def full(self) -> bool:
+        """Whether more sorts are known than are worth to be kept."""
+        return len(self._words) >= _MOST_SORTS
+
+    def look(self, data: bytes, first: int, lines: Callable[[], pl.Series]) -> Found | None:
+        """The operations among the lines of a piece of text (UTF-8, LF), of which the first has the number ``first``; ``lines`` gives them
+        where they are needed. None where there is no operation, or where that is not sure."""
+        line = _line()
+        try:
+            cut = line.cut(data, _letters_before(data))
+        except (PolarsError, OSError, TypeError, ValueError):  # TypeError: a Polars whose reader has no such options
             return None
-        lengths = cut.select(pl.sum_horizontal([pl.col(p.name).str.len_bytes().fill_null(-1) + 1 for p in pieces]) - 1).to_series()
-        whole = lengths == text.str.len_bytes()
-    found = _found(line, cut, whole)
-    return _bulk(line, cut, found, first) if found is not None else None
+        cut = cut.with_columns(pl.col("p0").fill_null(""))
+        filled = [column.len() - column.null_count() for column in cut.get_columns()]
+        names = [name for name, some in zip(cut.columns, filled, strict=True) if some]
+        # Each cut and each end of a line takes a byte: where all bytes are accounted for, no line was passed over and none is cut short.
+        length = sum(cut.select(pl.col(names).str.len_bytes().sum()).row(0)) + sum(filled)
+        text = None
+        if length != len(data) + (not data.endswith(b"\n")):
+            text = lines()
+            if text.len() != cut.height:
+                return None
+            lengths = pl.sum_horizontal([pl.col(name).str.len_bytes().fill_null(-1) + 1 for name in names]) - 1
+            cut = cut.with_columns(whole=lengths == text.str.len_bytes())
+        found = _read(line, cut, filled)
+        if found is None:
+            return None
+        return self._found(line, cut, text, found, first)
+
+    def _found(self, line: grammar.CutLine, cut: pl.DataFrame, text: pl.Series | None, found: _Read, first: int) -> Found | None:
+        pieces = cut.select(pl.exclude("whole"))
+        samples = [tuple(p for p in row if p is not None) for row in pieces[found.firsts].iter_rows()]
+        last, letter = len(line.pieces) - 1, line.letter
+        numbers: list[int | None] = []
+        fresh: dict[_Sort, int] = {}
+        words: list[dict[str, str | None]] = []
+        texts: list[str] = []
+        for sample in samples:
+            sort = (letter.join(sample[: len(sample) - last]), sample[-1])
+            number = self._numbers.get(sort, fresh.get(sort))
+            if number is None and (said := _words_of(sort)) is not None and len(whole := letter.join(sample)) <= _LONGEST:
+                number = fresh[sort] = len(self._numbers) + len(fresh)
+                words.append(said)
+                texts.append(whole)
+            numbers.append(number)
+        if not _understood(texts):
+            return None
+        sorts = found.numbered(numbers)
+        places = found.places
+        counts = found.counts
+        if sorts.null_count():
+            known = sorts.is_not_null()
+            places = known.arg_true() if places is None else places.filter(known)
+            sorts, counts = sorts.filter(known), counts.filter(known)
+        if not sorts.len():
+            return None
+        rest = _rest(pieces, text, places, letter)
+        lines = pl.int_range(first, first + cut.height, dtype=pl.UInt32(), eager=True)
+        rows = pl.DataFrame(
+            [
+                (lines if places is None else lines.gather(places)).alias("line_no"),
+                counts.alias(_OWN),
+                sorts.alias(SORT),
+            ]
+        )
+
+        def keep() -> None:
+            self._numbers |= fresh
+            self._words += words
+            self._rows.append(rows)
+            self._whole &= rest.is_empty()
+            ends = rows.group_by(SORT).agg(pl.col("line_no").max()).sort("line_no")
+            own = {(self._words[sort]["host"], self._words[sort]["pid"]): number for sort, number in ends.iter_rows()}
+            self._last |= {
+                writer: (number, letter.join(p for p in pieces.row(number - first) if p is not None)) for writer, number in own.items()
+            }
+
+        return Found(cut.height, rows.height, rest.with_columns(pl.col("line_no") + pl.lit(first, dtype=pl.UInt32)), tuple(texts), keep)
+
+    def bulk(self) -> Bulk:
+        """What was kept of all pieces. It begins anew then."""
+        rows = self._rows[0] if len(self._rows) == 1 else pl.concat(self._rows, rechunk=True)
+        columns = [c for piece in _line().pieces for c in piece.columns if c != _OWN]
+        words = pl.DataFrame(self._words, schema=dict.fromkeys(columns, pl.String())).with_columns(
+            pl.lit(0, dtype=pl.UInt32).alias("line_no"),
+            pl.lit("0").alias(_OWN),
+            pl.col("pid", "tid").cast(pl.Int64, strict=False),
+            pl.col("dev").cast(pl.Int32, strict=False),
+            *(pl.lit(None, dtype=t).alias(c) for c, t in _UNTOLD.items()),
+        )
+        [(_, table)] = tables_of(_KIND, words)
+        own = TABLES[_TABLE].own
+        flags = [pl.lit(c != "time_raw_ns").alias(told(c)) for c in own]
+        nothing = pl.lit(None, dtype=pl.Int64).alias("time_raw_ns")
+        folded = Folded(rows.select("line_no", _OWN, nothing, SORT), table.select(pl.all().exclude(own), *flags).with_row_index(SORT))
+        made = Bulk(rows.get_column("line_no"), {_TABLE: folded}, self._ends(rows, words), self._whole)
+        self._numbers, self._words, self._rows, self._last, self._whole = {}, [], [], {}, True
+        return made
+
+    def _ends(self, rows: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
+        """The last line of each process with its ``message`` and the number of its ``lines``."""
+        told_of = rows.group_by(SORT).agg(pl.col("line_no").max(), lines=pl.len().cast(pl.Int64)).sort("line_no")
+        sorts = pl.concat([told_of, words.drop("line_no", _OWN)[told_of.get_column(SORT)]], how="horizontal")
+        last = sorts.with_columns(pl.col("lines").sum().over("host", "pid")).unique(["host", "pid"], keep="last", maintain_order=True)
+        texts = dict(self._last.values())
+        messages = [texts[number].partition(_MARK)[2] for number in last.get_column("line_no").to_list()]
+        return last.drop(SORT).with_columns(pl.Series("message", messages, dtype=pl.String))
 
 
 def _letters_before(data: bytes) -> int:
@@ -75,139 +188,115 @@ def _letters_before(data: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Operations among lines: of each line the number of its sort (null: no operation) and its ``opCount``, and the words of each sort."""
+class _Read:
+    """Lines that have the form of an operation: their ``places`` (None: all lines), their ``opCount``, and a ``key`` that is equal where
+    they are of one sort; ``keys`` are the distinct ones, ``firsts`` the place of the first line of each."""
 
-    sorts: pl.Series
+    places: pl.Series | None
     counts: pl.Series
-    words: pl.DataFrame
+    key: pl.Series
+    size: int
+    keys: pl.Series
+    firsts: pl.Series
+
+    def numbered(self, numbers: Sequence[int | None]) -> pl.Series:
+        """The number of the sort of each line; ``numbers`` are those of ``keys``."""
+        own = pl.Series(SORT, numbers, dtype=pl.UInt32)
+        if len(numbers) == 1:
+            return pl.repeat(numbers[0], self.key.len(), dtype=pl.UInt32, eager=True)
+        if self.size <= _LISTED:
+            return pl.repeat(None, self.size, dtype=pl.UInt32, eager=True).scatter(self.keys, own).gather(self.key)
+        return self.key.replace_strict(self.keys, own, return_dtype=pl.UInt32())
 
 
-def _found(line: grammar.CutLine, cut: pl.DataFrame, whole: pl.Series | None) -> _Found | None:
-    """What of the lines is an operation; ``whole``: which lines have all of their bytes in their pieces (None: all)."""
+def _read(line: grammar.CutLine, cut: pl.DataFrame, filled: Sequence[int]) -> _Read | None:
+    """What of the lines has the form of an operation, whatever the words of its sort; ``filled``: how many lines have each piece.
+
+    A line has as many pieces as the grammar's line, and some more before them that belong to the first (``more``).
+    """
     last = len(line.pieces) - 1
-    sorts = pl.repeat(None, cut.height, dtype=pl.UInt32, eager=True)
-    counts = pl.repeat(None, cut.height, dtype=pl.Int64, eager=True)
-    words: list[pl.DataFrame] = []
-    for extra in range(cut.width - len(line.pieces)):
-        fits = cut.get_column(f"p{last + extra}").is_not_null() & cut.get_column(f"p{last + extra + 1}").is_null()
-        if whole is not None:
-            fits &= whole
-        if not fits.any():
-            continue
-        part = cut.select([f"p{place}" for place in range(last + extra + 1)])
-        read = _read(line, part if fits.all() else part.filter(fits), extra)
-        if read.words.height:
-            places = fits.arg_true()
-            sorts = sorts.scatter(places, read.sorts + sum(w.height for w in words))
-            counts = counts.scatter(places, read.counts)
-            words.append(read.words)
-    if not words:
+    mores = [more for more in range(len(filled) - last - 1) if filled[last + more] > filled[last + more + 1]]
+    if not mores:
         return None
-    return _Found(sorts, counts, pl.concat(words))
 
+    def column(place: int) -> pl.Expr:
+        return pl.col(f"p{place}")
 
-def _read(line: grammar.CutLine, part: pl.DataFrame, extra: int) -> _Found:
-    """Operations among lines that have as many pieces as one, and ``extra`` before them that belong to the first."""
-    good = pl.repeat(True, part.height, dtype=pl.Boolean, eager=True)
-    counts: pl.Series | None = None
-    sorting = [part.get_column(f"p{place}") for place in range(extra + 1)]
-    for place, piece in enumerate(line.pieces[1:], start=1 + extra):
-        column = part.get_column(f"p{place}")
-        if piece.columns and piece.columns != (_OWN,):
-            sorting.append(column)
-            continue
-        good &= column.str.contains(piece.pattern)
+    def own(place: int) -> pl.Expr:
+        """A piece counted from the first of the grammar's line."""
+        chosen = column(place + mores[0])
+        for more in mores[1:]:
+            chosen = pl.when(column(last + more).is_not_null()).then(column(place + more)).otherwise(chosen)
+        return chosen
+
+    fits = pl.any_horizontal([column(last + more).is_not_null() & column(last + more + 1).is_null() for more in mores])
+    heads = [column(0)]
+    for place in range(1, mores[-1] + 1):
+        before = column(last + place).is_not_null()  # it belongs to the first piece in lines that have so many
+        fits &= column(place).is_not_null() | ~before
+        heads.append(column(place) if place <= mores[0] else pl.when(before).then(column(place)))
+    if "whole" in cut.columns:
+        fits &= pl.col("whole")
+    counts = None
+    for place, piece in enumerate(line.pieces[1:-1], start=1):
+        fits &= own(place).str.contains(piece.pattern)
         if piece.bare is not None:
-            before, behind = piece.bare
-            counts = column.str.head(-behind).str.slice(before).str.to_integer(base=16, strict=False)
+            before_it, behind_it = piece.bare
+            counts = own(place).str.head(-behind_it).str.slice(before_it).str.to_integer(base=16, strict=False)
     assert counts is not None
-    good &= counts.is_not_null()
-    numbers, firsts = _numbered(sorting)
-    distinct = part[firsts]
-    pieces = [distinct.select(pl.concat_str([f"p{n}" for n in range(extra + 1)], separator=line.letter)).to_series()]
-    pieces += [distinct.get_column(f"p{place + extra}") for place in range(1, len(line.pieces))]
-    told_by = [
-        piece.str.extract_groups(kind.pattern).struct.unnest() for piece, kind in zip(pieces, line.pieces, strict=True) if kind.columns
-    ]
-    words = pl.concat(told_by, how="horizontal").with_columns(text=pl.concat_str(pieces, separator=line.letter))
-    known = words.select(pl.all_horizontal(pl.exclude(_OWN).is_not_null()) & (pl.col("text").str.len_bytes() <= _LONGEST)).to_series()
-    if not known.all():
-        good &= known.gather(numbers)
+    codes = [head.cast(pl.Categorical).to_physical().cast(pl.UInt64).alias(f"c{n}") for n, head in enumerate([*heads, own(last)])]
+    read = cut.select(fits.fill_null(False).alias("fits"), counts.alias(_OWN), *codes)
+    good = read.get_column("fits") & read.get_column(_OWN).is_not_null()
+    places = None
     if not good.all():
-        used = numbers.filter(good).unique().sort()
-        renumbered = pl.repeat(0, words.height, dtype=pl.UInt32, eager=True).scatter(
-            used, pl.int_range(used.len(), dtype=pl.UInt32(), eager=True)
-        )
-        numbers = pl.select(pl.when(good).then(renumbered.gather(numbers))).to_series()
-        words = words[used]
-    return _Found(numbers, counts, words)
-
-
-def _numbered(columns: list[pl.Series]) -> tuple[pl.Series, pl.Series]:
-    """Numbers from 0 for rows that are equal in these columns, of few values each, and the first row of each number."""
-    key, sizes = None, 1
-    for column in columns:
-        codes = column.cast(pl.Categorical).to_physical().cast(pl.UInt64)
-        size = int(str(codes.max())) + 1
-        if key is not None and sizes * size >= 1 << 63:
-            key = _dense(key)[0].cast(pl.UInt64)
-            sizes = int(str(key.max())) + 1
-        key = codes if key is None else key * size + codes
-        sizes *= size
-    assert key is not None
-    return _dense(key)
-
-
-def _dense(key: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Numbers from 0, in the order in which they are met, for equal values, and the first row of each."""
-    firsts = key.arg_unique().sort()
-    values = key.gather(firsts)
-    if values.len() == 1:
-        return pl.repeat(0, key.len(), dtype=pl.UInt32, eager=True), firsts
-    return key.replace_strict(values, pl.int_range(values.len(), dtype=pl.UInt32(), eager=True), return_dtype=pl.UInt32()), firsts
-
-
-def _bulk(line: grammar.CutLine, cut: pl.DataFrame, found: _Found, first: int) -> Bulk | None:
-    samples = found.words.get_column("text")
-    if not _understood(samples):
+        places = good.arg_true()
+        read = read[places]
+    if not read.height:
         return None
-    sorts, counts = found.sorts, found.counts
-    numbers = pl.int_range(first, first + cut.height, dtype=pl.UInt32(), eager=True).alias("line_no")
-    if sorts.null_count():
-        taken = sorts.is_not_null()
-        sorts, counts, numbers = sorts.filter(taken), counts.filter(taken), numbers.filter(taken)
-    words = found.words.drop("text").with_columns(
-        pl.lit(0, dtype=pl.UInt32).alias("line_no"), *(pl.lit(None, dtype=t).alias(c) for c, t in _UNTOLD.items())
-    )
-    words = words.with_columns(pl.col("pid", "tid").cast(pl.Int64, strict=False), pl.col("dev").cast(pl.Int32, strict=False))
-    [(_, table)] = tables_of(_KIND, words)
-    own = TABLES[_TABLE].own
-    flags = [pl.lit(c != "time_raw_ns").alias(told(c)) for c in own]
-    folded = Folded(
-        pl.DataFrame(
-            [
-                numbers,
-                counts.alias(_OWN),
-                pl.repeat(None, numbers.len(), dtype=pl.Int64, eager=True).alias("time_raw_ns"),
-                sorts.alias(SORT),
-            ]
-        ),
-        table.select(pl.all().exclude(own), *flags).with_row_index(SORT),
-    )
-    return Bulk(numbers, {_TABLE: folded}, samples, _ends(line, cut, words, folded.rows, first), whole=numbers.len() == cut.height)
+    key, size = _together([read.get_column(f"c{n}") for n in range(len(codes))])
+    firsts = key.arg_unique()
+    return _Read(places, read.get_column(_OWN), key, size, key.gather(firsts), firsts if places is None else places.gather(firsts))
 
 
-def _understood(samples: pl.Series) -> bool:
+def _together(columns: Sequence[pl.Series]) -> tuple[pl.Series, int]:
+    """A number for rows that are equal in these columns of numbers, and a bound of it."""
+    key, bound = None, 1
+    for codes in columns:
+        if codes.null_count():
+            codes = (codes + 1).fill_null(0)
+        size = int(str(codes.max())) + 1
+        if bound * size >= 1 << 63:
+            assert key is not None
+            firsts = key.arg_unique()
+            numbers = pl.int_range(firsts.len(), dtype=pl.UInt64(), eager=True)
+            key, bound = key.replace_strict(key.gather(firsts), numbers, return_dtype=pl.UInt64()), firsts.len()
+        key = codes if key is None else key * size + codes
+        bound *= size
+    assert key is not None
+    return key, bound
+
+
+def _words_of(sort: _Sort) -> dict[str, str | None] | None:
+    """The columns of a sort, or None where it is none of an operation."""
+    matches = [pattern.match(text) for pattern, text in zip(_patterns(), sort, strict=True)]
+    return {c: v for match in matches if match is not None for c, v in match.groupdict().items()} if all(matches) else None
+
+
+def _rest(pieces: pl.DataFrame, text: pl.Series | None, places: pl.Series | None, letter: str) -> pl.DataFrame:
+    """``line_no``, from 0, and ``text`` of the lines that are not at ``places`` (None: all are); ``text`` where the pieces do not hold all."""
+    if places is None:
+        return pl.DataFrame(schema={"line_no": pl.UInt32(), "text": pl.String()})
+    left = pl.repeat(True, pieces.height, dtype=pl.Boolean, eager=True).scatter(places, False).arg_true()
+    if text is None:
+        text = pieces[left].select(pl.concat_str(pl.all(), separator=letter, ignore_nulls=True)).to_series()
+    else:
+        text = text.gather(left)
+    return pl.DataFrame([left.cast(pl.UInt32).alias("line_no"), text.alias("text")])
+
+
+def _understood(samples: Sequence[str]) -> bool:
     """Whether the messages of these lines are operations for the grammar of all messages too."""
-    found = grammar.load("nccl").extract(samples.str.extract(_MESSAGE, 1))
+    if not samples:
+        return True
+    found = grammar.load("nccl").extract(pl.Series([text.partition(_MARK)[2] for text in samples], dtype=pl.String))
     return bool((found.kind == _KIND).fill_null(False).all())
-
-
-def _ends(line: grammar.CutLine, cut: pl.DataFrame, words: pl.DataFrame, rows: pl.DataFrame, first: int) -> pl.DataFrame:
-    """The last line of each process with its ``message`` and the number of its ``lines``."""
-    told_of = rows.group_by(SORT).agg(pl.col("line_no").max(), lines=pl.len().cast(pl.Int64)).sort("line_no")
-    sorts = pl.concat([told_of, words.drop("line_no", _OWN)[told_of.get_column(SORT)]], how="horizontal")
-    last = sorts.with_columns(pl.col("lines").sum().over("host", "pid")).unique(["host", "pid"], keep="last", maintain_order=True)
-    texts = cut[last.get_column("line_no") - first].select(pl.concat_str(pl.all(), separator=line.letter, ignore_nulls=True)).to_series()
-    return last.drop(SORT).with_columns(message=texts.str.extract(_MESSAGE, 1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import polars as pl
 
@@ -49,15 +50,43 @@ class Reading:
 class Bulk:
     """Lines that a format could read as they stand, whatever else the source holds: no launcher's prefix, nothing torn, nothing to look up.
 
-    ``lines`` are their numbers in order, ``folded`` their rows by table name, ``samples`` one text of each sort among them, and ``ends``
-    what the format has to know of them when it reads the lines that are left; ``whole``: none are left.
+    ``lines`` are their numbers in order, ``folded`` their rows by table name, and ``ends`` what the format has to know of them when it reads
+    the lines that are left; ``whole``: none are left.
     """
 
     lines: pl.Series
     folded: dict[str, Folded]
-    samples: pl.Series
     ends: pl.DataFrame
     whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What could be read in bulk of a piece of text that has ``height`` lines: so many are ``taken``, the ``rest`` (``line_no``, ``text``) are
+    left. ``samples``: a text of each sort among them that no piece before had. Nothing of it counts before it is kept (``keep``)."""
+
+    height: int
+    taken: int
+    rest: pl.DataFrame
+    samples: Sequence[str]
+    keep: Callable[[], None]
+
+
+class BulkReader(Protocol):
+    """Reads the lines of one kind, piece after piece of one text."""
+
+    @property
+    def full(self) -> bool:
+        """Whether what was kept should be asked for before more is."""
+        ...
+
+    def look(self, data: bytes, first: int, lines: Callable[[], pl.Series]) -> Found | None:
+        """What of a piece can be read in bulk, if any and if that is sure. ``first`` is the number of its first line, ``lines`` gives all."""
+        ...
+
+    def bulk(self) -> Bulk:
+        """What was kept since the last call."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +134,8 @@ class TextFormat:
     """A text format: claims lines or blocks of a text source.
 
     ``anchors`` are literal substrings; only sources with a line that holds one are offered. ``priority``: smaller reads first, and a
-    line claimed by one format is not offered to the next. ``bulk`` takes the bytes of a text, the number of its first line and a
-    function that gives its lines, and reads the lines of one kind at once; ``read`` gets what it found and says of it what it would have
-    said of these lines.
+    line claimed by one format is not offered to the next. ``bulk`` makes what reads the lines of one kind at once; ``read`` gets what that
+    found and says of it what it would have said of these lines.
 
     ``together``: ``read`` takes several sources at once (``Text.stride``), which spares each the start of some hundred small queries. What it
     says of a line then depends on no line of another source.
@@ -119,7 +147,7 @@ class TextFormat:
     anchors: tuple[str, ...]
     read: Callable[[Text], Reading]
     priority: int = 50
-    bulk: Callable[[bytes, int, Callable[[], pl.Series]], Bulk | None] | None = None
+    bulk: Callable[[], BulkReader] | None = None
     together: bool = False
 
 

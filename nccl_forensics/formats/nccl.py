@@ -13,7 +13,7 @@ import polars as pl
 
 from nccl_forensics import grammar
 from nccl_forensics.formats._nccl_lines import Messages, messages
-from nccl_forensics.formats._nccl_operations import bulk
+from nccl_forensics.formats._nccl_operations import Operations
 from nccl_forensics.formats._nccl_rows import errors_of, tables_of
 from nccl_forensics.formats.base import PLACE, Gap, Reading, Text, TextFormat
 from nccl_forensics.tables import TABLES
@@ -155,6 +155,6 @@ FORMAT = TextFormat(
     anchors=("NCCL INFO", "NCCL WARN", "NCCL CALL", "NCCL TRACE", "NCCL version ", "RCCL version"),
     read=read,
     priority=20,
-    bulk=bulk,
+    bulk=Operations,
     together=True,
 )

@@ -126,7 +126,7 @@ def test_operations_between_other_lines_are_read_in_bulk_and_in_pieces(monkeypat
         "noise",
     ]
     data = ("\n".join(text) + "\n").encode()
-    piece = reading._piece(data, 1, SourceReading())
+    [piece] = reading._parts(data, SourceReading())
     assert piece.bulk is not None
     assert piece.bulk.lines.len() == 400
     assert piece.lines["line_no"].to_list() == [101, 102, 103, 104]
@@ -141,7 +141,7 @@ def test_operations_between_other_lines_are_read_in_bulk_and_in_pieces(monkeypat
 def test_lines_that_an_earlier_format_could_want_are_not_read_in_bulk() -> None:
     line = "Process:1:2 [0] NCCL INFO AllReduce: opCount 1 sendbuff 0x1 recvbuff 0x2 count 1 datatype 7 op 0 root 0 comm 0x5 [nranks=8] stream 0x6"
     data = (f"{line}\n" * 20 + "Process 17: python train.py\n").encode()
-    assert reading._piece(data, 1, SourceReading()).bulk is None
+    assert [piece.bulk for piece in reading._parts(data, SourceReading())] == [None]
     same(read_source(data), by_grammar(data))
 
 
