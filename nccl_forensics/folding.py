@@ -76,8 +76,12 @@ class FoldedTable:
                 frame = frame.filter(~pl.col("source_id").is_in(list(self.excluded)))
             sources = frame.get_column("source_id")
             one = sources.len() > 0 and sources.min() == sources.max()
-            base = bases[sources[0]] if one else sources.replace_strict(bases, return_dtype=pl.Int64)
-            yield frame, (frame.get_column(SORT).cast(pl.Int64) + base).cast(pl.UInt32), part if isinstance(part, Path) else None
+            sorts, file = frame.get_column(SORT), part if isinstance(part, Path) else None
+            if one and bases[sources[0]] >= 0:
+                yield frame, sorts + bases[sources[0]], file
+                continue
+            base = sources.replace_strict(bases, return_dtype=pl.Int64)
+            yield frame, (sorts.cast(pl.Int64) + base).cast(pl.UInt32), file
 
 
 def fold(frame: pl.DataFrame, own: Sequence[str], both: Sequence[str] = ()) -> Folded:

@@ -224,40 +224,43 @@ class Numbered:
     def telling(self) -> pl.LazyFrame:
         """As ``Calls.telling``."""
         signs, ranks = signs_of(self.words, self.counts()), self.words.get_column("rank")
+        lives = self.words.get_column(_LIFE)
         lines: dict[int, _Line] = {}
         # Numbers of rows, not pieces of frames: a piece would hold the whole frame.
         found = [pl.Series(_ROW, [], dtype=pl.UInt32())]
-        row = pl.col(_ROW)
-        for rows in self._rows():
-            placed = rows.filter(pl.col("seq").is_not_null()) if rows.get_column("seq").null_count() else rows
-            for life, own in _by_life(placed):
-                seqs = own.get_column("seq")
-                lines[life] = _line(seqs, signs.gather(own.get_column(_WORD)))
+        for before, rows in self._rows():
+            word, seq = rows.get_column(_WORD), rows.get_column("seq")
+            placed = seq.is_not_null().arg_true() if seq.null_count() else None
+            own_lives = lives.gather(word)
+            if placed is not None:
+                found += [_ends(own) + before for _, own in _by_value(own_lives, None)]
+            for life, own in _by_value(_at_places(own_lives, placed), placed):
+                seqs = seq.gather(own)
+                lines[life] = _line(seqs, signs.gather(word.gather(own)))
+                found.append(_ends(own) + before)
                 if lines[life].holed:  # then lines may stand in another order than calls were made
-                    found.append(own.filter((pl.col("seq") == seqs.min()) | (pl.col("seq") == seqs.max())).get_column(_ROW))
-            for own in (rows, placed):
-                ends = own.group_by(_LIFE).agg(first=row.first(), last=row.last())
-                found += [ends.get_column("first"), ends.get_column("last")]
-            by_rank = placed.select(_ROW, ranks.gather(placed.get_column(_WORD)).alias("rank")).group_by("rank")
-            found.append(by_rank.agg(row.tail(ENDS)).get_column(_ROW).explode())
+                    found.append(own.filter((seqs == seqs.min()) | (seqs == seqs.max())) + before)
+            for _, own in _by_value(_at_places(ranks.gather(word), placed), placed):
+                found.append(own.tail(ENDS) + before)
         differ = _differences(lines, self.words)
-        for rows in self._rows() if differ.height else ():
-            found.append(rows.join(differ, on=[_LIFE, "seq"], how="semi").get_column(_ROW))
-        told = pl.concat(found).drop_nulls().unique().sort()
+        span = (differ.get_column("seq").min(), differ.get_column("seq").max())
+        for before, rows in self._rows() if differ.height else ():
+            near = rows.with_row_index(_ROW, before).filter(pl.col("seq").is_between(*span))
+            near = near.with_columns(lives.gather(near.get_column(_WORD)))
+            found.append(near.join(differ, on=[_LIFE, "seq"], how="semi").get_column(_ROW))
+        told = pl.concat(found).unique().sort()
         numbered = [pl.DataFrame(schema=NUMBERED)]
-        for rows in self._rows():
-            first = int(rows.item(0, _ROW)) if rows.height else 0
-            here = told.filter((told >= first) & (told < first + rows.height)) - first
+        for before, rows in self._rows():
+            here = told.filter((told >= before) & (told < before + rows.height)) - before
             numbered.append(rows.select(pl.col(list(NUMBERED)).gather(here)))
         return self._spelled(pl.concat(numbered).lazy()).collect().lazy()
 
-    def _rows(self) -> Iterator[pl.DataFrame]:
-        """The parts with the life of each operation and its row among all."""
-        lives = self.words.get_column(_LIFE)
+    def _rows(self) -> Iterator[tuple[int, pl.DataFrame]]:
+        """The parts, each with the number of operations before it."""
         before = 0
         for part in self.parts:
             rows = pl.read_ipc(part) if isinstance(part, Path) else part
-            yield rows.with_columns(lives.gather(rows.get_column(_WORD))).with_row_index(_ROW, before)
+            yield before, rows
             before += rows.height
 
     def _spelled(self, rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -267,14 +270,27 @@ class Numbered:
         )
 
 
-def _by_life(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
-    """The operations of each life."""
-    lives = rows.get_column(_LIFE)
-    if rows.height and lives.min() == lives.max():
-        yield int(lives[0]), rows
+def _at_places(values: pl.Series, places: pl.Series | None) -> pl.Series:
+    return values if places is None else values.gather(places)
+
+
+def _by_value(values: pl.Series, places: pl.Series | None) -> Iterator[tuple[int, pl.Series]]:
+    """Each value with the places of the rows that have it, in their order; ``places`` are those of all (None: 0 and on)."""
+    if places is None:
+        places = pl.int_range(values.len(), dtype=pl.UInt32(), eager=True)
+    if not values.len():
         return
-    for (life,), own in rows.group_by([_LIFE], maintain_order=True):
-        yield int(str(life)), own
+    if not values.null_count() and values.min() == values.max():
+        yield int(values[0]), places
+        return
+    rows = pl.DataFrame([values.alias("value"), places.alias(_ROW)])
+    several = rows.group_by("value", maintain_order=True).agg(_ROW)
+    yield from zip(several.get_column("value").to_list(), several.get_column(_ROW), strict=True)
+
+
+def _ends(places: pl.Series) -> pl.Series:
+    """The first and the last of them."""
+    return pl.concat([places.head(1), places.tail(1)]).alias(_ROW)
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,16 +296,31 @@ def _placed(lines: pl.DataFrame, words: pl.Series, ways: pl.Series, lives: pl.Se
     if words.null_count():
         rows = rows.filter(pl.col("word").is_not_null())
     own = rows.get_column("word")
-    rows = rows.with_columns(life=lives.gather(own), way=ways.gather(own))
     again = own.clear()
+    if (ways == _BY_LINE).all():
+        turns = _turns(lives.gather(own)).alias("seq")
+        return pl.DataFrame([own, turns, rows.get_column("line_no"), rows.get_column("op_count")]), again
+    rows = rows.with_columns(life=lives.gather(own), way=ways.gather(own))
     by_count = pl.col("way") == _BY_COUNT
     if (rows.get_column("way") == _BY_COUNT).any():
         first = rows.select(~by_count | pl.struct("way", "life", "op_count").is_first_distinct()).to_series()
         again, rows = own.filter(~first), rows.filter(first)
-    position = (pl.col("way") == _BY_LINE).cast(pl.Int64).cum_sum()
-    position = position if rows.get_column("life").n_unique() <= 1 else position.over("life")
-    seq = pl.when(by_count).then("op_count").when(pl.col("way") == _BY_LINE).then(position - 1)
+    by_line = pl.col("way") == _BY_LINE
+    position = by_line.cast(pl.Int64).cum_sum() - 1
+    if rows.height and (life := rows.get_column("life")).min() != life.max():
+        position = position.over("life")
+    seq = pl.when(by_count).then("op_count").when(by_line).then(position)
     return rows.select("word", seq.alias("seq"), "line_no", "op_count"), again
+
+
+def _turns(lives: pl.Series) -> pl.Series:
+    """The place of each operation among those of its life."""
+    turns = pl.int_range(lives.len(), dtype=pl.Int64(), eager=True)
+    if not lives.len() or lives.min() == lives.max():
+        return turns
+    for places in pl.DataFrame({"life": lives}).with_row_index("row").group_by("life").agg("row").get_column("row"):
+        turns = turns.scatter(places, pl.int_range(places.len(), dtype=pl.Int64(), eager=True))
+    return turns
 
 
 def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:
