@@ -180,7 +180,8 @@ def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
                 {name: people[key].get(name) for name in ("rank", "pid", "host", "samples", "source_id", "line_no", "end_line", "record")}
                 | {name: getattr(odd, name) for name in ("shared_frame", "parts_at", "others_at", "reason", "sure")}
                 | {
-                    "place": odd.standing.place,
+                    # Frames alone do not tell a thread that runs from one that sleeps.
+                    "place": people[key]["place"] if odd.standing.place == "user-code" else odd.standing.place,
                     "op": odd.standing.op,
                     "user_frame": odd.standing.user_frame,
                     "why_place": odd.standing.reason,
