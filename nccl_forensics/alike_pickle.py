@@ -12,9 +12,11 @@ opcodes. No number of the memo is written twice. Whatever is not so is left to `
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from dataclasses import dataclass, field
-from struct import Struct, unpack
+from itertools import accumulate
+from operator import sub
+from struct import iter_unpack, unpack
 
 from nccl_forensics.safe_pickle import load_plain
 
@@ -22,6 +24,8 @@ from nccl_forensics.safe_pickle import load_plain
 _FEWEST = 256
 #: So many dictionaries are walked at most, and one of so many: a list of ever new sorts is quicker unpickled as it is.
 _WALKED, _ONE_OF = 64, 4
+#: Ways in which dictionaries of one length may differ in where their numbers stand.
+_SHAPES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +64,11 @@ def load_alike(data: bytes, name: str, own: frozenset[str]) -> Alike | None:
         return None
     numbers = []
     for layout in scan.layouts:
+        layout.members.sort()
         like = kept[layout.like]
-        if len(like) != layout.fields:  # a key stands twice
+        if len(like) != layout.shape.fields:  # a key stands twice
             return None
-        numbers.append(Numbers(like, layout.places, layout.columns()))
+        numbers.append(Numbers(like, layout.members, layout.columns()))
     return Alike(document, scan.sorts, numbers)
 
 
@@ -76,7 +81,7 @@ _STRING, _GET, _LONG_GET, _PUT, _LONG_PUT = b"Xhjqr"
 #: Opcodes that push one value, with their width.
 _WIDTHS = {_DICT: 1, _LIST: 1, _MARK: 1, **dict.fromkeys(b"N)\x88\x89", 1), **dict.fromkeys(b"Kh", 2), **dict.fromkeys(b"M", 3)}
 _WIDTHS |= {**dict.fromkeys(b"Jj", 5), **dict.fromkeys(b"G", 9)}
-#: Numbers of fixed width: their opcode, and how to read what follows. A float has its first byte first, which ``Struct`` does not mix.
+#: Numbers of fixed width: their opcode, and how to read what follows. Of a float the first byte stands first.
 _NUMBERS = {b"K": "B", b"M": "H", b"J": "i", b"\x8a\x08": "q", b"G": "8s"}
 _BYTES = {"B": 1, "H": 2, "i": 4, "q": 8, "8s": 8}
 
@@ -98,7 +103,6 @@ class _Walk:
     memo: _Memo
     stack: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    writes: bool = False
 
     def step(self) -> list[int]:
         """Take one opcode; returns where the items stand that it took off the stack. Raises ``_Otherwise``."""
@@ -142,7 +146,6 @@ class _Walk:
         return taken
 
     def _write(self, number: int) -> None:
-        self.writes = True
         if number in self.memo.written or not self.stack:
             raise _Otherwise
         self.memo.written.add(number)
@@ -155,34 +158,127 @@ class _Walk:
         opcode = self.data[at]
         if opcode == _STRING:
             return self.data[at + 5 : at + 5 + int.from_bytes(self.data[at + 1 : at + 5], "little")]
-        if opcode not in (_GET, _LONG_GET):
-            return None
-        return self.memo.strings.get(int.from_bytes(self.data[at + 1 : at + _WIDTHS[opcode]], "little"))
+        number = self.number(at)
+        return None if number is None else self.memo.strings.get(number)
+
+    def number(self, at: int) -> int | None:
+        """The number of the memo whose value the opcode there pushes."""
+        opcode = self.data[at]
+        return int.from_bytes(self.data[at + 1 : at + _WIDTHS[opcode]], "little") if opcode in (_GET, _LONG_GET) else None
 
     def at_key(self) -> bool:
         """Whether the next value is a key of the document, which lies at the bottom of the stack."""
         return self.stack[:2] == [_DICT, _MARK] and len(self.stack) % 2 == 0 and _MARK not in self.stack[2:]
 
 
-@dataclass(slots=True)
-class _Layout:
-    """Dictionaries of one length with numbers at the same places; ``known`` are all their other bytes, each with the sort."""
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A dictionary but for its numbers: where these stand in its bytes, as what, and under which keys; and how many keys it has."""
 
-    shape: Struct
-    codes: tuple[str, ...]
+    spans: tuple[tuple[int, str], ...]
     keys: tuple[str, ...]
     fields: int
+
+    def bare(self, dictionary: bytes) -> bytes:
+        """The bytes of one with nothing in place of its numbers."""
+        rest = bytearray(dictionary)
+        for at, code in self.spans:
+            rest[at : at + _BYTES[code]] = bytes(_BYTES[code])
+        return bytes(rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A dictionary that was walked before: what it writes into the memo, and the numbers of the memo by which it has its keys. The walk over
+    the same opcodes is the same where these keys are."""
+
+    shape: _Shape
+    bare: bytes
+    writes: tuple[tuple[int, bytes | None], ...]
+    gets: tuple[tuple[int, bytes | None], ...]
+
+    def here(self, memo: _Memo) -> bool:
+        """Whether the walk would be the same with this memo."""
+        strings = memo.strings
+        return all(strings.get(number) == text for number, text in self.gets) and memo.written.isdisjoint([n for n, _ in self.writes])
+
+
+class _Walked:
+    """Dictionaries that were walked, by length. The dumps of a job begin with the same entries, rank for rank."""
+
+    #: So many bytes are kept at most.
+    MOST = 4 << 20
+
+    def __init__(self) -> None:
+        self._by_length: dict[int, list[_Known]] = {}
+        self._size = 0
+
+    def find(self, dictionary: bytes, memo: _Memo) -> _Known | None:
+        """The one that does as this one does."""
+        for known in self._by_length.get(len(dictionary), ()):
+            if known.shape.bare(dictionary) == known.bare and known.here(memo):
+                return known
+        return None
+
+    def add(self, known: _Known) -> None:
+        """Keep one."""
+        self._size += len(known.bare)
+        if self._size > self.MOST:
+            self._by_length, self._size = {}, len(known.bare)
+        alike = self._by_length.setdefault(len(known.bare), [])
+        if len(alike) < _SHAPES:
+            alike.append(known)
+
+
+_WALKS = _Walked()
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Dictionaries of one length, of which the ``members`` have numbers at the same places; ``twins``: by all other bytes where in the list they
+    stand that have them."""
+
+    shape: _Shape
     like: int
-    known: dict[tuple[object, ...], int] = field(default_factory=dict)
-    places: list[int] = field(default_factory=list)
-    told: list[tuple[int | bytes, ...]] = field(default_factory=list)
+    places: list[int]
+    together: bytes
+    twins: defaultdict[tuple[bytes, ...], list[int]] = field(default_factory=lambda: defaultdict(list))
+    members: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        many = len(self.places)
+        length = len(self.together) // many
+        rest = bytearray(self.together)
+        nothing, twins = bytes(many), self.twins
+        for start, code in self.shape.spans:
+            for at in range(start, start + _BYTES[code]):
+                rest[at::length] = nothing
+        for place, row in zip(self.places, iter_unpack(f"{length}s", rest), strict=True):
+            twins[row].append(place)
 
     def columns(self) -> dict[str, list[int] | list[float]]:
-        """The numbers by key."""
+        """The numbers of the members by key, in their order."""
+        of = (
+            None
+            if self.members == self.places
+            else list(map(dict(zip(self.places, range(len(self.places)), strict=True)).__getitem__, self.members))
+        )
         columns: dict[str, list[int] | list[float]] = {}
-        for key, code, values in zip(self.keys, self.codes, zip(*self.told, strict=True), strict=True):
-            columns[key] = list(unpack(f">{len(values)}d", b"".join(values))) if code == "8s" else list(values)
+        for key, (at, code) in zip(self.shape.keys, self.shape.spans, strict=True):
+            values = self._column(at, code)
+            columns[key] = values if of is None else list(map(values.__getitem__, of))
         return columns
+
+    def _column(self, at: int, code: str) -> list[int] | list[float]:
+        """The numbers that stand at one place in all of them: byte by byte, which is many times as fast as one by one."""
+        many, width = len(self.places), _BYTES[code]
+        length = len(self.together) // many
+        if width == 1:
+            return list(self.together[at::length])
+        numbers = bytearray(many * width)
+        for byte in range(width):
+            numbers[byte::width] = self.together[at + byte :: length]
+        return list(unpack(f">{many}d" if code == "8s" else f"<{many}{code}", numbers))
 
 
 class _Scan:
@@ -199,8 +295,9 @@ class _Scan:
         """Where the dictionaries of the list begin and end. Raises ``_Otherwise`` or ``IndexError``."""
         begin = self._head()
         again = self._beginning(begin)
-        starts = [begin, *(match.start() for match in re.finditer(re.escape(again), self._data[begin + 1 :]))]
-        starts[1:] = [start + begin + 1 for start in starts[1:]]
+        pieces = self._data[begin + 1 :].split(again)
+        starts = [begin, *accumulate(map(len(again).__add__, map(len, pieces[1:])), initial=begin + 1 + len(pieces[0]))]
+        starts.pop()  # behind the last piece, which is longer than its dictionary
         if len(starts) < _FEWEST:
             raise _Otherwise
         end = self._dictionary(starts[-1], _Memo()).at
@@ -245,59 +342,72 @@ class _Scan:
 
     def _entries(self, starts: list[int], ends: list[int]) -> None:
         """The sort of each dictionary, and its numbers."""
-        data, sorts, kept = self._data, self.sorts, self.kept
-        by_length: dict[int, list[_Layout]] = {}
+        data, kept = self._data, self.kept
+        by_length: defaultdict[int, list[int]] = defaultdict(list)
+        for place, length in enumerate(map(sub, ends, starts)):
+            by_length[length].append(place)
+        layouts: dict[int, list[_Layout]] = {}
+        sorts = self.sorts = [-1] * len(starts)
         most = _WALKED + len(starts) // _ONE_OF
         for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            for layout in by_length.get(end - start, ()):
-                told = layout.shape.unpack_from(data, start)
-                sort = layout.known.get(told[::2])
-                if sort is not None:
-                    break
-            else:
-                sort = len(kept)
-                if sort == most:
-                    raise _Otherwise
-                kept.append((start, end))
-                met = self._first(start, end, sort, by_length)
-                if met is None:
-                    sorts.append(sort)
-                    continue
-                layout, told = met
-            sorts.append(sort)
-            layout.places.append(place)
-            layout.told.append(told[1::2])
+            if sorts[place] >= 0:
+                continue
+            if len(kept) == most:
+                raise _Otherwise
+            sorts[place] = len(kept)
+            shape = self._first(start, end)
+            if shape is not None:
+                own = layouts.setdefault(end - start, [])
+                layout = next((known for known in own if known.shape == shape), None)
+                if layout is None:
+                    if len(own) == _SHAPES:
+                        raise _Otherwise
+                    alike = by_length[end - start]
+                    layout = _Layout(shape, len(kept), alike, b"".join([data[starts[n] : ends[n]] for n in alike]))
+                    own.append(layout)
+                    self.layouts.append(layout)
+                number = len(kept)
+                sorts[place] = -1
+                members = layout.members
+                for twin in layout.twins[(shape.bare(data[start:end]),)]:
+                    if sorts[twin] < 0:
+                        sorts[twin] = number
+                        members.append(twin)
+            kept.append((start, end))
 
-    def _first(
-        self, start: int, end: int, sort: int, by_length: dict[int, list[_Layout]]
-    ) -> tuple[_Layout, tuple[int | bytes, ...]] | None:
-        """The layout of a dictionary that is met for the first time, and what it holds by it; None for one that no other can be like."""
-        walk = self._dictionary(start, self._memo)
+    def _first(self, start: int, end: int) -> _Shape | None:
+        """The shape of a dictionary that is met for the first time; None for one that no other can be like, as it writes into the memo."""
+        memo, dictionary = self._memo, self._data[start:end]
+        known = _WALKS.find(dictionary, memo)
+        if known is None:
+            known = self._known(start, end, dictionary)
+            _WALKS.add(known)
+        else:
+            memo.written.update(number for number, _ in known.writes)
+            memo.strings.update((number, text) for number, text in known.writes if text is not None)
+        return None if known.writes else known.shape
+
+    def _known(self, start: int, end: int, dictionary: bytes) -> _Known:
+        """Walk over a dictionary."""
+        memo = self._memo
+        before = set(memo.written)
+        walk = self._dictionary(start, memo)
         if walk.at != end:
             raise _Otherwise
-        if walk.writes:
-            return None
-        spans, codes, keys, at = ["<"], list[str](), list[str](), start
+        written = memo.written - before
+        spans, keys, gets = list[tuple[int, str]](), list[str](), dict[int, bytes | None]()
         for key_at, value_at in zip(walk.places[::2], walk.places[1::2], strict=True):
-            key = (walk.string(key_at) or b"").decode("utf-8", "replace")
+            text = walk.string(key_at)
+            if (number := walk.number(key_at)) is not None and number not in written:
+                gets[number] = text
+            key = (text or b"").decode("utf-8", "replace")
             opcode = self._data[value_at : value_at + (2 if self._data[value_at] == _LONG1 else 1)]
             code = _NUMBERS.get(opcode)
             if key in self._own and code is not None:
-                value_at += len(opcode)
-                spans += f"{value_at - at}s", code
-                codes.append(code)
+                spans.append((value_at + len(opcode) - start, code))
                 keys.append(key)
-                at = value_at + _BYTES[code]
-        shape = Struct("".join([*spans, f"{end - at}s"]))
-        layouts = by_length.setdefault(end - start, [])
-        layout = next((known for known in layouts if known.shape.format == shape.format and known.keys == tuple(keys)), None)
-        if layout is None:
-            layout = _Layout(shape, tuple(codes), tuple(keys), len(walk.places) // 2, sort)
-            layouts.append(layout)
-            self.layouts.append(layout)
-        told = shape.unpack_from(self._data, start)
-        layout.known[told[::2]] = sort
-        return layout, told
+        shape = _Shape(tuple(spans), tuple(keys), len(walk.places) // 2)
+        return _Known(shape, shape.bare(dictionary), tuple((n, memo.strings.get(n)) for n in sorted(written)), tuple(gets.items()))
 
     def _dictionary(self, at: int, memo: _Memo) -> _Walk:
         """The walk over one dictionary, with the places of its keys and values by turns. Raises ``_Otherwise`` where none stands there."""

@@ -13,7 +13,7 @@ from polars.exceptions import PanicException, PolarsError
 from nccl_forensics import journal
 from nccl_forensics.folding import Folded, fold, joined
 from nccl_forensics.formats import document_formats, text_formats
-from nccl_forensics.formats.base import Bulk, BulkReader, DocumentFormat, Found, Gap, Reading, Text, TextFormat
+from nccl_forensics.formats.base import Bulk, BulkReader, DocumentFormat, Found, Gap, Reading, Several, Text, TextFormat
 from nccl_forensics.frames import taken_for_packed
 from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
 from nccl_forensics.prefixes import BARE_SHARE, peel
@@ -162,6 +162,25 @@ def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
         if not result.records:
             result.error = f"{document.name}: {mask(reading.gaps[0].reason)}"
     return result
+
+
+def read_documents(document: DocumentFormat, contents: Sequence[bytes]) -> dict[int, SourceReading]:
+    """Those of several documents that their format reads together, by their place; each is what ``read_source`` would make of it. What makes the
+    format fall over is told by the document by itself."""
+    assert document.together is not None
+    try:
+        made = document.together(contents)
+        frames = {name: mask_frame(frame, _OWN_WORDS) for name, frame in made.frames.items()}
+        folded = {name: Folded(f.rows, mask_frame(f.words, _OWN_WORDS)) for name, f in made.folded.items()}
+        readings = list(Several(frames, folded, made.records).each())
+        conformed = {place: _conformed(reading) for place, reading in readings}
+    except (Exception, PanicException):
+        return {}
+    return {
+        place: SourceReading(conformed[place], (document.name,), (document.name,), records=reading.records, folded=reading.folded)
+        for place, reading in readings
+        if reading.records
+    }
 
 
 def _conformed(reading: Reading) -> dict[str, pl.DataFrame]:

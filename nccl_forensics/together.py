@@ -1,14 +1,16 @@
-"""Reading many small text sources at once.
+"""Reading many small sources at once.
 
 What a short log costs is the start of some hundred small queries, whatever it holds. Here the lines of many stand in one frame, the numbers of
 each source's lines behind a multiple of ``STRIDE``, and each query is started once for all of them. Formats that cannot read sources together
-get one after the other. What comes out is the same as from reading each by itself (``tests/test_together.py``), which is also what is done
-with whatever is not plain text of few bytes, and with all of them where a format falls over.
+get one after the other. Documents of a format that reads several at once are given to it. What comes out is the same as from reading each by
+itself (``tests/test_together.py``), which is also what is done with whatever is neither such a document nor plain text of few bytes, and with all
+of them where a format falls over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -30,6 +32,7 @@ from nccl_forensics.reading import (
     lines_of,
     made_of,
     numbers_of,
+    read_documents,
     read_source,
     safely,
     shapes_of,
@@ -45,13 +48,23 @@ _LINE_COLUMNS = ("line_no", "end_line")
 
 def read_sources(contents: Sequence[bytes]) -> list[SourceReading]:
     """What ``read_source`` makes of each."""
-    plain = {place: text for place, content in enumerate(contents) if (text := _plain(content)) is not None}
+    plain: dict[int, bytes] = {}
+    documents: dict[str, list[int]] = {}
+    for place, content in enumerate(contents):
+        text = _plain(content)
+        if text is not None:
+            plain[place] = text
+        elif (document := next((d for d in document_formats() if sniffs(d, content[:HEAD])), None)) is not None and document.together:
+            documents.setdefault(document.name, []).append(place)
     found: dict[int, SourceReading] = {}
+    for document in document_formats():
+        places = documents.get(document.name, ())
+        if len(places) > 1:
+            readings = read_documents(document, [contents[place] for place in places])
+            found |= {places[n]: reading for n, reading in readings.items()}
     if len(plain) > 1:
-        try:
-            found = dict(zip(plain, _read(list(plain.values())), strict=True))
-        except (Exception, PanicException):  # by itself, each source tells what is wrong with it
-            found = {}
+        with suppress(Exception, PanicException):  # by itself, each source tells what is wrong with it
+            found |= dict(zip(plain, _read(list(plain.values())), strict=True))
     return [found[place] if place in found else read_source(content) for place, content in enumerate(contents)]
 
 

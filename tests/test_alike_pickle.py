@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nccl_forensics import alike_pickle
 from nccl_forensics.alike_pickle import Alike, load_alike
-from nccl_forensics.formats import flight_recorder
+from nccl_forensics.formats import _recorder_rings, flight_recorder
 from nccl_forensics.reading import SourceReading, read_source
 from tests.benchmarks.inputs import dump, pickled
 
@@ -122,7 +122,7 @@ def test_a_dump_gives_the_same_tables_either_way(culprit: int | None):
 
 
 def test_texts_that_unfold_to_too_much_are_told_either_way(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(flight_recorder._Budget, "take", lambda self, amount: amount < 50_000)
+    monkeypatch.setattr(_recorder_rings.Budget, "take", lambda self, amount: amount < 50_000)
     quick, slow = both(dump(0, 8, 600, None))
     assert not quick.folded
     assert quick.table("fr_entries").equals(slow.table("fr_entries"))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import random
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import polars as pl
@@ -11,9 +15,11 @@ import pytest
 from nccl_forensics import together
 from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import InlineEngine, read_bundle
-from nccl_forensics.formats import text_formats
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.formats import _recorder_rings, flight_recorder, text_formats
+from nccl_forensics.formats.base import DocumentFormat
+from nccl_forensics.reading import SourceReading, read_documents, read_source
 from nccl_forensics.together import LONGEST, STRIDE, read_sources
+from tests.benchmarks.inputs import dump, pickled
 from tests.corpus import ROOT
 
 FIXTURES = ROOT / "fixtures"
@@ -184,3 +190,45 @@ def test_a_bundle_is_read_together_and_the_order_of_its_sources_is_kept(tmp_path
     rows = store.scan("nccl_errors").select("source_id", "line_no", "pid").collect()
     assert rows.rows() == [(n, line, n) for n in range(5) for line in range(1, n + 2)]
     assert isinstance(rows, pl.DataFrame)
+
+
+def _changed(rank: int, change: Callable[[list[dict[str, object]]], None]) -> bytes:
+    document = pickle.loads(dump(rank, 4, 400, None))
+    change(document["entries"])
+    return pickled(document)
+
+
+def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other_groups(entries: list[dict[str, object]]) -> None:
+        for entry in entries[::3]:
+            entry |= {"process_group": ("7", "pairs"), "pg_id": 1, "thread_id": "77"}
+
+    alike = [dump(0, 4, 400, None), dump(1, 4, 300, 1), _changed(2, other_groups), dump(3, 9, 400, 3)]
+    odd = [
+        _changed(0, lambda entries: entries[9].update(time_created_ns=0)),  # no time
+        _changed(1, lambda entries: entries[9].update(input_sizes="?", duration_ms=1.5)),
+        _changed(2, lambda entries: entries.insert(5, "no entry")),  # type: ignore[arg-type]
+        alike[0][:20_000],
+        alike[0].replace(b"Float", b"cos\n\n"),
+        dump(0, 4, 30, None),  # too few entries to be looked at by sorts
+        json.dumps(pickle.loads(alike[1])).encode(),
+        b"node1:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.9\n",
+    ]
+    read: list[bytes] = []
+
+    def spied(document: DocumentFormat, contents: Sequence[bytes]) -> dict[int, SourceReading]:
+        found = read_documents(document, contents)
+        read.extend(contents[place] for place in found)
+        return found
+
+    monkeypatch.setattr(together, "read_documents", spied)
+    mixed = [content for pair in zip_longest(odd, alike) for content in pair if content is not None]
+    same(mixed)
+    assert set(read) >= set(alike)
+    assert len(read) < len(mixed) - 3
+
+
+def test_a_dump_whose_texts_unfold_to_too_much_is_read_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = dump(0, 4, 300, None), dump(0, 4, 900, None)
+    monkeypatch.setattr(_recorder_rings.Budget, "take", lambda self, amount: amount < 400_000)
+    assert sorted(read_documents(flight_recorder.FORMAT, [few, many, few])) == [0, 2]

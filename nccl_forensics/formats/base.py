@@ -47,6 +47,41 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Several:
+    """What a format made of several sources: as in ``Reading``, each row with the ``PLACE`` of its source in front, in the order of places.
+    ``records`` by place; a place that is not there was not read."""
+
+    frames: dict[str, pl.DataFrame]
+    folded: dict[str, Folded]
+    records: dict[int, int]
+
+    def each(self) -> Iterator[tuple[int, Reading]]:
+        """The readings of the sources, with their places: parts of the same frames."""
+        frames: dict[int, dict[str, pl.DataFrame]] = {place: {} for place in self.records}
+        rows: dict[int, dict[str, pl.DataFrame]] = {place: {} for place in self.records}
+        words: dict[int, dict[str, pl.DataFrame]] = {place: {} for place in self.records}
+        for name, frame in self.frames.items():
+            for place, own in _by_place(frame):
+                frames[place][name] = own
+        for name, folded in self.folded.items():
+            for part, into in ((folded.rows, rows), (folded.words, words)):
+                for place, own in _by_place(part):
+                    into[place][name] = own
+        for place, records in self.records.items():
+            own_folded = {name: Folded(own, words[place][name]) for name, own in rows[place].items()}
+            yield place, Reading(frames=frames[place], records=records, folded=own_folded)
+
+
+def _by_place(frame: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of each place, without it."""
+    own = frame.drop(PLACE)
+    start = 0
+    for length, place in frame.get_column(PLACE).rle().struct.unnest().iter_rows():
+        yield place, own.slice(start, length)
+        start += length
+
+
+@dataclass(frozen=True, slots=True)
 class Bulk:
     """Lines that a format could read as they stand, whatever else the source holds: no launcher's prefix, nothing torn, nothing to look up.
 
@@ -156,7 +191,7 @@ class DocumentFormat:
     """A format that claims the whole file: pickle, JSON, XML, SQLite. ``sniff`` sees at most the first 64 KiB.
 
     ``mapped``: ``read`` takes the mapped file as it is and reads it in pieces; others get its content as bytes. What such a format claims
-    is no text.
+    is no text. ``together`` takes the contents of several small sources and reads those of them that it can at once, just as ``read`` does.
     """
 
     name: str
@@ -166,6 +201,7 @@ class DocumentFormat:
     read: Callable[[bytes], Reading] | Callable[[bytes | mmap.mmap], Reading]
     priority: int = 50
     mapped: bool = False
+    together: Callable[[Sequence[bytes]], Several] | None = None
 
 
 Format = TextFormat | DocumentFormat

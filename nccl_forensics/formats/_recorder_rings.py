@@ -1,0 +1,154 @@
+"""Flight Recorder dumps of whose entries one of each sort was unpickled, as folded tables: many dumps at once, as a table costs the start of some
+tens of queries whatever it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, chain
+from math import isfinite
+
+import polars as pl
+
+from nccl_forensics import folding
+from nccl_forensics.alike_pickle import Alike
+from nccl_forensics.folding import SORT, Folded
+from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, entries_frame, float_column, int_column, pointers
+from nccl_forensics.formats._recorder_head import IDENTITY, SPANS, Row, dump_row, group_rows, status_rows
+from nccl_forensics.formats.base import PLACE, Several
+from nccl_forensics.tables import TABLES
+
+_THREAD = "thread_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A dump that was loaded so: its ``place`` among others, and how many bytes it has."""
+
+    place: int
+    alike: Alike
+    size: int
+
+    @property
+    def kept(self) -> list[Mapping[str, object]]:
+        """The first entry of each sort."""
+        kept = self.alike.document["entries"]
+        assert isinstance(kept, list)
+        return kept
+
+
+def read_rings(rings: Sequence[Ring]) -> Several:
+    """The tables of dumps, each row with its place, in the order given. Dumps are left out of which a number is none that entries have, or whose
+    texts would unfold to more than they may."""
+    budget = Budget(sum(ring.size for ring in rings))
+    firsts = entries_frame([(0, entry) for ring in rings for entry in ring.kept], budget)
+    bounds = list(accumulate((len(ring.kept) for ring in rings), initial=0))
+    texts = pl.col("input_sizes", "output_sizes", "frames").str.len_bytes().fill_null(0)
+    lengths = firsts.select(pl.sum_horizontal(texts)).to_series().to_list()
+    told = {c: firsts.get_column(c).to_list() for c in OWN}
+    columns = _Columns({c: [] for c in OWN}, [])
+    fit: list[Ring] = []
+    sorts: list[int] = []
+    for ring, first in zip(rings, bounds, strict=False):
+        own = [first + sort for sort in ring.alike.sorts]
+        fits = not budget.exceeded and Budget(ring.size).take(sum(map(lengths.__getitem__, own)))
+        if fits and columns.add(ring.alike, own, told, len(sorts)):
+            sorts += own
+            fit.append(ring)
+    if len(fit) < len(rings):
+        return read_rings(fit) if fit else Several({}, {}, {})
+    return _tables(rings, firsts, bounds, sorts, columns.frame())
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Values of what differs from entry to entry, and for each the row that it is of."""
+
+    values: dict[str, list[object]]
+    rows: list[int]
+
+    def add(self, alike: Alike, own: Sequence[int], told: Mapping[str, Sequence[object]], first: int) -> bool:
+        """Add a dump whose rows begin at ``first``. ``own``: for each row which of the entries that were unpickled is of its sort, ``told``: the
+        values of these. False where a number is none that entries have: then nothing is added."""
+        numbered = [place for numbers in alike.numbers for place in numbers.places]
+        others = sorted(set(range(len(own))).difference(numbered))
+        columns: dict[str, list[object]] = {}
+        for column, names in OWN.items():
+            of_sort = told[column]
+            values = [of_sort[own[place]] for place in others]
+            for numbers in alike.numbers:
+                cut = numbers.by_key.get(next((name for name in names if name in numbers.like), ""))
+                if cut is None:
+                    values += [of_sort[own[place]] for place in numbers.places]
+                    continue
+                if (column in TIMES and min(cut) <= 0) or (column == "duration_ms" and not all(map(isfinite, cut))):
+                    return False
+                values += cut
+            columns[column] = values
+        for column, values in columns.items():
+            self.values[column] += values
+        self.rows.extend([first + place for place in chain(others, numbered)])
+        return True
+
+    def frame(self) -> pl.DataFrame:
+        """The columns in the order of rows."""
+        made = {c: float_column(v) if c == "duration_ms" else int_column(v) for c, v in self.values.items()}
+        return pl.DataFrame(made)[pl.Series(self.rows, dtype=pl.UInt32()).arg_sort()]
+
+
+def _tables(rings: Sequence[Ring], firsts: pl.DataFrame, bounds: Sequence[int], sorts: Sequence[int], own: pl.DataFrame) -> Several:
+    """``bounds``: from which row of ``firsts`` to which the sorts of each dump are told; ``sorts``: for each entry which row of these tells its
+    sort; ``own``: what each has of its own."""
+    sort = pl.Series(SORT, sorts, dtype=pl.UInt32())
+    identity = pl.DataFrame(
+        [firsts.get_column(c).gather(sort) if c in firsts.columns and c not in OWN else own.get_column(c) for c in IDENTITY]
+    )
+    threads = firsts.get_column(_THREAD).to_list()
+    status = [status_rows(ring.alike.document.get("pg_status")) for ring in rings]
+    groups = [group_rows(ring.alike.document.get("pg_config")) for ring in rings]
+    counters = _placed("fr_status", rings, status)
+    dumps: list[list[Row]] = []
+    entry = counter = 0
+    for n, ring in enumerate(rings):
+        height = len(ring.alike.sorts)
+        mine = own.select(SPANS)[entry : entry + height]
+        spans = [bound for c in SPANS for bound in (mine[c].min(), mine[c].max())]
+        counted = counters[counter : counter + len(status[n])].to_dicts()
+        row = dump_row(ring.alike.document, "pickle", identity[entry : entry + height], spans, threads[bounds[n] : bounds[n + 1]], counted)
+        dumps.append([row])
+        entry, counter = entry + height, counter + len(status[n])
+    frames = {"fr_dumps": _placed("fr_dumps", rings, dumps), "fr_groups": _placed("fr_groups", rings, groups), "fr_status": counters}
+    records = {ring.place: 1 + len(ring.alike.sorts) for ring in rings}
+    return Several(frames, {"fr_entries": _folded(rings, firsts, sort, own)}, records)
+
+
+def _placed(table: str, rings: Sequence[Ring], rows: Sequence[list[Row]]) -> pl.DataFrame:
+    """The rows of each dump as one frame, with their places in front."""
+    frame = TABLES[table].frame(list(chain.from_iterable(rows)))
+    return frame.insert_column(0, _places(rings, map(len, rows)))
+
+
+def _places(rings: Sequence[Ring], heights: Iterable[int]) -> pl.Series:
+    own = (pl.repeat(ring.place, height, dtype=pl.UInt32(), eager=True) for ring, height in zip(rings, heights, strict=True))
+    return pl.concat(list(own)).alias(PLACE)
+
+
+def _folded(rings: Sequence[Ring], firsts: pl.DataFrame, sort: pl.Series, own: pl.DataFrame) -> Folded:
+    """The entries, each with the number of its sort among those of its dump."""
+    placed = firsts.clone().insert_column(0, _places(rings, (len(ring.kept) for ring in rings)))
+    folded = folding.fold(placed, TABLES["fr_entries"].own)
+    begins = pl.col(SORT) - pl.col(SORT).min().over(PLACE)
+    words = folded.words.with_columns(begins.alias(SORT))
+    numbers = words.get_column(SORT).gather(folded.rows.get_column(SORT))
+    heights = [len(ring.alike.sorts) for ring in rings]
+    pointers = [_pointers(1 << max(heights).bit_length())[:height] for height in heights]
+    columns = [own.get_column(c) for c in TABLES["fr_entries"].own if c != "record"]
+    rows = pl.DataFrame([_places(rings, heights), pl.concat(pointers).alias("record"), *columns, numbers.gather(sort)])
+    return Folded(rows, words)
+
+
+@lru_cache(maxsize=2)
+def _pointers(height: int) -> pl.Series:
+    """The pointers to so many entries, which are those of every dump."""
+    return pl.select(pointers(pl.int_range(height, dtype=pl.UInt32()))).to_series()
