@@ -18,7 +18,7 @@ from nccl_forensics import pci
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 
-#: Whole hosts of known ranks that must agree: with fewer, their order may be chance.
+#: Hosts that must agree on the GPU of each rank of a block: with fewer, their order may be chance.
 LEAST_KNOWN = 3
 
 PLACEMENTS_SCHEMA = {
@@ -48,7 +48,7 @@ def placements(processes: pl.LazyFrame, comms: pl.LazyFrame, source_hosts: pl.La
     """``host`` (first label), ``bus_id``, ``gpu_index``, ``rank`` of GPUs of which no log of a rank speaks, with the lines that place them: ``source_id`` and
     ``line_no`` of the known host before, ``after_source_id`` and ``after_line_no`` of the one behind (null at an end of the job).
 
-    Empty unless every host with known ranks has one block of consecutive ranks, all blocks have one size and one order of GPUs, and the
+    Empty unless every host with known ranks has them in one block of as many ranks as there are GPUs, all have one order of GPUs, and the
     blocks ascend with the names; and for each host only where between its two known neighbours lie as many hosts as blocks.
     """
     known = _known(processes)
@@ -72,16 +72,13 @@ def _known(processes: pl.LazyFrame) -> dict[str, _Known]:
 
 
 def _placed(known: dict[str, _Known], world: int, named: set[str]) -> list[tuple[object, ...]]:
-    size = max((len(k.ranks) for k in known.values()), default=0)
+    # Logs of some ranks of a host may be lost: how many it has is told by the GPUs of all, which have one order.
+    size = len({bus for k in known.values() for bus, _ in k.ranks.values()} - {None})
     if size < 1 or world % size or len({_skeleton(h) for h in known}) != 1:
         return []
-    whole = [k for k in known.values() if len(k.ranks) == size and None not in {bus for bus, _ in k.ranks.values()}]
-    orders = {tuple((bus, index) for _, (bus, index) in sorted(k.ranks.items())) for k in whole}
+    order = _order(known, size)
     first = {host: _first(k, size) for host, k in known.items()}
-    if len(whole) < LEAST_KNOWN or len(orders) != 1 or None in first.values():
-        return []
-    order = orders.pop()
-    if len({bus for bus, _ in order}) != size or not all(_agrees(k, order) for k in known.values()):
+    if order is None or None in first.values():
         return []
     skeleton = _skeleton(next(iter(known)))
     everyone = sorted({h for h in named | set(known) if _skeleton(h) == skeleton}, key=_numbers)
@@ -117,9 +114,20 @@ def _first(known: _Known, size: int) -> int | None:
     return blocks.pop() * size if len(blocks) == 1 else None
 
 
-def _agrees(known: _Known, order: tuple[tuple[str | None, int | None], ...]) -> bool:
-    """Whether the GPUs of a host that are told stand where they stand on the others."""
-    return all(bus is None or order[rank % len(order)][0] == bus for rank, (bus, _) in known.ranks.items())
+def _order(known: dict[str, _Known], size: int) -> list[tuple[str, int | None]] | None:
+    """(bus address, index) of the GPU of each rank of a block, where at least ``LEAST_KNOWN`` hosts tell of each and none of another; else None."""
+    told: list[list[tuple[str, int | None]]] = [[] for _ in range(size)]
+    for one in known.values():
+        for rank, (bus, index) in one.ranks.items():
+            if bus is not None:
+                told[rank % size].append((bus, index))
+    order: list[tuple[str, int | None]] = []
+    for gpus in told:
+        buses, indexes = {bus for bus, _ in gpus}, {index for _, index in gpus} - {None}
+        if len(gpus) < LEAST_KNOWN or len(buses) != 1:
+            return None
+        order.append((buses.pop(), indexes.pop() if len(indexes) == 1 else None))
+    return order if len({bus for bus, _ in order}) == size else None
 
 
 def _skeleton(host: str) -> str:

@@ -72,3 +72,15 @@ def test_another_order_of_gpus_on_one_host_proves_no_order() -> None:
 def test_a_host_of_which_some_ranks_are_known_has_the_others() -> None:
     found = placed(pl.concat([job(1, 3, 6), job(8).head(1)]), *ALL)
     assert found[("node08", "0000:3d:00.0")] == 15
+
+
+def test_logs_that_are_lost_on_every_host_still_tell_the_order_together() -> None:
+    every = job(1, 3, 5, 6, 7, 8)
+    # No host is whole: nodes 1, 5 and 7 tell of their first GPU, nodes 3, 6 and 8 of their second.
+    lost = every.filter((pl.col("source_id").is_in([1, 5, 7])) == (pl.col("gpu_index") == 0))
+    found = placed(lost, *ALL)
+    assert found[("node02", "0000:1b:00.0")] == 2
+    assert found[("node03", "0000:1b:00.0")] == 4
+    assert len(found) == 10
+    # With two that tell of the second GPU its place is not sure.
+    assert placed(lost.filter(pl.col("source_id") != 8), *ALL) == {}
