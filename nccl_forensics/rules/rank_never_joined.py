@@ -17,7 +17,8 @@ Check that the processes of the missing ranks were started, on which host, and w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import prod
 
 import polars as pl
 
@@ -53,6 +54,9 @@ def rank_never_joined(
     running: set[int] = set()
     if dumps is not None:
         running = set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    sampled: set[int] = set()
+    if last_calls is not None:
+        sampled = set(last_calls.filter(pl.col("witness") == "stack").select("rank").collect()["rank"].to_list())
     all_joined = set(bootstrapped.collect()["comm_key"].to_list())
     if progress is not None:  # a communicator is used, and taken down in order, after its bootstrap
         all_joined |= set(progress.filter(pl.col("domain") == "nccl").select("group_key").unique().collect()["group_key"].to_list())
@@ -68,7 +72,7 @@ def rank_never_joined(
         missing = tuple(sorted(absent))
         # Ranks of a host go together; files that are missing here and there were lost.
         scattered = len(missing) > 2 and missing[-1] - missing[0] >= len(missing)
-        strewn = scattered and len(missing) * _MANY > size
+        strewn = scattered and (len(missing) * _MANY > size or _by_chance(size, (present, running, sampled)) * 2 >= len(missing))
         lost = absent != unseen or scattered
         if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
@@ -93,6 +97,13 @@ def rank_never_joined(
             actions=(Action("collect-more", ranks=missing, command="ps -ef | grep python"),),
             metrics={"missing": len(missing), "size": size},
         )
+
+
+def _by_chance(size: int, kinds: Iterable[set[int]]) -> float:
+    """How many ranks would have lost their files of every kind, if files of each kind are lost by chance as often as is seen; 0 where one kind
+    alone is there, which tells nothing of chance."""
+    shares = [len(ranks) / size for ranks in kinds if ranks]
+    return size * prod(max(0.0, 1 - share) for share in shares) if len(shares) > 1 else 0.0
 
 
 #: One rank in so many, missing here and there: then it is files that are missing.

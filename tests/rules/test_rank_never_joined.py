@@ -40,6 +40,18 @@ def test_logs_that_are_missing_here_and_there_were_lost() -> None:
     assert (finding.confidence, finding.ranks, finding.culprits) == ("low", (), ())
 
 
+def test_ranks_are_not_blamed_where_as_many_would_lose_their_files_of_every_kind_by_chance() -> None:
+    def blamed(logs: set[int], dumps: set[int]) -> tuple[str, tuple[int, ...]]:
+        own = comms(*[comm(r, 64) for r in range(64) if r in logs])
+        [finding] = rank_never_joined.check(own, past(), None, None, pl.LazyFrame({"rank": sorted(dumps)}), None)
+        return finding.confidence, finding.ranks
+
+    everyone, gone = set(range(64)), {0, 16, 32, 48}
+    # A quarter of the logs and a quarter of the dumps are missing: four ranks lose both.
+    assert blamed({r for r in everyone if r % 4}, {r for r in everyone if r % 16 > 3}) == ("low", ())
+    assert blamed(everyone - gone, everyone - gone) == ("low", (0, 16, 32, 48))
+
+
 def test_of_most_ranks_missing_none_is_blamed() -> None:
     [finding] = rank_never_joined.check(comms(comm(0, 4)), past(), None, None, None, None)
     assert (finding.ranks, finding.culprits) == ((), ())
