@@ -175,7 +175,7 @@ def _pass(
     """The incident as ``finish`` leaves it; with its tables written, and scratch removed now or with the incident."""
     bundle = open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches)
     try:
-        store = _read(bundle, engine, cache, progress, limits)
+        store = _read(bundle, engine, cache, progress, limits, digests=tables is not None)
         incident = finish(_analyze(bundle, store, overrides, title, progress))
         if tables is not None:
             incident.write_tables(tables)
@@ -346,9 +346,17 @@ def _findings(incident: Incident) -> list[dict[str, object]]:
     return findings
 
 
-def _read(bundle: Bundle, engine: Engine | None, cache: Cache | None, progress: Progress | None, limits: Limits | None) -> Store:
+def _read(
+    bundle: Bundle,
+    engine: Engine | None,
+    cache: Cache | None,
+    progress: Progress | None,
+    limits: Limits | None,
+    *,
+    digests: bool = True,
+) -> Store:
     step = (lambda done, total: progress("reading", done, total)) if progress is not None else None
-    store = read_bundle(bundle, engine or default_engine(bundle, limits), step, cache)
+    store = read_bundle(bundle, engine or default_engine(bundle, limits), step, cache, digests=digests)
     if not any(store.sources["formats"].list.len().fill_null(0).to_list()):
         raise UnusableEvidence(f"nothing recognised in {', '.join(bundle.inputs)}: {_why_nothing(store)}")
     return store

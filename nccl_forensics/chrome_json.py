@@ -28,8 +28,8 @@ import msgspec
 WINDOW = 256 << 10
 #: An event longer than this is given up: real ones hold a few KiB, with stacks a few hundred.
 LONGEST_EVENT = 64 << 20
-#: How far before a window's end a place between two events is looked for first.
-_LOOK_BACK = 64 << 10
+#: How far before a window's end a place between two events is looked for: first near it, where nearly always one is.
+_NEAR, _LOOK_BACK = 4 << 10, 64 << 10
 #: How much of a file a system maps around a page that is asked for, at most.
 _AROUND = 128 << 10
 #: What precedes or follows the list of events is metadata of at most a few MiB.
@@ -173,12 +173,15 @@ class Trace:
         size, total, any_found = WINDOW, len(self.data), False
         while begin + size < total:
             stop = begin + size
-            for start in (max(begin, stop - _LOOK_BACK), begin):
-                found = [(m.start() + 1, m.end()) for m in _BETWEEN.finditer(self.data, start, stop)]
-                if found:
-                    yield from found[: -(_CANDIDATES // (2 if any_found else 1)) - 1 : -1]
-                    any_found = True
+            most, tried = _CANDIDATES // (2 if any_found else 1), 0
+            for back in (_NEAR, _LOOK_BACK, size):
+                found = [(m.start() + 1, m.end()) for m in _BETWEEN.finditer(self.data, max(begin, stop - back), stop)]
+                for candidate in found[: len(found) - tried][::-1][: most - tried]:  # the last ones were tried before
+                    tried += 1
+                    yield candidate
+                if tried and back >= _LOOK_BACK:
                     break
+            any_found = any_found or tried > 0
             if size >= LONGEST_EVENT:
                 if not any_found:
                     yield from self._passed_over(begin, stop)
@@ -319,7 +322,7 @@ class _Decoded:
 
 
 def _decode(segment: bytes) -> _Decoded:
-    wrapped = b"[" + segment + b"]"
+    wrapped = b"".join((b"[", segment, b"]"))
     try:
         return _Decoded(_typed(wrapped))
     except msgspec.DecodeError as problem:

@@ -51,7 +51,8 @@ Part = Packed | Path
 class Ref:
     """One source to read: its plain file, where big frames may be written, and the cache that keeps what was read.
 
-    With a ``url`` the file may not be there yet; only engines that fetch are given such.
+    With a ``url`` the file may not be there yet; only engines that fetch are given such. ``digest``: its SHA-256 is wanted also without a
+    cache, whose key it is.
     """
 
     source_id: int
@@ -60,6 +61,12 @@ class Ref:
     scratch: Path
     cache: Cache | None = None
     url: str | None = None
+    digest: bool = True
+
+    @property
+    def digested(self) -> bool:
+        """Whether the SHA-256 of the content is made: of big evidence it costs as much as a tenth of reading it."""
+        return self.digest or self.cache is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +99,10 @@ def read_ref(ref: Ref) -> Result:
 
     with ref.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         before = os.fstat(stream.fileno())
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()  # through the mapping, all of its pages would count as memory in use
+        # Through the mapping, all of its pages would count as memory in use.
+        digest = hashlib.file_digest(stream, "sha256").hexdigest() if ref.digested else None
         reading = read_source(data)
-        settled = ref.cache is not None and _settled(stream, before, len(data), digest)
+        settled = ref.cache is not None and digest is not None and _settled(stream, before, len(data), digest)
     return _result(ref, reading, digest, before.st_size, settled)
 
 
@@ -103,18 +111,19 @@ def read_refs(refs: Sequence[Ref]) -> list[Result]:
     from nccl_forensics.together import read_sources
 
     contents: list[bytes] = []
-    states: list[tuple[str, int, bool]] = []
+    states: list[tuple[str | None, int, bool]] = []
     for ref in refs:
         with ref.file.open("rb") as stream:
             before = os.fstat(stream.fileno())
             content = stream.read()
-            digest = hashlib.sha256(content).hexdigest()
-            states.append((digest, before.st_size, ref.cache is not None and _settled(stream, before, len(content), digest)))
+            digest = hashlib.sha256(content).hexdigest() if ref.digested else None
+            settled = ref.cache is not None and digest is not None and _settled(stream, before, len(content), digest)
+            states.append((digest, before.st_size, settled))
         contents.append(content)
     return [_result(ref, reading, *state) for ref, reading, state in zip(refs, read_sources(contents), states, strict=True)]
 
 
-def _result(ref: Ref, reading: SourceReading, digest: str, size: int, settled: bool) -> Result:
+def _result(ref: Ref, reading: SourceReading, digest: str | None, size: int, settled: bool) -> Result:
     from nccl_forensics.formats import all_formats
 
     facts: dict[str, object] = {
@@ -131,13 +140,13 @@ def _result(ref: Ref, reading: SourceReading, digest: str, size: int, settled: b
     held = {name: frame for name, frame in reading.frames.items() if frame.height}
     for name, folded in reading.folded.items():
         held |= {name + ROWS: folded.rows, name + WORDS: folded.words}
-    if ref.cache is not None and settled and _lasting(held):
+    if ref.cache is not None and digest is not None and settled and _lasting(held):
         ref.cache.save(digest, size, facts, reading.formats, fills, held)
     frames: dict[str, Part] = {}
     for name in list(held):
         frame = held.pop(name)
         if int(frame.estimated_size()) > _BY_MESSAGE:
-            frames[name] = _filed(ref, digest, name, frame)
+            frames[name] = _filed(ref, name, frame)
         else:
             frames[name] = _message(frame)
     return Result(ref.source_id, facts, reading.formats, frames, fills)
@@ -149,9 +158,9 @@ def _message(frame: pl.DataFrame) -> Packed:
     return Packed(frame.height, int(frame.estimated_size()), buffer.getvalue())
 
 
-def _filed(ref: Ref, digest: str, name: str, frame: pl.DataFrame) -> Path:
+def _filed(ref: Ref, name: str, frame: pl.DataFrame) -> Path:
     """A big frame as a file in scratch. The identifier stands in it, so that many files of one table can be scanned as one."""
-    target = ref.scratch / f"{digest}.{ref.source_id}.{name}.arrow"
+    target = ref.scratch / f"{ref.source_id}.{name}.arrow"
     own = pl.repeat(ref.source_id, frame.height, dtype=pl.UInt32, eager=True).alias("source_id")
     frame.select(own, pl.all()).write_ipc(target)
     return target
@@ -197,7 +206,7 @@ def recall(ref: Ref, sizes: frozenset[int]) -> Result | None:
             return None
         frames: dict[str, Part] = {}
         for name, part in entry.frames.items():
-            frames[name] = _filed(ref, digest, name, part.frame()) if part.size > _BY_MESSAGE else part
+            frames[name] = _filed(ref, name, part.frame()) if part.size > _BY_MESSAGE else part
     except (OSError, pl.exceptions.PolarsError, PanicException):
         return None
     return Result(ref.source_id, entry.facts, entry.formats, frames, entry.fills)
@@ -327,11 +336,21 @@ def default_engine(bundle: Bundle, limits: Limits | None = None) -> Engine:
     return LocalEngine(workers, bounds.source_memory_bytes, bounds.source_seconds)
 
 
-def read_bundle(bundle: Bundle, engine: Engine, progress: Callable[[int, int], None] | None = None, cache: Cache | None = None) -> Store:
-    """Read every member once, but for those that the cache knows; identical content is read once and counted once."""
+def read_bundle(
+    bundle: Bundle,
+    engine: Engine,
+    progress: Callable[[int, int], None] | None = None,
+    cache: Cache | None = None,
+    *,
+    digests: bool = True,
+) -> Store:
+    """Read every member once, but for those that the cache knows; identical content is read once and counted once.
+
+    Without ``digests`` the column ``sha256`` of ``sources`` is filled only where a cache needs it.
+    """
     twin = _twins(bundle.members)
     refs = [
-        Ref(m.source_id, m.file, m.bytes, bundle.scratch, cache, m.url)
+        Ref(m.source_id, m.file, m.bytes, bundle.scratch, cache, m.url, digests)
         for m in bundle.members
         if m.file is not None and m.bytes and m.source_id not in twin
     ]

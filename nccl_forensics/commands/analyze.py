@@ -22,6 +22,7 @@ from nccl_forensics.errors import LimitReached, UnusableEvidence, UsageError
 
 if TYPE_CHECKING:
     from nccl_forensics.api import Incident
+    from nccl_forensics.config import Config
     from nccl_forensics.redaction import Level
 
 
@@ -106,11 +107,9 @@ def analyze(
 ) -> None:
     """Analyse folders, archives (nested too), single files, or '-' for an archive on standard input."""
     from nccl_forensics import api
-    from nccl_forensics.config import Config, load
-    from nccl_forensics.reporters import terminal
 
     named = named_reports(reports)
-    configured = load(config) if config is not None else Config()
+    configured = _configured(config)
     color = not no_color and "NO_COLOR" not in os.environ and sys.stdout.isatty()
     with ExitStack() as own:
 
@@ -122,7 +121,7 @@ def analyze(
             _refuse(evidence, outputs)
         if outputs.folder is not None:
             make_folder(outputs.folder)
-        read = means(own_cache=folder() if watch else None, limits=configured.limits)
+        read = means(own_cache=folder() if watch else None, limits=configured.limits if configured is not None else None)
 
         def once() -> Incident:
             incident = api.analyze(
@@ -131,8 +130,8 @@ def analyze(
                 cache=read.cache,
                 scratch=read.scratch,
                 limits=read.limits,
-                overrides=configured.thresholds,
-                suppressions=configured.suppressions,
+                overrides=configured.thresholds if configured is not None else None,
+                suppressions=configured.suppressions if configured is not None else (),
                 tables=outputs.tables,
                 redact=redact,
                 progress=progress_bar(quiet),
@@ -142,6 +141,8 @@ def analyze(
 
         def show(incident: Incident) -> None:
             if not quiet and not outputs.to_stdout and all(target != "-" for _, target in named):
+                from nccl_forensics.reporters import terminal
+
                 click.echo(terminal.render(incident.report, incident.extras, color=color, width=width()), color=color)
                 if output is not None:
                     click.echo(f"\npostmortem: {output.rstrip('/')}/postmortem.html")
@@ -151,6 +152,15 @@ def analyze(
             _watch(evidence, once, show, settle, quiet)
         else:
             show(once())
+
+
+def _configured(file: Path | None) -> Config | None:
+    """What a configuration file says. Raises ``UsageError``."""
+    if file is None:
+        return None
+    from nccl_forensics.config import load
+
+    return load(file)
 
 
 def _outputs(

@@ -321,8 +321,8 @@ def whole(value: object) -> int | None:
 def _nanoseconds(values: Sequence[object]) -> pl.Series:
     """Nanoseconds of microseconds. A whole epoch in microseconds times 1,000 does not fit a double: the parts are multiplied apart."""
     numbers = _real(values)
-    floor = numbers.floor()
-    return floor.cast(pl.Int64, strict=False) * 1000 + ((numbers - floor) * 1000).round().cast(pl.Int64)
+    whole_us = numbers.cast(pl.Int64)
+    return whole_us * 1000 + ((numbers - whole_us) * 1000).round().cast(pl.Int64)
 
 
 def _real(values: Sequence[object]) -> pl.Series:
@@ -351,5 +351,6 @@ def _durations(values: Sequence[object]) -> tuple[pl.Series, int]:
     numbers = _real(values)
     wrong = (numbers < 0) | (numbers > _A_DAY_US)
     clamped = int(wrong.sum() or 0)
-    kept = pl.select(pl.when(wrong).then(0.0).otherwise(numbers).fill_null(0.0)).to_series()
-    return (kept * 1000).round().cast(pl.Int64), clamped
+    if clamped or numbers.null_count():
+        numbers = pl.select(pl.when(wrong).then(0.0).otherwise(numbers).fill_null(0.0)).to_series()
+    return (numbers * 1000).round().cast(pl.Int64), clamped

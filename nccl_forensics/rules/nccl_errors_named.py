@@ -399,15 +399,14 @@ def nccl_named_fault(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame | None) 
     rows = nccl_errors.filter(pl.col("kind").is_in(wanted) & (pl.col("level") == "WARN"))
     people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
     told = where_reported(rows, people)
-    taken = pl.Series([False] * told.height, dtype=pl.Boolean)
-    for meaning in _MEANINGS:
-        fits = told.select(
-            pl.col("kind").is_in(list(meaning.kinds)) & pl.col("message").fill_null("").str.contains(f"(?i){meaning.pattern}")
-        ).to_series()
-        part = told.filter(fits & ~taken)
-        taken = taken | fits
-        for _, own in part.group_by("host", maintain_order=True):
-            yield _finding(own, meaning)
+    # What a line is taken for is the first meaning that fits it.
+    fits = [
+        pl.when(pl.col("kind").is_in(list(m.kinds)) & pl.col("message").fill_null("").str.contains(f"(?i){m.pattern}")).then(number)
+        for number, m in enumerate(_MEANINGS)
+    ]
+    taken = told.with_columns(meaning=pl.coalesce(fits)).filter(pl.col("meaning").is_not_null()).sort("meaning", maintain_order=True)
+    for (number, _), own in taken.group_by("meaning", "host", maintain_order=True):
+        yield _finding(own, _MEANINGS[int(str(number))])
 
 
 def _finding(rows: pl.DataFrame, meaning: _Named) -> Finding:

@@ -9,7 +9,8 @@ median is shown. CPU seconds are those of the process and its children, the inte
 installers do. Memory is told twice: the largest resident set of a single process, as the kernel counts it, and the peak of all processes
 together with files that several have mapped counted once (sampled in a run of its own, so that sampling is not billed as CPU time).
 
-The program is run as users run it, with a reader in a process of its own under limits, and once more inside one process as the peers run.
+The program is run as users run it (``analyze``, with a reader in a process of its own under limits), and once more inside one process as the
+peers run.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ a = NcclAnalyser([sys.argv[1]], 1)
 a.build_df_long()
 print(a.build_df_summary_long().shape, a.build_df_nccl_implicit_sync_cat(strict_metadata_check=False).shape)
 """
-_OURS = """
+_ANALYZE = [sys.executable, "-m", "nccl_forensics.cli", "analyze", "--quiet", "--no-cache", "--json", os.devnull]
+_INSIDE = """
 import sys
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine, LocalEngine
-engine = InlineEngine() if sys.argv[1] == "inside" else LocalEngine(workers=1)
-report = analyze(sys.argv[2:], engine=engine).report
+from nccl_forensics.engine import InlineEngine
+report = analyze(sys.argv[1:], engine=InlineEngine()).report
 print([t["overlap_hta"] for t in report["measures"]["traces"]][:2], sum(s["records"] or 0 for s in report["sources"]))
 """
 
@@ -197,8 +198,8 @@ def main() -> None:
         events = replicate(options.source, trace, megabytes)
         size = trace.stat().st_size / 2**20
         tools = {
-            "nccl-forensics, reader apart": ([sys.executable, "-c", _OURS, "apart", str(trace)], own),
-            "nccl-forensics, one process": ([sys.executable, "-c", _OURS, "inside", str(trace)], own),
+            "nccl-forensics analyze": ([*_ANALYZE, str(trace)], own),
+            "nccl-forensics, one process": ([sys.executable, "-c", _INSIDE, str(trace)], own),
         }
         if options.peers:
             tools["HTA breakdown + overlap"] = ([options.peers, "-c", _HTA, str(trace)], compiled)
@@ -215,8 +216,7 @@ def main() -> None:
             files.append(options.work / f"rank{rank}.json")
             events += replicate(options.source, files[-1], megabytes, rank)
         size = files[0].stat().st_size / 2**20
-        command = [sys.executable, "-c", _OURS, "apart", *map(str, files)]
-        rows(f"{options.ranks}x{size:.0f}", events, size, {"nccl-forensics, reader apart": (command, own)})
+        rows(f"{options.ranks}x{size:.0f}", events, size, {"nccl-forensics analyze": ([*_ANALYZE, *map(str, files)], own)})
 
 
 def _as_today(trace: Path) -> Path:
