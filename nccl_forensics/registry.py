@@ -54,7 +54,9 @@ def inputs_of(function: Callable[..., object]) -> Inputs:
     annotations = function.__annotations__
     usual = _USUAL if function.__globals__.get("pl") is pl else {}
     written = {name: note for name, note in annotations.items() if name != "return" and note not in usual}
-    hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=written), function.__globals__, include_extras=True) if written else {}
+    hints = (
+        typing.get_type_hints(types.SimpleNamespace(__annotations__=written), function.__globals__, include_extras=True) if written else {}
+    )
     required: list[str] = []
     optional: list[str] = []
     richer: list[str] = []
