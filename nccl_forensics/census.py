@@ -64,11 +64,19 @@ def recorded_by_all(resolver: Resolver, known: Census) -> bool:
 def began(resolver: Resolver) -> bool:
     """Whether, where NCCL says by which interface it starts (or nothing but its release), it says of a communicator too: a log that ends before looks the same in a hang
     and in a copy that was made too early."""
+    if not _comparable(resolver):
+        return False
     network = resolver.get("nccl_network")
     started = network is not None and network.filter(pl.col("item") == "bootstrap").head(1).collect().height > 0
     if not started and (not resolver.holds("nccl_versions") or any(resolver.holds(name) for name in _WENT_ON)):
         return True
     return resolver.holds("comms")
+
+
+def _comparable(resolver: Resolver) -> bool:
+    """Whether, where operations in NCCL's logs are all that tells of calls, something tells whose communicators these are: logs of the subsystem
+    COLL alone name them by pointers, which mean something in one process only, so that nothing was compared."""
+    return not resolver.holds("nccl_ops") or resolver.holds("comms") or resolver.holds("dumps")
 
 
 #: What tells of a job that went on, where NCCL's release is all that its log says.
@@ -78,6 +86,8 @@ _WENT_ON = ("training_steps", "bandwidth_rows", "fr_entries", "traces", "stacks"
 def most_seen(resolver: Resolver, known: Census) -> bool:
     """Whether at least half of the ranks are seen, and no log of NCCL's operations just stops: one that stops where a rank is missing looks
     the same in a hang and in a copy that was made too early."""
+    if not _comparable(resolver):
+        return False
     return known.world is None or (len(known.seen) * 2 >= known.world and not resolver.holds("nccl_ops"))
 
 

@@ -6,7 +6,7 @@ Trees grow from the outermost frame. A node's members are the ranks (or whatever
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nccl_forensics.stack_frames import function_of, split_frame
@@ -162,11 +162,11 @@ def _position(frames: Sequence[str]) -> Hashable:
     return found.place, function_of(anchor), tuple(frames[at + 1 :])
 
 
-def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, ...]:
+def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collection[Key] = ()) -> tuple[OddOne, ...]:
     """Who stands apart, surest first; empty where nobody does.
 
     Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is
-    no culprit of a hang. Five situations are told apart: most wait for others and few do something else; most stand in collectives
+    no culprit of a hang. ``running``: processes whose thread is seen to run: they wait for nobody. Five situations are told apart: most wait for others and few do something else; most stand in collectives
     and few in point-to-point calls among themselves; sends or receives that nobody answers, as their peer stands in a collective or
     answers another; most stand at one call and few at another; few wait in one collective that most have passed, standing at one and
     the same line.
@@ -188,7 +188,13 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, 
     if len(waiters) >= 2 and stopped and len(busy) * 2 < len(last):
         return _named(stopped, waiters, last, where, BUSY, sure=bool(waiting) and not (busy & moving))
     if busy and waiters:
-        return _left_behind(waiting, stopped, last, where)
+        behind = _left_behind(waiting, stopped, last, where)
+        alike = {k for k in stopped if where[k].place == "user-code" and k not in running and _together(k, stopped, last)}
+        alone = stopped - alike
+        if behind or not alike or not alone or len(busy - alike) * 2 >= len(last):
+            return behind
+        # Some that sleep in one line of their own code may wait for a request, which leaves no frame of Python.
+        return _named(alone, waiters | alike, last, where, BUSY, sure=False)
     pairs = {k for k in waiting if where[k].place == "p2p"}
     if waiting == set(last) and pairs:
         rest = waiting - pairs
@@ -200,6 +206,11 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]]) -> tuple[OddOne, 
             return _named(pairs, rest, last, where, PAIRED, sure=len(pairs) <= len(rest))
         return _named(still, rest or still, last, where, UNANSWERED, sure=False) if still else ()
     return _minority(set(last) - moving, last, where)
+
+
+def _together(key: Key, keys: set[Key], last: Mapping[Key, tuple[str, ...]]) -> bool:
+    """Whether another one stands in the very same stack."""
+    return any(other != key and last[other] == last[key] for other in keys)
 
 
 def _minority(still: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing]) -> tuple[OddOne, ...]:

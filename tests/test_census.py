@@ -68,6 +68,8 @@ def test_a_start_without_a_communicator_is_no_whole_log() -> None:
     assert began(Resolver(Store.from_frames({})))
     release = table("nccl_versions", {"version": "2.21.5", "host": "a", "pid": 1}).collect()
     assert not began(Resolver(Store.from_frames({"nccl_versions": release}))), "nothing but NCCL's release"
+    calls = table("nccl_ops", {"op": "AllReduce", "host": "n1", "pid": 7, "comm": "0xa0", "nranks": 8, "count": 4, "op_count": 0}).collect()
+    assert not began(Resolver(Store.from_frames({"nccl_ops": calls}))), "calls of communicators that nothing names"
     steps = table("training_steps", {"step": 1, "loss": 2.5}).collect()
     assert began(Resolver(Store.from_frames({"nccl_versions": release, "training_steps": steps})))
 

@@ -63,6 +63,12 @@ def environment_mismatch(
         bare = set().union(*(r["ranks"] for r in part.iter_rows(named=True) if r["value"] is None))
         place = int(str(part["line_no"].min() or 0))
         silent = {r for r, lines in lines_of.items() if lines > _BEYOND * place} - bare - set().union(*shown.values())
+        shared = not silent and not bare and len(shown) == 1
+        if shared:
+            # One line may be lost in a shared log, those of most ranks are not.
+            having = set().union(*shown.values())
+            lacking = _told_in_full(settings, str(name), set(host_of)) - having
+            silent = lacking if len(having) < len(lacking) else set()
         unset = silent | bare
         classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}
         if len(classes) < 2:
@@ -80,7 +86,7 @@ def environment_mismatch(
         yield Finding(
             title=f"{ranks_words(odd)} {'has' if len(odd) == 1 else 'have'} {odd_words}, {ranks_words(usual)} {'has' if len(usual) == 1 else 'have'} {usual_words}",
             summary="All ranks of a communicator must share this setting; NCCL does not negotiate it.",
-            confidence="medium" if tie and unset == usual and unset else "high",
+            confidence="medium" if shared or (tie and unset == usual and unset) else "high",
             ranks=tuple(sorted(odd)),
             hosts=hosts,
             culprits=tuple(Culprit(rank=r) for r in sorted(odd)),
@@ -95,6 +101,13 @@ def environment_mismatch(
             would_refute=("the other ranks never read the setting (their logs end before it)",),
             actions=(Action("change-setting", ranks=tuple(sorted(odd)), hosts=hosts, confidence="high"),),
         )
+
+
+def _told_in_full(settings: pl.LazyFrame, name: str, ranks: set[int]) -> set[int]:
+    """All ranks, where each other setting that NCCL's logs show is shown by all of them alike: then no line is lost, though ranks share a log."""
+    others = settings.filter((pl.col("name") != name) & (pl.col("origin") == "nccl")).select("name", "ranks").collect()
+    shown = [set().union(*part["ranks"].to_list()) for _, part in others.group_by("name", maintain_order=True)]
+    return ranks if shown and len(ranks) > 2 and all(r == ranks for r in shown) else set()
 
 
 def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> tuple[dict[int, str], dict[int, int]]:

@@ -96,6 +96,28 @@ def shape_mismatch_by_transport(
             alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
         )
         return
+    sender = _sent_to_all(ranks, endings)
+    if sender is not None:
+        who = (int(sender["rank"][0]),)
+        yield Finding(
+            title=f"{ranks_words(who)} sent more bytes than all the others expected: {ranks_words(ranks)} received too much and aborted",
+            summary=f"Every other rank that ended did so on what it received; {ranks_words(who)} is the only one that did not. It brought another size or "
+            "type, or was in another operation.",
+            confidence="medium",
+            ranks=who,
+            culprits=(Culprit(rank=who[0]),),
+            subject=("gloo-size", "all but one"),
+            evidence=(*cite(lines, "received data size does not match"), *cite(sender, "how the one that did not abort ended")),
+            remedy=f"Compare what {ranks_words(who)} calls, and its tensor's shape and type, with the others at the collective where they aborted.",
+            prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+            would_refute=(f"a Flight Recorder dump of {ranks_words(who)} with the operation and the sizes of the others",),
+            actions=(Action("fix-code", ranks=who, confidence="medium"), _COMPARE),
+            alternatives=(
+                ("collective-skipped", who, "it may have left out a call and sent the data of the next one"),
+                ("dtype-mismatch", who, "byte counts differ for types as well as for sizes"),
+            ),
+        )
+        return
     yield Finding(
         title=f"sizes or types differ between ranks: {ranks_words(ranks) if ranks else 'a process'} received more bytes than expected and aborted",
         summary="The process that receives too much aborts; the one with the wrong tensor may be any other. The evidence does not tell which.",
@@ -109,6 +131,16 @@ def shape_mismatch_by_transport(
         actions=(_COMPARE, Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000")),
         alternatives=(("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),),
     )
+
+
+def _sent_to_all(aborted: tuple[int, ...], endings: pl.LazyFrame) -> pl.DataFrame | None:
+    """The one rank of the job that did not abort on what it received, where at least two others and all of them did: each of them received
+    from somebody who was not among those that expected less."""
+    ended = endings.filter(pl.col("rank").is_not_null()).sort("rank").collect()
+    everybody = ended["rank"].unique().sort().to_list()
+    left = ended.filter(~pl.col("rank").is_in(list(aborted)))
+    whole = everybody == list(range(len(everybody)))
+    return left if len(set(aborted)) >= 2 and whole and left["rank"].n_unique() == 1 and not left["own"].any() else None
 
 
 #: Bytes of the widest element of a real number.

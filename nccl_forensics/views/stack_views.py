@@ -171,7 +171,8 @@ def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
         samples += [(key if n == 0 else f"{key} #{n + 1}", frames) for n in range(int(row["stands_for"] or 1))]
     still = {key for key, row in people.items() if not row["moved"]}
     out = []
-    for odd in odd_ones_out(samples):
+    running = {key for key, row in people.items() if row["active"]}
+    for odd in odd_ones_out(samples, running):
         for key in odd.keys:
             if key not in still:
                 continue

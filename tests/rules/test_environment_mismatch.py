@@ -48,6 +48,21 @@ def test_a_line_that_is_missing_from_a_shared_log_may_have_been_torn() -> None:
     assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, logs(0, 1, 2, 2), None) == []
 
 
+def test_few_that_set_something_are_named_from_a_shared_log_of_which_no_line_is_lost() -> None:
+    hostid = settings("NCCL_HOSTID", ("x", [0, 1, 2, 3])).with_columns(origin=pl.lit("nccl"))
+    channels = settings("NCCL_MAX_NCHANNELS", ("2", [1])).with_columns(origin=pl.lit("nccl"))
+    together = logs(0, 0, 0, 0)
+    [finding] = environment_mismatch.check(pl.concat([hostid, channels]), PEOPLE, together, None)
+    assert told(finding) == ("error", "medium", (1,))
+    assert finding.title == "rank 1 has NCCL_MAX_NCHANNELS=2, ranks 0, 2-3 have NCCL_MAX_NCHANNELS not set"
+    # Without a line of all ranks beside it, and where it is the one that lacks it, the line may have been lost.
+    assert environment_mismatch.check(channels, PEOPLE, together, None) == []
+    most = settings("NCCL_MAX_NCHANNELS", ("2", [0, 1, 2])).with_columns(origin=pl.lit("nccl"))
+    assert environment_mismatch.check(pl.concat([hostid, most]), PEOPLE, together, None) == []
+    torn = settings("NCCL_HOSTID", ("x", [0, 1, 3])).with_columns(origin=pl.lit("nccl"))
+    assert environment_mismatch.check(pl.concat([torn, channels]), PEOPLE, together, None) == []
+
+
 def test_a_setting_that_may_differ_and_one_that_agrees_stay_quiet() -> None:
     assert environment_mismatch.check(settings("NCCL_SOCKET_IFNAME", ("eth0", [0, 1, 2]), ("eth1", [3])), PEOPLE, OWN, None) == []
     assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2, 3])), PEOPLE, OWN, None) == []

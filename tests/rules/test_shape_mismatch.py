@@ -82,3 +82,40 @@ def test_twice_the_bytes_are_most_likely_a_wider_type() -> None:
     # No type of numbers is sixteen bytes wide.
     [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, sent(2048, 512))
     assert finding.cause == "shape-mismatch"
+
+
+def ends(*signatures: str | None) -> pl.LazyFrame:
+    """How ranks 0, 1, ... ended; each cited by line 60 of source number rank."""
+    return endings(
+        *[
+            {
+                "rank": r,
+                "kind": "victim",
+                "own": False,
+                "signature": s,
+                "source_id": r,
+                "line_no": 60,
+                "exc_source_id": r,
+                "exc_line_no": 60,
+            }
+            for r, s in enumerate(signatures)
+        ]
+    )
+
+
+MUCH = "gloo-size-mismatch"
+
+
+def test_the_one_that_sent_too_much_to_all_others_is_named() -> None:
+    [finding] = shape_mismatch_by_transport.check(ends("gloo-reset", MUCH, MUCH, MUCH), None, None, None)
+    assert told(finding) == ("critical", "medium", (0,))
+    assert cited(finding) == [(1, 60), (2, 60), (3, 60), (0, 60)]
+
+
+def test_nobody_is_named_where_fewer_aborted_or_somebody_is_not_heard_of() -> None:
+    for some in (ends("gloo-reset", MUCH, MUCH, "gloo-closed"), ends("gloo-reset", MUCH), ends(MUCH, MUCH, MUCH)):
+        [finding] = shape_mismatch_by_transport.check(some, None, None, None)
+        assert finding.ranks == ()
+    unheard = ends("gloo-reset", MUCH, MUCH, MUCH).filter(pl.col("rank") != 1)
+    [finding] = shape_mismatch_by_transport.check(unheard, None, None, None)
+    assert finding.ranks == ()

@@ -269,6 +269,24 @@ def test_few_in_a_collective_that_most_have_passed_are_told() -> None:
     assert (odd.keys, odd.reason) == ((6, 7), PASSED)
 
 
+def test_two_that_sleep_in_one_line_may_wait_and_the_third_is_named_without_certainty() -> None:
+    request = ["two (train.py:93)", "train (train.py:97)", "<module> (train.py:68)"]
+    busy = ["match (re/__init__.py:166)", "clean_text (train.py:27)", "train (train.py:50)", "<module> (train.py:68)"]
+    [odd] = odd_ones_out([(0, request), (1, request), (2, busy), (3, ALL_REDUCE)])
+    assert (odd.keys, odd.reason, odd.sure) == ((2,), BUSY, False)
+    # Threads that run wait for nobody, and two that are each alone in their line are alike.
+    assert odd_ones_out([(0, request), (1, request), (2, busy), (3, ALL_REDUCE)], running={0, 1, 2}) == ()
+    assert odd_ones_out([(0, COMPUTE), (1, request), (2, busy), (3, ALL_REDUCE)]) == ()
+
+
+def test_addresses_of_frames_without_a_name_do_not_part_stacks() -> None:
+    def native(rank: int, frames: list[str]) -> dict[str, object]:
+        return ranked(rank, [*frames, f"0x7f3bc9c4{rank}24a (libc.so.6)"])
+
+    [odd] = odd_stacks(states(stacks(*(native(r, ALL_REDUCE) for r in range(3)), native(3, BROADCAST)))).collect().to_dicts()
+    assert (odd["rank"], odd["parts_at"], odd["others_at"]) == (3, "train (train.py:61)", "train (train.py:59)")
+
+
 def test_equal_halves_and_single_processes_name_nobody() -> None:
     assert odd_ones_out([(0, ALL_REDUCE), (1, ALL_REDUCE), (2, COMPUTE), (3, LOADER)]) == ()
     assert odd_ones_out([(0, LOADER)]) == ()
