@@ -187,6 +187,40 @@ def test_a_root_with_most_tools_absent_still_makes_an_archive(tmp_path: Path) ->
     assert "sed is not installed" in why["the list of processes"]
 
 
+#: Tools of the node that print what the readers know, and where their answers are read.
+ANSWERS = {
+    "iptables": "Chain INPUT (policy DROP 7 packets, 420 bytes)",
+    "ip": "0:\tfrom all lookup local",
+    "lscpu": "Architecture:            x86_64\nCPU(s):                  128\nNUMA node(s):            2\nNUMA node0 CPU(s):       0-63",
+    "numactl": "available: 2 nodes (0-1)\nnode 0 cpus: 0 1\nnode 0 size: 100 MB",
+    "nvidia-imex-ctl": "Connectivity Table Legend:\n\nNode #0 - 10.0.0.1 - READY - Version: 570.00",
+}
+
+
+@linux
+def test_what_the_tools_of_a_node_say_is_gathered_in_the_form_that_is_read(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, said in ANSWERS.items():
+        (tools / name).write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "out").mkdir()
+    archive = made(collect("-o", tmp_path / "out", "-j", NONE, "-t", "10", env=os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}))
+    got = files_of(archive)
+    sources = api.sql([archive], "SELECT path, formats FROM sources", engine=InlineEngine())
+    known = {(path.rsplit("/", 1)[-1], form) for path, forms in sources.rows() for form in forms}
+    assert {
+        ("iptables.txt", "firewall"),
+        ("ip-rule.txt", "firewall"),
+        ("lscpu.txt", "host-hardware"),
+        ("numactl.txt", "host-hardware"),
+        ("imex.txt", "imex"),
+    } <= known
+    if Path("/proc/pressure/memory").exists():
+        assert b"/proc/pressure/memory:some avg10=" in got["host/pressure.txt"]
+        assert ("pressure.txt", "host-pressure") in known
+
+
 @linux
 def test_without_tar_the_folder_is_left(tmp_path: Path) -> None:
     path = toolbox(tmp_path / "bin", "mkdir", "rm", "sleep")

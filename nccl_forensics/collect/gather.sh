@@ -580,6 +580,7 @@ gpus() {
         step nvlink-errors host/nvlink-errors.txt nvidia-smi nvlink -e
         step gpu-topology host/gpu-topology.txt nvidia-smi topo -m
     fi
+    if have nvidia-imex-ctl; then step imex host/imex.txt nvidia-imex-ctl -N; fi
     if have rocm-smi; then step rocm-smi host/rocm-smi.txt rocm-smi -a; fi
 }
 
@@ -628,6 +629,24 @@ network() {
     if have ethtool && ls -d /sys/class/net/*/device >/dev/null 2>&1; then step ethernet host/ethtool.txt ethernet_cards; fi
 }
 
+# How long processes wait for memory, storage and processors. Each line with its file: what a line says does not name what is short.
+pressure() {
+    for pr_file in /proc/pressure/cpu /proc/pressure/memory /proc/pressure/io /proc/pressure/irq; do
+        [ -r "$pr_file" ] || continue
+        while IFS= read -r pr_line; do printf '%s:%s\n' "$pr_file" "$pr_line"; done <"$pr_file" 2>/dev/null
+    done
+}
+
+# What may be forbidden between nodes. Listing the rules takes root.
+firewall() {
+    if have iptables; then
+        step firewall host/iptables.txt iptables -L -n -v
+    elif have nft; then
+        step firewall host/nft.txt nft list ruleset
+    fi
+    if have ip; then step routes host/ip-rule.txt ip rule; fi
+}
+
 process_list() {
     if ps -eo pid,ppid,stat,wchan:32,pcpu,rss,etime,args >"$control/ps" 2>/dev/null; then
         masked_lines <"$control/ps"
@@ -641,9 +660,13 @@ node() {
     kernel_log
     infiniband
     network
+    firewall
     step limits host/limits.txt put /proc/self/limits
     step shared-memory host/df.txt df -k
     step memory host/meminfo.txt put /proc/meminfo
+    if [ -d /proc/pressure ]; then step pressure host/pressure.txt pressure; fi
+    if have lscpu; then step processors host/lscpu.txt lscpu; fi
+    if have numactl; then step processors host/numactl.txt numactl -H; fi
     if have sed; then
         step process-list host/ps.txt process_list
     else
