@@ -179,5 +179,5 @@ def _alike(own: pl.DataFrame, everyone: int) -> bool:
 def _stood(last_calls: pl.LazyFrame) -> set[int]:
     """Ranks whose stacks stand still in a call that waits for others, if those of all sampled ranks (two at least) do."""
     seen = last_calls.filter(pl.col("witness") == "stack").collect()
-    still = seen.filter(pl.col("place").is_in(WAITING) & ~pl.col("moved").fill_null(True))
+    still = seen.filter(pl.col("place").is_in(WAITING) & ~pl.col("moved").fill_null(False))
     return set(still["rank"].to_list()) if seen.height == still.height >= 2 else set()

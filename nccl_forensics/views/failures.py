@@ -126,10 +126,10 @@ def _copied_while_running() -> pl.Expr:
 
 
 def _moving(last_calls: pl.LazyFrame | None) -> bool:
-    """Whether most of the ranks with stacks, at least two, moved between two samples."""
+    """Whether most of the ranks of which two samples of stacks were taken, at least two, moved between them."""
     if last_calls is None:
         return False
-    moved = last_calls.filter(pl.col("witness") == "stack").select("moved").collect()["moved"].fill_null(False)
+    moved = last_calls.filter(pl.col("witness") == "stack").select("moved").collect()["moved"].drop_nulls()
     return int(moved.sum()) > 1 and int(moved.sum()) * 2 > moved.len()
 
 

@@ -32,11 +32,12 @@ def last_calls(
     checked_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank: ``place``, ``op`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
-    that was being compared with the other ranks')."""
+    that was being compared with the other ranks'); ``moved``: null where one sample was taken, which tells no motion."""
     found: dict[int, dict[str, object]] = {}
     if thread_states is not None:
         for row in thread_states.filter(pl.col("rank").is_not_null()).collect().iter_rows(named=True):
-            found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {"witness": "stack"}
+            moved = row["moved"] if (row["samples"] or 1) > 1 else None
+            found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {"witness": "stack", "moved": moved}
     if exceptions is not None:
         by_source: dict[int, int] = {}
         by_pid = Pids(processes)

@@ -63,8 +63,8 @@ def stack_stalls(
     moved = dict(last_calls.select("rank", "moved").collect().iter_rows()) if last_calls is not None else {}
     if not told and not died:
         for row in odd_stacks.collect().iter_rows(named=True):
-            peers = [moved[r] for r in row["others"] or () if r in moved]
-            if not failed and len(peers) > 1 and sum(bool(m) for m in peers) * 2 > len(peers):
+            peers = [m for r in row["others"] or () if (m := moved.get(r)) is not None]
+            if not failed and len(peers) > 1 and sum(peers) * 2 > len(peers):
                 continue  # the others move: the job advances, it is not stuck
             if (
                 not failed

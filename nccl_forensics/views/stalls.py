@@ -234,7 +234,7 @@ def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, 
     """Whether most of those who wait moved between two samples of their stacks: a job that advances is slow, not stuck."""
     waiters = {w for row in found.values() for w in as_ranks(row["waiters"])} - set(found)
     waiters = waiters or set(stacks) - set(found)
-    sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack"]
+    sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack" and stacks[w]["moved"] is not None]
     return len(sampled) > 1 and sum(bool(m) for m in sampled) * 2 > len(sampled)
 
 

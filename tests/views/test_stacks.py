@@ -16,6 +16,7 @@ from nccl_forensics.stack_places import role_of, standing, user_frame
 from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED, UNANSWERED, Key, classes, merge, moved, odd_ones_out
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.last_calls import last_calls
 from nccl_forensics.views.stack_stalls import stack_stalls
 from nccl_forensics.views.stack_views import odd_stacks, thread_states
 from tests.corpus import corpus
@@ -388,6 +389,23 @@ def test_a_single_snapshot_of_a_rank_that_computes_proves_nothing() -> None:
     # Idle in its own function it may as well wait for a request, which leaves no frame of Python.
     assert verdicts(*rows, failed=True) == [("host-stall", "low", 3)]
     assert verdicts(*rows[:3], ranked(3, COMPUTE, state="active"), failed=True) == [("host-stall", "medium", 3)]
+
+
+def test_of_a_job_that_moves_those_that_were_seen_once_are_not_stuck() -> None:
+    def seen(rank: int, *samples: list[str]) -> list[dict[str, object]]:
+        return [ranked(rank, frames, sample=n) for n, frames in enumerate(samples)]
+
+    once = [ranked(r, ALL_REDUCE) for r in range(2, 6)]
+    loading = ranked(6, LOADER)
+
+    def told(*twice: dict[str, object]) -> list[tuple[str, str, int | None]]:
+        known = states(stacks(*twice, *once, loading))
+        frame = stack_stalls(odd_stacks(known), None, None, None, None, None, last_calls(known, None, None, None), None)
+        return frame.select("cause", "confidence", "rank").collect().rows()
+
+    # Most files of the second sample are lost: of the two ranks that were seen twice, both moved.
+    assert told(*seen(0, COMPUTE, ALL_REDUCE), *seen(1, LOADER, ALL_REDUCE)) == []
+    assert told(*seen(0, ALL_REDUCE, ALL_REDUCE), *seen(1, LOADER, ALL_REDUCE)) == [("input-stall", "medium", 6)]
 
 
 def test_past_the_call_of_the_others_is_a_skip_and_another_way_of_a_branch_a_mismatch() -> None:
