@@ -40,7 +40,9 @@ _NOT_LATE = (*WAITING, "unknown", "import")
 )
 def rank_never_joined_by_stacks(last_calls: pl.LazyFrame) -> Iterator[Finding]:
     """One finding for all ranks that stay away while most wait in initialisation."""
-    known = last_calls.filter(pl.col("witness") == "stack").sort("rank").collect()
+    # A traceback tells where a rank gave up waiting; where one was that did not come, only its stack tells.
+    gave_up = (pl.col("witness") == "exception") & (pl.col("place") == "rendezvous")
+    known = last_calls.filter((pl.col("witness") == "stack") | gave_up).sort("rank").collect()
     waiting = known.filter(pl.col("place") == "rendezvous")
     away = known.filter((pl.col("place") != "rendezvous") & ~pl.col("place").is_in(_NOT_LATE))
     passed = known.filter(pl.col("place").is_in(WAITING))
@@ -59,7 +61,7 @@ def rank_never_joined_by_stacks(last_calls: pl.LazyFrame) -> Iterator[Finding]:
         ranks=ranks,
         culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("init", str(first["user_frame"] or first["place"])),
-        evidence=(*cite(away, "stack of a rank that has not come"), *cite(waiting.head(4), "stack of a rank that waits in initialisation")),
+        evidence=(*cite(away, "stack of a rank that has not come"), *cite(waiting.head(4), "a rank that waits in initialisation")),
         evidence_total=away.height + waiting.height,
         remedy="Find out what keeps this rank at the quoted line.",
         prevention="Give init_process_group a short timeout, and keep slow work of single ranks after it or on all ranks alike.",

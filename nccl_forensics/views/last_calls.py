@@ -49,7 +49,7 @@ def last_calls(
             rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
             rank = by_pid.rank(row["pid"], row["hint_host"]) if rank is None else rank
             rank = by_source.get(row["source_id"]) if rank is None else rank
-            if rank is None or rank in found:
+            if rank is None or (rank in found and not _blank(found[rank])):
                 continue
             place, op, user, reason = place_of([shortened(f) for f in str(row["frames"]).split("\n")], None)
             found[rank] = {
@@ -69,6 +69,11 @@ def last_calls(
             told = {name: row[name] for name in ("rank", "op", "user_frame", "reason", "source_id", "record")}
             found.setdefault(row["rank"], told | {"place": "collective", "witness": "record", "moved": False, "line_no": None})
     return pl.DataFrame([found[r] for r in sorted(found)], schema=LAST_CALLS, infer_schema_length=None).lazy()
+
+
+def _blank(row: dict[str, object]) -> bool:
+    """Whether a stack tells nothing at all: a sampler that could not read the process in time leaves its head without frames."""
+    return row["witness"] == "stack" and row["place"] == "unknown" and row["user_frame"] is None
 
 
 #: What a process says that gave up waiting for others.

@@ -37,6 +37,14 @@ def test_the_rank_that_stays_away_is_named() -> None:
     assert "f2 (train.py:2)" in finding.summary
 
 
+def test_ranks_that_gave_up_waiting_in_initialisation_waited_too() -> None:
+    seen = calls("rendezvous", "rendezvous", "user-code")
+    raised = seen.with_columns(witness=pl.when(pl.col("place") == "rendezvous").then(pl.lit("exception")).otherwise("witness"))
+    assert [told(f) for f in rank_never_joined_by_stacks.check(raised)] == [("critical", "medium", (2,))]
+    # Where an exception was raised is not where a rank stood while the others waited.
+    assert rank_never_joined_by_stacks.check(seen.with_columns(witness=pl.lit("exception"))) == []
+
+
 @pytest.mark.parametrize(
     "frame",
     [

@@ -30,6 +30,18 @@ def test_the_stack_of_a_rank_beats_its_traceback() -> None:
     assert [witness for *_, witness in calls(STACK, {"rank": 1, "frames": FRAMES})] == ["stack"]
 
 
+def test_a_stack_without_frames_leaves_the_word_to_the_traceback() -> None:
+    head = {"rank": 1, "place": "unknown", "moved": False, "source_id": 7, "line_no": 2}
+    told = {"rank": 1, "frames": FRAMES}
+    assert calls(rows(THREAD_STATES, head), told) == [(1, "collective", "all_reduce", "step (train.py:9)", "exception")]
+    assert [witness for *_, witness in calls(rows(THREAD_STATES, head | {"user_frame": "f (train.py:1)"}), told)] == ["stack"]
+
+
+def test_one_sample_tells_no_motion() -> None:
+    states = rows(THREAD_STATES, *({"rank": n, "place": "lock", "moved": False, "samples": n, "source_id": 7} for n in (1, 2)))
+    assert last_calls(states, None, None, None).collect()["moved"].to_list() == [None, False]
+
+
 def test_a_traceback_belongs_to_the_rank_of_its_source_and_to_nobody_without_one() -> None:
     sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 0, "rank": 3})
     assert [rank for rank, *_ in calls(None, {"frames": FRAMES}, sources=sources)] == [3]
