@@ -18,6 +18,7 @@ from polars.exceptions import PolarsError
 from nccl_forensics import grammar
 from nccl_forensics.folding import SORT, Folded, told
 from nccl_forensics.formats._nccl_rows import tables_of
+from nccl_forensics.formats._nccl_steps import Steps, steps
 from nccl_forensics.formats.base import Bulk, Found
 from nccl_forensics.tables import TABLES
 
@@ -42,6 +43,9 @@ _LONGEST = 4096
 _MOST_SORTS = 1 << 16
 #: Sorts are told apart by a list of all combinations of their pieces where it is no longer than this.
 _LISTED = 1 << 20
+#: After so many pieces that are not made of steps, none is tried.
+_STEPLESS = 3
+_REST = {"line_no": pl.UInt32(), "text": pl.String()}
 #: What a piece of text is that stands before and behind the numbers of a line.
 _Sort = tuple[str, str]
 
@@ -60,6 +64,16 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 @dataclass(slots=True)
+class _Met:
+    """Sorts that were met: their numbers, and of those that are new the number, the words and the text of a line."""
+
+    numbers: list[int | None] = field(default_factory=list)
+    fresh: dict[_Sort, int] = field(default_factory=dict)
+    words: list[dict[str, str | None]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Operations:
     """The operations of one text, piece after piece. What a piece adds is kept apart from what it is found to hold (``base.BulkReader``)."""
 
@@ -69,6 +83,8 @@ class Operations:
     #: By host and pid the number and the text of the last line.
     _last: dict[tuple[str | None, str | None], tuple[int, str]] = field(default_factory=dict)
     _whole: bool = True
+    #: How many pieces were not made of steps.
+    _stepless: int = 0
 
     @property
     def full(self) -> bool:
@@ -78,6 +94,11 @@ class Operations:
     def look(self, data: bytes, first: int, lines: Callable[[], pl.Series]) -> Found | None:
         """The operations among the lines of a piece of text (UTF-8, LF), of which the first has the number ``first``; ``lines`` gives them
         where they are needed. None where there is no operation, or where that is not sure."""
+        walked = steps(data) if self._stepless < _STEPLESS else None
+        stepped = self._stepped(walked, first) if walked is not None else None
+        if stepped is not None:
+            return stepped
+        self._stepless += 1
         line = _line()
         try:
             cut = line.cut(data, _letters_before(data))
@@ -102,23 +123,11 @@ class Operations:
 
     def _found(self, line: grammar.CutLine, cut: pl.DataFrame, text: pl.Series | None, found: _Read, first: int) -> Found | None:
         pieces = cut.select(pl.exclude("whole"))
-        samples = [tuple(p for p in row if p is not None) for row in pieces[found.firsts].iter_rows()]
-        last, letter = len(line.pieces) - 1, line.letter
-        numbers: list[int | None] = []
-        fresh: dict[_Sort, int] = {}
-        words: list[dict[str, str | None]] = []
-        texts: list[str] = []
-        for sample in samples:
-            sort = (letter.join(sample[: len(sample) - last]), sample[-1])
-            number = self._numbers.get(sort, fresh.get(sort))
-            if number is None and (said := _words_of(sort)) is not None and len(whole := letter.join(sample)) <= _LONGEST:
-                number = fresh[sort] = len(self._numbers) + len(fresh)
-                words.append(said)
-                texts.append(whole)
-            numbers.append(number)
-        if not _understood(texts):
+        letter = line.letter
+        met = self._met([letter.join(p for p in row if p is not None) for row in pieces[found.firsts].iter_rows()])
+        if met is None:
             return None
-        sorts = found.numbered(numbers)
+        sorts = found.numbered(met.numbers)
         places = found.places
         counts = found.counts
         if sorts.null_count():
@@ -137,18 +146,55 @@ class Operations:
             ]
         )
 
+        return self._kept_later(
+            cut.height,
+            rows,
+            rest.with_columns(pl.col("line_no") + pl.lit(first, dtype=pl.UInt32)),
+            met,
+            lambda number: letter.join(p for p in pieces.row(number - first) if p is not None),
+        )
+
+    def _stepped(self, walked: Steps, first: int) -> Found | None:
+        """The same of a piece whose lines are told already."""
+        met = self._met(walked.samples)
+        if met is None or None in met.numbers:
+            return None
+        places, counts, sorts = walked.columns()
+        sort = pl.Series(met.numbers, dtype=pl.UInt32).gather(sorts)
+        rows = pl.DataFrame([(places + first).alias("line_no"), counts.alias(_OWN), sort.alias(SORT)])
+        rest = pl.DataFrame(
+            {"line_no": [place + first for place, _ in walked.rest], "text": [text for _, text in walked.rest]}, schema=_REST
+        )
+        return self._kept_later(walked.height, rows, rest, met, lambda number: walked.text(number - first))
+
+    def _met(self, samples: Sequence[str]) -> _Met | None:
+        """The numbers of the sorts of these lines (null: none of an operation), with what is new of them; None where that is not sure."""
+        letter, last = _line().letter, len(_line().pieces) - 1
+        met = _Met()
+        for sample in samples:
+            pieces = sample.split(letter)
+            sort = (letter.join(pieces[: len(pieces) - last]), pieces[-1])
+            number = self._numbers.get(sort, met.fresh.get(sort))
+            if number is None and (said := _words_of(sort)) is not None and len(sample) <= _LONGEST:
+                number = met.fresh[sort] = len(self._numbers) + len(met.fresh)
+                met.words.append(said)
+                met.texts.append(sample)
+            met.numbers.append(number)
+        return met if _understood(met.texts) else None
+
+    def _kept_later(self, height: int, rows: pl.DataFrame, rest: pl.DataFrame, met: _Met, text: Callable[[int], str]) -> Found:
+        """What was found, with what keeping it does; ``text`` gives the line of a number."""
+
         def keep() -> None:
-            self._numbers |= fresh
-            self._words += words
+            self._numbers |= met.fresh
+            self._words += met.words
             self._rows.append(rows)
             self._whole &= rest.is_empty()
             ends = rows.group_by(SORT).agg(pl.col("line_no").max()).sort("line_no")
             own = {(self._words[sort]["host"], self._words[sort]["pid"]): number for sort, number in ends.iter_rows()}
-            self._last |= {
-                writer: (number, letter.join(p for p in pieces.row(number - first) if p is not None)) for writer, number in own.items()
-            }
+            self._last |= {writer: (number, text(number)) for writer, number in own.items()}
 
-        return Found(cut.height, rows.height, rest.with_columns(pl.col("line_no") + pl.lit(first, dtype=pl.UInt32)), tuple(texts), keep)
+        return Found(height, rows.height, rest, tuple(met.texts), keep)
 
     def bulk(self) -> Bulk:
         """What was kept of all pieces. It begins anew then."""
@@ -285,7 +331,7 @@ def _words_of(sort: _Sort) -> dict[str, str | None] | None:
 def _rest(pieces: pl.DataFrame, text: pl.Series | None, places: pl.Series | None, letter: str) -> pl.DataFrame:
     """``line_no``, from 0, and ``text`` of the lines that are not at ``places`` (None: all are); ``text`` where the pieces do not hold all."""
     if places is None:
-        return pl.DataFrame(schema={"line_no": pl.UInt32(), "text": pl.String()})
+        return pl.DataFrame(schema=_REST)
     left = pl.repeat(True, pieces.height, dtype=pl.Boolean, eager=True).scatter(places, False).arg_true()
     if text is None:
         text = pieces[left].select(pl.concat_str(pl.all(), separator=letter, ignore_nulls=True)).to_series()

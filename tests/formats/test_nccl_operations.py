@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import grammar, reading
-from nccl_forensics.formats import text_formats
+from nccl_forensics import grammar, reading, simulate
+from nccl_forensics.formats import _nccl_steps, text_formats
 from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.simulate import PLATFORMS
+from tests.benchmarks import inputs
 
 _PLAIN = tuple(replace(f, bulk=None) for f in text_formats())
 _HEX = st.text("0123456789abcdef", min_size=1, max_size=12)
@@ -160,3 +163,113 @@ def test_lines_are_cut_at_a_letter_that_no_later_terminal_can_hold() -> None:
         grammar.cut_line(grammar.load("nccl_operation").kinds["operation"], "a")
     with pytest.raises(grammar.GrammarError, match="may be missing"):
         grammar.cut_line(grammar.load("nccl").kinds["call_other"], "u")
+
+
+@st.composite
+def repeated(draw: st.DrawFn) -> list[str]:
+    """A log of steps that repeat, loops within them, with ever new pointers and counts that grow."""
+    writer = draw(_WRITER)
+    sorts = [
+        (
+            draw(st.sampled_from(["AllReduce", "AllGather", "ReduceScatter", "Broadcast"])),
+            f"count {draw(st.integers(1, 9999))} datatype 7 op 0 root 0 comm 0x{comm} [nranks=8] stream 0x66",
+            comm,
+        )
+        for comm in draw(st.lists(st.sampled_from(["5a", "5b"]), min_size=1, max_size=4))
+    ]
+    step = sorts * draw(st.integers(1, 3)) + sorts[: draw(st.integers(0, len(sorts)))]
+    counts = dict.fromkeys(("5a", "5b"), draw(st.sampled_from([0, 7, 250, 4090])))
+    rng = draw(st.randoms(use_true_random=False))
+    nil = draw(st.booleans())
+    lines = []
+    for _ in range(draw(st.integers(10, 60))):
+        for op, rest, comm in step:
+            send = "(nil)" if nil and op == "Broadcast" else f"0x7f{rng.getrandbits(20):05x}"
+            line = f"{writer} NCCL INFO {op}: opCount {counts[comm]:x} sendbuff {send} recvbuff 0x7f{rng.getrandbits(20):05x} {rest}"
+            lines.append(line)
+            counts[comm] += 1
+    return lines
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches of steps are compared in pieces of few lines."""
+    monkeypatch.setattr(_nccl_steps, "_FIRST_WINDOW", 700)
+    monkeypatch.setattr(_nccl_steps, "_WINDOW", 3000)
+
+
+@pytest.mark.usefixtures("small_windows")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(repeated(), st.data())
+def test_steps_that_repeat_are_what_the_grammars_read_whatever_is_spoilt(text: list[str], data: st.DataObject) -> None:
+    for _ in range(data.draw(st.integers(0, 2))):
+        text.insert(data.draw(st.integers(0, len(text))), data.draw(lines()))
+    content = bytearray(("\n".join(text) + "\n").encode())
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + data.draw(st.integers(0, 2))] = data.draw(
+            st.sampled_from([b"", b"0", b"g", b"f", b"A", b" ", b"u", b":", b"x", b"\n"])
+        )
+    same(read_source(bytes(content)), by_grammar(bytes(content)))
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_every_byte_of_a_step_is_looked_at() -> None:
+    steps = [
+        f"n:7:7 [0] NCCL INFO {op}: opCount {step:x} sendbuff 0x7f{step:03x} recvbuff 0x{step:04x} count 4 datatype 7 op 0 root 0 comm 0x5 [nranks=8] stream 0x6"
+        for step in range(256, 276)
+        for op in ("AllReduce", "Broadcast")
+    ]
+    content = ("\n".join(steps) + "\n").encode()
+    told = _nccl_steps.steps(content)
+    assert told is not None
+    assert max(stretch.times for stretch in told.stretches) > 10
+    own = content.index(b"\n", len(content) // 2) + 1
+    whole = read_source(content).table("nccl_ops")
+    for at in range(own, content.index(b"\n", own) + 1):
+        spoilt = content[:at] + b"!" + content[at + 1 :]
+        told = _nccl_steps.steps(spoilt)
+        assert told is not None
+        assert told.height - len(told.rest) < told.height
+        if at % 7 == 0:
+            table = read_source(spoilt).table("nccl_ops")
+            assert not table.equals(whole)
+            same(read_source(spoilt), by_grammar(spoilt))
+
+
+_FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "nccl"
+_RELEASES = sorted({release for p in PLATFORMS.values() if p.vendor == "nvidia" for release in p.releases})
+
+
+def stretched_is_read_by_steps(log: Path) -> None:
+    """A log whose first step is repeated behind it is read by steps, as the grammars read it."""
+    inputs.stretch(log, log.stat().st_size + 150_000, 1)
+    content = log.read_bytes()
+    told = _nccl_steps.steps(content)
+    assert told is not None
+    assert sum(stretch.times * len(stretch.shapes) for stretch in told.stretches if stretch.times > 1) > 300
+    same(read_source(content), by_grammar(content))
+
+
+@pytest.mark.parametrize("release", _RELEASES)
+def test_operations_of_every_release_are_read_by_steps_as_by_the_grammars(release: str, tmp_path: Path) -> None:
+    platform = next(name for name, p in PLATFORMS.items() if release in p.releases and p.vendor == "nvidia")
+    simulate.simulate(simulate.Request("collective-skipped", 4, 3, platform, "log", release, full=True), tmp_path)
+    stretched_is_read_by_steps(min(tmp_path.glob("evidence/logs/nccl.*.log")))
+
+
+@pytest.mark.parametrize("log", ["stub-2.18.5-rank0.log", "stub-2.27.7-rank0.log", "stub-2.30.7-rank0.log"])
+def test_what_the_library_itself_printed_is_read_by_steps_as_by_the_grammars(log: str, tmp_path: Path) -> None:
+    copy = tmp_path / log
+    copy.write_bytes((_FIXTURES / log).read_bytes())
+    stretched_is_read_by_steps(copy)
+
+
+def test_a_text_without_steps_is_given_up_soon() -> None:
+    lines = [
+        f"n:7:7 [0] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {n * n % 7919} datatype 7 op 0 root 0 comm 0x5 [nranks=8] stream 0x6"
+        for n in range(3000)
+    ]
+    content = ("\n".join(lines) + "\n").encode()
+    assert _nccl_steps.steps(content) is None
+    same(read_source(content), by_grammar(content))
