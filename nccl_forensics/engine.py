@@ -13,7 +13,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -70,14 +70,24 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """Rows of several sources on their way in one frame, each with its ``source_id`` in front; ``rows``: how many each source has, in their order."""
+
+    part: Part
+    rows: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
-    """What came back for one source: facts for its row, its frames, and in ``fills`` the tables that its formats could have filled."""
+    """What came back for one source: facts for its row, its frames, and in ``fills`` the tables that its formats could have filled. The first
+    one of several that were read together has in ``shared`` also frames of the others."""
 
     source_id: int
     facts: dict[str, object]
     formats: tuple[str, ...]
     frames: dict[str, Part]
     fills: tuple[str, ...] = ()
+    shared: dict[str, Shared] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -120,10 +130,46 @@ def read_refs(refs: Sequence[Ref]) -> list[Result]:
             settled = ref.cache is not None and digest is not None and _settled(stream, before, len(content), digest)
             states.append((digest, before.st_size, settled))
         contents.append(content)
-    return [_result(ref, reading, *state) for ref, reading, state in zip(refs, read_sources(contents), states, strict=True)]
+    results: list[Result] = []
+    together: dict[str, list[tuple[int, pl.DataFrame]]] = {}
+    for ref, reading, state in zip(refs, read_sources(contents), states, strict=True):
+        result, held = _facts(ref, reading, *state)
+        for name in [n for n, frame in held.items() if frame.estimated_size() <= _BY_MESSAGE]:
+            together.setdefault(name, []).append((ref.source_id, held.pop(name)))
+        results.append(replace(result, frames={name: _filed(ref, name, frame) for name, frame in held.items()}))
+    results[0] = replace(results[0], shared={name: _shared(refs[0], name, parts) for name, parts in together.items()})
+    return results
+
+
+def _shared(ref: Ref, name: str, parts: Sequence[tuple[int, pl.DataFrame]]) -> Shared:
+    """Small frames of several sources as one; ``ref`` is one of the sources, in the name of whose scratch it is filed if it is big."""
+    rows = tuple((source_id, frame.height) for source_id, frame in parts)
+    frame = pl.concat([frame for _, frame in parts], rechunk=True)
+    frame.insert_column(0, _numbers(rows))
+    if frame.estimated_size() <= _BY_MESSAGE:
+        return Shared(_message(frame), rows)
+    target = ref.scratch / f"{ref.source_id}.{name}.shared.arrow"
+    frame.write_ipc(target)
+    return Shared(target, rows)
+
+
+def _numbers(rows: Sequence[tuple[int, int]]) -> pl.Series:
+    """The numbers of sources, each as many times as it has rows."""
+    own = pl.DataFrame(rows, schema={"source_id": pl.UInt32(), "rows": pl.UInt32()}, orient="row")
+    return own.select(pl.col("source_id").repeat_by("rows").explode())["source_id"]
 
 
 def _result(ref: Ref, reading: SourceReading, digest: str | None, size: int, settled: bool) -> Result:
+    result, held = _facts(ref, reading, digest, size, settled)
+    frames: dict[str, Part] = {}
+    for name in list(held):
+        frame = held.pop(name)
+        frames[name] = _filed(ref, name, frame) if frame.estimated_size() > _BY_MESSAGE else _message(frame)
+    return replace(result, frames=frames)
+
+
+def _facts(ref: Ref, reading: SourceReading, digest: str | None, size: int, settled: bool) -> tuple[Result, dict[str, pl.DataFrame]]:
+    """What reading made of a source, without its frames, and these; they are kept in the cache where there is one."""
     from nccl_forensics.formats import all_formats
 
     facts: dict[str, object] = {
@@ -142,14 +188,7 @@ def _result(ref: Ref, reading: SourceReading, digest: str | None, size: int, set
         held |= {name + ROWS: folded.rows, name + WORDS: folded.words}
     if ref.cache is not None and digest is not None and settled and _lasting(held):
         ref.cache.save(digest, size, facts, reading.formats, fills, held)
-    frames: dict[str, Part] = {}
-    for name in list(held):
-        frame = held.pop(name)
-        if int(frame.estimated_size()) > _BY_MESSAGE:
-            frames[name] = _filed(ref, name, frame)
-        else:
-            frames[name] = _message(frame)
-    return Result(ref.source_id, facts, reading.formats, frames, fills)
+    return Result(ref.source_id, facts, reading.formats, {}, fills), held
 
 
 def _message(frame: pl.DataFrame) -> Packed:
@@ -315,17 +354,17 @@ class LocalEngine:
 
 
 def batches(refs: Sequence[Ref]) -> list[tuple[Ref, ...]]:
-    """Big sources alone and first, small ones in batches."""
-    out: list[tuple[Ref, ...]] = []
+    """Big sources alone, small ones in batches with their neighbours; the most bytes first."""
+    out: list[tuple[Ref, ...]] = [(ref,) for ref in refs if ref.bytes > _BATCH_BYTES]
     batch: list[Ref] = []
     size = 0
-    for ref in sorted(refs, key=lambda r: -r.bytes):
+    for ref in sorted((r for r in refs if r.bytes <= _BATCH_BYTES), key=lambda r: r.source_id):
         if batch and (len(batch) == _BATCH_FILES or size + ref.bytes > _BATCH_BYTES):
             out.append(tuple(batch))
             batch, size = [], 0
         batch.append(ref)
         size += ref.bytes
-    return [*out, tuple(batch)] if batch else out
+    return sorted([*out, tuple(batch)] if batch else out, key=lambda refs: -sum(ref.bytes for ref in refs))
 
 
 def default_engine(bundle: Bundle, limits: Limits | None = None) -> Engine:
@@ -355,14 +394,20 @@ def read_bundle(
         if m.file is not None and m.bytes and m.source_id not in twin
     ]
     results: dict[int, Result] = {}
-    frames: dict[int, dict[str, _Small | Path]] = {}
+    frames: dict[int, dict[str, _Part]] = defaultdict(dict)
     spool = _Spool(bundle.scratch / "parts.spool")
     for done, result in enumerate(_results(refs, engine, cache), start=1):
-        frames[result.source_id] = spool.kept(result)
-        results[result.source_id] = replace(result, frames={})
+        for name, part in result.frames.items():
+            frames[result.source_id][name] = spool.kept(part)
+        for name, shared in result.shared.items():
+            several, first = _Several(spool.kept(shared.part), sum(rows for _, rows in shared.rows)), 0
+            for source_id, height in shared.rows:
+                frames[source_id][name] = _Rows(several, first, height)
+                first += height
+        results[result.source_id] = replace(result, frames={}, shared={})
         if progress is not None:
             progress(done, len(refs))
-    held: dict[str, list[tuple[int, _Small | Path]]] = defaultdict(list)
+    held: dict[str, list[tuple[int, _Part]]] = defaultdict(list)
     folded = {name.removesuffix(WORDS) for parts in frames.values() for name in parts if name.endswith(WORDS)}
     for source_id in sorted(frames):
         for name, content in _alike(frames.pop(source_id), folded).items():
@@ -376,15 +421,14 @@ def read_bundle(
     return Store(pl.DataFrame(rows, schema=SOURCES, infer_schema_length=None), ALWAYS | frozenset(present), tables)
 
 
-def _alike(parts: dict[str, _Small | Path], folded: set[str]) -> dict[str, _Small | Path]:
+def _alike(parts: dict[str, _Part], folded: set[str]) -> dict[str, _Part]:
     """The frames of a source with those tables folded that are folded in another source."""
-    out: dict[str, _Small | Path] = {}
+    out: dict[str, _Part] = {}
     for name, part in parts.items():
         if name not in folded:
             out[name] = part
             continue
-        plain = pl.read_ipc(io.BytesIO(part.read_bytes())).drop("source_id") if isinstance(part, Path) else part.frame()
-        own = fold(plain, TABLES[name].own)
+        own = fold(_numbered(0, part).drop("source_id"), TABLES[name].own)
         out |= {name + ROWS: _message(own.rows), name + WORDS: _message(own.words)}
     return out
 
@@ -413,22 +457,53 @@ class _Spool:
     file: Path
     held: int = 0
 
-    def kept(self, result: Result) -> dict[str, _Small | Path]:
-        """The frames of a result, those beyond the bound in the file."""
-        frames: dict[str, _Small | Path] = {}
-        for name, part in result.frames.items():
-            if isinstance(part, Packed) and self.held + len(part.stream) > _IN_MEMORY // 4:
-                with self.file.open("ab") as out:
-                    frames[name] = _Spooled(part.rows, part.size, self.file, out.tell(), len(part.stream))
-                    out.write(part.stream)
-                continue
-            if isinstance(part, Packed):
-                self.held += len(part.stream)
-            frames[name] = part
-        return frames
+    def kept(self, part: Part) -> _Small | Path:
+        """A frame of a result, in the file if it is beyond the bound."""
+        if isinstance(part, Packed) and self.held + len(part.stream) > _IN_MEMORY // 4:
+            with self.file.open("ab") as out:
+                spooled = _Spooled(part.rows, part.size, self.file, out.tell(), len(part.stream))
+                out.write(part.stream)
+            return spooled
+        if isinstance(part, Packed):
+            self.held += len(part.stream)
+        return part
 
 
 _Small = Packed | _Spooled
+
+
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """A frame of several sources."""
+
+    part: _Small | Path
+    rows: int
+
+    @property
+    def bytes(self) -> int:
+        """What it takes."""
+        return _bytes(self.part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Those rows of it that are of one source, or of some that follow each other."""
+
+    several: _Several
+    first: int
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """About what they take."""
+        return self.several.bytes * self.rows // max(1, self.several.rows)
+
+
+_Part = _Small | _Rows | Path
+
+
+def _bytes(part: _Part) -> int:
+    return part.stat().st_size if isinstance(part, Path) else part.size
 
 
 def _results(refs: Sequence[Ref], engine: Engine, cache: Cache | None) -> Iterator[Result]:
@@ -493,47 +568,72 @@ def _digest(member: Member, upto: int | None = None) -> str:
         return (hashlib.sha256(stream.read(upto)) if upto else hashlib.file_digest(stream, "sha256")).hexdigest()
 
 
-def _join(name: str, parts: list[tuple[int, _Small | Path]], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:
+def _join(name: str, parts: list[tuple[int, _Part]], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:
     """One table of all its parts in their order: a frame if it is small, else files, small neighbours in one."""
-    size = sum(p.stat().st_size if isinstance(p, Path) else p.size for _, p in parts)
+    parts = _in_runs(parts)
+    size = sum(_bytes(p) for _, p in parts)
     # Rows of a folded table are read part by part, so a file of one need not be copied into memory.
     if size <= (_IN_MEMORY if not name.endswith(ROWS) else _BY_MESSAGE):
         return _together(parts)
     files: list[Path] = []
-    small: list[tuple[int, _Small | Path]] = []
+    small: list[tuple[int, _Part]] = []
 
     def flush() -> None:
         if small:
             files.append(scratch / f"{name}.{len(files)}.joined.arrow")
             _together(small).write_ipc(files[-1])
+            for _, copied in small:
+                if isinstance(copied, Path):
+                    copied.unlink(missing_ok=True)
             small.clear()
 
     waiting, most = 0, _PART if name.endswith(ROWS) else _IN_MEMORY // 4
     for source_id, part in parts:
-        if isinstance(part, Path):
+        own = _bytes(part)
+        if isinstance(part, Path) and own * 2 > most:
             flush()
             files.append(part)
             waiting = 0
             continue
-        if waiting + part.size > most:
+        if waiting + own > most:
             flush()
             waiting = 0
         small.append((source_id, part))
-        waiting += part.size
+        waiting += own
     flush()
     return tuple(files)
 
 
-def _together(parts: list[tuple[int, _Small | Path]]) -> pl.DataFrame:
+def _in_runs(parts: list[tuple[int, _Part]]) -> list[tuple[int, _Part]]:
+    """The same with rows that follow each other in a frame of several sources as one part, and as its file where they are all of that."""
+    out: list[tuple[int, _Part]] = []
+    for source_id, part in parts:
+        last = out[-1][1] if out else None
+        if isinstance(part, _Rows) and isinstance(last, _Rows) and last.several is part.several and last.first + last.rows == part.first:
+            out[-1] = out[-1][0], replace(last, rows=last.rows + part.rows)
+        else:
+            out.append((source_id, part))
+    return [
+        (n, p.several.part) if isinstance(p, _Rows) and isinstance(p.several.part, Path) and p.rows == p.several.rows else (n, p)
+        for n, p in out
+    ]
+
+
+def _together(parts: list[tuple[int, _Part]]) -> pl.DataFrame:
     """One frame of several parts, each row with the number of its source in front."""
-    frames = [pl.read_ipc(io.BytesIO(p.read_bytes())).drop("source_id") if isinstance(p, Path) else p.frame() for _, p in parts]
-    own = pl.DataFrame(
-        {"source_id": [source_id for source_id, _ in parts], "rows": [f.height for f in frames]},
-        schema={"source_id": pl.UInt32(), "rows": pl.UInt32()},
-    )
-    numbers = own.select(pl.col("source_id").repeat_by("rows").explode())["source_id"]
     # In one piece: Polars 2.1.0 leaves an empty piece behind when a frame of several is filtered, on which some functions panic.
-    return pl.concat(frames, rechunk=True).insert_column(0, numbers)
+    return pl.concat([_numbered(source_id, part) for source_id, part in parts], rechunk=True)
+
+
+def _numbered(source_id: int, part: _Part) -> pl.DataFrame:
+    """A part with the number of the source in front of each row."""
+    if isinstance(part, _Rows):
+        held = part.several.part
+        return (pl.read_ipc(held) if isinstance(held, Path) else held.frame()).slice(part.first, part.rows)
+    if isinstance(part, Path):
+        return pl.read_ipc(io.BytesIO(part.read_bytes()))
+    frame = part.frame()
+    return frame.insert_column(0, pl.repeat(source_id, frame.height, dtype=pl.UInt32, eager=True).alias("source_id"))
 
 
 def _source_row(member: Member, results: Mapping[int, Result], twin: int | None) -> dict[str, object]:
