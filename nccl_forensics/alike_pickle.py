@@ -13,6 +13,7 @@ opcodes. No number of the memo is written twice. Whatever is not so is left to `
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import sub
@@ -30,21 +31,23 @@ _SHAPES = 8
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers that dictionaries of one sort, or of a few, do not share: by key, of those that stand at ``places`` in the list. ``like`` has
-    the same keys in the same order."""
+    """Numbers that dictionaries of one sort, or of the few in ``sorts``, do not share: by key, of those that stand at ``places`` in the list.
+    ``like`` has the same keys in the same order."""
 
     like: dict[object, object]
+    sorts: list[int]
     places: list[int]
-    by_key: dict[str, list[int] | list[float]]
+    by_key: dict[str, Sequence[int] | Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
     """``document`` with one dictionary of each sort in its list; ``sorts`` has for each dictionary of the whole list the place of its sort
-    there, and ``numbers`` what its own are."""
+    there, and ``numbers`` what its own are; those at the places ``alone`` are their sorts' only ones."""
 
     document: dict[object, object]
     sorts: list[int]
+    alone: list[int]
     numbers: list[Numbers]
 
 
@@ -68,8 +71,8 @@ def load_alike(data: bytes, name: str, own: frozenset[str]) -> Alike | None:
         like = kept[layout.like]
         if len(like) != layout.shape.fields:  # a key stands twice
             return None
-        numbers.append(Numbers(like, layout.members, layout.columns()))
-    return Alike(document, scan.sorts, numbers)
+        numbers.append(Numbers(like, layout.sorts, layout.members, layout.columns()))
+    return Alike(document, scan.sorts, scan.alone, numbers)
 
 
 class _Otherwise(Exception):
@@ -244,6 +247,7 @@ class _Layout:
     together: bytes
     twins: defaultdict[tuple[bytes, ...], list[int]] = field(default_factory=lambda: defaultdict(list))
     members: list[int] = field(default_factory=list)
+    sorts: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         many = len(self.places)
@@ -256,29 +260,29 @@ class _Layout:
         for place, row in zip(self.places, iter_unpack(f"{length}s", rest), strict=True):
             twins[row].append(place)
 
-    def columns(self) -> dict[str, list[int] | list[float]]:
+    def columns(self) -> dict[str, Sequence[int] | Sequence[float]]:
         """The numbers of the members by key, in their order."""
         of = (
             None
             if self.members == self.places
             else list(map(dict(zip(self.places, range(len(self.places)), strict=True)).__getitem__, self.members))
         )
-        columns: dict[str, list[int] | list[float]] = {}
+        columns: dict[str, Sequence[int] | Sequence[float]] = {}
         for key, (at, code) in zip(self.shape.keys, self.shape.spans, strict=True):
             values = self._column(at, code)
             columns[key] = values if of is None else list(map(values.__getitem__, of))
         return columns
 
-    def _column(self, at: int, code: str) -> list[int] | list[float]:
+    def _column(self, at: int, code: str) -> Sequence[int] | Sequence[float]:
         """The numbers that stand at one place in all of them: byte by byte, which is many times as fast as one by one."""
         many, width = len(self.places), _BYTES[code]
         length = len(self.together) // many
         if width == 1:
-            return list(self.together[at::length])
+            return self.together[at::length]
         numbers = bytearray(many * width)
         for byte in range(width):
             numbers[byte::width] = self.together[at + byte :: length]
-        return list(unpack(f">{many}d" if code == "8s" else f"<{many}{code}", numbers))
+        return unpack(f">{many}d" if code == "8s" else f"<{many}{code}", numbers)
 
 
 class _Scan:
@@ -289,6 +293,7 @@ class _Scan:
         self._memo = _Memo()
         self.kept: list[tuple[int, int]] = []
         self.sorts: list[int] = []
+        self.alone: list[int] = []
         self.layouts: list[_Layout] = []
 
     def run(self) -> tuple[int, int]:
@@ -356,7 +361,9 @@ class _Scan:
                 raise _Otherwise
             sorts[place] = len(kept)
             shape = self._first(start, end)
-            if shape is not None:
+            if shape is None:
+                self.alone.append(place)
+            else:
                 own = layouts.setdefault(end - start, [])
                 layout = next((known for known in own if known.shape == shape), None)
                 if layout is None:
@@ -369,6 +376,7 @@ class _Scan:
                 number = len(kept)
                 sorts[place] = -1
                 members = layout.members
+                layout.sorts.append(number)
                 for twin in layout.twins[(shape.bare(data[start:end]),)]:
                     if sorts[twin] < 0:
                         sorts[twin] = number

@@ -207,6 +207,7 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
     odd = [
         _changed(0, lambda entries: entries[9].update(time_created_ns=0)),  # no time
         _changed(1, lambda entries: entries[9].update(input_sizes="?", duration_ms=1.5)),
+        _changed(3, lambda entries: entries[300].update(time_discovered_started_ns=-5)),
         _changed(2, lambda entries: entries.insert(5, "no entry")),  # type: ignore[arg-type]
         alike[0][:20_000],
         alike[0].replace(b"Float", b"cos\n\n"),

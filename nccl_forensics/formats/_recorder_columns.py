@@ -73,7 +73,8 @@ def int_column(values: list[object]) -> pl.Series:
     return pl.Series([integer(v) for v in values], dtype=pl.Int64())
 
 
-def _float(value: object) -> float | None:
+def decimal(value: object) -> float | None:
+    """A float, or None for what is missing or no finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or integer(value) is None:
         return None
     return float(value)
@@ -88,7 +89,7 @@ def _bool_column(values: list[object]) -> pl.Series:
 def float_column(values: list[object]) -> pl.Series:
     if set(map(type, values)) <= {float, NoneType}:
         return pl.Series(values, dtype=pl.Float64())
-    return pl.Series([_float(v) for v in values], dtype=pl.Float64())
+    return pl.Series([decimal(v) for v in values], dtype=pl.Float64())
 
 
 def _strings(values: Sequence[object]) -> pl.Series:

@@ -3,23 +3,25 @@ tens of queries whatever it holds."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
-from math import isfinite
 
 import polars as pl
 
 from nccl_forensics import folding
 from nccl_forensics.alike_pickle import Alike
 from nccl_forensics.folding import SORT, Folded
-from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, entries_frame, float_column, int_column, pointers
+from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, decimal, entries_frame, integer, pointers
 from nccl_forensics.formats._recorder_head import IDENTITY, SPANS, Row, dump_row, group_rows, status_rows
 from nccl_forensics.formats.base import PLACE, Several
 from nccl_forensics.tables import TABLES
 
-_THREAD = "thread_id"
+_THREAD, _FLOAT = "thread_id", "duration_ms"
+#: What a number becomes that has the other type than its column: whether it is a column of floats decides.
+_PLAIN = (integer, decimal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,25 @@ def read_rings(rings: Sequence[Ring]) -> Several:
     sorts: list[int] = []
     for ring, first in zip(rings, bounds, strict=False):
         own = [first + sort for sort in ring.alike.sorts]
-        fits = not budget.exceeded and Budget(ring.size).take(sum(map(lengths.__getitem__, own)))
-        if fits and columns.add(ring.alike, own, told, len(sorts)):
+        if not budget.exceeded and Budget(ring.size).take(sum(map(lengths.__getitem__, own))):
+            columns.add(ring.alike, own, told, first)
             sorts += own
             fit.append(ring)
-    if len(fit) < len(rings):
-        return read_rings(fit) if fit else Several({}, {}, {})
-    return _tables(rings, firsts, bounds, sorts, columns.frame())
+    if len(fit) == len(rings):
+        own_columns = columns.frame()
+        odd = _odd(own_columns)
+        if odd.is_empty():
+            return _tables(rings, firsts, bounds, sorts, own_columns)
+        ends = list(accumulate(len(ring.alike.sorts) for ring in rings))
+        spoilt = {bisect_right(ends, row) for row in odd.to_list()}
+        fit = [ring for n, ring in enumerate(rings) if n not in spoilt]
+    return read_rings(fit) if fit else Several({}, {}, {})
+
+
+def _odd(own: pl.DataFrame) -> pl.Series:
+    """Rows in which a number is none that entries have."""
+    times = pl.any_horizontal(pl.col(TIMES) <= 0)
+    return own.select((times.fill_null(False) | pl.col(_FLOAT).is_finite().not_().fill_null(False)).arg_true()).to_series()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +82,26 @@ class _Columns:
     values: dict[str, list[object]]
     rows: list[int]
 
-    def add(self, alike: Alike, own: Sequence[int], told: Mapping[str, Sequence[object]], first: int) -> bool:
-        """Add a dump whose rows begin at ``first``. ``own``: for each row which of the entries that were unpickled is of its sort, ``told``: the
-        values of these. False where a number is none that entries have: then nothing is added."""
-        numbered = [place for numbers in alike.numbers for place in numbers.places]
-        others = sorted(set(range(len(own))).difference(numbered))
-        columns: dict[str, list[object]] = {}
+    def add(self, alike: Alike, own: Sequence[int], told: Mapping[str, Sequence[object]], begin: int) -> None:
+        """Add a dump. ``own``: for each entry which of those that were unpickled is of its sort, counted from ``begin`` on, and ``told`` the values of
+        these."""
+        first = len(self.rows)
         for column, names in OWN.items():
-            of_sort = told[column]
-            values = [of_sort[own[place]] for place in others]
+            of_sort, values = told[column], self.values[column]
+            values += [of_sort[own[place]] for place in alike.alone]
             for numbers in alike.numbers:
                 cut = numbers.by_key.get(next((name for name in names if name in numbers.like), ""))
-                if cut is None:
-                    values += [of_sort[own[place]] for place in numbers.places]
+                if cut is not None:
+                    values += cut if isinstance(cut[0], float) == (column == _FLOAT) else map(_PLAIN[column == _FLOAT], cut)
                     continue
-                if (column in TIMES and min(cut) <= 0) or (column == "duration_ms" and not all(map(isfinite, cut))):
-                    return False
-                values += cut
-            columns[column] = values
-        for column, values in columns.items():
-            self.values[column] += values
-        self.rows.extend([first + place for place in chain(others, numbered)])
-        return True
+                shared = {of_sort[begin + sort] for sort in numbers.sorts}
+                values += [*shared] * len(numbers.places) if len(shared) == 1 else [of_sort[own[place]] for place in numbers.places]
+        for places in (alike.alone, *(numbers.places for numbers in alike.numbers)):
+            self.rows.extend(map(first.__add__, places))
 
     def frame(self) -> pl.DataFrame:
         """The columns in the order of rows."""
-        made = {c: float_column(v) if c == "duration_ms" else int_column(v) for c, v in self.values.items()}
+        made = {c: pl.Series(values, dtype=pl.Float64() if c == _FLOAT else pl.Int64()) for c, values in self.values.items()}
         return pl.DataFrame(made)[pl.Series(self.rows, dtype=pl.UInt32()).arg_sort()]
 
 
