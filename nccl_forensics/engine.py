@@ -12,7 +12,7 @@ import mmap
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from nccl_forensics.limits import Limits
 from nccl_forensics.readers import Loss, each, forkable
 from nccl_forensics.store import ALWAYS, SOURCES, Store
 from nccl_forensics.tables import TABLES, third_party
+from nccl_forensics.twins import twins_of
 
 if TYPE_CHECKING:
     from nccl_forensics.reading import SourceReading
@@ -39,7 +40,6 @@ _IN_MEMORY, _PART = 256 << 20, 8 << 20
 _BATCH_FILES, _BATCH_BYTES = 64, 4 << 20
 #: What reading costs about: used only to choose how many workers to start.
 _BYTES_PER_SECOND, _SECONDS_PER_FILE, _SECONDS_PER_WORKER = 20e6, 0.01, 0.5
-_HEAD = 64 << 10
 #: A file that was written to less than so many seconds ago may have been written to again without its time telling.
 _FRESH_SECONDS = 2.0
 
@@ -387,7 +387,7 @@ def read_bundle(
 
     Without ``digests`` the column ``sha256`` of ``sources`` is filled only where a cache needs it.
     """
-    twin = _twins(bundle.members)
+    twin = twins_of(bundle.members)
     refs = [
         Ref(m.source_id, m.file, m.bytes, bundle.scratch, cache, m.url, digests)
         for m in bundle.members
@@ -530,42 +530,6 @@ def _results(refs: Sequence[Ref], engine: Engine, cache: Cache | None) -> Iterat
             fresh = 0
     if fresh:
         cache.trim()
-
-
-def _twins(members: Iterable[Member]) -> dict[int, int]:
-    """Members whose bytes another member before them has too, in the same folder and under the same name but for its compression.
-
-    Some evidence says only in its path whose it is or when it was taken (a Flight Recorder dump holds no rank, two samples of a stuck
-    process are alike), so equal bytes elsewhere are other facts. Only files of one size and one beginning are read for it.
-    """
-    alike: dict[tuple[int, str], list[Member]] = defaultdict(list)
-    sizes: dict[tuple[int, str], list[Member]] = defaultdict(list)
-    for member in members:
-        if member.file is not None and member.bytes:
-            name = member.path
-            for suffix in (".gz", ".zst", ".xz", ".bz2"):
-                name = name.removesuffix(suffix)
-            sizes[member.bytes, name].append(member)
-    for (size, name), same in sizes.items():
-        for member in same if len(same) > 1 else ():
-            with contextlib.suppress(OSError):
-                alike[size, name + _digest(member, _HEAD)].append(member)
-    twin: dict[int, int] = {}
-    for (size, start), same in alike.items():
-        seen: dict[str, int] = {}
-        for member in same if len(same) > 1 else ():
-            with contextlib.suppress(OSError):
-                first = seen.setdefault(start if size <= _HEAD else _digest(member), member.source_id)
-                if first != member.source_id:
-                    twin[member.source_id] = first
-    return twin
-
-
-def _digest(member: Member, upto: int | None = None) -> str:
-    file = member.fetched()
-    assert file is not None
-    with file.open("rb") as stream:
-        return (hashlib.sha256(stream.read(upto)) if upto else hashlib.file_digest(stream, "sha256")).hexdigest()
 
 
 def _join(name: str, parts: list[tuple[int, _Part]], scratch: Path) -> pl.DataFrame | tuple[Path, ...]:

@@ -20,7 +20,7 @@ FLOORS: list[set[str]] = [
     {"rules", "rules_shared", "rules_hosts", "rules_traces"},
     {"views"},
     {"ray_engine"},
-    {"engine", "store", "cache"},
+    {"engine", "store", "cache", "twins"},
     {"reading", "prefixes", "together"},
     {"formats"},
     {
