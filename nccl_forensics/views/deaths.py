@@ -292,7 +292,8 @@ _PEER_GONE = ("gloo-closed", "gloo-reset", "nccl-remote")
 def _left(
     worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, ranks_of_source: dict[int, int], others: list[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """Ranks with a folder in the launcher's attempt that its report at the end does not list, while those that it lists lost a peer.
+    """Ranks with a folder in the launcher's attempt, or between the ranks of its report at the end, that this does not list, while those that it
+    lists lost a peer.
 
     torchrun lists every worker that failed and every one that it had to stop (torch/distributed/elastic/multiprocessing/errors
     ChildFailedError); one that is not listed had ended before with exit code 0.
@@ -307,6 +308,9 @@ def _left(
     launched = {ranks_of_source[s] for s in folders["source_id"].to_list() if s in ranks_of_source}
     if len(launched) != folders["attempt_local_rank"].n_unique():
         return []
+    if not launched and (listed["rank"] == listed["local_rank"]).fill_null(False).all():
+        # One launcher numbers its workers without a gap; who comes after the last one that it lists is not known.
+        launched = set(range(max(listed["rank"].to_list())))
     missing = sorted(launched - set(listed["rank"].to_list()) - {o["rank"] for o in others})
     if not missing or len(missing) * 2 > len(launched):
         return []

@@ -86,6 +86,24 @@ def test_a_rank_that_the_launchers_report_leaves_out_had_ended_without_an_error(
     assert [e["rank"] for e in ended(report, *lost, raised("user", rank=1, line=99), sources=sources, hints=hints) if e["own"]] == [1]
 
 
+def test_a_gap_between_the_ranks_of_a_launchers_report_had_ended_without_an_error() -> None:
+    nowhere = pl.LazyFrame(schema={"source_id": pl.UInt32(), "attempt_local_rank": pl.Int32()})
+
+    def report(*ranks: int, shift: int = 0) -> pl.LazyFrame:
+        kinds = ("root-cause", *("failure" for _ in ranks[1:]))
+        lines = ({"kind": k, "rank": r, "local_rank": r - shift, "exit_code": 1, "line_no": 30} for k, r in zip(kinds, ranks, strict=True))
+        return table("worker_exits", *lines)
+
+    lost = [raised("gloo-closed", rank=r) for r in (0, 1, 3)]
+    found = ended(report(1, 0, 3), *lost, hints=nowhere)
+    assert [(e["rank"], e["kind"]) for e in found if e["own"]] == [(2, "left")]
+    # The last one may be any number, and with launchers of several hosts a gap is another launcher's.
+    assert not [e for e in ended(report(1, 0), *lost[:2], hints=nowhere) if e["own"]]
+    assert not [
+        e for e in ended(report(9, 8, 11, shift=8), *(raised("gloo-closed", rank=r) for r in (8, 9, 11)), hints=nowhere) if e["own"]
+    ]
+
+
 def test_a_schedulers_task_is_a_rank_only_where_no_launcher_speaks_of_workers() -> None:
     task = {"kind": "task", "rank": 0, "exit_code": 1, "source_id": 1}
     assert [e["rank"] for e in ended(table("worker_exits", task))] == [0]

@@ -64,6 +64,25 @@ def test_warnings_of_healthy_jobs_are_no_sign(kind: str) -> None:
     assert signs(nccl_errors=table("nccl_errors", {"level": "WARN", "kind": kind})) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "goes_on", "ends"),
+    [
+        ("no-interface", "no device found matching NCCL_OOB_NET_IFNAME=eth9, ignoring", "Bootstrap : no socket interface found"),
+        (
+            "mixed-devices",
+            "CollNet currently only supports up to 8 GPUs per node, disabling CollNet",
+            "Detected mixed local Net device counts",
+        ),
+        ("gdrcopy", "Failed to open libgdrapi.so", "gdr_pin_buffer(addr 7f00, size 65536) failed: 22"),
+        ("ib-incompatible", "NET/IB : Local mergedDev=mlx5_0 has a different number of devices=1", "NET/IB : Can't merge net devices with"),
+        ("handshake-mismatch", "socketFinalizeAccept: wrong magic 0 != 1f", "socketFinalizeAccept: wrong type 3 != 4"),
+    ],
+)
+def test_what_nccl_goes_on_after_is_no_sign_and_what_ends_it_is(kind: str, goes_on: str, ends: str) -> None:
+    assert signs(nccl_errors=table("nccl_errors", {"level": "WARN", "kind": kind, "message": goes_on})) == []
+    assert signs(nccl_errors=table("nccl_errors", {"level": "WARN", "kind": kind, "message": ends})) == [("NCCL errors", 1)]
+
+
 def test_a_sign_knows_its_ranks_and_its_first_line() -> None:
     bad = rows(DEATHS, *[{"rank": r, "kind": "killed", "source_id": 3, "line_no": 10 + r} for r in (1, 2)])
     [row] = failures(bad, *[None] * (len(ORDER) - 1)).collect().to_dicts()
