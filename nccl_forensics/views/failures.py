@@ -58,7 +58,7 @@ def failures(
     bandwidth_tests: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests that failed, communicators that never came up, ranks that wait (unless
-    most of the ranks moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), and a launcher that was told to end while all ranks stood in calls that wait."""
+    half of the ranks or more moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), and a launcher that was told to end while all ranks stood in calls that wait."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
     no_record = pl.lit(None, dtype=pl.String())
@@ -134,11 +134,11 @@ def _copied_while_running() -> pl.Expr:
 
 
 def _moving(last_calls: pl.LazyFrame | None) -> bool:
-    """Whether most of the ranks of which two samples of stacks were taken, at least two, moved between them."""
+    """Whether at least half of the ranks of which two samples of stacks were taken, at least two, moved between them."""
     if last_calls is None:
         return False
     moved = last_calls.filter(pl.col("witness") == "stack").select("moved").collect()["moved"].drop_nulls()
-    return int(moved.sum()) > 1 and int(moved.sum()) * 2 > moved.len()
+    return int(moved.sum()) > 1 and int(moved.sum()) * 2 >= moved.len()
 
 
 def _standing(last_calls: pl.LazyFrame | None) -> bool:

@@ -89,15 +89,19 @@ def test_a_sign_knows_its_ranks_and_its_first_line() -> None:
     assert (row["count"], row["ranks"], row["source_id"], row["line_no"]) == (2, [1, 2], 3, 11)
 
 
-def calls(place: str, *moved: bool) -> pl.LazyFrame:
+def calls(place: str, *moved: bool | None) -> pl.LazyFrame:
     """Ranks whose stacks stand at this place, and whether two samples of each differ."""
     return rows(LAST_CALLS, *({"rank": r, "place": place, "witness": "stack", "moved": m} for r, m in enumerate(moved)))
 
 
-def test_ranks_that_wait_while_most_move_are_no_sign() -> None:
+def test_ranks_that_wait_while_half_of_them_or_more_move_are_no_sign() -> None:
     waiting = rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})
     assert signs(waits=waiting, last_calls=calls("collective", True, True, False)) == []
-    assert signs(waits=waiting, last_calls=calls("collective", True, False, False)) != []
+    assert signs(waits=waiting, last_calls=calls("collective", True, True, False, False)) == []
+    # Of which one sample was taken, nothing is known.
+    assert signs(waits=waiting, last_calls=calls("collective", True, True, None, None, None)) == []
+    for still in ((True, False, False), (True, True, False, False, False), (True, None), (None, None, None)):
+        assert signs(waits=waiting, last_calls=calls("collective", *still)) != []
 
 
 def test_logs_that_end_an_operation_apart_on_a_third_of_the_ranks_are_no_sign() -> None:
