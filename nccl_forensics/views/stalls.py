@@ -565,6 +565,10 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
             "confidence": "low",
             "why": f"its stack waits in {place} ({stack['reason']})",
         }
+    if stack is not None and place == "collective" and row.get("own_last_op") == stack["op"] and row.get("pending") is not False:
+        # It is in this very group, in an operation that others have left: a broadcast that ends for each member by itself. Who is wrong about
+        # it (the root, a count) no place tells.
+        return None
     if stack is not None and place == "collective":
         return base | {
             "cause": "group-deadlock",

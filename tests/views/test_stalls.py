@@ -408,6 +408,12 @@ def test_stages_that_all_receive_are_a_guess_where_somebody_has_no_stack() -> No
     assert found(blocker(), both_ways, made=groups(alike)) == [(2, "p2p-deadlock", "medium", "progress")]
 
 
+def test_who_waits_in_the_last_operation_of_the_same_group_is_in_no_circle_of_groups() -> None:
+    ahead = standing(r0="collective", r1="collective", r2="collective")
+    assert found(blocker(own_last_op="all_reduce"), ahead) == []
+    assert found(blocker(own_last_op="broadcast"), ahead) == [(2, "group-deadlock", "low", "progress")]
+
+
 def test_a_send_beside_a_receive_is_no_circle() -> None:
     places = standing(r0="collective", r1="p2p", r2="p2p").with_columns(
         op=pl.when(pl.col("rank") == 1).then(pl.lit("recv")).otherwise("op")
