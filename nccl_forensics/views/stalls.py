@@ -132,6 +132,9 @@ def stalls(
         seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
         # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
         found = _odd_stacks(seen) if seen else _odd_calls(stacks)
+        if seen and not timed_out:
+            # One look at a thread that sleeps in its own function tells nothing; the stack views weigh a second one.
+            found = {rank: row for rank, row in found.items() if stacks[rank]["place"] != "user-code"}
         if found and not timed_out and not dead and progress is not None:
             # Recorders that are level do not speak for calls that differ.
             found = {

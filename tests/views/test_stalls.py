@@ -424,9 +424,11 @@ def test_a_send_beside_a_receive_is_no_circle() -> None:
 
 def test_an_idle_thread_in_user_code_is_a_guess_by_stacks_alone_and_none_where_others_move() -> None:
     places = standing(r0="collective", r1="collective", r2="collective", r3="user-code")
-    assert found(None, places) == [(3, "host-stall", "low", "stacks")]
+    victim = rows(DEATHS, {"rank": 0, "kind": "victim", "own": False})
+    assert found(None, places, victim) == [(3, "host-stall", "low", "stacks")]
+    assert found(None, places) == []
     assert found(None, standing(r0="collective", r1="collective", r2="collective", r3="lock")) == [(3, "host-stall", "high", "stacks")]
-    moving = places.with_columns(moved=pl.col("rank") == 1)
+    moving = standing(r0="collective", r1="collective", r2="collective", r3="lock").with_columns(moved=pl.col("rank") == 1)
     assert found(None, moving) == []
 
 
