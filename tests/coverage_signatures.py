@@ -35,10 +35,10 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
     ("S14", "socketFinalizeAccept: wrong magic 1234 != 5678", "handshake-mismatch", ""),
     ("S15", "Bootstrap : no socket interface found", "no-interface", ""),
     ("S16", "Net : No interface found in the same subnet as remote address 10.0.0.2<4711>", "no-interface", ""),
-    ("S17", "Bootstrap Root : mismatch in rank count from procs 8 : 16", "rank-mismatch", "invalid-usage"),
-    ("S18", "Bootstrap Root : rank 3 of 8 ranks has already checked in", "duplicate-rank", "invalid-usage"),
+    ("S17", "Bootstrap Root : mismatch in rank count from procs 8 : 16", "rank-mismatch", "bootstrap-disagreement"),
+    ("S18", "Bootstrap Root : rank 3 of 8 ranks has already checked in", "duplicate-rank", "bootstrap-disagreement"),
     ("S19", "Message truncated : received 6144 bytes instead of 4096", "truncated-message", "nccl-named-fault"),
-    ("S20", "Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>", "no-interface", ""),
+    ("S20", "Invalid NCCL_COMM_ID, please use format: <ipv4>:<port>", "comm-id", "nccl-named-fault"),
     (
         "S21",
         "NET/Socket : peer 10.0.0.2<4711> message truncated : receiving 1024 bytes instead of 256",
@@ -165,7 +165,7 @@ SIGNATURES: tuple[tuple[str, str, str, str], ...] = (
     ("U10", "Error: network IBX not found.", "no-network", "invalid-usage"),
     ("U11", "No transport found for rank 3[4000] -> rank 4[5000]", "no-transport", "invalid-usage"),
     ("U12", "Invalid config blocking attribute value 7", "invalid-argument", "invalid-usage"),
-    ("U13", "AllReduce: communicator was revoked", "invalid-usage", "invalid-usage"),
+    ("U13", "AllReduce: communicator was revoked", "abort", ""),
     ("U14", "Cannot initialize CollNet, using point-to-point network instead", "fallback", "nccl-named-fault"),
     ("U15", "Comm config netName (IB) does not match the parent (Socket)", "invalid-argument", "invalid-usage"),
     (
@@ -230,7 +230,7 @@ CONTEXT: dict[str, str] = {
     **dict.fromkeys(("S1", "S2", "S11"), "the peer went first: who it was is looked for in its own evidence"),
     **dict.fromkeys(("S3", "S4", "S5"), "NCCL tries again; the line that says that it gave up is the failure"),
     "S14": "mostly a port scanner or another job that spoke to this port",
-    **dict.fromkeys(("S15", "S16", "S20"), "`wrong-interface` reports it with what NCCL says of the processes in the same log"),
+    **dict.fromkeys(("S15", "S16"), "`wrong-interface` reports it with what NCCL says of the processes in the same log"),
     "S23": "the job is being ended",
     **dict.fromkeys(("S24", "P10"), _FALLOUT),
     "B10": "an address of the port changed; connections that break by it report completions with errors",
@@ -247,4 +247,5 @@ CONTEXT: dict[str, str] = {
     "P5": "the job is being ended",
     "P8": "only NCCL's own observer (RAS) is lost",
     "P9": _FOLLOWS,
+    "U13": "the program itself gave the communicator up (ncclCommRevoke), as it does after a failure",
 }
