@@ -143,9 +143,11 @@ def _jobs(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
 
 
 def _looked_at(thread_states: pl.LazyFrame) -> bool:
-    """Whether somebody took stacks of ranks that wait for others, and none of them is seen to move: one looks so at a job that stands."""
+    """Whether somebody took stacks of ranks that wait for others, or took them twice, and none of them is seen to move: one looks so at a job
+    that stands."""
     ranks = thread_states.filter(pl.col("role").is_null()).collect()
-    return bool(ranks["place"].is_in(list(WAITING)).any()) and not ranks["moved"].any()
+    looked = bool(ranks["place"].is_in(list(WAITING)).any()) or bool((ranks["samples"] > 1).any())
+    return looked and not ranks["moved"].any()
 
 
 def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
@@ -160,7 +162,7 @@ def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
         yield replace(
             _finding(f"the launcher was told to end ({signal})", signal, part, [], True, None, ()),
             confidence="low" if looked_at else "medium",
-            summary="Stacks were taken before, of ranks that wait for others and are not seen to move: whether the job stood still is not known."
+            summary="Stacks were taken before, and no rank is seen to move between them: whether the job stood still is not known."
             if looked_at
             else "Nothing in the evidence failed before that.",
             would_refute=("a failure or a standstill of the job before the signal",),

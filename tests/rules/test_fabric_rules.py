@@ -444,12 +444,20 @@ def test_a_launcher_that_was_told_to_end_is_a_stop_unless_the_job_stood_still_be
 
 
 @pytest.mark.parametrize(
-    ("moved", "place", "confidence"), [(False, "collective", "low"), (True, "collective", "medium"), (False, "compute", "medium")]
+    ("moved", "place", "samples", "confidence"),
+    [
+        (False, "collective", 1, "low"),
+        (True, "collective", 1, "medium"),
+        (False, "compute", 1, "medium"),
+        (False, "user-code", 2, "low"),
+        (True, "user-code", 2, "medium"),
+    ],
 )
-def test_a_stop_is_less_sure_where_somebody_had_looked_at_ranks_that_wait(moved: bool, place: str, confidence: str) -> None:
+def test_a_stop_is_less_sure_where_somebody_had_looked_at_ranks_that_wait(moved: bool, place: str, samples: int, confidence: str) -> None:
     told = table("worker_exits", {"kind": "launcher-signal", "signal": "SIGTERM", "line_no": 1})
     seen = pl.LazyFrame(
-        {"role": [None, None], "place": [place, "compute"], "moved": [False, moved]}, schema_overrides={"role": pl.String()}
+        {"role": [None, None], "place": [place, "compute"], "moved": [False, moved], "samples": [1, samples]},
+        schema_overrides={"role": pl.String()},
     )
     [finding] = job_stopped.check(None, None, told, None, None, None, None, None, None, seen)
     assert finding.confidence == confidence
