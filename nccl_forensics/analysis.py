@@ -1,0 +1,116 @@
+"""From tables to the report: runs, views, findings, verdict, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from nccl_forensics.assemble import RunResult, assemble
+from nccl_forensics.bundle import Bundle
+from nccl_forensics.census import all_seen, began, census, ended_orderly, more_than_recorded, most_seen, recorded_by_all, stood_still
+from nccl_forensics.extensions import extensions
+from nccl_forensics.extras import Extras
+from nccl_forensics.pictures import gather
+from nccl_forensics.rules import Value, run_rules
+from nccl_forensics.runs import Run, find_runs
+from nccl_forensics.store import Store
+from nccl_forensics.traits import traits
+from nccl_forensics.verdict import judge
+from nccl_forensics.views import Resolver
+
+#: Tables that by themselves do not tell how a job or its machines fared.
+_SILENT = frozenset({"sources", "gaps", "unmodelled", "training_steps"})
+#: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
+_FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits"})
+
+
+def judged(
+    bundle: Bundle,
+    store: Store,
+    overrides: Mapping[str, Mapping[str, Value]] | None,
+    title: str | None,
+    progress: Callable[[str, int, int], None] | None,
+) -> tuple[dict[str, object], Extras]:
+    """The report of the contract and what its pictures need; ``overrides`` are thresholds by rule and name."""
+    runs = find_runs(store)
+    step = (lambda done, total: progress("checking", done, total)) if progress is not None else None
+    results = [judge_run(store, run, bundle.scratch, overrides, f"R{run.number}-" if len(runs) > 1 else "", step) for run in runs]
+    chosen = _choose(results)
+    name = title or ", ".join(Path(i).name or i for i in bundle.inputs)
+    report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
+    report["traits"] = traits(chosen, store)
+    report["plugins"] = extensions()
+    return report, gather(report, chosen, store, bundle.quote)
+
+
+def judge_run(
+    store: Store,
+    run: Run,
+    scratch: Path,
+    overrides: Mapping[str, Mapping[str, Value]] | None,
+    prefix: str,
+    step: Callable[[int, int], None] | None,
+) -> RunResult:
+    """Views, findings and verdict of one run; ``prefix`` goes in front of the ids of findings, ``step`` is told how many rules are done."""
+    own = run.part_of(store)
+    resolver = Resolver(own, scratch)
+    outcomes = tuple(run_rules(resolver, overrides, prefix, step))
+    resolver.forgive()
+    signs: list[str] = []
+    frame = resolver.get("failures")
+    # Where the signs of failure could not be gathered, finding nothing says nothing.
+    told = _has_job(own) and "failures" not in resolver.failed
+    if frame is not None:
+        signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
+    known, still = census(resolver), stood_still(resolver)
+    ended = ended_orderly(resolver, known)
+    whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
+    verdict = judge(outcomes, signs, told, ended or (whole and not still), enough=most_seen(resolver, known) and not still)
+    return RunResult(
+        run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
+    )
+
+
+def _has_job(store: Store) -> bool:
+    """Whether anything was seen by which a job, or a part of its machines, can be judged to be well."""
+    return any(store.holds(table) for table in sorted(store.present - _SILENT - _FAILURES_ONLY))
+
+
+_HANGS = frozenset(
+    {
+        "collective-skipped",
+        "collective-mismatch",
+        "group-deadlock",
+        "p2p-deadlock",
+        "collective-stuck",
+        "gpu-stall",
+        "input-stall",
+        "host-stall",
+        "rank-never-joined",
+    }
+)
+_CRASHES = frozenset({"rank-died", "software-crash", "out-of-memory", "gpu-fault", "node-failed", "shm-exhausted", "invalid-usage"})
+
+
+def _outcome(cause: str | None, status: str, failed: bool) -> str:
+    if cause in _HANGS:
+        return "hung"
+    if cause in _CRASHES:
+        return "crashed"
+    if cause == "job-stopped":
+        return "stopped"
+    if status == "nothing-wrong":
+        return "finished"
+    return "unknown" if failed or status == "insufficient-evidence" else "slow"
+
+
+def _choose(results: Sequence[RunResult]) -> RunResult:
+    """The last run that failed; else the last with a loss; else the last."""
+    for wanted in (("critical",), ("error",)):
+        bad = [r for r in results if r.verdict.status == "unexplained" or (r.verdict.root and r.verdict.root.finding.severity in wanted)]
+        if bad:
+            return bad[-1]
+    return results[-1]
+
+
+__all__ = ["judge_run", "judged"]
