@@ -13,6 +13,7 @@ FLOORS: list[set[str]] = [
     {"cli"},
     {"commands", "serve"},
     {"api", "__init__"},
+    {"analysis"},
     {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "watching", "extensions", "checklist", "redaction"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},

@@ -119,7 +119,9 @@ def _cpu() -> float:
 
 def measure(file: Path, workers: int) -> dict[str, object]:
     """Take evidence through the pass, stage by stage; what each cost."""
-    from nccl_forensics import api
+    import polars as pl
+
+    from nccl_forensics import analysis, api
     from nccl_forensics.bundle import open_bundle
     from nccl_forensics.engine import LocalEngine, read_bundle
     from nccl_forensics.runs import find_runs
@@ -141,19 +143,19 @@ def measure(file: Path, workers: int) -> dict[str, object]:
         stages["expand"]["out_bytes"] = sum(m.bytes for m in bundle.members)
         with stage("read"):
             store = read_bundle(bundle, LocalEngine(workers=workers))
-        rows = {name: int(store.scan(name).select(api.pl.len()).collect().item()) for name in sorted(store.present)}
+        rows = {name: int(store.scan(name).select(pl.len()).collect().item()) for name in sorted(store.present)}
         stages["read"]["out_bytes"] = sum(_held(store, name) for name in store.present)
         with stage("views"):
             [run] = find_runs(store)
             resolver = Resolver(store, bundle.scratch)
             for name in all_views():
                 resolver.get(name)
-        with stage("rules"), patch.object(api, "Resolver", lambda *_: resolver):
-            result = api._run(store, run, bundle.scratch, None, "", None)
+        with stage("rules"), patch.object(analysis, "Resolver", lambda *_: resolver):
+            result = analysis.judge_run(store, run, bundle.scratch, None, "", None)
         with stage("report"):
-            report = api.assemble([file.name], "scale", store, [result], result, bundle.quote)
-            report |= {"traits": api.traits(result, store), "plugins": []}
-            incident = api.Incident(report, api.gather(report, result, store, bundle.quote), store)
+            report = analysis.assemble([file.name], "scale", store, [result], result, bundle.quote)
+            report |= {"traits": analysis.traits(result, store), "plugins": []}
+            incident = api.Incident(report, analysis.gather(report, result, store, bundle.quote), store)
             sizes = {"html": len(incident.html().encode()), "markdown": len(incident.markdown().encode()), "json": len(incident.json())}
         stages["report"]["out_bytes"] = sum(sizes.values())
         verdict = incident.verdict
