@@ -17,6 +17,7 @@ from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
 from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
+from nccl_forensics.frames import engine_for
 from nccl_forensics.limits import Limits
 from nccl_forensics.query import newest_day, saved_store, select, table
 from nccl_forensics.redaction import Level, Redactor
@@ -163,14 +164,15 @@ def _pass(
     """The incident as ``finish`` leaves it; with its tables written, and scratch removed now or with the incident."""
     bundle = open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches)
     try:
-        store = _read(bundle, engine, cache, progress, limits, digests=tables is not None)
-        # Loaded now: what readers are forked from should hold what they need, and no more.
-        from nccl_forensics.analysis import judged
+        with engine_for(sum(member.bytes for member in bundle.members)):
+            store = _read(bundle, engine, cache, progress, limits, digests=tables is not None)
+            # Loaded now: what readers are forked from should hold what they need, and no more.
+            from nccl_forensics.analysis import judged
 
-        report, extras = judged(bundle, store, overrides, title, progress)
-        incident = finish(Incident(report, extras, store))
-        if tables is not None:
-            incident.write_tables(tables)
+            report, extras = judged(bundle, store, overrides, title, progress)
+            incident = finish(Incident(report, extras, store))
+            if tables is not None:
+                incident.write_tables(tables)
     except BaseException:
         bundle.close()
         raise

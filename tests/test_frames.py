@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import polars as pl
 import pytest
 
-from nccl_forensics.frames import taken_for_packed, text_of
+from nccl_forensics.frames import engine_for, taken_for_packed, text_of
 from nccl_forensics.reading import lines_of
 
 
@@ -36,3 +38,13 @@ def test_a_text_that_begins_like_a_compressed_file_is_not_unpacked(head: bytes) 
 
 def test_a_host_whose_name_begins_with_the_same_letter_takes_the_fast_way() -> None:
     assert not taken_for_packed(b"x3006c0s1b1n0:7:7 [0] NCCL INFO")
+
+
+@pytest.mark.skipif(not hasattr(pl.Config, "set_engine_affinity"), reason="this Polars knows no choice of engine")
+def test_small_evidence_is_judged_in_memory_and_the_choice_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLARS_ENGINE_AFFINITY", raising=False)
+    with engine_for(1 << 20):
+        assert os.environ["POLARS_ENGINE_AFFINITY"] == "in-memory"
+    assert os.environ.get("POLARS_ENGINE_AFFINITY") in (None, "auto")
+    with engine_for(1 << 40):
+        assert os.environ.get("POLARS_ENGINE_AFFINITY") in (None, "auto")
