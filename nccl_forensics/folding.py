@@ -36,6 +36,16 @@ class Folded:
         return unfold(self.rows.lazy(), self.words.lazy(), [SORT], schema).collect()
 
 
+def scans_of(parts: Sequence[pl.DataFrame | Path]) -> list[pl.LazyFrame]:
+    """Frames and Arrow files in their order; files that follow each other are one scan, as they may be hundreds."""
+    scans: list[pl.LazyFrame] = []
+    for _, alike in groupby(parts, lambda part: isinstance(part, Path)):
+        same = list(alike)
+        files = [p for p in same if isinstance(p, Path)]
+        scans += [pl.scan_ipc(files)] if files else [p.lazy() for p in same if isinstance(p, pl.DataFrame)]
+    return scans
+
+
 @dataclass(frozen=True, slots=True)
 class FoldedTable:
     """A table of all sources: ``every`` row of it, and the same folded.
@@ -57,12 +67,7 @@ class FoldedTable:
 
     def lazy(self) -> pl.LazyFrame:
         """The rows of all parts in one scan, with their sorts; also of sources that do not count."""
-        scans: list[pl.LazyFrame] = []
-        for in_file, parts in groupby(self.parts, lambda part: isinstance(part, Path)):
-            same = list(parts)
-            files = [p for p in same if isinstance(p, Path)]  # in one scan: they may be hundreds
-            scans += [pl.scan_ipc(files)] if in_file else [p.lazy() for p in same if isinstance(p, pl.DataFrame)]
-        return pl.concat(scans)
+        return pl.concat(scans_of(self.parts))
 
     def rows(self) -> Iterator[tuple[pl.DataFrame, pl.Series, Path | None]]:
         """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one."""

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -192,7 +193,7 @@ def test_a_bundle_is_read_together_and_the_order_of_its_sources_is_kept(tmp_path
     assert isinstance(rows, pl.DataFrame)
 
 
-def _changed(rank: int, change: Callable[[list[dict[str, object]]], None]) -> bytes:
+def _changed(rank: int, change: Callable[[list[Any]], None]) -> bytes:
     document = pickle.loads(dump(rank, 4, 400, None))
     change(document["entries"])
     return pickled(document)
@@ -208,7 +209,7 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
         _changed(0, lambda entries: entries[9].update(time_created_ns=0)),  # no time
         _changed(1, lambda entries: entries[9].update(input_sizes="?", duration_ms=1.5)),
         _changed(3, lambda entries: entries[300].update(time_discovered_started_ns=-5)),
-        _changed(2, lambda entries: entries.insert(5, "no entry")),  # type: ignore[arg-type]
+        _changed(2, lambda entries: entries.insert(5, "no entry")),
         alike[0][:20_000],
         alike[0].replace(b"Float", b"cos\n\n"),
         dump(0, 4, 30, None),  # too few entries to be looked at by sorts

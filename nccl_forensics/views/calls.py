@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
 import polars as pl
+
+from nccl_forensics.folding import scans_of
 
 #: How many of the last collectives of each rank are among the operations that tell.
 ENDS = 256
@@ -209,11 +210,7 @@ class Numbered:
 
     def every(self) -> pl.LazyFrame:
         """All operations."""
-        rows: list[pl.LazyFrame] = []
-        for _, parts in groupby(self.parts, lambda part: isinstance(part, Path)):
-            same = list(parts)
-            files = [p for p in same if isinstance(p, Path)]  # in one scan: they may be hundreds
-            rows += [pl.scan_ipc(files)] if files else [p.lazy() for p in same if isinstance(p, pl.DataFrame)]
+        rows = scans_of(self.parts)
         return self._spelled(pl.concat(rows) if rows else pl.LazyFrame(schema=NUMBERED))
 
     def counts(self) -> pl.LazyFrame:
