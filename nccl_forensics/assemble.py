@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -25,6 +26,8 @@ from nccl_forensics.views import Resolver
 SCHEMA = "nccl-forensics/report/1"
 ROWS = 4096
 _QUOTE = 400
+#: Action words that ask for evidence, as the contract and its page of hosts write them.
+_COLLECT = ("collect-more", "collect_more")
 Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
 
 
@@ -196,18 +199,19 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
 
 def _explained(writer: _Writer, root: Found, verdict: Verdict, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
     f = root.finding
-    culprits = blamed_by(f)
+    culprits = [writer.culprit(c, people) for c in blamed_by(f)]
+    told = {c["rank"]: c for c in culprits}
     return {
         "cause": f.cause,
         "confidence": f.confidence,
         "summary": mask(f"{f.title}. {f.summary}".strip()),
-        "culprits": [writer.culprit(c, people) for c in culprits],
+        "culprits": culprits,
         "first_divergence": _divergence(f.divergence),
         "because": [root.id],
         "explains": sorted(i for i, by in verdict.explained_by.items() if by == root.id),
         "remedy": f.remedy or None,
         "prevention": f.prevention or None,
-        "actions": [_action(a) for a in f.actions],
+        "actions": [_action(_where(a, told)) for a in f.actions],
         "alternatives": [
             {"cause": c, "culprits": [writer.culprit(Culprit(rank=r), people) for r in ranks], "against": why}
             for c, ranks, why in f.alternatives
@@ -218,6 +222,19 @@ def _explained(writer: _Writer, root: Found, verdict: Verdict, people: Mapping[i
 
 def _divergence(d: Divergence | None) -> dict[str, object] | None:
     return None if d is None else {"process_group": d.process_group, "comm_id": d.comm_id, "seq": d.seq, "op": d.op}
+
+
+_SOME_PID = re.compile(r"<pid(?: of the rank)?>")
+
+
+def _where(a: Action, told: Mapping[object, Mapping[str, object]]) -> Action:
+    """A command to run beside one rank, with the host and the process id that the verdict names for it."""
+    if a.action not in _COLLECT or len(a.ranks) != 1 or a.command is None:
+        return a
+    known = told.get(a.ranks[0], {})
+    host, pid = known.get("host"), known.get("pid")
+    command = a.command if pid is None else _SOME_PID.sub(str(pid), a.command)
+    return replace(a, command=command, hosts=a.hosts or ((str(host),) if host else ()))
 
 
 def _action(a: Action) -> dict[str, object]:
@@ -385,7 +402,7 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     raw_missing = case["ranks_missing"]
     missing = [int(str(r)) for r in raw_missing] if isinstance(raw_missing, list) else []
     if missing:
-        gap(f"evidence of {len(missing)} ranks", "nothing in the bundle comes from them", missing)
+        gap(f"evidence of {len(missing)} rank{'s' * (len(missing) > 1)}", "nothing in the bundle comes from them", missing)
     # Only its name tells a report of Nsight Systems: the format is closed.
     reports = store.sources.filter(pl.col("path").str.contains(_NSYS) & pl.col("records").fill_null(0).eq(0))["path"].sort().to_list()
     if reports:

@@ -60,3 +60,13 @@ def test_equal_dumps_alone_find_no_fault_with_low_confidence_only() -> None:
     assert isinstance(dumps, dict)
     assert (whole["status"], whole["confidence"]) == ("nothing-wrong", "medium")
     assert (dumps["status"], dumps["confidence"]) == ("nothing-wrong", "low")
+
+
+def test_the_next_step_says_where_to_run_it_and_beside_which_process_as_far_as_the_evidence_does() -> None:
+    incidents = ROOT / "fixtures" / "incidents"
+    told = analyze([incidents / "ras-rank-behind-32r" / "evidence"], engine=InlineEngine()).report["verdict"]["actions"][0]  # type: ignore[index]
+    assert (told["hosts"], told["command"]) == (["10.0.0.7"], "py-spy dump --pid 22113")
+    # Traces of this job tell neither.
+    untold = analyze([incidents / "slow-loader-traces-4r" / "evidence"], engine=InlineEngine()).report["verdict"]["actions"][0]  # type: ignore[index]
+    assert untold["hosts"] == []
+    assert untold["command"].endswith("--pid <pid>")
