@@ -1,24 +1,50 @@
 """Lists of thousands of dictionaries of a few sorts in a pickle, as recorders of rings write them: one of each sort is unpickled.
 
-torch's writer (torch/csrc/jit/serialization/pickler.cpp, protocol 2) sets equal values with equal opcodes, and what it wrote before by its
-number in the memo. Two entries of a ring therefore differ in a few numbers of fixed width, and else only where they tell of something else.
-So an entry whose bytes are those of an earlier one but for such numbers need not be built: its numbers are cut out of the bytes, and what it
-holds besides is what the earlier one holds.
+torch's writer sets equal values with equal opcodes, and what it wrote before by its number in the memo. Two entries of a ring therefore differ in
+a few numbers of fixed width, and else only where they tell of something else. So an entry whose bytes are those of an earlier one but for such
+numbers need not be built: its numbers are cut out of the bytes, and what it holds besides is what the earlier one holds. The dumps of a job's
+ranks are alike in the same way: most of one is another's, entry for entry, but for its numbers, and is compared with it at once.
 
-That is exact, and no guess at what entries look like. The first of each sort is walked opcode by opcode: it must be one dictionary, filled
-in one go, that changes nothing it did not begin itself and writes nothing into the memo. Its twins do the same, as they do it by the same
-opcodes. No number of the memo is written twice. Whatever is not so is left to ``safe_pickle`` as a whole, which also loads what is kept.
+That is exact, and no guess at what entries look like. The first of each sort is walked opcode by opcode (``pickle_walk``): it must be one
+dictionary, filled in one go, that changes nothing it did not begin itself and writes nothing into the memo. Its twins do the same, as they do it
+by the same opcodes. No number of the memo is written twice. Whatever is not so is left to ``safe_pickle`` as a whole, which also loads what
+is kept.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import sub
-from struct import iter_unpack, unpack
+from struct import calcsize, iter_unpack
 
+import polars as pl
+
+from nccl_forensics.number_places import Places
+from nccl_forensics.pickle_walk import (
+    APPENDS,
+    DICT,
+    GET,
+    LIST,
+    LONG_GET,
+    LONG_PUT,
+    MARK,
+    PUT,
+    STOP,
+    STRING,
+    WIDTHS,
+    Known,
+    Memo,
+    Otherwise,
+    Shape,
+    Walk,
+    dictionary_at,
+    walked,
+)
+from nccl_forensics.raw_numbers import byte_column
 from nccl_forensics.safe_pickle import load_plain
 
 #: A shorter list is not worth the walk.
@@ -27,405 +53,403 @@ _FEWEST = 256
 _WALKED, _ONE_OF = 64, 4
 #: Ways in which dictionaries of one length may differ in where their numbers stand.
 _SHAPES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Numbers that dictionaries of one sort, or of the few in ``sorts``, do not share: by key, of those that stand at ``places`` in the list.
-    ``like`` has the same keys in the same order."""
-
-    like: dict[object, object]
-    sorts: list[int]
-    places: list[int]
-    by_key: dict[str, Sequence[int] | Sequence[float]]
+#: A list may have so many dictionaries besides those of an earlier one that it follows.
+_STRAYS = 64
+#: So many lists are kept for others to follow, and none of a bigger pickle.
+_PATTERNS, _LONGEST = 4, 4 << 20
+#: So many bytes of dictionaries that were walked are kept.
+_KEPT = 4 << 20
+#: No number, by the type of its column. Here and where dumps are many, series are asked for what they do by themselves, without a query.
+_NONE: dict[pl.DataType, pl.Series] = {dtype: pl.Series([None], dtype=dtype) for dtype in (pl.Int64(), pl.Float64())}
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """``document`` with one dictionary of each sort in its list; ``sorts`` has for each dictionary of the whole list the place of its sort
-    there, and ``numbers`` what its own are; those at the places ``alone`` are their sorts' only ones."""
+    """``document`` with one dictionary of each sort in its list; ``sorts`` (UInt32) has for each dictionary of the whole list the place of its sort
+    there. Documents that are alike may be one object, which nobody may change.
+
+    ``raw`` are the bytes of the numbers of the first ``followed`` dictionaries, which stand at ``places``; the numbers of ``strays`` are told for
+    each by itself.
+    """
 
     document: dict[object, object]
-    sorts: list[int]
-    alone: list[int]
-    numbers: list[Numbers]
+    sorts: pl.Series
+    places: Places
+    raw: pl.Series
+    followed: int
+    strays: dict[int, dict[str, int | float]] = field(default_factory=dict)
+
+    def _column(self, name: str, dtype: pl.DataType, numbers: pl.Series) -> pl.Series:
+        """Its numbers of one column, of all that are cut out of its bytes."""
+        at = self.places.at.get(name)
+        column = _NONE[dtype].new_from_index(0, self.followed) if at is None else numbers[at.slice(0, self.followed)]
+        if self.strays:
+            first = {place: own.get(name) for place, own in self.strays.items() if place < self.followed}
+            if first:
+                column = column.scatter(list(first), pl.Series(list(first.values()), dtype=dtype))
+            rest = [self.strays[place].get(name) for place in range(self.followed, self.sorts.len())]
+            column = pl.concat([column, pl.Series(rest, dtype=dtype)])
+        return column
 
 
-def load_alike(data: bytes, name: str, own: frozenset[str]) -> Alike | None:
-    """The dictionaries of the list that the document holds under this name, with the numbers of the keys ``own`` apart.
+def numbers_of(alikes: Sequence[Alike], columns: Sequence[str], floats: frozenset[str]) -> dict[str, pl.Series]:
+    """The numbers of all dictionaries, list after list: Int64, or Float64 for those columns that are among ``floats``, null where one has none."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for n, alike in enumerate(alikes):
+        found[id(alike.places)].append(n)
+    numbers: dict[int, tuple[pl.Series, pl.Series]] = {}
+    for same in found.values():
+        numbers |= zip(same, alikes[same[0]].places.numbers([alikes[n].raw for n in same]), strict=True)
+    told: dict[str, pl.Series] = {}
+    for name in columns:
+        dtype = pl.Float64() if name in floats else pl.Int64()
+        own = [alike._column(name, dtype, numbers[n][name in floats]) for n, alike in enumerate(alikes)]
+        told[name] = pl.concat(own, rechunk=True).alias(name)
+    return told
 
-    None where it is not sure that this tells all, or where it would take longer. Raises what ``load_plain`` raises.
+
+class Alikes:
+    """Reads pickles whose document has a list under one name, and remembers of them what those of a job have in common.
+
+    ``columns``: for each column of numbers the keys of a dictionary that tell it, of which the first counts that it has; ``floats`` are those that
+    are not whole.
     """
-    scan = _Scan(data, name.encode(), own)
-    try:
-        begin, end = scan.run()
-    except (_Otherwise, IndexError):
-        return None
-    document = load_plain(data[:begin] + b"".join([data[a:b] for a, b in scan.kept]) + data[end:])
-    kept = document.get(name) if isinstance(document, dict) else None
-    if not isinstance(document, dict) or not isinstance(kept, list) or len(kept) != len(scan.kept):
-        return None
-    numbers = []
-    for layout in scan.layouts:
-        layout.members.sort()
-        like = kept[layout.like]
-        if len(like) != layout.shape.fields:  # a key stands twice
-            return None
-        numbers.append(Numbers(like, layout.sorts, layout.members, layout.columns()))
-    return Alike(document, scan.sorts, scan.alone, numbers)
 
-
-class _Otherwise(Exception):
-    """Not as torch's writer sets it."""
-
-
-_DICT, _LIST, _MARK, _TUPLE2, _LONG1, _SETITEMS, _APPENDS, _STOP = b"}](\x86\x8aue."
-_STRING, _GET, _LONG_GET, _PUT, _LONG_PUT = b"Xhjqr"
-#: Opcodes that push one value, with their width.
-_WIDTHS = {_DICT: 1, _LIST: 1, _MARK: 1, **dict.fromkeys(b"N)\x88\x89", 1), **dict.fromkeys(b"Kh", 2), **dict.fromkeys(b"M", 3)}
-_WIDTHS |= {**dict.fromkeys(b"Jj", 5), **dict.fromkeys(b"G", 9)}
-#: Numbers of fixed width: their opcode, and how to read what follows. Of a float the first byte stands first.
-_NUMBERS = {b"K": "B", b"M": "H", b"J": "i", b"\x8a\x08": "q", b"G": "8s"}
-_BYTES = {"B": 1, "H": 2, "i": 4, "q": 8, "8s": 8}
-
-
-@dataclass(slots=True)
-class _Memo:
-    """What the pickle wrote into the memo so far: all numbers, and those of strings."""
-
-    written: set[int] = field(default_factory=set)
-    strings: dict[int, bytes] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Walk:
-    """Opcode by opcode from ``at``: what lies on the stack, as the opcodes that pushed it and where they stand."""
-
-    data: bytes
-    at: int
-    memo: _Memo
-    stack: list[int] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-
-    def step(self) -> list[int]:
-        """Take one opcode; returns where the items stand that it took off the stack. Raises ``_Otherwise``."""
-        data, at, stack = self.data, self.at, self.stack
-        opcode = data[at]
-        width = _WIDTHS.get(opcode)
-        if width is None:
-            if opcode == _STRING:
-                width = 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-            elif opcode == _LONG1:
-                width = 2 + data[at + 1]
-            else:
-                return self._other(opcode)
-        stack.append(opcode)
-        self.places.append(at)
-        self.at = at + width
-        return []
-
-    def _other(self, opcode: int) -> list[int]:
-        """An opcode that does not push."""
-        stack, places = self.stack, self.places
-        if opcode in (_PUT, _LONG_PUT):
-            width = 2 if opcode == _PUT else 5
-            self._write(int.from_bytes(self.data[self.at + 1 : self.at + width], "little"))
-            self.at += width
-            return []
-        self.at += 1
-        if opcode == _TUPLE2:
-            if len(stack) < 2 or _MARK in stack[-2:]:
-                raise _Otherwise
-            stack[-2:], places[-2:] = [_TUPLE2], [places[-2]]
-            return []
-        filled = {_SETITEMS: _DICT, _APPENDS: _LIST}.get(opcode)
-        if filled is None or _MARK not in stack:
-            raise _Otherwise
-        mark = len(stack) - 1 - stack[::-1].index(_MARK)
-        taken = places[mark + 1 :]
-        if mark == 0 or stack[mark - 1] != filled or (filled == _DICT and len(taken) % 2):
-            raise _Otherwise
-        del stack[mark:], places[mark:]
-        return taken
-
-    def _write(self, number: int) -> None:
-        if number in self.memo.written or not self.stack:
-            raise _Otherwise
-        self.memo.written.add(number)
-        if self.stack[-1] == _STRING:
-            start = self.places[-1]
-            self.memo.strings[number] = self.data[start + 5 : self.at]
-
-    def string(self, at: int) -> bytes | None:
-        """The string that the opcode there pushes; None where it pushes something else, or what is not known."""
-        opcode = self.data[at]
-        if opcode == _STRING:
-            return self.data[at + 5 : at + 5 + int.from_bytes(self.data[at + 1 : at + 5], "little")]
-        number = self.number(at)
-        return None if number is None else self.memo.strings.get(number)
-
-    def number(self, at: int) -> int | None:
-        """The number of the memo whose value the opcode there pushes."""
-        opcode = self.data[at]
-        return int.from_bytes(self.data[at + 1 : at + _WIDTHS[opcode]], "little") if opcode in (_GET, _LONG_GET) else None
-
-    def at_key(self) -> bool:
-        """Whether the next value is a key of the document, which lies at the bottom of the stack."""
-        return self.stack[:2] == [_DICT, _MARK] and len(self.stack) % 2 == 0 and _MARK not in self.stack[2:]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A dictionary but for its numbers: where these stand in its bytes, as what, and under which keys; and how many keys it has."""
-
-    spans: tuple[tuple[int, str], ...]
-    keys: tuple[str, ...]
-    fields: int
-
-    def bare(self, dictionary: bytes) -> bytes:
-        """The bytes of one with nothing in place of its numbers."""
-        rest = bytearray(dictionary)
-        for at, code in self.spans:
-            rest[at : at + _BYTES[code]] = bytes(_BYTES[code])
-        return bytes(rest)
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A dictionary that was walked before: what it writes into the memo, and the numbers of the memo by which it has its keys. The walk over
-    the same opcodes is the same where these keys are."""
-
-    shape: _Shape
-    bare: bytes
-    writes: tuple[tuple[int, bytes | None], ...]
-    gets: tuple[tuple[int, bytes | None], ...]
-
-    def here(self, memo: _Memo) -> bool:
-        """Whether the walk would be the same with this memo."""
-        strings = memo.strings
-        return all(strings.get(number) == text for number, text in self.gets) and memo.written.isdisjoint([n for n, _ in self.writes])
-
-
-class _Walked:
-    """Dictionaries that were walked, by length. The dumps of a job begin with the same entries, rank for rank."""
-
-    #: So many bytes are kept at most.
-    MOST = 4 << 20
-
-    def __init__(self) -> None:
-        self._by_length: dict[int, list[_Known]] = {}
+    def __init__(self, name: str, columns: Mapping[str, Sequence[str]], floats: frozenset[str] = frozenset()) -> None:
+        self.name = name.encode()
+        self.columns, self.floats = columns, floats
+        self._patterns: list[_Pattern] = []
+        self._known: dict[int, list[Known]] = {}
         self._size = 0
 
-    def find(self, dictionary: bytes, memo: _Memo) -> _Known | None:
-        """The one that does as this one does."""
-        for known in self._by_length.get(len(dictionary), ()):
+    def load(self, data: bytes) -> Alike | None:
+        """The dictionaries of the list of a pickle.
+
+        None where it is not sure that this tells all, or where it would take longer. Raises what ``load_plain`` raises.
+        """
+        for pattern in self._patterns:
+            try:
+                followed = _Follower(self, data, pattern).run()
+            except (Otherwise, IndexError):
+                continue
+            if followed is not None:
+                self._patterns.remove(pattern)
+                self._patterns.insert(0, pattern)
+                return followed
+        scan = _Scan(self, data)
+        try:
+            pattern = _Pattern.of(scan)
+        except (Otherwise, IndexError):
+            return None
+        if len(data) <= _LONGEST:
+            self._patterns = [pattern, *self._patterns[: _PATTERNS - 1]]
+        return pattern.whole(byte_column(data[scan.begin : scan.ends[-1]]), pattern.document)
+
+    def find(self, dictionary: bytes, memo: Memo) -> Known | None:
+        """A dictionary that was walked before and does as this one does. The dumps of a job begin with the same entries, rank for rank."""
+        for known in self._known.get(len(dictionary), ()):
             if known.shape.bare(dictionary) == known.bare and known.here(memo):
                 return known
         return None
 
-    def add(self, known: _Known) -> None:
-        """Keep one."""
+    def keep(self, known: Known) -> None:
+        """Remember a dictionary that was walked."""
         self._size += len(known.bare)
-        if self._size > self.MOST:
-            self._by_length, self._size = {}, len(known.bare)
-        alike = self._by_length.setdefault(len(known.bare), [])
+        if self._size > _KEPT:
+            self._known, self._size = {}, len(known.bare)
+        alike = self._known.setdefault(len(known.bare), [])
         if len(alike) < _SHAPES:
             alike.append(known)
 
 
-_WALKS = _Walked()
-
-
-@dataclass(slots=True)
-class _Layout:
-    """Dictionaries of one length, of which the ``members`` have numbers at the same places; ``twins``: by all other bytes where in the list they
-    stand that have them."""
-
-    shape: _Shape
-    like: int
-    places: list[int]
-    together: bytes
-    twins: defaultdict[tuple[bytes, ...], list[int]] = field(default_factory=lambda: defaultdict(list))
-    members: list[int] = field(default_factory=list)
-    sorts: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        many = len(self.places)
-        length = len(self.together) // many
-        rest = bytearray(self.together)
-        nothing, twins = bytes(many), self.twins
-        for start, code in self.shape.spans:
-            for at in range(start, start + _BYTES[code]):
-                rest[at::length] = nothing
-        for place, row in zip(self.places, iter_unpack(f"{length}s", rest), strict=True):
-            twins[row].append(place)
-
-    def columns(self) -> dict[str, Sequence[int] | Sequence[float]]:
-        """The numbers of the members by key, in their order."""
-        of = (
-            None
-            if self.members == self.places
-            else list(map(dict(zip(self.places, range(len(self.places)), strict=True)).__getitem__, self.members))
-        )
-        columns: dict[str, Sequence[int] | Sequence[float]] = {}
-        for key, (at, code) in zip(self.shape.keys, self.shape.spans, strict=True):
-            values = self._column(at, code)
-            columns[key] = values if of is None else list(map(values.__getitem__, of))
-        return columns
-
-    def _column(self, at: int, code: str) -> Sequence[int] | Sequence[float]:
-        """The numbers that stand at one place in all of them: byte by byte, which is many times as fast as one by one."""
-        many, width = len(self.places), _BYTES[code]
-        length = len(self.together) // many
-        if width == 1:
-            return self.together[at::length]
-        numbers = bytearray(many * width)
-        for byte in range(width):
-            numbers[byte::width] = self.together[at + byte :: length]
-        return unpack(f">{many}d" if code == "8s" else f"<{many}{code}", numbers)
-
-
 class _Scan:
-    """One pickle: ``kept`` are the first dictionaries of each sort, from byte to byte."""
+    """One pickle: ``begin`` is where the list's dictionaries begin, ``starts`` and ``ends`` where each does; ``kept`` are the first ones of each
+    sort, from byte to byte, and ``known`` what was found there."""
 
-    def __init__(self, data: bytes, name: bytes, own: frozenset[str]) -> None:
-        self._data, self._name, self._own = data, name, own
-        self._memo = _Memo()
-        self.kept: list[tuple[int, int]] = []
+    def __init__(self, of: Alikes, data: bytes) -> None:
+        self.of, self.data = of, data
+        self.memo = Memo()
+        self.begin = 0
+        self.starts: list[int] = []
+        self.ends: list[int] = []
         self.sorts: list[int] = []
-        self.alone: list[int] = []
-        self.layouts: list[_Layout] = []
+        self.kept: list[tuple[int, int]] = []
+        self.known: list[Known] = []
+        self._sort_of: dict[tuple[Shape, bytes], int] = {}
 
-    def run(self) -> tuple[int, int]:
-        """Where the dictionaries of the list begin and end. Raises ``_Otherwise`` or ``IndexError``."""
-        begin = self._head()
-        again = self._beginning(begin)
-        pieces = self._data[begin + 1 :].split(again)
-        starts = [begin, *accumulate(map(len(again).__add__, map(len, pieces[1:])), initial=begin + 1 + len(pieces[0]))]
-        starts.pop()  # behind the last piece, which is longer than its dictionary
-        if len(starts) < _FEWEST:
-            raise _Otherwise
-        end = self._dictionary(starts[-1], _Memo()).at
-        self._entries(starts, [*starts[1:], end])
-        self._tail(end)
-        return begin, end
-
-    def _head(self) -> int:
-        """Where the first dictionary of the list begins."""
-        if self._data[:2] != b"\x80\x02":
-            raise _Otherwise
-        walk = _Walk(self._data, 2, self._memo)
-        while not (walk.at_key() and walk.string(walk.at) == self._name):
+    def head(self) -> None:
+        """Walk to where the first dictionary of the list begins. Raises ``Otherwise`` or ``IndexError``."""
+        if self.data[:2] != b"\x80\x02":
+            raise Otherwise
+        walk = Walk(self.data, 2, self.memo)
+        while not (walk.at_key() and walk.string(walk.at) == self.of.name):
             walk.step()
         walk.step()
-        if self._data[walk.at] in (_PUT, _LONG_PUT):
+        if self.data[walk.at] in (PUT, LONG_PUT):
             walk.step()
-        if self._data[walk.at : walk.at + 2] != b"](":
-            raise _Otherwise
-        return walk.at + 2
+        if self.data[walk.at : walk.at + 2] != b"](":
+            raise Otherwise
+        self.begin = walk.at + 2
 
-    def _tail(self, at: int) -> None:
+    def tail(self, at: int) -> None:
         """What follows must end the list and be the rest of the document, in which the name is no key once more."""
-        walk = _Walk(self._data, at, self._memo, [_DICT, _MARK, _STRING, _LIST, _MARK, _DICT], [0] * 6)
-        if self._data[at] != _APPENDS:
-            raise _Otherwise
-        while self._data[walk.at] != _STOP:
-            if walk.at_key() and walk.string(walk.at) == self._name:
-                raise _Otherwise
+        walk = Walk(self.data, at, self.memo, [DICT, MARK, STRING, LIST, MARK, DICT], [0] * 6)
+        if self.data[at] != APPENDS:
+            raise Otherwise
+        while self.data[walk.at] != STOP:
+            if walk.at_key() and walk.string(walk.at) == self.of.name:
+                raise Otherwise
             walk.step()
 
-    def _beginning(self, at: int) -> bytes:
-        """What dictionaries of the list begin with after the first: the same key, which then is in the memo."""
-        key = at + 2
-        if self._data[key] in (_GET, _LONG_GET):
-            return self._data[at : key + _WIDTHS[self._data[key]]]
-        behind = key + 5 + int.from_bytes(self._data[key + 1 : key + 5], "little")
-        if self._data[key] != _STRING or self._data[behind] not in (_PUT, _LONG_PUT):
-            raise _Otherwise
-        width, opcode = (1, b"h") if self._data[behind] == _PUT else (4, b"j")
-        return b"}(" + opcode + self._data[behind + 1 : behind + 1 + width]
+    def split(self, at: int) -> tuple[list[int], list[int]]:
+        """Where the dictionaries from there on begin and end, the first of which begins there."""
+        again = self.again()
+        pieces = self.data[at + 1 :].split(again)
+        starts = [at, *accumulate(map(len(again).__add__, map(len, pieces[1:])), initial=at + 1 + len(pieces[0]))]
+        starts.pop()  # behind the last piece, which is longer than its dictionary
+        return starts, [*starts[1:], dictionary_at(self.data, starts[-1], Memo()).at]
 
-    def _entries(self, starts: list[int], ends: list[int]) -> None:
-        """The sort of each dictionary, and its numbers."""
-        data, kept = self._data, self.kept
+    def again(self) -> bytes:
+        """What dictionaries of the list begin with after the first: the same key, which then is in the memo."""
+        at = self.begin
+        key = at + 2
+        if self.data[key] in (GET, LONG_GET):
+            return self.data[at : key + WIDTHS[self.data[key]]]
+        behind = key + 5 + int.from_bytes(self.data[key + 1 : key + 5], "little")
+        if self.data[key] != STRING or self.data[behind] not in (PUT, LONG_PUT):
+            raise Otherwise
+        width, opcode = (1, b"h") if self.data[behind] == PUT else (4, b"j")
+        return b"}(" + opcode + self.data[behind + 1 : behind + 1 + width]
+
+    def every(self) -> None:
+        """The sort of each dictionary. Raises ``Otherwise`` or ``IndexError``."""
+        starts, ends = self.starts, self.ends = self.split(self.begin)
+        if len(starts) < _FEWEST:
+            raise Otherwise
         by_length: defaultdict[int, list[int]] = defaultdict(list)
         for place, length in enumerate(map(sub, ends, starts)):
             by_length[length].append(place)
-        layouts: dict[int, list[_Layout]] = {}
+        shapes: dict[int, dict[Shape, dict[bytes, list[int]]]] = {}
         sorts = self.sorts = [-1] * len(starts)
         most = _WALKED + len(starts) // _ONE_OF
         for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
             if sorts[place] >= 0:
                 continue
-            if len(kept) == most:
-                raise _Otherwise
-            sorts[place] = len(kept)
-            shape = self._first(start, end)
-            if shape is None:
-                self.alone.append(place)
-            else:
-                own = layouts.setdefault(end - start, [])
-                layout = next((known for known in own if known.shape == shape), None)
-                if layout is None:
-                    if len(own) == _SHAPES:
-                        raise _Otherwise
-                    alike = by_length[end - start]
-                    layout = _Layout(shape, len(kept), alike, b"".join([data[starts[n] : ends[n]] for n in alike]))
-                    own.append(layout)
-                    self.layouts.append(layout)
-                number = len(kept)
-                sorts[place] = -1
-                members = layout.members
-                layout.sorts.append(number)
-                for twin in layout.twins[(shape.bare(data[start:end]),)]:
-                    if sorts[twin] < 0:
-                        sorts[twin] = number
-                        members.append(twin)
-            kept.append((start, end))
+            if len(self.kept) == most:
+                raise Otherwise
+            known = self.first(start, end)
+            number = sorts[place] = self.add(start, end, known)
+            if known.writes:
+                continue
+            own = shapes.setdefault(end - start, {})
+            twins = own.get(known.shape)
+            if twins is None:
+                if len(own) == _SHAPES:
+                    raise Otherwise
+                twins = own[known.shape] = self._twins(known.shape, end - start, by_length[end - start])
+            for twin in twins[known.bare]:
+                if sorts[twin] < 0:
+                    sorts[twin] = number
+        self.tail(ends[-1])
 
-    def _first(self, start: int, end: int) -> _Shape | None:
-        """The shape of a dictionary that is met for the first time; None for one that no other can be like, as it writes into the memo."""
-        memo, dictionary = self._memo, self._data[start:end]
-        known = _WALKS.find(dictionary, memo)
-        if known is None:
-            known = self._known(start, end, dictionary)
-            _WALKS.add(known)
+    def _twins(self, shape: Shape, length: int, places: list[int]) -> dict[bytes, list[int]]:
+        """Dictionaries of one length by their bytes but for the numbers of a shape: byte by byte, which is many times as fast as one by one."""
+        rest = bytearray(b"".join([self.data[self.starts[n] : self.ends[n]] for n in places]))
+        nothing = bytes(len(places))
+        for start, code, _ in shape.spans:
+            for at in range(start, start + calcsize(code)):
+                rest[at::length] = nothing
+        twins: defaultdict[bytes, list[int]] = defaultdict(list)
+        for place, (row,) in zip(places, iter_unpack(f"{length}s", rest), strict=True):
+            twins[row].append(place)
+        return twins
+
+    def first(self, start: int, end: int) -> Known:
+        """A dictionary that is met for the first time."""
+        known = self.of.find(self.data[start:end], self.memo)
+        if known is not None:
+            self.memo.write(known.writes)
+            return known
+        known, at = walked(self.data, start, self.memo, self.of.columns, self.of.floats)
+        if at != end:
+            raise Otherwise
+        self.of.keep(known)
+        return known
+
+    def add(self, start: int, end: int, known: Known) -> int:
+        """Keep the first one of a sort; returns its number."""
+        self.kept.append((start, end))
+        self.known.append(known)
+        if not known.writes:
+            self._sort_of[known.shape, known.bare] = len(self.kept) - 1
+        return len(self.kept) - 1
+
+    def sort_of(self, start: int, end: int) -> int:
+        """The number of the sort of a dictionary, which is kept where it is the first one."""
+        known = self.first(start, end)
+        number = None if known.writes else self._sort_of.get((known.shape, known.bare))
+        return self.add(start, end, known) if number is None else number
+
+    def document(self, end: int) -> dict[object, object]:
+        """The document with what is kept of the list, which ends there. Raises ``Otherwise``, and what ``load_plain`` raises."""
+        kept = b"".join([self.data[a:b] for a, b in self.kept])
+        document = load_plain(self.data[: self.begin] + kept + self.data[end:])
+        held = document.get(self.of.name.decode()) if isinstance(document, dict) else None
+        if not isinstance(document, dict) or not isinstance(held, list) or len(held) != len(self.kept):
+            raise Otherwise
+        for dictionary, known in zip(held, self.known, strict=True):
+            if len(dictionary) != known.shape.fields:  # a key stands twice
+                raise Otherwise
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A list that was scanned, for others to follow.
+
+    ``starts``: where its dictionaries begin, counted from the first one on, and where the last one ends; ``firsts``: the first one of each sort;
+    ``defines``: the sorts of those that write into the memo, by place. ``fixed`` tells which of the ``bytes`` are no numbers.
+    """
+
+    head: bytes
+    tail: bytes
+    memo: Memo
+    document: dict[object, object]
+    starts: list[int]
+    sorts: pl.Series
+    firsts: list[int]
+    known: list[Known]
+    defines: dict[int, int]
+    bytes: pl.Series
+    fixed: pl.Series
+    places: Places
+
+    @staticmethod
+    def of(scan: _Scan) -> _Pattern:
+        """Raises ``Otherwise``, ``IndexError`` and what ``load_plain`` raises."""
+        scan.head()
+        memo = scan.memo.copy()
+        scan.every()
+        begin, end = scan.begin, scan.ends[-1]
+        document = scan.document(end)
+        starts = [start - begin for start in scan.starts]
+        sorts = pl.Series(scan.sorts, dtype=pl.UInt32())
+        places = Places.of(pl.Series(starts, dtype=pl.UInt32()), sorts, [known.shape for known in scan.known])
+        firsts = sorts.arg_unique().sort().to_list()
+        defines = {firsts[sort]: sort for sort, known in enumerate(scan.known) if known.writes}
+        fixed = pl.repeat(True, end - begin, dtype=pl.Boolean, eager=True).scatter(places.bytes, False)
+        return _Pattern(
+            *(scan.data[:begin], scan.data[end:], memo, document, [*starts, end - begin], sorts, firsts, scan.known, defines),
+            *(byte_column(scan.data[begin:end]), fixed, places),
+        )
+
+    def whole(self, data: pl.Series, document: dict[object, object]) -> Alike:
+        """What is told of a list that has these bytes: the same but for its numbers."""
+        return Alike(document, self.sorts, self.places, data[self.places.bytes], self.sorts.len())
+
+
+class _Follower:
+    """A pickle whose list is most likely that of a pattern but for its numbers, as far as it goes.
+
+    Where a dictionary that writes into the memo differs (a name, the number of a thread), it is walked, and those behind it are compared further
+    on. What follows where any other differs is walked, too, if it is not much.
+    """
+
+    def __init__(self, of: Alikes, data: bytes, pattern: _Pattern) -> None:
+        self._scan = _Scan(of, data)
+        self._data, self._pattern = data, pattern
+        self._strays: dict[int, dict[str, int | float]] = {}
+        #: Of dictionaries that differ, by their sort: from where to where they go, and what they are.
+        self._others: dict[int, tuple[int, int, Known]] = {}
+        #: From which dictionary on all stand how much further behind than in the pattern.
+        self._moved: list[tuple[int, int]] = [(0, 0)]
+
+    def run(self) -> Alike | None:
+        """None where it is not that list. Raises ``Otherwise``, ``IndexError`` and what ``load_plain`` raises."""
+        pattern, scan, data = self._pattern, self._scan, self._data
+        size = pattern.starts[-1]
+        same = data.startswith(pattern.head)
+        if same:
+            scan.begin, scan.memo = len(pattern.head), pattern.memo.copy()
         else:
-            memo.written.update(number for number, _ in known.writes)
-            memo.strings.update((number, text) for number, text in known.writes if text is not None)
-        return None if known.writes else known.shape
+            scan.head()
+        own = self._bytes(scan.begin, size)
+        wrong = (own != pattern.bytes) & pattern.fixed
+        if same and not wrong.any() and data[scan.begin + size :] == pattern.tail:
+            return pattern.whole(own, pattern.document)
+        own, followed = self._follow(own, wrong)
+        if not followed or not self._keep(followed):
+            return None
+        rest, end = self._rest(followed)
+        if rest is None or followed + len(rest) < _FEWEST:
+            return None
+        scan.tail(end)
+        sorts = pattern.sorts.head(followed)
+        sorts = pl.concat([sorts, pl.Series(rest, dtype=pl.UInt32())]) if rest else sorts
+        return Alike(scan.document(end), sorts, pattern.places, own[pattern.places.bytes], followed, self._strays)
 
-    def _known(self, start: int, end: int, dictionary: bytes) -> _Known:
-        """Walk over a dictionary."""
-        memo = self._memo
-        before = set(memo.written)
-        walk = self._dictionary(start, memo)
-        if walk.at != end:
-            raise _Otherwise
-        written = memo.written - before
-        spans, keys, gets = list[tuple[int, str]](), list[str](), dict[int, bytes | None]()
-        for key_at, value_at in zip(walk.places[::2], walk.places[1::2], strict=True):
-            text = walk.string(key_at)
-            if (number := walk.number(key_at)) is not None and number not in written:
-                gets[number] = text
-            key = (text or b"").decode("utf-8", "replace")
-            opcode = self._data[value_at : value_at + (2 if self._data[value_at] == _LONG1 else 1)]
-            code = _NUMBERS.get(opcode)
-            if key in self._own and code is not None:
-                spans.append((value_at + len(opcode) - start, code))
-                keys.append(key)
-        shape = _Shape(tuple(spans), tuple(keys), len(walk.places) // 2)
-        return _Known(shape, shape.bare(dictionary), tuple((n, memo.strings.get(n)) for n in sorted(written)), tuple(gets.items()))
+    def _bytes(self, start: int, size: int) -> pl.Series:
+        """So many bytes, behind the end nothing."""
+        return byte_column(self._data[start : start + size].ljust(size, b"\0"))
 
-    def _dictionary(self, at: int, memo: _Memo) -> _Walk:
-        """The walk over one dictionary, with the places of its keys and values by turns. Raises ``_Otherwise`` where none stands there."""
-        walk = _Walk(self._data, at, memo)
-        if self._data[at : at + 2] != b"}(":
-            raise _Otherwise
-        taken: list[int] = []
-        while walk.stack != [_DICT] or not taken:
-            taken = walk.step()
-        if self._data[walk.at] in (_PUT, _LONG_PUT):
-            walk.step()
-        walk.places = taken
-        return walk
+    def _at(self, place: int) -> int:
+        """Where the dictionary at a place begins."""
+        _, by = self._moved[bisect_right(self._moved, place, key=lambda moved: moved[0]) - 1]
+        return self._scan.begin + self._pattern.starts[place] + by
+
+    def _follow(self, own: pl.Series, wrong: pl.Series) -> tuple[pl.Series, int]:
+        """The bytes, each where it stands in the pattern, and how many dictionaries are the pattern's; ``wrong`` tells which bytes are not."""
+        pattern, scan = self._pattern, self._scan
+        starts, size = pattern.starts, pattern.starts[-1]
+        waiting = sorted(pattern.defines, reverse=True)
+        first = 0
+        while True:
+            differs = wrong.arg_max() if wrong.any() else None
+            place = len(starts) - 1 if differs is None else bisect_right(starts, first + differs) - 1
+            while waiting and waiting[-1] < place:
+                writes = pattern.known[pattern.defines[waiting.pop()]].writes
+                if not scan.memo.written.isdisjoint([number for number, _ in writes]):
+                    raise Otherwise
+                scan.memo.write(writes)
+            if not waiting or waiting[-1] != place or len(self._strays) == _STRAYS:
+                return own, place
+            start = self._at(waiting.pop())
+            known, end = walked(self._data, start, scan.memo, scan.of.columns, scan.of.floats)
+            self._strays[place] = known.shape.numbers(self._data[start:end])
+            self._others[pattern.defines[place]] = start, end, known
+            first = starts[place + 1]
+            more = (end - start) - (first - starts[place])
+            if more:
+                self._moved.append((place + 1, self._moved[-1][1] + more))
+                own = pl.concat([own.head(first), self._bytes(end, size - first)], rechunk=True)
+            wrong = (own.slice(first) != pattern.bytes.slice(first)) & pattern.fixed.slice(first)
+
+    def _keep(self, followed: int) -> bool:
+        """Keep the first ones of the sorts among so many dictionaries; False where their keys are not those of the pattern."""
+        pattern, scan = self._pattern, self._scan
+        strings = scan.memo.strings
+        for sort in range(bisect_left(pattern.firsts, followed)):
+            known = pattern.known[sort]
+            if sort in self._others:
+                scan.add(*self._others[sort])
+                continue
+            if any(strings.get(number) != text for number, text in known.gets):
+                return False
+            start = self._at(pattern.firsts[sort])
+            scan.add(start, start + len(known.bare), known)
+        return True
+
+    def _rest(self, followed: int) -> tuple[list[int] | None, int]:
+        """The sorts of the dictionaries behind so many, None if they are too many to walk, and where the last one ends."""
+        scan, data = self._scan, self._data
+        at = self._at(followed)
+        if data[at : at + 2] != b"}(":
+            return [], at
+        if data.count(scan.again(), at) >= _STRAYS:
+            return None, at
+        starts, ends = scan.split(at)
+        rest: list[int] = []
+        for start, end in zip(starts, ends, strict=True):
+            rest.append(scan.sort_of(start, end))
+            self._strays[followed + len(rest) - 1] = scan.known[rest[-1]].shape.numbers(data[start:end])
+        return rest, ends[-1]

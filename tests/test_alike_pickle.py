@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import struct
 
 import pytest
@@ -10,23 +11,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccl_forensics import alike_pickle
-from nccl_forensics.alike_pickle import Alike, load_alike
+from nccl_forensics.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.formats import _recorder_rings, flight_recorder
 from nccl_forensics.reading import SourceReading, read_source
 from tests.benchmarks.inputs import dump, pickled
 
-_OWN = frozenset({"seq", "at", "took"})
+_COLUMNS = {"seq": ("seq",), "at": ("at",), "took": ("took",)}
+_FLOATS = frozenset({"took"})
+
+
+def reader() -> Alikes:
+    """One that has read nothing yet."""
+    return Alikes("entries", _COLUMNS, _FLOATS)
 
 
 def whole(alike: Alike) -> list[dict[object, object]]:
     """The list as the unpickler gives it."""
     kept = alike.document["entries"]
     assert isinstance(kept, list)
-    entries = [dict(kept[sort]) for sort in alike.sorts]
-    for numbers in alike.numbers:
-        for key, values in numbers.by_key.items():
-            for place, value in zip(numbers.places, values, strict=True):
-                entries[place][key] = value
+    entries = [dict(kept[sort]) for sort in alike.sorts.to_list()]
+    for column, numbers in numbers_of([alike], list(_COLUMNS), _FLOATS).items():
+        for entry, number in zip(entries, numbers.to_list(), strict=True):
+            if number is not None:
+                assert column in entry
+                entry[column] = number
     return entries
 
 
@@ -50,14 +58,14 @@ def test_entries_are_those_that_the_unpickler_gives(entries: list[dict[str, obje
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(alike_pickle, "_FEWEST", 2)
         patch.setattr(alike_pickle, "_WALKED", 10_000)
-        alike = load_alike(data, "entries", _OWN)
+        alike = reader().load(data)
     if alike is not None:
         assert whole(alike) == pickle.loads(data)["entries"]
 
 
 def test_of_many_alike_entries_few_are_kept():
     data = pickled({"entries": [{"frames": ["a"], "seq": n, "at": 2**50 + n, "state": "done"} for n in range(2000)]})
-    alike = load_alike(data, "entries", _OWN)
+    alike = reader().load(data)
     assert alike is not None
     assert len(alike.document["entries"]) == 3  # type: ignore[arg-type]  # the first, and one for each width of "seq"
     assert whole(alike) == pickle.loads(data)["entries"]
@@ -67,7 +75,7 @@ def test_floats_are_told_too():
     one = b"}(X\x01\0\0\0aq\0h\x01G" + struct.pack(">d", 0.5) + b"u"
     rest = b"".join(b"}(h\x00K\x01h\x01G" + struct.pack(">d", n / 7) + b"u" for n in range(300))
     data = b"\x80\x02}(X\x04\0\0\0tookq\x01NX\x07\0\0\0entriesq\x02](" + one.replace(b"q\0h\x01", b"q\0K\x01h\x01") + rest + b"eu."
-    alike = load_alike(data, "entries", _OWN)
+    alike = reader().load(data)
     assert alike is not None
     assert whole(alike) == pickle.loads(data)["entries"]
 
@@ -90,24 +98,24 @@ def _list_of(entry: bytes, times: int = 300) -> bytes:
     ],
 )
 def test_what_torch_does_not_write_is_left_to_the_unpickler(entry: bytes):
-    assert load_alike(_list_of(entry), "entries", _OWN) is None
+    assert reader().load(_list_of(entry)) is None
 
 
 def test_a_second_list_of_the_same_name_is_left_to_the_unpickler():
-    assert load_alike(_list_of(b"}(h\x00]u").removesuffix(b"u.") + b"h\x07]u.", "entries", _OWN) is None
-    assert load_alike(_list_of(b"}(h\x00]u"), "entries", _OWN) is not None
+    assert reader().load(_list_of(b"}(h\x00]u").removesuffix(b"u.") + b"h\x07]u.") is None
+    assert reader().load(_list_of(b"}(h\x00]u")) is not None
 
 
 def test_lists_of_ever_new_entries_are_left_to_the_unpickler():
     data = pickled({"entries": [{"frames": ["a"], "sizes": [n, n * n]} for n in range(1000)]})
-    assert load_alike(data, "entries", _OWN) is None
+    assert reader().load(data) is None
 
 
 def both(data: bytes) -> tuple[SourceReading, SourceReading]:
     """A dump read by sorts of entries, and entry by entry."""
     quick = read_source(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flight_recorder, "load_alike", lambda *_: None)
+        patch.setattr(Alikes, "load", lambda *_: None)
         return quick, read_source(data)
 
 
@@ -126,3 +134,79 @@ def test_texts_that_unfold_to_too_much_are_told_either_way(monkeypatch: pytest.M
     quick, slow = both(dump(0, 8, 600, None))
     assert not quick.folded
     assert quick.table("fr_entries").equals(slow.table("fr_entries"))
+
+
+def _ring(dice: random.Random, entries: int = 40) -> dict[str, object]:
+    """A document like those of the other ranks of a job, with some of the differences that ranks have."""
+    thread, group = str(dice.choice([140024721156992, 7])), dice.choice(["0", "1", "12"])
+    first = dice.choice([0, 0, 0, 200, 250])
+    rows: list[dict[str, object]] = []
+    for n in range(dice.choice([entries, entries, entries - 3])):
+        row: dict[str, object] = {"frames": ["f", "g", f"h{n // 30}"], "seq": first + n, "group": [group, "name"], "thread": thread}
+        row |= {"sizes": [[n % 3]], "at": 2**60 + dice.randrange(2**50), "took": dice.choice([None, dice.random()]) if n > entries - 6 else None}
+        rows.append(row)
+    if dice.random() < 0.3:
+        rows.insert(dice.randrange(len(rows)), {"frames": [], "seq": 5, "extra": dice.choice(["x", "y"])})
+    if dice.random() < 0.3:
+        del rows[dice.randrange(len(rows))]
+    before: dict[str, object] = {"version": dice.choice(["2.9", "2.9", "2.10"]), "status": {group: {"last": dice.randrange(500)}}}
+    behind: dict[str, object] = {"after": dice.choice([{"f": thread}, {"f": "f"}])}
+    return {**before, "entries": rows, **(behind if dice.random() < 0.5 else {})}
+
+
+def _told(of: Alikes, data: bytes) -> object:
+    """A document as a reader tells it; None where it leaves it to the unpickler, or the unpickler refuses what it was given."""
+    try:
+        alike = of.load(data)
+    except (pickle.UnpicklingError, EOFError, ValueError):
+        return None
+    return None if alike is None else {**alike.document, "entries": whole(alike)}
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short lists count, and may be of many sorts."""
+    monkeypatch.setattr(alike_pickle, "_FEWEST", 8)
+    monkeypatch.setattr(alike_pickle, "_WALKED", 10_000)
+
+
+def test_a_list_that_follows_another_is_the_one_that_the_unpickler_gives(eager: None):
+    dice = random.Random(7)
+    of = reader()
+    followed = 0
+    for _ in range(250):
+        data = pickled(_ring(dice))
+        alike = of.load(data)
+        assert alike is not None
+        assert {**alike.document, "entries": whole(alike)} == pickle.loads(data)
+        followed += bool(alike.strays) or len(of._patterns) > 1
+    assert followed > 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_spoilt_list_is_never_taken_for_the_one_it_follows(eager: None, seed: int):
+    dice = random.Random(seed)
+    of, data = reader(), pickled(_ring(dice))
+    assert _told(of, data) == pickle.loads(data)
+    told = 0
+    for _ in range(400):
+        at = dice.randrange(2, len(data))
+        width = dice.choice([0, 1, 1, 1, 2])
+        spoilt = data[:at] + bytes(dice.choice(b"}](uehqKMNX\x8a\x86.\x00\x01\x05") for _ in range(dice.choice([0, 1, 1, 2]))) + data[at + width :]
+        found = _told(of, spoilt)
+        if found is not None:
+            assert repr(found) == repr(pickle.loads(spoilt))
+            told += 1
+    assert told > 20
+
+
+def test_dumps_of_a_job_share_what_they_have_in_common():
+    of = _recorder_rings.alikes()
+    one, other, last = (of.load(dump(rank, 8, 600, 2)) for rank in range(3))
+    assert one is not None
+    assert other is not None
+    assert last is not None
+    assert other.document is one.document
+    assert last.document is not one.document
+    assert last.places is one.places
+    assert 0 < len(last.strays) < 64

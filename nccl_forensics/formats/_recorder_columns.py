@@ -333,7 +333,6 @@ OWN = {
     "time_completed_ns": ("time_discovered_completed_ns",),
     "duration_ms": ("duration_ms",),
 }
-OWN_KEYS = frozenset(key for keys in OWN.values() for key in keys)
 _TEXTS = ("pg_name", "pg_desc", "op_raw", "state", "thread_id", "thread_name")
 
 

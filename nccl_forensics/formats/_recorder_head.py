@@ -11,11 +11,14 @@ import polars as pl
 
 from nccl_forensics.formats._recorder_columns import counter, integer, text_of_value
 from nccl_forensics.ranklist import fold
+from nccl_forensics.raw_numbers import bytes_of
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]
-#: What entries are told apart by, in whatever encoding.
-IDENTITY = ("pg_id", "collective_seq_id", "p2p_seq_id", "op_id", "op_raw", "time_created_ns")
+#: What entries are told apart by, in whatever encoding, besides their operation.
+_IDENTITY = ("collective_seq_id", "p2p_seq_id", "op_id", "time_created_ns")
+#: What stands for a number that is missing.
+_MISSING = -(1 << 63)
 #: First and last of these are told of a dump.
 SPANS = ("record_id", "time_created_ns")
 _COUNTERS = [c for c in TABLES["fr_status"].columns if c != "record"]
@@ -24,17 +27,15 @@ _COUNTERS = [c for c in TABLES["fr_status"].columns if c != "record"]
 def dump_row(
     document: Mapping[str, object] | Mapping[object, object],
     encoding: str,
-    identity: pl.DataFrame,
+    entries: int,
     spans: Sequence[object],
     threads: Iterable[str | None],
-    counters: Sequence[Mapping[str, object]],
+    key: str,
 ) -> Row:
-    """The row of ``fr_dumps``. ``identity``: the columns ``IDENTITY`` of its entries; ``spans``: the least and the greatest of each of ``SPANS``;
-    ``threads``: those of its entries; ``counters``: its rows of ``fr_status``."""
+    """The row of ``fr_dumps``. ``spans``: the least and the greatest of each of ``SPANS``; ``threads``: those of its entries."""
     version = text_of_value(document.get("version"))
     parts = (version or "").split(".")
     numbers = [int(p) if p.isdecimal() and len(p) < 6 else None for p in (*parts, "", "")[:2]]
-    key = hashlib.sha256(f"{identity.write_csv()}\n{_csv(counters)}".encode()).hexdigest()[:32]
     return {
         "record": "",
         "encoding": encoding,
@@ -42,7 +43,7 @@ def dump_row(
         "version_major": numbers[0],
         "version_minor": numbers[1],
         "comm_lib_version": text_of_value(document.get("comm_lib_version")) or text_of_value(document.get("nccl_version")),
-        "entries": identity.height,
+        "entries": entries,
         "first_record_id": spans[0],
         "last_record_id": spans[1],
         "first_created_ns": spans[2],
@@ -50,6 +51,35 @@ def dump_row(
         "thread_ids": sorted({thread for thread in threads if thread is not None}),
         "content_key": key,
     }
+
+
+def operations(entries: pl.DataFrame) -> pl.Series:
+    """What each entry calls in which group, as a number (Int64) that is the same in all dumps."""
+    return pl.Series([_operation(*row) for row in entries.select("pg_id", "op_raw").iter_rows()], dtype=pl.Int64())
+
+
+@lru_cache(maxsize=1024)
+def _operation(group: int | None, name: str | None) -> int:
+    return int.from_bytes(hashlib.sha256(repr((group, name)).encode()).digest()[:8], "little", signed=True)
+
+
+def content_keys(
+    operations: pl.Series, own: pl.DataFrame, heights: Sequence[int], counters: pl.DataFrame, counted: Sequence[int]
+) -> list[str]:
+    """By what two encodings of one dump are told to be the same, for each of several. ``operations`` and ``own``: those of all entries, of which
+    each dump has so many (``heights``); ``counters``: their rows of ``fr_status``, of which each has so many (``counted``)."""
+    columns = [memoryview(bytes_of(column)) for column in (operations, *(own.get_column(c).fill_null(_MISSING) for c in _IDENTITY))]
+    rows = counters.to_dicts()
+    keys: list[str] = []
+    begin = first = 0
+    for height, count in zip(heights, counted, strict=True):
+        digest = hashlib.sha256()
+        for column in columns:
+            digest.update(column[begin * 8 : (begin + height) * 8])
+        digest.update(_csv(rows[first : first + count]).encode())
+        keys.append(digest.hexdigest()[:32])
+        begin, first = begin + height, first + count
+    return keys
 
 
 def _csv(counters: Sequence[Mapping[str, object]]) -> str:

@@ -15,16 +15,16 @@ from contextlib import contextmanager, suppress
 
 import orjson
 
-from nccl_forensics.alike_pickle import load_alike
-from nccl_forensics.formats._recorder_columns import OWN_KEYS, Budget, entries_frame
-from nccl_forensics.formats._recorder_head import IDENTITY, SPANS, dump_row, group_rows, status_rows
-from nccl_forensics.formats._recorder_rings import Ring, read_rings
+from nccl_forensics.formats._recorder_columns import Budget, entries_frame
+from nccl_forensics.formats._recorder_head import SPANS, content_keys, dump_row, group_rows, operations, status_rows
+from nccl_forensics.formats._recorder_rings import Ring, alikes, read_rings
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Several
 from nccl_forensics.safe_pickle import RefusedPickle, is_pickle, load_plain
 from nccl_forensics.tables import TABLES
 
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"nccl_comm_state"', b'"hccl_comm_state"', b'"collective_seq_id"')
 _TOP = {"entries", "pg_config", "pg_status", "version", "nccl_comm_state", "hccl_comm_state", "comm_lib_version", "nccl_version"}
+_ALIKES = alikes()
 
 
 def _sniff(head: bytes) -> bool:
@@ -54,7 +54,7 @@ def _no_collection() -> Iterator[None]:
 def _read_dump(data: bytes) -> Reading:
     encoding = "pickle" if data[:1] == b"\x80" else "json"
     try:
-        alike = load_alike(data, "entries", OWN_KEYS) if encoding == "pickle" else None
+        alike = _ALIKES.load(data) if encoding == "pickle" else None
         for _, reading in read_rings([Ring(0, alike, len(data))]).each() if alike is not None else ():
             return reading
         document = load_plain(data) if encoding == "pickle" else _load_json(data)
@@ -86,7 +86,8 @@ def _read_dump(data: bytes) -> Reading:
         )
     status = TABLES["fr_status"].frame(status_rows(document.get("pg_status")))
     spans = [bound for c in SPANS for bound in (frame[c].min(), frame[c].max())]
-    row = dump_row(document, encoding, frame.select(IDENTITY), spans, frame["thread_id"].to_list(), status.to_dicts())
+    (key,) = content_keys(operations(frame), frame, [frame.height], status, [status.height])
+    row = dump_row(document, encoding, frame.height, spans, frame["thread_id"].to_list(), key)
     frames = {
         "fr_entries": frame,
         "fr_dumps": TABLES["fr_dumps"].frame([row]),
@@ -102,7 +103,7 @@ def _read_together(contents: Sequence[bytes]) -> Several:
         rings: list[Ring] = []
         for place, data in enumerate(contents):
             with suppress(RefusedPickle, pickle.UnpicklingError, EOFError, ValueError, RecursionError, MemoryError):
-                alike = load_alike(data, "entries", OWN_KEYS) if is_pickle(data) else None
+                alike = _ALIKES.load(data) if is_pickle(data) else None
                 if alike is not None:
                     rings.append(Ring(place, alike, len(data)))
         return read_rings(rings) if rings else Several({}, {}, {})

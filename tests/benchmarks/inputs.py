@@ -198,6 +198,8 @@ class _Pickler:
         write = self._out.write
         if value is None or isinstance(value, bool):
             write(b"N" if value is None else b"\x88" if value else b"\x89")
+        elif isinstance(value, float):
+            write(b"G" + struct.pack(">d", value))
         elif isinstance(value, int):
             if 0 <= value < 1 << 16:
                 write(b"K" + bytes([value]) if value < 256 else b"M" + struct.pack("<H", value))
