@@ -73,7 +73,9 @@ def _written(column: pl.Series) -> bytes:
 def _around(kind: str, count: int) -> tuple[bytes, bytes] | None:
     """What stands before and behind so many numbers in the stream of a column of them; None where they do not stand in one piece."""
     width = struct.calcsize(kind)
-    one, other = (_written(pl.repeat(struct.unpack(f"<{kind}", bytes([n]) * width)[0], count, dtype=_TYPES[kind], eager=True)) for n in (1, 2))
+    one, other = (
+        _written(pl.repeat(struct.unpack(f"<{kind}", bytes([n]) * width)[0], count, dtype=_TYPES[kind], eager=True)) for n in (1, 2)
+    )
     at = len(commonprefix((one[: 1 << 14], other[: 1 << 14])))
     size = count * width
     if one[at : at + size] != b"\x01" * size or len(one) != len(other):

@@ -143,7 +143,11 @@ def _ring(dice: random.Random, entries: int = 40) -> dict[str, object]:
     rows: list[dict[str, object]] = []
     for n in range(dice.choice([entries, entries, entries - 3])):
         row: dict[str, object] = {"frames": ["f", "g", f"h{n // 30}"], "seq": first + n, "group": [group, "name"], "thread": thread}
-        row |= {"sizes": [[n % 3]], "at": 2**60 + dice.randrange(2**50), "took": dice.choice([None, dice.random()]) if n > entries - 6 else None}
+        row |= {
+            "sizes": [[n % 3]],
+            "at": 2**60 + dice.randrange(2**50),
+            "took": dice.choice([None, dice.random()]) if n > entries - 6 else None,
+        }
         rows.append(row)
     if dice.random() < 0.3:
         rows.insert(dice.randrange(len(rows)), {"frames": [], "seq": 5, "extra": dice.choice(["x", "y"])})
@@ -192,7 +196,11 @@ def test_a_spoilt_list_is_never_taken_for_the_one_it_follows(eager: None, seed: 
     for _ in range(400):
         at = dice.randrange(2, len(data))
         width = dice.choice([0, 1, 1, 1, 2])
-        spoilt = data[:at] + bytes(dice.choice(b"}](uehqKMNX\x8a\x86.\x00\x01\x05") for _ in range(dice.choice([0, 1, 1, 2]))) + data[at + width :]
+        spoilt = (
+            data[:at]
+            + bytes(dice.choice(b"}](uehqKMNX\x8a\x86.\x00\x01\x05") for _ in range(dice.choice([0, 1, 1, 2])))
+            + data[at + width :]
+        )
         found = _told(of, spoilt)
         if found is not None:
             assert repr(found) == repr(pickle.loads(spoilt))

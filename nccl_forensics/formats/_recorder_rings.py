@@ -122,8 +122,10 @@ def _tables(rings: Sequence[Ring], firsts: _Firsts, sorts: pl.Series, own: pl.Da
     heights = [ring.height for ring in rings]
     keys = content_keys(operations(firsts.frame).gather(sorts), own, heights, counters.drop(PLACE), list(map(len, status)))
     threads = firsts.frame.get_column(_THREAD).to_list()
-    spans = own.select(_places(rings, heights), *SPANS).group_by(PLACE, maintain_order=True).agg(
-        bound.alias(f"{c} {n}") for c in SPANS for n, bound in enumerate((pl.col(c).min(), pl.col(c).max()))
+    spans = (
+        own.select(_places(rings, heights), *SPANS)
+        .group_by(PLACE, maintain_order=True)
+        .agg(bound.alias(f"{c} {n}") for c in SPANS for n, bound in enumerate((pl.col(c).min(), pl.col(c).max())))
     )
     dumps: list[list[Row]] = []
     for n, (ring, key, (_, *bounds)) in enumerate(zip(rings, keys, spans.iter_rows(), strict=True)):
