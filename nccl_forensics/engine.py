@@ -118,7 +118,7 @@ def read_ref(ref: Ref) -> Result:
 
 def read_refs(refs: Sequence[Ref]) -> list[Result]:
     """Read several small sources together. Raises whatever reading one of them raises."""
-    from nccl_forensics.together import read_sources
+    from nccl_forensics.together import read_shared, read_sources
 
     contents: list[bytes] = []
     states: list[tuple[str | None, int, bool]] = []
@@ -130,22 +130,28 @@ def read_refs(refs: Sequence[Ref]) -> list[Result]:
             settled = ref.cache is not None and digest is not None and _settled(stream, before, len(content), digest)
             states.append((digest, before.st_size, settled))
         contents.append(content)
+    # A cache has the tables of each source by themselves.
+    readings, several = (read_sources(contents), []) if any(ref.cache is not None for ref in refs) else read_shared(contents)
     results: list[Result] = []
-    together: dict[str, list[tuple[int, pl.DataFrame]]] = {}
-    for ref, reading, state in zip(refs, read_sources(contents), states, strict=True):
+    together: dict[str, list[pl.DataFrame]] = {}
+    for ref, reading, state in zip(refs, readings, states, strict=True):
         result, held = _facts(ref, reading, *state)
         for name in [n for n, frame in held.items() if frame.estimated_size() <= _BY_MESSAGE]:
-            together.setdefault(name, []).append((ref.source_id, held.pop(name)))
+            together.setdefault(name, []).append(_with_source(ref.source_id, held.pop(name)))
         results.append(replace(result, frames={name: _filed(ref, name, frame) for name, frame in held.items()}))
+    own = pl.Series("source_id", [ref.source_id for ref in refs], dtype=pl.UInt32())
+    for made in several:
+        for name, frame in made.parts(own).items():
+            together.setdefault(name, []).append(frame)
     results[0] = replace(results[0], shared={name: _shared(refs[0], name, parts) for name, parts in together.items()})
     return results
 
 
-def _shared(ref: Ref, name: str, parts: Sequence[tuple[int, pl.DataFrame]]) -> Shared:
+def _shared(ref: Ref, name: str, parts: Sequence[pl.DataFrame]) -> Shared:
     """Small frames of several sources as one; ``ref`` is one of the sources, in the name of whose scratch it is filed if it is big."""
-    rows = tuple((source_id, frame.height) for source_id, frame in parts)
-    frame = pl.concat([frame for _, frame in parts], rechunk=True)
-    frame.insert_column(0, _numbers(rows))
+    frame = pl.concat(parts, rechunk=True)
+    counts = frame.get_column("source_id").rle().struct.unnest()
+    rows = tuple(zip(counts.get_column("value").to_list(), counts.get_column("len").to_list(), strict=True))
     if frame.estimated_size() <= _BY_MESSAGE:
         return Shared(_message(frame), rows)
     target = ref.scratch / f"{ref.source_id}.{name}.shared.arrow"
@@ -153,10 +159,10 @@ def _shared(ref: Ref, name: str, parts: Sequence[tuple[int, pl.DataFrame]]) -> S
     return Shared(target, rows)
 
 
-def _numbers(rows: Sequence[tuple[int, int]]) -> pl.Series:
-    """The numbers of sources, each as many times as it has rows."""
-    own = pl.DataFrame(rows, schema={"source_id": pl.UInt32(), "rows": pl.UInt32()}, orient="row")
-    return own.select(pl.col("source_id").repeat_by("rows").explode())["source_id"]
+def _with_source(source_id: int, frame: pl.DataFrame) -> pl.DataFrame:
+    """A frame with the number of its source in front of each row."""
+    own = pl.Series("source_id", [source_id], dtype=pl.UInt32()).new_from_index(0, frame.height)
+    return frame.clone().insert_column(0, own)
 
 
 def _result(ref: Ref, reading: SourceReading, digest: str | None, size: int, settled: bool) -> Result:

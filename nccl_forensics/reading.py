@@ -13,7 +13,7 @@ from polars.exceptions import PanicException, PolarsError
 from nccl_forensics import journal
 from nccl_forensics.folding import Folded, fold, joined
 from nccl_forensics.formats import document_formats, text_formats
-from nccl_forensics.formats.base import Bulk, BulkReader, DocumentFormat, Found, Gap, Reading, Several, Text, TextFormat
+from nccl_forensics.formats.base import PLACE, Bulk, BulkReader, DocumentFormat, Found, Gap, Reading, Several, Text, TextFormat
 from nccl_forensics.frames import taken_for_packed
 from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
 from nccl_forensics.prefixes import BARE_SHARE, peel
@@ -164,23 +164,25 @@ def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
     return result
 
 
-def read_documents(document: DocumentFormat, contents: Sequence[bytes]) -> dict[int, SourceReading]:
-    """Those of several documents that their format reads together, by their place; each is what ``read_source`` would make of it. What makes the
-    format fall over is told by the document by itself."""
+def read_documents(document: DocumentFormat, contents: Sequence[bytes]) -> Several | None:
+    """What a format makes of those of several documents that it reads together, which is what ``read_source`` would make of each. None where it falls
+    over, which the document that brings it about tells by itself."""
     assert document.together is not None
     try:
         made = document.together(contents)
-        frames = {name: mask_frame(frame, _OWN_WORDS) for name, frame in made.frames.items()}
+        frames = {name: mask_frame(_placed(name, frame), _OWN_WORDS) for name, frame in made.frames.items() if frame.height}
         folded = {name: Folded(f.rows, mask_frame(f.words, _OWN_WORDS)) for name, f in made.folded.items()}
-        readings = list(Several(frames, folded, made.records).each())
-        conformed = {place: _conformed(reading) for place, reading in readings}
+        return Several(frames, folded, {place: records for place, records in made.records.items() if records})
     except (Exception, PanicException):
-        return {}
-    return {
-        place: SourceReading(conformed[place], (document.name,), (document.name,), records=reading.records, folded=reading.folded)
-        for place, reading in readings
-        if reading.records
-    }
+        return None
+
+
+def _placed(name: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of several sources with exactly their table's columns."""
+    schema = {PLACE: pl.UInt32(), **TABLES[name].schema}
+    if list(frame.schema.items()) == list(schema.items()):
+        return frame
+    return TABLES[name].conform(frame).insert_column(0, frame.get_column(PLACE).cast(pl.UInt32))
 
 
 def _conformed(reading: Reading) -> dict[str, pl.DataFrame]:

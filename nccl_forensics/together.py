@@ -18,7 +18,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from nccl_forensics import journal
 from nccl_forensics.formats import document_formats, text_formats
-from nccl_forensics.formats.base import PLACE, Gap, Reading, Text, TextFormat
+from nccl_forensics.formats.base import PLACE, Gap, Reading, Several, Text, TextFormat
 from nccl_forensics.masking import mask_series
 from nccl_forensics.prefixes import bare, peel
 from nccl_forensics.reading import (
@@ -48,6 +48,15 @@ _LINE_COLUMNS = ("line_no", "end_line")
 
 def read_sources(contents: Sequence[bytes]) -> list[SourceReading]:
     """What ``read_source`` makes of each."""
+    readings, shared = read_shared(contents)
+    for several in shared:
+        for place, reading in several.each():
+            readings[place] = replace(readings[place], frames=reading.frames, folded=reading.folded)
+    return readings
+
+
+def read_shared(contents: Sequence[bytes]) -> tuple[list[SourceReading], list[Several]]:
+    """The same, but the tables of documents that a format read together are not among what is told of each."""
     plain: dict[int, bytes] = {}
     documents: dict[str, list[int]] = {}
     for place, content in enumerate(contents):
@@ -57,15 +66,18 @@ def read_sources(contents: Sequence[bytes]) -> list[SourceReading]:
         elif (document := next((d for d in document_formats() if sniffs(d, content[:HEAD])), None)) is not None and document.together:
             documents.setdefault(document.name, []).append(place)
     found: dict[int, SourceReading] = {}
+    shared: list[Several] = []
     for document in document_formats():
         places = documents.get(document.name, ())
-        if len(places) > 1:
-            readings = read_documents(document, [contents[place] for place in places])
-            found |= {places[n]: reading for n, reading in readings.items()}
+        several = read_documents(document, [contents[place] for place in places]) if len(places) > 1 else None
+        if several is not None and several.records:
+            names = (document.name,)
+            found |= {places[n]: SourceReading(formats=names, filled=names, records=records) for n, records in several.records.items()}
+            shared.append(several.at(places))
     if len(plain) > 1:
         with suppress(Exception, PanicException):  # by itself, each source tells what is wrong with it
             found |= dict(zip(plain, _read(list(plain.values())), strict=True))
-    return [found[place] if place in found else read_source(content) for place, content in enumerate(contents)]
+    return [found[place] if place in found else read_source(content) for place, content in enumerate(contents)], shared
 
 
 def _plain(content: bytes) -> bytes | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nccl_forensics import alike_pickle
 from nccl_forensics.alike_pickle import Alike, Alikes, numbers_of
-from nccl_forensics.formats import _recorder_rings, flight_recorder
+from nccl_forensics.formats import _recorder_rings
 from nccl_forensics.reading import SourceReading, read_source
 from tests.benchmarks.inputs import dump, pickled
 

@@ -17,7 +17,7 @@ from nccl_forensics import together
 from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.formats import _recorder_rings, flight_recorder, text_formats
-from nccl_forensics.formats.base import DocumentFormat
+from nccl_forensics.formats.base import DocumentFormat, Several
 from nccl_forensics.reading import SourceReading, read_documents, read_source
 from nccl_forensics.together import LONGEST, STRIDE, read_sources
 from tests.benchmarks.inputs import dump, pickled
@@ -218,9 +218,9 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
     ]
     read: list[bytes] = []
 
-    def spied(document: DocumentFormat, contents: Sequence[bytes]) -> dict[int, SourceReading]:
+    def spied(document: DocumentFormat, contents: Sequence[bytes]) -> Several | None:
         found = read_documents(document, contents)
-        read.extend(contents[place] for place in found)
+        read.extend(contents[place] for place in (found.records if found is not None else ()))
         return found
 
     monkeypatch.setattr(together, "read_documents", spied)
@@ -233,4 +233,6 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
 def test_a_dump_whose_texts_unfold_to_too_much_is_read_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = dump(0, 4, 300, None), dump(0, 4, 900, None)
     monkeypatch.setattr(_recorder_rings.Budget, "take", lambda self, amount: amount < 400_000)
-    assert sorted(read_documents(flight_recorder.FORMAT, [few, many, few])) == [0, 2]
+    made = read_documents(flight_recorder.FORMAT, [few, many, few])
+    assert made is not None
+    assert sorted(made.records) == [0, 2]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import polars as pl
 
-from nccl_forensics.folding import Folded
+from nccl_forensics.folding import ROWS, WORDS, Folded
 
 #: A column beside those of a table: which of several sources a row is of, from 0.
 PLACE = "_place"
@@ -55,6 +55,20 @@ class Several:
     folded: dict[str, Folded]
     records: dict[int, int]
 
+    def at(self, places: Sequence[int]) -> Several:
+        """The same with other places: those that stand at the places that it has."""
+        other = pl.Series(PLACE, places, dtype=pl.UInt32())
+        folded = {name: Folded(_numbered(f.rows, other), _numbered(f.words, other)) for name, f in self.folded.items()}
+        frames = {name: _numbered(frame, other) for name, frame in self.frames.items()}
+        return Several(frames, folded, {places[place]: records for place, records in self.records.items()})
+
+    def parts(self, numbers: pl.Series) -> dict[str, pl.DataFrame]:
+        """All frames by the names by which they go, each row with the one of these numbers that stands at its place in front."""
+        frames = dict(self.frames)
+        for name, folded in self.folded.items():
+            frames |= {name + ROWS: folded.rows, name + WORDS: folded.words}
+        return {name: _numbered(frame, numbers) for name, frame in frames.items()}
+
     def each(self) -> Iterator[tuple[int, Reading]]:
         """The readings of the sources, with their places: parts of the same frames."""
         frames: dict[int, dict[str, pl.DataFrame]] = {place: {} for place in self.records}
@@ -70,6 +84,11 @@ class Several:
         for place, records in self.records.items():
             own_folded = {name: Folded(own, words[place][name]) for name, own in rows[place].items()}
             yield place, Reading(frames=frames[place], records=records, folded=own_folded)
+
+
+def _numbered(frame: pl.DataFrame, numbers: pl.Series) -> pl.DataFrame:
+    """The rows with other numbers in front: those that stand at their places."""
+    return frame.drop(PLACE).insert_column(0, numbers[frame.get_column(PLACE)])
 
 
 def _by_place(frame: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
