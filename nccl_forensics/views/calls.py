@@ -7,10 +7,10 @@ where the ranks of a group differ, and the ends of each rank's sequence. Any oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import polars as pl
 
@@ -115,17 +115,49 @@ class Calls:
     ``every``: all of them, lazily. ``telling``: those of them at which the ranks of a group differ in operation, size, type, reduce op or root,
     the first and the last of each rank in each group, and the last ``ENDS`` collectives of each rank; where sequences are not kept as
     numbers, all.
-    ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and ``shape`` the number ``calls`` of collectives with a position.
+    ``apart``: of the telling ones those at which ranks differ, and any others. ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and
+    ``shape`` the number ``calls`` of collectives with a position. ``recorded``: those of recorders as numbers, where they are kept so.
     """
 
     every: pl.LazyFrame
     telling: pl.LazyFrame
+    apart: pl.LazyFrame
     counts: pl.LazyFrame
+    recorded: Entries | None = None
+
+
+class Told(NamedTuple):
+    """Operations that tell: all of them, and those of them at which ranks differ (and any others)."""
+
+    telling: pl.LazyFrame
+    apart: pl.LazyFrame
+
+
+class Entries(Protocol):
+    """Operations of recorders as numbers (``recorded.Recorded``): what of millions of entries is looked at one by one, part by part."""
+
+    @property
+    def words(self) -> pl.DataFrame:
+        """What entries share, in columns of ``OPERATIONS``, by ``at``."""
+        ...
+
+    @property
+    def facts(self) -> pl.DataFrame:
+        """By the number of a word: ``life``, ``group``, ``rank``, ``is_p2p``, ``done``, ``pending``."""
+        ...
+
+    def numbers(self, positions: tuple[int, int] | None = None) -> Iterator[pl.DataFrame]:
+        """``row``, ``word``, ``life`` (sorted), ``seq``, ``placed``, ``order``, ``created_ns`` and ``completed_ns``; each life in one part."""
+        ...
+
+    def named(self, rows: pl.Series) -> pl.DataFrame:
+        """Operations by ``row``, with all that they tell."""
+        ...
 
 
 def calls_of(operations: pl.LazyFrame | Calls) -> Calls:
     """The same of operations that are all told one by one."""
-    return operations if isinstance(operations, Calls) else Calls(operations, operations, _counted(operations))
+    return operations if isinstance(operations, Calls) else Calls(operations, operations, operations, _counted(operations))
 
 
 #: Operations of whole ranks that are held at a time, if no rank alone has more.
@@ -218,7 +250,7 @@ class Numbered:
         placed = self.words.lazy().filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & (pl.col("calls") > 0))
         return placed.group_by(*_GROUP, "rank", "op", "shape").agg(pl.col("calls").sum())
 
-    def telling(self) -> pl.LazyFrame:
+    def told(self) -> Told:
         """As ``Calls.telling``."""
         signs, ranks = signs_of(self.words, self.counts()), self.words.get_column("rank")
         lives = self.words.get_column(_LIFE)
@@ -250,7 +282,8 @@ class Numbered:
         for before, rows in self._rows():
             here = told.filter((told >= before) & (told < before + rows.height)) - before
             numbered.append(rows.select(pl.col(list(NUMBERED)).gather(here)))
-        return self._spelled(pl.concat(numbered).lazy()).collect().lazy()
+        telling = self._spelled(pl.concat(numbered).lazy()).collect().lazy()
+        return Told(telling, telling)
 
     def _rows(self) -> Iterator[tuple[int, pl.DataFrame]]:
         """The parts, each with the number of operations before it."""
@@ -367,8 +400,8 @@ class Many(Protocol):
         """All of them, in columns of ``OPERATIONS``."""
         ...
 
-    def telling(self) -> pl.LazyFrame:
-        """As ``Calls.telling``."""
+    def told(self) -> Told:
+        """As ``Calls.telling`` and ``Calls.apart``."""
         ...
 
     def counts(self) -> pl.LazyFrame:
@@ -376,12 +409,16 @@ class Many(Protocol):
         ...
 
 
+class RecordedMany(Many, Entries, Protocol):
+    """Both of those of recorders."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Operations that are told one by one, and others: those of recorders ``before`` them, and those of NCCL's logs ``behind``."""
 
     others: pl.LazyFrame
-    before: Many | None = None
+    before: RecordedMany | None = None
     behind: Many | None = None
 
     def calls(self) -> Calls:
@@ -392,9 +429,15 @@ class Parts:
             have = rows.collect_schema().names()
             return rows.select([pl.col(c).cast(t) if c in have else pl.lit(None, dtype=t).alias(c) for c, t in columns.items()])
 
-        def all_of(others: pl.LazyFrame, told: Callable[[Many], pl.LazyFrame]) -> pl.LazyFrame:
-            return pl.concat([*(told(m) for m in [self.before] if m), others, *(told(m) for m in [self.behind] if m)])
+        def all_of(others: pl.LazyFrame, before: Sequence[pl.LazyFrame], behind: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
+            return pl.concat([*before, others, *behind]) if before or behind else others
 
-        every = all_of(self.others, lambda many: same(many.every()))
-        telling = all_of(self.others, lambda many: same(many.telling()))
-        return Calls(every, telling, all_of(_counted(self.others), lambda many: many.counts()))
+        before, behind = ([many] if many else [] for many in (self.before, self.behind))
+        first, last = ([many.told() for many in side] for side in (before, behind))
+        return Calls(
+            all_of(self.others, [same(m.every()) for m in before], [same(m.every()) for m in behind]),
+            all_of(self.others, [same(t.telling) for t in first], [same(t.telling) for t in last]),
+            all_of(self.others, [same(t.apart) for t in first], [same(t.apart) for t in last]),
+            all_of(_counted(self.others), [m.counts() for m in before], [m.counts() for m in behind]),
+            self.before,
+        )

@@ -73,7 +73,7 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
             break
         bad = pl.LazyFrame(damaged, schema={c: OPERATIONS[c] for c in ("domain", "group_key", "rank")}, orient="row")
         rest = calls.every.join(bad, on=["domain", "group_key"], how="semi").join(bad, on=["domain", "group_key", "rank"], how="anti")
-        calls = Calls(rest, rest, calls.counts)
+        calls = Calls(rest, rest, rest, calls.counts)
     return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
 
 
@@ -82,7 +82,7 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
     sized = pl.col("sized")
     typed = ~pl.col("op").is_in(_ONE_SIDED)
     per_seq = (
-        with_sized(calls.telling.filter(placed()), calls.counts)
+        with_sized(calls.apart.filter(placed()), calls.counts)
         .group_by("domain", "group_key", "seq")
         .agg(
             pl.col("op").n_unique().alias("ops"),

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.watchdogs import watchdog_lines
 
 MOTION = {
@@ -28,7 +29,7 @@ def motion(
     thread_states: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
-    operations: pl.LazyFrame | None,
+    operations: pl.LazyFrame | Calls | None,
 ) -> pl.LazyFrame:
     """``motion``: ``moving`` where two samples of the process differ in what it does (stacks, recorder dumps), ``stuck`` where two samples
     agree or its watchdog timed out, else ``unknown``: one look tells no motion.
@@ -63,7 +64,7 @@ def motion(
             else:
                 say(row["rank"], "unknown", "one sample of its stack", row)
     if operations is not None:
-        _since(operations, rows, say)
+        _since(calls_of(operations).telling, rows, say)
     order = [{**dict.fromkeys(MOTION), **rows[rank]} for rank in sorted(rows)]
     return pl.DataFrame(order, schema=MOTION, infer_schema_length=None).lazy()
 

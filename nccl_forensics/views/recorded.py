@@ -2,30 +2,34 @@
 
 A ring holds thousands of entries of a few sorts. So the texts and arguments of an operation are derived from the words of the folded table, one
 row for each sort of each dump, and rows are joined to them by number where somebody asks for them. Which of them tell how far each rank got and
-where ranks part is found from the numbers, part by part.
+where ranks part is found from the numbers, part by part; who asks for more of all entries (``arrivals``, ``windows``) goes by the parts as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable, told
 from nccl_forensics.frames import text_of
-from nccl_forensics.views.calls import ENDS, OPERATIONS, op_word, signs_of
+from nccl_forensics.views.calls import ENDS, OPERATIONS, Told, op_word, signs_of
 from nccl_forensics.words import UNIDENTIFIED
 
 _DOMAIN = "fr"
 _GROUP = ["domain", "group_key"]
-_KEY, _ROW, _AT = "key", "row", "at"
+_KEY, _ROW, _AT, _WORD, _LIFE = "key", "row", "at", "word", "life"
 #: What each entry has of its own, by the column of ``OPERATIONS`` that it becomes.
 _OWN = {"created_ns": "time_created_ns", "completed_ns": "time_completed_ns", "order": "record_id", "record": "record"}
 #: Columns of rows that operations are made of.
 _ROWS = ("source_id", SORT, "collective_seq_id", "p2p_seq_id", *_OWN.values())
+#: Numbers of an entry, and the columns of ``numbers``.
+_NUMBERS = {"order": "record_id", "created_ns": "time_created_ns", "completed_ns": "time_completed_ns"}
 #: No recorder counts as far: a group's number and a position in it make one number.
-_BEYOND = 1 << 40
+BEYOND = 1 << 40
+#: Rows of which something is gathered before it is put together.
+_GATHERED = 1_000_000
 
 
 def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
@@ -46,7 +50,8 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
             maintain_order="left",
         )
     )
-    return Recorded(folded, _described(words).collect())
+    described = _described(words).collect()
+    return Recorded(folded, described, _facts(described, folded.words.height))
 
 
 def _described(words: pl.LazyFrame) -> pl.LazyFrame:
@@ -92,106 +97,210 @@ def _key() -> pl.Expr:
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """Operations of the dumps that count. ``words``: what entries of one sort of one dump share, in the columns of ``OPERATIONS``, by their place
-    ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position."""
+    ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position. ``facts``: for each
+    word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where the dump does not count),
+    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``."""
 
     folded: FoldedTable
     words: pl.DataFrame
+    facts: pl.DataFrame
 
     def every(self) -> pl.LazyFrame:
         """All operations."""
-        return self._spelled(self.folded.lazy().select(_ROWS))
+        rows = self.folded.lazy().select(_ROWS).with_columns(_key().alias(_KEY))
+        return self._spelled(rows, _KEY)
 
     def counts(self) -> pl.LazyFrame:
         """As ``Calls.counts``."""
-        placed = self.words.lazy().filter("placed")
-        return placed.group_by(*_GROUP, "rank", "op", "shape").agg(pl.col("calls").sum())
+        return _counts(self.words)
 
-    def telling(self) -> pl.LazyFrame:
-        """As ``Calls.telling``, and of each rank in each group also what it finished last, what is pending first, what was enqueued last by its
-        time, and the first of each sort."""
-        differ = self._differences()
-        found = [pl.DataFrame(schema=self.folded.lazy().select(_ROWS).collect_schema())]
-        for rows, numbers in self._parts():
-            wanted = [series.alias(_ROW) for series in (*_ends(numbers), *_apart(numbers, differ))]
-            found.append(rows.select(pl.col(_ROWS).gather(pl.concat(wanted).drop_nulls().unique().sort())))
-        return self._spelled(pl.concat(found).lazy()).collect().lazy()
+    def told(self) -> Told:
+        """As ``Calls.telling`` and ``Calls.apart``: of each rank in each group what ``_ends`` gives, and where ranks differ two of each sort."""
+        ends, bounds = [pl.Series(_ROW, [], dtype=pl.UInt32())], _Bounds()
+        for numbers in self.numbers():
+            placed = numbers.filter(pl.col("placed").is_not_null())
+            ends += _ends(numbers, placed, self.facts)
+            bounds.add(placed, self.facts.get_column("sign"))
+        differ = bounds.differing()
+        apart = [pl.Series(_ROW, [], dtype=pl.UInt32())]
+        if differ.height:
+            seqs = differ.get_column("placed") % BEYOND
+            for numbers in self.numbers((int(str(seqs.min())), int(str(seqs.max())))):
+                apart.append(_apart(numbers, differ, self.facts))
+        differing = pl.concat(apart)
+        rows = self._gathered(pl.concat([*ends, differing]).drop_nulls().unique().sort())
+        return Told(
+            self._spelled(rows.lazy().drop(_ROW), _WORD), self._spelled(rows.filter(pl.col(_ROW).is_in(differing.implode())).lazy(), _WORD)
+        )
 
-    def _spelled(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        words = self.words.lazy().drop(_AT, "source_id", "calls", "placed")
-        spelled = rows.with_columns(_key().alias(_KEY)).join(words, on=_KEY, how="inner", maintain_order="left")
+    def named(self, rows: pl.Series) -> pl.DataFrame:
+        """These operations, by the number of their ``row`` among all; once each, in their order."""
+        spelled = self._gathered(rows.unique().sort())
+        return self._spelled(spelled.lazy(), _WORD, _ROW).collect()
+
+    def numbers(self, positions: tuple[int, int] | None = None) -> Iterator[pl.DataFrame]:
+        """The operations that count, part by part, those of a ``life`` together and in the order of their entries: ``row`` among all entries,
+        ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``, ``completed_ns``.
+        With ``positions`` only collectives from the first to the last of these."""
+        p2p = bool(self.words.get_column("is_p2p").any())
+        own = [pl.col(c).alias(name) for name, c in _NUMBERS.items()]
+        collective = pl.col("collective_seq_id")
+        before = 0
+        for rows, at, _ in self.folded.rows():
+            numbers = rows.select(
+                pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), collective, "p2p_seq_id", *own
+            )
+            before += rows.height
+            if positions is not None:
+                numbers = numbers.filter(collective.is_between(*positions))
+            word = numbers.get_column(_WORD)
+            numbers = numbers.with_columns(self.facts.get_column(_LIFE).gather(word), self.facts.get_column("group").gather(word))
+            if numbers.get_column(_LIFE).null_count():
+                numbers = numbers.filter(pl.col(_LIFE).is_not_null())
+            if not numbers.get_column(_LIFE).is_sorted():
+                numbers = numbers.sort(_LIFE, maintain_order=True)
+            seq = collective
+            counted = pl.col("group") * BEYOND + collective
+            if p2p:
+                one = self.facts.get_column("is_p2p").gather(numbers.get_column(_WORD))
+                seq, counted = pl.when(one).then("p2p_seq_id").otherwise(collective), pl.when(~one).then(counted)
+            numbers = numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS)
+            if positions is not None and p2p:
+                numbers = numbers.filter(pl.col("placed").is_not_null())
+            yield numbers
+
+    def _gathered(self, rows: pl.Series) -> pl.DataFrame:
+        """Entries by the numbers of their rows, which are sorted and all different: ``_ROWS``, ``row`` and ``word``."""
+        found = [pl.DataFrame(schema=self.folded.lazy().select(_ROWS).collect_schema()).with_columns(_AS_ROW, _AS_WORD)]
+        before = 0
+        for part, at, _ in self.folded.rows():
+            here = rows.filter(rows.is_between(before, before + part.height, closed="left"))
+            if here.len():
+                places = here - before
+                own = part.select(pl.col(_ROWS).gather(places))
+                found.append(own.with_columns(here.alias(_ROW), at.gather(places).alias(_WORD)))
+            before += part.height
+        return pl.concat(found)
+
+    def _spelled(self, rows: pl.LazyFrame, on: str, *also: str) -> pl.LazyFrame:
+        words = self.words.lazy().rename({_AT: _WORD}).drop({_WORD, _KEY} - {on}).drop("source_id", "calls", "placed")
+        spelled = rows.join(words, on=on, how="inner", maintain_order="left")
         own = {c: pl.col(name) for c, name in _OWN.items()}
         # Where nothing is sent from one to one, a query for some positions need not look up the words of all rows.
         seq = pl.col("collective_seq_id")
         own["seq"] = pl.when("is_p2p").then("p2p_seq_id").otherwise(seq) if self.words.get_column("is_p2p").any() else seq
-        return spelled.select(own.get(c, pl.col(c)).cast(t).alias(c) for c, t in OPERATIONS.items())
+        return spelled.select(*also, *(own.get(c, pl.col(c)).cast(t).alias(c) for c, t in OPERATIONS.items()))
 
-    def _parts(self) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        """Parts of the table, and the numbers of their operations that count, with the ``row`` of each in its part: ``word``, ``life`` (a rank in a
-        group), ``sign`` (equal where calls are alike), ``placed`` (group and position of a collective), ``seq``, ``order``, ``created_ns``."""
-        facts = self.words.select(
-            "is_p2p",
-            pl.col("done").fill_null(False),
-            pl.col("pending").fill_null(False),
-            group=pl.col("group_key").rank("dense").cast(pl.Int64),
-            life=pl.struct("source_id", "group_key").rank("dense").cast(pl.UInt32),
-            sign=signs_of(self.words, self.counts()).cast(pl.UInt32),
-        )
-        bare = [pl.repeat(None, self.folded.words.height, dtype=t, eager=True).alias(c) for c, t in facts.schema.items()]
-        by_word = [series.scatter(self.words.get_column(_AT), facts.get_column(series.name)) for series in bare]
-        for rows, at, _ in self.folded.rows():
-            own = rows.select(pl.col(_ROWS).exclude(SORT, "record")).with_columns(at.alias("word"), *(of.gather(at) for of in by_word))
-            seq = pl.when("is_p2p").then("p2p_seq_id").otherwise("collective_seq_id")
-            collective = ~pl.col("is_p2p") & pl.col("collective_seq_id").is_not_null()
-            numbers = own.with_row_index(_ROW).filter(pl.col("life").is_not_null())
-            yield (
-                rows,
-                numbers.select(
-                    *(_ROW, "source_id", "word", "life", "sign", "is_p2p", "done", "pending"),
-                    seq.alias("seq"),
-                    pl.col("record_id").alias("order"),
-                    pl.col("time_created_ns").alias("created_ns"),
-                    pl.when(collective).then(pl.col("group") * _BEYOND + pl.col("collective_seq_id")).alias("placed"),
-                ),
-            )
 
-    def _differences(self) -> pl.DataFrame:
-        """``placed`` of the collectives that ranks of a group call differently."""
+_AS_ROW, _AS_WORD = (pl.lit(None, dtype=pl.UInt32()).alias(name) for name in (_ROW, _WORD))
+
+
+def _counts(words: pl.DataFrame) -> pl.LazyFrame:
+    return words.filter("placed").group_by(*_GROUP, "rank", "op", "shape").agg(pl.col("calls").sum()).lazy()
+
+
+def _facts(words: pl.DataFrame, height: int) -> pl.DataFrame:
+    """As ``Recorded.facts``: a row for each of ``height`` words of the table."""
+    known = words.select(
+        "is_p2p",
+        "rank",
+        pl.col("done").fill_null(False),
+        pl.col("pending").fill_null(False),
+        group=pl.col("group_key").rank("dense").cast(pl.Int64),
+        life=pl.struct("source_id", "group_key").rank("dense").cast(pl.UInt32),
+        sign=signs_of(words, _counts(words)).cast(pl.UInt32),
+    )
+    at = words.get_column(_AT)
+    bare = [pl.repeat(None, height, dtype=t, eager=True).alias(c) for c, t in known.schema.items()]
+    return pl.DataFrame([of.scatter(at, known.get_column(of.name)) for of in bare])
+
+
+@dataclass(slots=True)
+class _Bounds:
+    """The lowest and the highest sign that is called at each position of each group, of parts that are added one by one."""
+
+    seen: list[pl.DataFrame] = field(default_factory=list)
+
+    def add(self, placed: pl.DataFrame, signs: pl.Series) -> None:
         sign = pl.col("sign")
-        bounds = [
-            numbers.filter(pl.col("placed").is_not_null()).group_by("placed").agg(sign.min().alias("low"), sign.max().alias("high"))
-            for _, numbers in self._parts()
-        ]
-        if not bounds:
+        own = placed.select("placed", signs.gather(placed.get_column(_WORD)).alias("sign"))
+        self.seen.append(own.group_by("placed").agg(sign.min().alias("low"), sign.max().alias("high")))
+        if sum(one.height for one in self.seen[1:]) > _GATHERED:
+            self.seen = [self._together()]
+
+    def _together(self) -> pl.DataFrame:
+        return pl.concat(self.seen).group_by("placed").agg(pl.col("low").min(), pl.col("high").max())
+
+    def differing(self) -> pl.DataFrame:
+        """``placed`` of the collectives that ranks of a group call differently."""
+        if not self.seen:
             return pl.DataFrame(schema={"placed": pl.Int64()})
-        together = pl.concat(bounds) if len(bounds) > 1 else bounds[0]
-        spans = together.group_by("placed").agg(pl.col("low").min(), pl.col("high").max())
+        spans = self._together() if len(self.seen) > 1 else self.seen[0]
         return spans.filter(pl.col("low") != pl.col("high")).select("placed")
 
 
-def _apart(numbers: pl.DataFrame, differ: pl.DataFrame) -> Iterator[pl.Series]:
+def _apart(numbers: pl.DataFrame, differ: pl.DataFrame, facts: pl.DataFrame) -> pl.Series:
     """Rows of those collectives: two ranks of each sort tell that ranks differ there."""
-    if differ.height:
-        here = numbers.join(differ, on="placed", how="semi", maintain_order="left")
-        here = here.unique(["placed", "sign", "life"], keep="first", maintain_order=True)
-        yield here.group_by("placed", "sign", maintain_order=True).head(2).get_column(_ROW)
+    here = numbers.join(differ, on="placed", how="semi", maintain_order="left")
+    here = here.with_columns(facts.get_column("sign").gather(here.get_column(_WORD)))
+    here = here.unique(["placed", "sign", _LIFE], keep="first", maintain_order=True)
+    return here.group_by("placed", "sign", maintain_order=True).head(2).get_column(_ROW)
 
 
-def _ends(numbers: pl.DataFrame) -> Iterator[pl.Series]:
-    """Rows that tell how far each rank got in each group, the last collectives of each rank, and the first row of each sort."""
+def _ends(numbers: pl.DataFrame, placed: pl.DataFrame, facts: pl.DataFrame) -> Iterator[pl.Series]:
+    """Rows that tell how far each rank got in each group: the first and the last, also of those that have a position, the last that is done and
+    the first that is pending, those with the lowest and the highest position, number and time; the last collectives of each rank; and the first
+    row of each sort. ``placed``: of the ``numbers`` those that have a position."""
+    yield numbers.get_column(_ROW).gather(numbers.get_column(_WORD).arg_unique())
+    pending, done = (facts.get_column(c) for c in ("pending", "done"))
+    waiting = numbers.filter(pending.gather(numbers.get_column(_WORD)))
+    called = placed.with_columns(done=done.gather(placed.get_column(_WORD)), pending=pending.gather(placed.get_column(_WORD)))
+    for rows in (numbers, placed, called.filter("done"), called.filter("pending"), waiting):
+        yield from _first_and_last(rows)
     row, seq = pl.col(_ROW), pl.col("seq")
-    placed = numbers.filter(pl.col("placed").is_not_null())
+    over = numbers.filter(pl.col("completed_ns").is_not_null())
+    yield over.group_by(_LIFE).agg(row.get(pl.col("completed_ns").arg_max())).get_column(_ROW)
+    # Where entries stand in the order of their numbers and times, those are the ones.
+    odd = pl.concat([_disordered(numbers, "order", "created_ns"), _disordered(placed, "seq")]).unique()
+    if odd.len():
+        own, at = (rows.filter(pl.col(_LIFE).is_in(odd.implode())) for rows in (numbers, called))
+        found = [
+            at.group_by(_LIFE).agg(row.get(seq.arg_min())),
+            at.group_by(_LIFE).agg(row.filter(seq == seq.max()).last()),
+            at.filter("done").group_by(_LIFE).agg(row.get(seq.arg_max())),
+            at.filter("pending").group_by(_LIFE).agg(row.get(seq.arg_min())),
+            *(rows.group_by(_LIFE).agg(row.get(pl.col(c).arg_max())) for rows in (own, at) for c in ("created_ns", "order")),
+            waiting.filter(pl.col("created_ns").is_not_null()).sort("created_ns", "order", maintain_order=True).group_by(_LIFE).agg(row.first()),
+        ]
+        yield from (rows.get_column(_ROW) for rows in found)
+    yield _last_called(numbers, facts)
 
-    def of_each_life(rows: pl.DataFrame, *told: pl.Expr) -> Iterator[pl.Series]:
-        yield from rows.group_by("life").agg(e.alias(str(n)) for n, e in enumerate(told)).drop("life").get_columns()
 
-    yield from of_each_life(numbers, row.first(), row.last())
-    newest = (row.get(pl.col(c).arg_max()) for c in ("created_ns", "order"))
-    yield from of_each_life(placed, row.first(), row.last(), row.get(seq.arg_min()), row.filter(seq == seq.max()).last(), *newest)
-    yield from of_each_life(placed.filter("done"), row.get(seq.arg_max()))
-    yield from of_each_life(placed.filter("pending"), row.get(seq.arg_min()))
-    yield numbers.get_column(_ROW).gather(numbers.get_column("word").arg_unique())
-    called = numbers.filter(~pl.col("is_p2p"))
-    sources, order = called.get_column("source_id"), called.get_column("order")
-    if order.null_count() or ((sources == sources.shift(1)) & (order < order.shift(1))).any():
-        called = called.sort("source_id", "order", maintain_order=True)
-    yield called.group_by("source_id").agg(row.tail(ENDS)).get_column(_ROW).explode()
+def _first_and_last(rows: pl.DataFrame) -> Iterator[pl.Series]:
+    """The first and the last of each life, whose rows stand together."""
+    life = rows.get_column(_LIFE)
+    yield rows.get_column(_ROW).filter((life != life.shift(1)).fill_null(True))
+    yield rows.get_column(_ROW).filter((life != life.shift(-1)).fill_null(True))
+
+
+def _disordered(rows: pl.DataFrame, *columns: str) -> pl.Series:
+    """Lives of which not every row has more in these columns than the one before it."""
+    life = rows.get_column(_LIFE)
+    before = life == life.shift(1)
+    odd = pl.repeat(False, life.len(), eager=True)
+    for values in rows.select(columns).get_columns():
+        odd |= values.is_null() | (before & (values <= values.shift(1)))
+    return life.filter(odd.fill_null(False)).unique()
+
+
+def _last_called(numbers: pl.DataFrame, facts: pl.DataFrame) -> pl.Series:
+    """The last collectives of each dump."""
+    rank, p2p = (facts.get_column(c) for c in ("rank", "is_p2p"))
+    called = numbers.select(_ROW, "order", rank.gather(numbers.get_column(_WORD)).alias("rank"), p2p.gather(numbers.get_column(_WORD)).alias("p2p"))
+    called = called.filter(~pl.col("p2p"))
+    if not called.get_column(_ROW).is_sorted():
+        called = called.sort(_ROW)
+    ranks, order = called.get_column("rank"), called.get_column("order")
+    if order.null_count() or ((ranks == ranks.shift(1)) & (order < order.shift(1))).any():
+        called = called.sort("rank", "order", maintain_order=True)
+    return called.group_by("rank").agg(pl.col(_ROW).tail(ENDS)).get_column(_ROW).explode()
