@@ -146,6 +146,11 @@ class Entries(Protocol):
         """By the number of a word: ``life``, ``group``, ``rank``, ``is_p2p``, ``done``, ``pending``."""
         ...
 
+    @property
+    def scratch(self) -> Path | None:
+        """Where files can be laid, if there are so many that they lie in files themselves."""
+        ...
+
     def numbers(self, positions: tuple[int, int] | None = None) -> Iterator[pl.DataFrame]:
         """``row``, ``word``, ``life`` (sorted), ``seq``, ``placed``, ``order``, ``created_ns`` and ``completed_ns``; each life in one part."""
         ...

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, arrivals
+from nccl_forensics.views.calls import Calls
 from nccl_forensics.words import UNIDENTIFIED
 
 LAG = {
@@ -30,7 +34,7 @@ LATE_MS = 50.0
 
 
 @view(rows="ranks x groups")
-def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.LazyFrame:
+def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
     ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last),
     ``late_count`` (how often that was at least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
@@ -40,67 +44,143 @@ def lag(operations: pl.LazyFrame, processes: pl.LazyFrame | None = None) -> pl.L
     operations were noticed too, they tell the offset of a clock from a constant lateness, within what their spread allows: an operation
     ends on all ranks at once, whoever came late to it. Cites the collective in which the rank was latest.
     """
-    # Numbered behind the filter, so that what else there are operations of need not be looked at.
-    ops = operations.filter(
-        (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
-    ).with_row_index("row")
-    full = at_places(ops.select("row", "group_key", "rank", "seq", "created_ns", "completed_ns")).filter(
-        (pl.len().over("at") == pl.col("everyone")) & (pl.col("everyone") > 1)
-    )
-    # Only what a rank is late by beyond its own usual distance: a clock offset is the same in every collective.
-    middle = full.with_columns(
-        distance=pl.col("created_ns") - pl.col("created_ns").median().over("at"),
-        end=pl.col("completed_ns") - pl.col("completed_ns").median().over("at"),
-    )
     hosts = pl.LazyFrame(schema={"rank": pl.Int32(), "host": pl.String()})
     if processes is not None:
         known = processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
         hosts = known.select("rank", "host").unique("rank", keep="first", maintain_order=True)
-    kept = middle.collect()  # it is asked twice: for the clock of each rank, and with it
-    usual = kept.lazy().group_by("own").agg(
-        pl.col("group", "rank").first(),
-        pl.col("distance").quantile(0.1).alias("usual"),
-        pl.col("end").count().alias("ends"),
-        pl.col("end").median().alias("offset"),
-        pl.col("end").std().alias("spread"),
-    )  # fmt: skip
-    clocks = usual.join(hosts, on="rank", how="left").select(
-        "own",
-        clock=pl.when(pl.col("host").is_not_null() & (pl.len().over("group", "host") > 2))
-        .then(pl.col("usual").median().over("group", "host"))
-        .otherwise(_between_ends(pl.col("usual"))),
-    )
-    ranked = (
-        kept.lazy()
-        .join(clocks, on="own", how="left", maintain_order="left")
-        .with_columns(pl.col("at").set_sorted(), arrival=pl.col("distance") - pl.col("clock"))
-        .with_columns(
-            first=pl.col("arrival").min().over("at"),
-            latest=pl.col("arrival").max().over("at"),
-            second=pl.col("arrival").top_k(2).min().over("at"),
+    with arrivals(operations) as entered:
+        late = _late(entered, hosts)
+    places = pl.concat([late.get_column("row"), late.get_column("first_row")])
+    group, place = ("group_key", "group_name", "group_desc", "comm_id"), ("source_id", "record", "call_site")
+    cited = entered.named(places)
+    worst, named = cited.select("row", *place), cited.select(*group, first_row="row")
+    rows = late.join(worst, on="row", how="left").join(named, on="first_row", how="left")
+    return rows.select([pl.col(c).cast(t) for c, t in LAG.items()]).sort("group_key", "rank").lazy()
+
+
+def _late(entered: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
+    """For each rank of each group ``LAG`` but for what the operation that it cites tells: its ``row``, and the ``first_row`` of the rank."""
+    middles = [
+        rows.group_by("at").agg(pl.col("created_ns").median().alias("middle"), pl.col("completed_ns").median().alias("end_middle"))
+        for rows in entered.stretches()
+    ]
+    middle = pl.concat([pl.DataFrame(schema=_MIDDLES), *middles])
+    begins, ends = (entered.by_collective(middle, c) for c in ("middle", "end_middle"))
+    usual = [pl.DataFrame(schema=_USUAL)]
+    for part, rows in entered.parts():
+        # Only what a rank is late by beyond its own usual distance: a clock offset is the same in every collective.
+        at = rows.get_column("at")
+        apart = rows.with_columns(
+            distance=pl.col("created_ns") - begins.gather(at), end=pl.col("completed_ns") - ends.gather(at)
+        )  # fmt: skip
+        usual.append(
+            apart.group_by("life").agg(
+                pl.col("distance").quantile(0.1).alias("usual"),
+                pl.col("end").count().alias("ends"),
+                pl.col("end").median().alias("offset"),
+                pl.col("end").std().alias("spread"),
+            )
         )
-        .with_columns(behind_ms=(pl.col("arrival") - pl.col("first")) / 1e6, is_last=pl.col("arrival") == pl.col("latest"))
+        entered.keep(part, apart.drop("end"))
+    clocks = _clocks(pl.concat(usual), entered.lives, hosts)
+    clock = entered.by_life(clocks, "clock")
+    bounds = _Edges()
+    for part, rows in entered.parts():
+        known = _arrived(rows, begins, clock)
+        bounds.add(known)
+        entered.keep(part, known)
+    edges = bounds.together()
+    first, latest, second = (entered.by_collective(edges, c) for c in ("first", "latest", "second"))
+    told = []
+    for _, rows in entered.parts():
+        known = _arrived(rows, begins, clock)
+        at = known.get_column("at")
+        told.append(_told(known.with_columns(first.gather(at), latest.gather(at), second.gather(at)), entered))
+    empty = pl.DataFrame(schema=_TOLD)
+    return pl.concat([empty, *told]).join(entered.lives.select("life", "rank", "members"), on="life", how="left")
+
+
+_MIDDLES = {"at": pl.UInt32(), "middle": pl.Float64(), "end_middle": pl.Float64()}
+_USUAL = {"life": pl.UInt32(), "usual": pl.Float64(), "ends": pl.UInt32(), "offset": pl.Float64(), "spread": pl.Float64()}
+_EDGES = {"at": pl.UInt32(), "first": pl.Float64(), "latest": pl.Float64(), "second": pl.Float64()}
+_TOLD = {
+    "life": pl.UInt32(),
+    **{c: LAG[c] for c in ("collectives", "last_count", "median_ms", "p99_ms", "lost_ms", "late_count", "span_ms")},
+    "first_row": pl.UInt32(),
+    "row": pl.UInt32(),
+}
+
+
+def _clocks(usual: pl.DataFrame, lives: pl.DataFrame, hosts: pl.LazyFrame) -> pl.DataFrame:
+    """``clock`` of each life: how far its times are beside those of the others without its being late."""
+    own = usual.lazy().join(lives.lazy(), on="life", how="left").join(hosts, on="rank", how="left")
+    shared = pl.col("host").is_not_null() & (pl.len().over("group", "host") > 2)
+    return own.select(
+        "life", clock=pl.when(shared).then(pl.col("usual").median().over("group", "host")).otherwise(_between_ends(pl.col("usual")))
+    ).collect()
+
+
+def _arrived(rows: pl.DataFrame, begins: pl.Series, clock: pl.Series) -> pl.DataFrame:
+    """The rows with ``arrival``: how far from the median the rank came, by the common clock."""
+    if "arrival" in rows.columns:
+        return rows
+    distance = pl.col("distance") if "distance" in rows.columns else pl.col("created_ns") - begins.gather(rows.get_column("at"))
+    kept = rows.with_columns(arrival=distance - clock.gather(rows.get_column("life")))
+    return kept.select("life", "at", "row", "created_ns", "arrival")
+
+
+@dataclass(slots=True)
+class _Edges:
+    """When the first, the last and the second last came to each collective, of parts that are added one by one."""
+
+    seen: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=_EDGES)])
+
+    def add(self, rows: pl.DataFrame) -> None:
+        arrival = pl.col("arrival")
+        own = rows.group_by("at").agg(
+            arrival.min().alias("first"),
+            arrival.max().alias("latest"),
+            pl.when(pl.len() > 1).then(arrival.top_k(2).min()).alias("second"),
+        )
+        self.seen.append(own)
+        if sum(one.height for one in self.seen[1:]) > AT_ONCE:
+            self.seen = [self.together()]
+
+    def together(self) -> pl.DataFrame:
+        if len(self.seen) == 2:
+            return self.seen[1]
+        every = pl.concat(self.seen)
+        late = pl.concat([every.select("at", late="latest"), every.select("at", late="second")]).drop_nulls()
+        second = late.group_by("at").agg(pl.when(pl.len() > 1).then(pl.col("late").top_k(2).min()).alias("second"))
+        bounds = every.group_by("at").agg(pl.col("first").min(), pl.col("latest").max())
+        return bounds.join(second, on="at", how="left")
+
+
+def _told(rows: pl.DataFrame, entered: Arrivals) -> pl.DataFrame:
+    """``_TOLD`` of ranks that all rows are there of, with ``first``, ``latest`` and ``second`` of their collectives."""
+    lost = pl.col("latest") - pl.col("second")
+    ranked = rows.select(
+        "life",
+        "row",
+        "created_ns",
+        behind_ms=(pl.col("arrival") - pl.col("first")) / 1e6,
+        is_last=pl.col("arrival") == pl.col("latest"),
+        lost=pl.when(pl.col("arrival") == pl.col("latest")).then(lost),
     )
-    told = ranked.group_by("own").agg(
-        pl.col("rank").first(),
+    told = ranked.group_by("life").agg(
         pl.len().alias("collectives"),
         pl.col("is_last").sum().alias("last_count"),
         pl.col("behind_ms").median().alias("median_ms"),
         pl.col("behind_ms").quantile(0.99).alias("p99_ms"),
-        ((pl.col("latest") - pl.col("second")).filter(pl.col("is_last")).sum() / 1e6).alias("lost_ms"),
-        (pl.col("is_last") & (pl.col("latest") - pl.col("second") >= LATE_MS * 1e6)).sum().alias("late_count"),
-        (pl.col("created_ns").max() - pl.col("created_ns").min()).alias("span_ms") / 1e6,
-        pl.col("everyone").first().alias("members"),
-        pl.col("row").sort_by("behind_ms", "row").last(),
+        (pl.col("lost").sum() / 1e6).alias("lost_ms"),
+        (pl.col("lost") >= LATE_MS * 1e6).sum().alias("late_count"),
+        ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"),
+        pl.col("behind_ms").max().alias("worst"),
         pl.col("row").min().alias("first_row"),
-    )  # fmt: skip
-    late = told.collect()
-    places = pl.concat([late.get_column("row"), late.get_column("first_row")]).implode()
-    group, place = ("group_key", "group_name", "group_desc", "comm_id"), ("source_id", "record", "call_site")
-    cited = ops.select("row", *group, *place).filter(pl.col("row").is_in(places)).collect()
-    worst, named = cited.select("row", *place), cited.select(*group, first_row="row")
-    rows = late.join(worst, on="row", how="left").join(named, on="first_row", how="left")
-    return rows.select([pl.col(c).cast(t) for c, t in LAG.items()]).sort("group_key", "rank").lazy()
+    )
+    worst = entered.by_life(told, "worst").gather(ranked.get_column("life"))
+    cited = ranked.filter(pl.col("behind_ms") == worst).group_by("life").agg(pl.col("row").max())
+    return told.join(cited, on="life", how="left").select([pl.col(c).cast(t) for c, t in _TOLD.items()])
 
 
 #: No recorder counts as far.

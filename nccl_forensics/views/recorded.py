@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import polars as pl
 
@@ -104,6 +105,11 @@ class Recorded:
     folded: FoldedTable
     words: pl.DataFrame
     facts: pl.DataFrame
+
+    @property
+    def scratch(self) -> Path | None:
+        """The folder of the files that entries lie in, where they are so many."""
+        return next((part.parent for part in self.folded.parts if isinstance(part, Path)), None)
 
     def every(self) -> pl.LazyFrame:
         """All operations."""

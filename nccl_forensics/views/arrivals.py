@@ -1,0 +1,190 @@
+"""Collectives that all ranks of a group that are seen entered, as numbers: when each rank came to which of them.
+
+Millions of entries are laid out by parts. Each has the rows of some ranks, whole, so that what is asked for of a rank is told by one of them,
+and what is asked for of a collective is put together from all. Where they do not fit into memory (``AT_ONCE``), they are laid into files in the
+order of collectives, of which a stretch is looked at a time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from nccl_forensics.views.calls import Calls
+from nccl_forensics.words import UNIDENTIFIED
+
+#: Entries that are looked at together.
+AT_ONCE = 1_000_000
+#: No recorder counts as far: a group's number and a position in it make one number.
+_BEYOND = 1 << 40
+_OWN = ("row", "life", "placed", "created_ns", "completed_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entered:
+    """Collectives that have a position and a time, of ranks that are known: ``parts`` gives frames of ``_OWN``, each life (a rank in a group)
+    whole and together; ``lives``: ``life``, ``group``, ``rank``; ``named`` gives operations by ``row``; ``scratch``: where there is much of them."""
+
+    parts: Callable[[], Iterable[pl.DataFrame]]
+    lives: pl.DataFrame
+    named: Callable[[pl.Series], pl.DataFrame]
+    scratch: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Rows of the collectives that all ranks entered that are seen in their group, two or more, each of them once.
+
+    A part has ``life``, ``at`` (the number of the collective, from 0), ``row``, ``created_ns`` and ``completed_ns``, each life in one part only.
+    ``lives``: ``life``, ``group``, ``rank`` and ``members``, how many ranks the group has. ``sizes``: how many rows each collective has.
+    """
+
+    lives: pl.DataFrame
+    sizes: pl.Series
+    named: Callable[[pl.Series], pl.DataFrame]
+    _parts: list[pl.DataFrame | Path]
+    _number: pl.Series
+
+    def parts(self) -> Iterator[tuple[int, pl.DataFrame]]:
+        """Each part with its number."""
+        for at, part in enumerate(self._parts):
+            yield at, self._counting(pl.read_ipc(part)) if isinstance(part, Path) else part
+
+    def keep(self, at: int, rows: pl.DataFrame) -> None:
+        """Keep a part with more columns, where it is kept in memory."""
+        if not isinstance(self._parts[at], Path):
+            self._parts[at] = rows
+
+    def stretches(self) -> Iterator[pl.DataFrame]:
+        """The rows of all parts, each collective whole in one frame."""
+        if len(self._parts) == 1 and not isinstance(self._parts[0], Path):
+            yield self._parts[0]
+            return
+        turns = (self.sizes.cast(pl.Int64).cum_sum() // AT_ONCE).alias("turn")
+        for low, high in turns.to_frame().with_row_index("at").group_by("turn").agg(first=pl.col("at").min(), last=pl.col("at").max()).select(
+            "first", "last"
+        ).sort("first").iter_rows():  # fmt: skip
+            found = []
+            for _, part in self.parts():
+                at = part.get_column("at")
+                start, end = at.search_sorted(low, "left"), at.search_sorted(high, "right")
+                found.append(part.slice(start, end - start))
+            yield pl.concat(found)
+
+    def by_collective(self, values: pl.DataFrame, column: str) -> pl.Series:
+        """A column of rows with ``at``, laid out so that the value of a collective stands at its number."""
+        return _laid_out(self.sizes.len(), values.get_column("at"), values.get_column(column))
+
+    def by_life(self, values: pl.DataFrame, column: str) -> pl.Series:
+        """The same of rows with ``life``."""
+        highest = self.lives.get_column("life").max()
+        return _laid_out(int(str(highest or 0)) + 1, values.get_column("life"), values.get_column(column))
+
+    def _counting(self, part: pl.DataFrame) -> pl.DataFrame:
+        """Of a part the rows of those collectives, under their numbers."""
+        numbered = part.with_columns(self._number.gather(part.get_column("at")).alias("at")).filter(pl.col("at").is_not_null())
+        return numbered.with_columns(pl.col("at").set_sorted())
+
+
+def _laid_out(length: int, places: pl.Series, values: pl.Series) -> pl.Series:
+    return pl.repeat(None, length, dtype=values.dtype, eager=True).scatter(places, values).alias(values.name)
+
+
+@contextmanager
+def arrivals(operations: pl.LazyFrame | Calls) -> Iterator[Arrivals]:
+    """Of operations of recorders; files that are needed are there as long as the context."""
+    entered = _of_numbers(operations) if isinstance(operations, Calls) and operations.recorded is not None else _of_rows(operations)
+    held: list[pl.DataFrame] = []
+    counted: list[pl.DataFrame] = [pl.DataFrame(schema={"life": pl.UInt32(), "rows": pl.UInt32()})]
+    total = 0
+    for part in entered.parts():
+        counted.append(part.group_by("life").agg(rows=pl.len()))
+        total += part.height
+        held = [*held, part] if total <= AT_ONCE else []
+    lives = entered.lives.join(pl.concat(counted), on="life", how="inner").with_columns(members=pl.len().over("group"))
+    lives = lives.filter(pl.col("members") > 1)
+    shortest = lives.sort("rows", "life").unique("group", keep="first").get_column("life")
+    # Collectives that all have entered are among those that any one of them has.
+    short = [part.filter(pl.col("life").is_in(shortest.implode())).select("placed") for part in held or entered.parts()]
+    positions = pl.concat([pl.DataFrame(schema={"placed": pl.Int64()}), *short]).unique().sort("placed").with_row_index("at")
+    with tempfile.TemporaryDirectory(prefix="arrivals.", dir=entered.scratch, ignore_cleanup_errors=True) as folder:
+        parts: list[pl.DataFrame | Path] = []
+        sizes = pl.zeros(positions.height, dtype=pl.UInt32, eager=True)
+        twice: list[pl.Series] = []
+        for part in [pl.concat(held)] if held else entered.parts():
+            rows = part.join(positions, on="placed", how="inner", maintain_order="left").select("life", "at", "row", "created_ns", "completed_ns")
+            one = rows.group_by("at").agg(pl.len())
+            sizes = sizes.scatter(one.get_column("at"), sizes.gather(one.get_column("at")) + one.get_column("len"))
+            life, at = rows.get_column("life"), rows.get_column("at")
+            if ((life == life.shift(1)) & (at <= at.shift(1))).any():
+                twice.append(rows.filter(pl.struct("life", "at").is_duplicated()).get_column("at").unique())
+            if held or entered.scratch is None:
+                parts.append(rows if held else rows.sort("at", maintain_order=True))
+                continue
+            parts.append(Path(folder) / f"{len(parts)}.arrow")
+            rows.sort("at", maintain_order=True).write_ipc(parts[-1])
+        groups = lives.unique("group").select("members", group=pl.col("group").cast(pl.Int64))
+        everyone = positions.select("placed", group=pl.col("placed") // _BEYOND).join(groups, on="group", how="left", maintain_order="left")
+        whole = sizes == everyone.get_column("members")
+        for again in twice:
+            whole = whole.scatter(again, False)
+        place = (whole.cast(pl.UInt32).cum_sum() - 1).cast(pl.UInt32)
+        number = pl.select(pl.when(whole).then(place)).to_series()
+        made = Arrivals(lives.drop("rows"), sizes.filter(whole), entered.named, parts, number)
+        for at_part, known in enumerate(parts):
+            if not isinstance(known, Path):
+                numbered = known.with_columns(number.gather(known.get_column("at")).alias("at"))
+                numbered = numbered.filter(pl.col("at").is_not_null())
+                made.keep(at_part, numbered.with_columns(pl.col("life").set_sorted()) if held else numbered)
+        yield made
+
+
+def _of_numbers(operations: Calls) -> _Entered:
+    """Of operations that are kept as numbers."""
+    recorded = operations.recorded
+    assert recorded is not None
+    facts = recorded.facts.filter(pl.col("life").is_not_null() & (pl.col("rank") < UNIDENTIFIED))
+    lives = facts.select("life", "group", "rank").unique("life", keep="first", maintain_order=True)
+    strangers = recorded.facts.get_column("rank").max()
+    known = lives.get_column("life")
+
+    def parts() -> Iterator[pl.DataFrame]:
+        wanted = pl.col("placed").is_not_null() & pl.col("created_ns").is_not_null() & pl.col("seq").is_between(0, _BEYOND - 1)
+        if int(str(strangers or 0)) >= UNIDENTIFIED:
+            wanted &= pl.col("life").is_in(known.implode())
+        for numbers in recorded.numbers():
+            yield numbers.filter(wanted).select(_OWN)
+
+    return _Entered(parts, lives, recorded.named, recorded.scratch)
+
+
+def _of_rows(operations: pl.LazyFrame | Calls) -> _Entered:
+    """Of operations that are told one by one."""
+    every = operations.every if isinstance(operations, Calls) else operations
+    ops = every.filter(
+        (pl.col("domain") == "fr")
+        & ~pl.col("is_p2p")
+        & pl.col("created_ns").is_not_null()
+        & (pl.col("rank") < UNIDENTIFIED)
+        & pl.col("seq").is_between(0, _BEYOND - 1)
+    ).with_row_index("row")
+    told = ops.select(
+        "row", "rank", "seq", "created_ns", "completed_ns", group=pl.col("group_key").rank("dense").cast(pl.Int64)
+    ).with_columns(
+        life=pl.struct("group", "rank").rank("dense").cast(pl.UInt32), placed=pl.col("group") * _BEYOND + pl.col("seq")
+    )  # fmt: skip
+    numbers = told.sort("life", "placed", maintain_order=True).collect()
+    lives = numbers.select("life", "group", "rank").unique("life", keep="first", maintain_order=True)
+
+    def named(rows: pl.Series) -> pl.DataFrame:
+        return ops.filter(pl.col("row").is_in(rows.unique().implode())).collect()
+
+    return _Entered(lambda: [numbers.select(_OWN)], lives, named)
+
+
+__all__ = ["AT_ONCE", "Arrivals", "arrivals"]
