@@ -69,24 +69,25 @@ class FoldedTable:
         """The rows of all parts in one scan, with their sorts; also of sources that do not count."""
         return pl.concat(scans_of(self.parts))
 
-    def rows(self) -> Iterator[tuple[pl.DataFrame, pl.Series, Path | None]]:
-        """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one."""
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[pl.DataFrame, pl.Series, Path | None]]:
+        """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one. ``columns``: what is read of
+        a part, if not all; a text costs a fifth of the time that a part takes."""
         told_of = (
             self.words.with_row_index("at").group_by("source_id").agg((pl.col("at").cast(pl.Int64) - pl.col(SORT).cast(pl.Int64)).first())
         )
-        bases = dict(told_of.iter_rows())
+        known = told_of.get_column("source_id")
+        bases = pl.repeat(None, int(str(known.max() or 0)) + 1, dtype=pl.Int64, eager=True).scatter(known, told_of.get_column("at"))
+        wanted = None if columns is None else list(dict.fromkeys(("source_id", *columns, SORT)))
         for part in self.parts:
-            frame = pl.read_ipc(part) if isinstance(part, Path) else part
+            frame = pl.read_ipc(part, columns=wanted) if isinstance(part, Path) else part if wanted is None else part.select(wanted)
             if self.excluded:
                 frame = frame.filter(~pl.col("source_id").is_in(list(self.excluded)))
-            sources = frame.get_column("source_id")
-            one = sources.len() > 0 and sources.min() == sources.max()
-            sorts, file = frame.get_column(SORT), part if isinstance(part, Path) else None
-            if one and bases[sources[0]] >= 0:
+            sources, sorts = frame.get_column("source_id"), frame.get_column(SORT)
+            file = part if isinstance(part, Path) else None
+            if sources.len() > 0 and sources.min() == sources.max() and bases[sources[0]] >= 0:
                 yield frame, sorts + bases[sources[0]], file
                 continue
-            base = sources.replace_strict(bases, return_dtype=pl.Int64)
-            yield frame, (sorts.cast(pl.Int64) + base).cast(pl.UInt32), file
+            yield frame, (sorts.cast(pl.Int64) + bases.gather(sources)).cast(pl.UInt32), file
 
 
 def fold(frame: pl.DataFrame, own: Sequence[str], both: Sequence[str] = ()) -> Folded:

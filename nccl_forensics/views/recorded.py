@@ -38,7 +38,7 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
     chosen = dumps.filter(pl.col("use") == "chosen").select(
         "source_id", pl.coalesce("rank", UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).cast(pl.Int32).alias("rank")
     )
-    counted = [at.value_counts(name="calls") for _, at, _ in folded.rows()]
+    counted = [at.value_counts(name="calls") for _, at, _ in folded.rows(())]
     calls = pl.concat([pl.DataFrame(schema={SORT: pl.UInt32(), "calls": pl.UInt32()}), *counted])
     words = (
         folded.words.with_row_index(_AT)
@@ -100,11 +100,12 @@ class Recorded:
     """Operations of the dumps that count. ``words``: what entries of one sort of one dump share, in the columns of ``OPERATIONS``, by their place
     ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position. ``facts``: for each
     word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where the dump does not count),
-    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``."""
+    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``. ``held``: the ``numbers``, if they are few."""
 
     folded: FoldedTable
     words: pl.DataFrame
     facts: pl.DataFrame
+    held: list[pl.DataFrame] = field(default_factory=list)
 
     @property
     def scratch(self) -> Path | None:
@@ -148,14 +149,21 @@ class Recorded:
         """The operations that count, part by part, those of a ``life`` together and in the order of their entries: ``row`` among all entries,
         ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``, ``completed_ns``.
         With ``positions`` only collectives from the first to the last of these."""
+        few = int(str(self.words.get_column("calls").sum())) <= _GATHERED
+        if few and not self.held:
+            self.held.extend(self._numbers(None))
+        placed = pl.col("placed").is_not_null()
+        for numbers in self.held if few else self._numbers(positions):
+            yield numbers if positions is None else numbers.filter(pl.col("seq").is_between(*positions) & placed)
+
+    def _numbers(self, positions: tuple[int, int] | None) -> Iterator[pl.DataFrame]:
+        """The same of entries that are read; with ``positions`` those at least."""
         p2p = bool(self.words.get_column("is_p2p").any())
         own = [pl.col(c).alias(name) for name, c in _NUMBERS.items()]
-        collective = pl.col("collective_seq_id")
+        collective, seqs = pl.col("collective_seq_id"), ("collective_seq_id", "p2p_seq_id") if p2p else ("collective_seq_id",)
         before = 0
-        for rows, at, _ in self.folded.rows():
-            numbers = rows.select(
-                pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), collective, "p2p_seq_id", *own
-            )
+        for rows, at, _ in self.folded.rows((*_NUMBERS.values(), *seqs)):
+            numbers = rows.select(pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), *seqs, *own)
             before += rows.height
             if positions is not None:
                 numbers = numbers.filter(collective.is_between(*positions))
@@ -165,21 +173,17 @@ class Recorded:
                 numbers = numbers.filter(pl.col(_LIFE).is_not_null())
             if not numbers.get_column(_LIFE).is_sorted():
                 numbers = numbers.sort(_LIFE, maintain_order=True)
-            seq = collective
-            counted = pl.col("group") * BEYOND + collective
+            seq, counted = collective, pl.col("group") * BEYOND + collective
             if p2p:
                 one = self.facts.get_column("is_p2p").gather(numbers.get_column(_WORD))
                 seq, counted = pl.when(one).then("p2p_seq_id").otherwise(collective), pl.when(~one).then(counted)
-            numbers = numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS)
-            if positions is not None and p2p:
-                numbers = numbers.filter(pl.col("placed").is_not_null())
-            yield numbers
+            yield numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS)
 
     def _gathered(self, rows: pl.Series) -> pl.DataFrame:
         """Entries by the numbers of their rows, which are sorted and all different: ``_ROWS``, ``row`` and ``word``."""
         found = [pl.DataFrame(schema=self.folded.lazy().select(_ROWS).collect_schema()).with_columns(_AS_ROW, _AS_WORD)]
         before = 0
-        for part, at, _ in self.folded.rows():
+        for part, at, _ in self.folded.rows(_ROWS):
             here = rows.filter(rows.is_between(before, before + part.height, closed="left"))
             if here.len():
                 places = here - before
