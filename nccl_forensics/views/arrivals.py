@@ -117,7 +117,9 @@ def arrivals(operations: pl.LazyFrame | Calls) -> Iterator[Arrivals]:
         sizes = pl.zeros(positions.height, dtype=pl.UInt32, eager=True)
         twice: list[pl.Series] = []
         for part in [pl.concat(held)] if held else entered.parts():
-            rows = part.join(positions, on="placed", how="inner", maintain_order="left").select("life", "at", "row", "created_ns", "completed_ns")
+            rows = part.join(positions, on="placed", how="inner", maintain_order="left").select(
+                "life", "at", "row", "created_ns", "completed_ns"
+            )
             one = rows.group_by("at").agg(pl.len())
             sizes = sizes.scatter(one.get_column("at"), sizes.gather(one.get_column("at")) + one.get_column("len"))
             life, at = rows.get_column("life"), rows.get_column("at")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -10,7 +11,7 @@ from nccl_forensics.alignment import Reading, deviants, expect, read_divergence
 from nccl_forensics.damage import one_bit
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
+from nccl_forensics.views.calls import OPERATIONS, Calls, Entries, calls_of, placed, with_sized
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, repeated, shifted, unheard_of
 
 DIVERGENCES = {
@@ -46,6 +47,8 @@ DIVERGENCES = {
 #: Operations that have no data type of their own, or not on every rank.
 _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
+#: The domain of operations that may be kept as numbers.
+_RECORDED = "fr"
 #: What is looked at of an operation, and of its group.
 _ROW = (
     *("seq", "op", "shape", "out_shape", "dtype", "red_op", "root", "call_site", "state", "done"),
@@ -103,16 +106,40 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
     )
     rows: list[dict[str, object]] = []
     damaged: list[tuple[str, str, int]] = []
-    if first.height:
-        window = pl.concat([_near(calls, part) for part in _alike_places(first)]).sort("rank", "seq", "source_id", "order")
-        by_group = window.partition_by("domain", "group_key", maintain_order=True, as_dict=True)
-        for domain, key in sorted(by_group):
-            group = by_group[domain, key]
-            row, bad = _read_group(group)
-            damaged += [(str(domain), str(key), rank) for rank in bad]
-            if row is not None and not bad:
-                rows.append(row)
-    return rows, damaged
+    for group in sorted(_groups(calls, first), key=lambda group: (str(group.base["domain"]), str(group.base["group_key"]))):
+        row, bad = _read_group(group)
+        damaged += [(str(group.base["domain"]), str(group.base["group_key"]), rank) for rank in bad]
+        if row is not None and not bad:
+            rows.append(row)
+    return _with_records(rows, calls), damaged
+
+
+#: In place of a record, the number of its row.
+_RECORDS = ("record", "peer_record")
+
+
+def _with_records(rows: list[dict[str, object]], calls: Calls) -> list[dict[str, object]]:
+    """The same with the records of entries that are told by the numbers of their rows."""
+    numbers = [number for row in rows for name in _RECORDS if isinstance(number := row[name], int)]
+    if calls.recorded is None or not numbers:
+        return rows
+    known = dict(calls.recorded.named(pl.Series(numbers, dtype=pl.UInt32())).select("row", "record").iter_rows())
+    return [row | {name: known[number] for name in _RECORDS if isinstance(number := row[name], int)} for row in rows]
+
+
+def _groups(calls: Calls, first: pl.DataFrame) -> Iterator[_Group]:
+    """The groups that part, with what was called around it."""
+    numbered = first.filter(pl.col("domain") == _RECORDED) if calls.recorded is not None else first.clear()
+    for part in _alike_places(numbered):
+        assert calls.recorded is not None
+        yield from _numbered(calls.recorded, calls.counts, part)
+    others = first.filter(pl.col("domain") != _RECORDED) if calls.recorded is not None else first
+    if others.height:
+        window = pl.concat([_near(calls, part) for part in _alike_places(others)]).sort("rank", "seq", "source_id", "order")
+        for group in window.partition_by("domain", "group_key", maintain_order=True):
+            base = {name: group[name][0] for name in (*_GROUP, "later_seqs")} | {"last_seq": group["seq"].max()}
+            lines = {rank: _line_of_rows(own.select(*_ROW, "sized")) for (rank,), own in group.group_by(["rank"], maintain_order=True)}
+            yield _Group(int(group["at"][0]), base, lines)
 
 
 def _near(calls: Calls, first: pl.DataFrame) -> pl.DataFrame:
@@ -134,6 +161,8 @@ def _near(calls: Calls, first: pl.DataFrame) -> pl.DataFrame:
 
 def _alike_places(first: pl.DataFrame) -> list[pl.DataFrame]:
     """The same with groups together that part within ``_SPAN`` positions of each other, as one scan serves them; in ``_SCANS`` at most."""
+    if first.is_empty():
+        return []
     ordered = first.sort("at", "domain", "group_key")
     places = ordered["at"].to_list()
     starts = [0]
@@ -144,20 +173,31 @@ def _alike_places(first: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 class _Line(Mapping[int, Row]):
-    """The collectives of one rank by their position. Each is told when it is first asked for: those of many ranks are alike, and few are."""
+    """The collectives of one rank by their position. Each is told when it is first asked for: those of many ranks are alike, and few are.
 
-    def __init__(self, rows: pl.DataFrame) -> None:
-        self._rows = rows
-        self._places: dict[int, int] = {}
-        for place, seq in enumerate(rows.get_column("seq").to_list()):
-            self._places.setdefault(seq, place)
+    ``places``: for each position the place by which it is told; a range where these follow each other from ``first`` on.
+    """
+
+    def __init__(self, places: range | Mapping[int, int], first: int, tell: Callable[[int], Row]) -> None:
+        self._places = places
+        self._first = first
+        self._tell = tell
         self._told: dict[int, Row] = {}
 
     def __getitem__(self, seq: int) -> Row:
         row = self._told.get(seq)
         if row is None:
-            row = self._told[seq] = self._rows.row(self._places[seq], named=True)
+            place = self.place(seq)
+            if place is None:
+                raise KeyError(seq)
+            row = self._told[seq] = self._tell(place)
         return row
+
+    def place(self, seq: int) -> int | None:
+        """The place of a position, if it is there."""
+        if isinstance(self._places, range):
+            return self._first + seq - self._places.start if seq in self._places else None
+        return self._places.get(seq)
 
     def __contains__(self, seq: object) -> bool:
         return seq in self._places
@@ -170,13 +210,122 @@ class _Line(Mapping[int, Row]):
 
     def run(self, at: int, step: int) -> int:
         """How many positions follow each other from one on, forwards (1) or backwards (-1)."""
+        if isinstance(self._places, range):
+            return 0 if at not in self._places else self._places.stop - at if step > 0 else at - self._places.start + 1
         end = at
         while end in self._places:
             end += step
         return abs(end - at)
 
 
-_ByRank = dict[int, _Line]
+_ByRank = Mapping[int, _Line]
+
+
+def _by_position(seqs: pl.Series, first: int = 0) -> dict[int, int]:
+    """Positions with their places; of one that is there twice the first."""
+    places: dict[int, int] = {}
+    for place, seq in enumerate(seqs.to_list(), first):
+        places.setdefault(seq, place)
+    return places
+
+
+def _line_of_rows(rows: pl.DataFrame) -> _Line:
+    return _Line(_by_position(rows.get_column("seq")), 0, lambda place: rows.row(place, named=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A group that parts at ``at``: what ``DIVERGENCES`` says of it, and what each rank called around. ``alike``: call sites of all calls but that of
+    a rank at ``at`` that are like it, where they are found faster than one by one."""
+
+    at: int
+    base: dict[str, object]
+    by_rank: dict[int, _Line]
+    alike: Callable[[int], set[object]] | None = None
+
+    def sites(self, rank: int) -> set[object]:
+        """Call sites of the calls that are like that of this rank at ``at``, without it."""
+        if self.alike is not None:
+            return self.alike(rank)
+        mine = _signature(self.by_rank[rank][self.at])
+        return {
+            row["call_site"]
+            for own, line in self.by_rank.items()
+            for seq, row in line.items()
+            if (own, seq) != (rank, self.at) and _signature(row) == mine
+        }
+
+
+def _numbered(recorded: Entries, counts: pl.LazyFrame, first: pl.DataFrame) -> Iterator[_Group]:
+    """The groups of recorders that part, of operations that are kept as numbers: told of them is only what is asked for."""
+    group_of = recorded.words.select("group_key", group=recorded.facts.get_column("group").gather(recorded.words.get_column("at")))
+    known = first.join(group_of.unique("group_key"), on="group_key").select("group", "at", "later_seqs")
+    places = known.get_column("at")
+    low, high = int(str(places.min())) - _BEFORE, int(str(places.max())) + _AFTER
+    found = []
+    for numbers in recorded.numbers((low, high)):
+        group = recorded.facts.get_column("group").gather(numbers.get_column("word"))
+        near = numbers.select("row", "word", "life", "seq", "order").with_columns(group.alias("group"))
+        near = near.filter(pl.col("group").is_in(known.get_column("group").implode()))
+        if known.height > 1:
+            near = near.join(known.select("group", "at"), on="group", how="left", maintain_order="left")
+            near = near.filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER)).drop("at")
+        found.append(near)
+    window = pl.concat(found)
+    life, seq = window.get_column("life"), window.get_column("seq")
+    strict = not ((life == life.shift(1)) & (seq <= seq.shift(1))).any()
+    if not (strict and life.is_sorted()):
+        window = window.sort("life", "seq", "order", maintain_order=True)
+        life, seq = window.get_column("life"), window.get_column("seq")
+    used = window.get_column("word").unique().sort()
+    shared = with_sized(recorded.words.lazy().filter(pl.col("at").is_in(used.implode())), counts).collect()
+    where = dict(zip(shared.get_column("at").to_list(), range(shared.height), strict=True))
+    texts: dict[int, Row] = {}
+    said = shared.select(*(c for c in _ROW if c in shared.columns), "sized")
+    own = window.select("seq", "order", "row", "word")
+
+    def tell(place: int) -> Row:
+        at, order, row, word = own.row(place)
+        text = texts.get(word)
+        if text is None:
+            text = texts[word] = said.row(where[word], named=True)
+        return {**text, "seq": at, "order": order, "record": row}
+
+    starts = (life != life.shift(1)).fill_null(True).arg_true()
+    lengths = [end - start for start, end in zip(starts.to_list(), [*starts.to_list()[1:], window.height], strict=True)]
+    firsts = window.select(pl.col("group", "seq", "word").gather(starts))
+    lasts = seq.gather(starts + pl.Series(lengths, dtype=pl.UInt32()) - 1) if window.height else seq
+    ranks = recorded.facts.get_column("rank").gather(firsts.get_column("word"))
+    lines: dict[int, dict[int, _Line]] = {}
+    highest: dict[int, int] = {}
+    for (group_no, low_seq, _), high_seq, rank, start, length in zip(
+        firsts.iter_rows(), lasts.to_list(), ranks.to_list(), starts.to_list(), lengths, strict=True
+    ):
+        follow = strict and high_seq - low_seq + 1 == length
+        seqs = range(low_seq, high_seq + 1) if follow else _by_position(seq.slice(start, length), start)
+        lines.setdefault(group_no, {})[rank] = _Line(seqs, start, tell)
+        highest[group_no] = max(high_seq, highest.get(group_no, high_seq))
+    for group_no, at, later in known.sort("group").iter_rows():
+        by_rank = dict(sorted(lines[group_no].items()))
+        lowest = next(iter(by_rank.values()))
+        head = shared.select(_GROUP).row(where[own.row(_first_place(lowest))[3]], named=True)
+
+        def alike(rank: int, by_rank: _ByRank = by_rank, at: int = at, group_no: int = group_no) -> set[object]:
+            mine, place = _signature(by_rank[rank][at]), by_rank[rank].place(at)
+            same = [word for word, n in where.items() if _signature(said.row(n, named=True)) == mine]
+            others = window.with_row_index("place").filter(
+                (pl.col("group") == group_no) & pl.col("word").is_in(same) & (pl.col("place") != place)
+            )
+            met = others.get_column("word").unique()
+            return set(shared.filter(pl.col("at").is_in(met.implode())).get_column("call_site").to_list())
+
+        yield _Group(at, {**head, "later_seqs": later, "last_seq": highest[group_no]}, by_rank, alike)
+
+
+def _first_place(line: _Line) -> int:
+    place = line.place(min(line))
+    assert place is not None
+    return place
 
 
 def _signature(row: Row) -> tuple[Hashable, ...]:
@@ -184,11 +333,10 @@ def _signature(row: Row) -> tuple[Hashable, ...]:
     return (str(row["op"]), row["shape"] if row["sized"] else None, row["dtype"] if row["op"] not in _ONE_SIDED else None)
 
 
-def _read_group(group: pl.DataFrame) -> tuple[dict[str, object] | None, list[int]]:
+def _read_group(group: _Group) -> tuple[dict[str, object] | None, list[int]]:
     """The disagreement, and the ranks whose logs are damaged where it is seen."""
-    at = int(group["at"][0])
-    by_rank: _ByRank = {rank: _Line(own.select(*_ROW, "sized")) for (rank,), own in group.group_by(["rank"], maintain_order=True)}
-    told = _disagreement(group, by_rank, at)
+    at, by_rank = group.at, group.by_rank
+    told = _disagreement(group)
     if told is None or (
         told["kind"] in _MISSED and told["domain"] == "nccl" and all(r["done"] for r in by_rank[as_ranks(told["ranks"])[0]].values())
     ):
@@ -276,12 +424,11 @@ def _whole(row: Row) -> tuple[Hashable, ...]:
     return tuple(str(row[name]) for name in ("op", "shape", "dtype", "red_op", "root"))
 
 
-def _disagreement(group: pl.DataFrame, by_rank: _ByRank, at: int) -> dict[str, object] | None:
+def _disagreement(group: _Group) -> dict[str, object] | None:
+    at, by_rank = group.at, group.by_rank
     here = {rank: seqs[at] for rank, seqs in by_rank.items() if at in seqs}
     history = _history(by_rank, at)
-    base = {name: group[name][0] for name in (*_GROUP, "later_seqs")}
-    base["last_seq"] = group["seq"].max()
-    base["seq"] = at
+    base = group.base | {"seq": at}
     # Which aspect differs first: the operation itself, its type, its size, its other arguments.
     foretold = expect(history, 1)
     signatures = {rank: _signature(row) for rank, row in here.items()}
@@ -300,7 +447,7 @@ def _disagreement(group: pl.DataFrame, by_rank: _ByRank, at: int) -> dict[str, o
         peers = [r for r in sorted(values) if values[r] == right]
         # A jump may land on the same operation with another size: ask the alignment before calling it a wrong argument.
         if kind == "shape":
-            jump = _jumped(by_rank, history, odd, peers, at)
+            jump = _jumped(group, history, odd, peers)
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
         label = {"red_op": "reduce op", "root": "root"}.get(name, name)
@@ -347,7 +494,8 @@ def _longest(by_rank: _ByRank, ranks: Sequence[int], at: int) -> list[Hashable]:
     return _line(by_rank[max(ranks, key=lambda rank: by_rank[rank].run(at, 1))], at)
 
 
-def _jumped(by_rank: _ByRank, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], at: int) -> Reading | None:
+def _jumped(group: _Group, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int]) -> Reading | None:
+    at, by_rank = group.at, group.by_rank
     own = _line(by_rank[odd[0]], at)
     peer = _longest(by_rank, peers, at)
     reading = read_divergence(history, peer, own)
@@ -356,13 +504,7 @@ def _jumped(by_rank: _ByRank, history: Sequence[Hashable], odd: Sequence[int], p
     here, there = by_rank[odd[0]][at], by_rank[peers[0]][at]
     if here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3:
         # At the same line of code it is the same call, unless that line is where calls of its size are made.
-        alike = {
-            row["call_site"]
-            for rank, line in by_rank.items()
-            for seq, row in line.items()
-            if (rank, seq) != (odd[0], at) and _signature(row) == _signature(here)
-        }
-        if here["call_site"] not in alike:
+        if here["call_site"] not in group.sites(odd[0]):
             return None
     return reading
 

@@ -280,7 +280,10 @@ def _ends(numbers: pl.DataFrame, placed: pl.DataFrame, facts: pl.DataFrame) -> I
             at.filter("done").group_by(_LIFE).agg(row.get(seq.arg_max())),
             at.filter("pending").group_by(_LIFE).agg(row.get(seq.arg_min())),
             *(rows.group_by(_LIFE).agg(row.get(pl.col(c).arg_max())) for rows in (own, at) for c in ("created_ns", "order")),
-            waiting.filter(pl.col("created_ns").is_not_null()).sort("created_ns", "order", maintain_order=True).group_by(_LIFE).agg(row.first()),
+            waiting.filter(pl.col("created_ns").is_not_null())
+            .sort("created_ns", "order", maintain_order=True)
+            .group_by(_LIFE)
+            .agg(row.first()),
         ]
         yield from (rows.get_column(_ROW) for rows in found)
     yield _last_called(numbers, facts)
@@ -306,7 +309,9 @@ def _disordered(rows: pl.DataFrame, *columns: str) -> pl.Series:
 def _last_called(numbers: pl.DataFrame, facts: pl.DataFrame) -> pl.Series:
     """The last collectives of each dump."""
     rank, p2p = (facts.get_column(c) for c in ("rank", "is_p2p"))
-    called = numbers.select(_ROW, "order", rank.gather(numbers.get_column(_WORD)).alias("rank"), p2p.gather(numbers.get_column(_WORD)).alias("p2p"))
+    called = numbers.select(
+        _ROW, "order", rank.gather(numbers.get_column(_WORD)).alias("rank"), p2p.gather(numbers.get_column(_WORD)).alias("p2p")
+    )
     called = called.filter(~pl.col("p2p"))
     if not called.get_column(_ROW).is_sorted():
         called = called.sort(_ROW)
