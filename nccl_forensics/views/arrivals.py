@@ -128,8 +128,9 @@ def arrivals(operations: pl.LazyFrame | Calls) -> Iterator[Arrivals]:
             if held or entered.scratch is None:
                 parts.append(rows if held else rows.sort("at", maintain_order=True))
                 continue
-            parts.append(Path(folder) / f"{len(parts)}.arrow")
-            rows.sort("at", maintain_order=True).write_ipc(parts[-1])
+            file = Path(folder) / f"{len(parts)}.arrow"
+            rows.sort("at", maintain_order=True).write_ipc(file)
+            parts.append(file)
         groups = lives.unique("group").select("members", group=pl.col("group").cast(pl.Int64))
         everyone = positions.select("placed", group=pl.col("placed") // _BEYOND).join(groups, on="group", how="left", maintain_order="left")
         whole = sizes == everyone.get_column("members")

@@ -502,11 +502,9 @@ def _jumped(group: _Group, history: Sequence[Hashable], odd: Sequence[int], peer
     if reading.kind != "skipped" or not reading.sure or len(own) + len(history) < 2:
         return None
     here, there = by_rank[odd[0]][at], by_rank[peers[0]][at]
-    if here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3:
-        # At the same line of code it is the same call, unless that line is where calls of its size are made.
-        if here["call_site"] not in group.sites(odd[0]):
-            return None
-    return reading
+    # At the same line of code it is the same call, unless that line is where calls of its size are made.
+    same_line = here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3
+    return None if same_line and here["call_site"] not in group.sites(odd[0]) else reading
 
 
 def _different_op(

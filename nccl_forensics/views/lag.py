@@ -9,7 +9,6 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, arrivals
 from nccl_forensics.views.calls import Calls
-from nccl_forensics.words import UNIDENTIFIED
 
 LAG = {
     "group_key": pl.String(),

@@ -132,8 +132,8 @@ class Recorded:
         apart = [pl.Series(_ROW, [], dtype=pl.UInt32())]
         if differ.height:
             seqs = differ.get_column("placed") % BEYOND
-            for numbers in self.numbers((int(str(seqs.min())), int(str(seqs.max())))):
-                apart.append(_apart(numbers, differ, self.facts))
+            span = (int(str(seqs.min())), int(str(seqs.max())))
+            apart += [_apart(numbers, differ, self.facts) for numbers in self.numbers(span)]
         differing = pl.concat(apart)
         rows = self._gathered(pl.concat([*ends, differing]).drop_nulls().unique().sort())
         return Told(
