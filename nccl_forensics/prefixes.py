@@ -84,7 +84,7 @@ PREFIXES: tuple[Prefix, ...] = (
     # PyTorch's excepthook puts one blank after it, its C++ log none
     Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),
-    Prefix("torchrun-tee", r"\[", r"^\[(?:default|trainer|worker|node)(?P<rank>\d+)\]:", scope="local"),
+    Prefix("torchrun-tee", r"\[", r"^\[(?:default|trainer|worker|node)(?P<rank>\d+)(?:\|\d+)?\]:", scope="local"),
     # vLLM's workers add their rank. With the remains of colour codes whose ESC a log viewer took away
     Prefix(
         "ray",

@@ -39,7 +39,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Did every rank start and join each communicator?",
-        "rank-never-joined init-never-finished clients-never-joined died-in-init ras-dead",
+        "rank-never-joined init-never-finished clients-never-joined two-launches-at-one-store died-in-init ras-dead",
         "comms nccl_tails nccl_ras_groups nccl_ras_ranks",
         _LOG,
     ),
@@ -107,7 +107,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         ERROR,
         "Could every connection be made and kept?",
-        "connection-failed store-unreachable unreachable-host blocked-route host-tables-full nccl-named-fault",
+        "connection-failed store-unreachable port-in-use unreachable-host blocked-route host-tables-full nccl-named-fault",
         "nccl_versions port_probes pings",
         "nc -zv MASTER PORT; ip route",
     ),
@@ -273,7 +273,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         NETWORK,
         "Do bootstrap and sockets use an interface that all peers reach?",
-        "wrong-interface",
+        "wrong-interface gloo-wrong-interface",
         "nccl_network",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET; ip addr",
     ),

@@ -48,6 +48,7 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("cuDNN error: ",), "cuda-error"),
     (("HIP error: ",), "cuda-error"),
     (("retrieving ncclUniqueId from",), "store-timeout"),
+    (("retreiving ncclUniqueId from",), "store-timeout"),
     (("Watchdog caught collective operation timeout",), "nccl-timeout"),
     (("NCCL communicator encountered error set by ProcessGroupNCCL",), "nccl-timeout"),
     (("ncclUnhandledCudaError",), "nccl-cuda"),
@@ -92,6 +93,9 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("op.preamble.length <= op.nbytes",), "gloo-size-mismatch"),
     (("Received data size doesn't match expected size",), "gloo-size-mismatch"),
     (("Gloo connectFullMesh failed",), "gloo-connect"),
+    # GLOO_SOCKET_IFNAME names one interface (gloo/transport/tcp/device.cc); NCCL's lists and exclusions are no names.
+    (("Unable to find address for: ",), "gloo-interface"),
+    (("Timed out initializing process group in store based barrier",), "store-barrier"),
     (("Socket Timeout",), "store-timeout"),
     (("wait timeout after",), "store-timeout"),
     (("Timeout waiting for key",), "store-timeout"),
@@ -102,6 +106,7 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("SocketImpl", "Broken pipe"), "store-closed"),
     (("SocketImpl", "Connection reset by peer"), "store-closed"),
     (("EADDRINUSE",), "address-in-use"),
+    (("server socket", "Address already in use"), "address-in-use"),
     (("got signal: 15",), "sigterm"),
 )
 TYPES = {

@@ -10,9 +10,10 @@ import re
 
 import polars as pl
 
+from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar import load
-from nccl_forensics.masking import mask_expr
+from nccl_forensics.masking import mask, mask_expr
 from nccl_forensics.tables import TABLES
 
 #: Counters that were never set print as huge unsigned numbers.
@@ -39,6 +40,7 @@ def _read(text: Text) -> Reading:
     hits = text.hits
     watchdog: list[pl.DataFrame] = []
     reports: list[dict[str, object]] = []
+    raised: list[dict[str, object]] = []
     used: list[pl.Series] = []
     unmodelled = pl.Series("line_no", [], dtype=pl.UInt32())
     prefixed = load("c10d_prefix").extract(hits["text"])
@@ -58,6 +60,8 @@ def _read(text: Text) -> Reading:
                 reports += [_report(kind, r) for r in rows.iter_rows(named=True)]
             else:
                 watchdog.append(_watchdog(kind, rows))
+            if kind == "exception":
+                raised += [row for r in rows.iter_rows(named=True) if (row := _raised(r))]
         blocks, members = _blocks(text, base, found.frames)
         watchdog = [w.update(blocks, on="line_no", how="left") if blocks.height and w["kind"][0] == "stack" else w for w in watchdog]
         used.append(members)
@@ -71,6 +75,8 @@ def _read(text: Text) -> Reading:
         frames["watchdog"] = pl.concat(watchdog).sort("line_no")
     if reports:
         frames["reports"] = TABLES["reports"].frame(sorted(reports, key=lambda r: int(str(r["line_no"]))))
+    if raised:
+        frames["exceptions"] = TABLES["exceptions"].frame(sorted(raised, key=lambda r: int(str(r["line_no"]))))
     return Reading(frames=frames, lines=claimed, records=claimed.len(), unmodelled=unmodelled)
 
 
@@ -91,6 +97,7 @@ _KINDS = {
     "heartbeat": "heartbeat-stuck",
     "exception": "error",
     "exception_timeout": "error",
+    "store_timeout_s": "store-timeout",
 }
 _REPORTS = frozenset({"fingerprint", "barrier_missing", "barrier_timeout", "barrier_reached", "ddp_grad", "ddp_init"})
 
@@ -175,6 +182,18 @@ def _number(value: object) -> int | None:
     return int(str(value)) if value is not None and str(value).isdecimal() and len(str(value)) < 10 else None
 
 
+def _raised(row: dict[str, object]) -> dict[str, object] | None:
+    """What ended a watchdog thread, where it is an error of CUDA: the GPU speaks, and often nothing else of the process is in the log."""
+    said = str(row.get("detail") or "")
+    signature = classify("", said)
+    if signature not in ("cuda-error", "cuda-oom"):
+        return None
+    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
+    default = row.get("pg_desc") == "default_pg" or row.get("pg_name") == "0" or str(row.get("pg_id") or "") == "0"
+    own = _number(row.get("pg_rank")) if default else None
+    return base | {"end_line": row["line_no"], "kind": "watchdog", "rank": own, "message": mask(said[:2000]), "signature": signature}
+
+
 def _report(kind: str, row: dict[str, object]) -> dict[str, object]:
     base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
     base["rank"] = _number(row.get("pg_rank"))
@@ -239,7 +258,7 @@ _DESYNC_ANCHORS = (
 FORMAT = TextFormat(
     name="c10d-log",
     title="torch.distributed log lines: watchdog, heartbeat, DETAIL, barriers",
-    tables=("watchdog", "reports"),
+    tables=("watchdog", "reports", "exceptions"),
     anchors=(".cpp:", ".py:", *_DESYNC_ANCHORS),
     read=_read,
     priority=30,

@@ -29,6 +29,9 @@ _EXIT = re.compile(r"^(-?[0-9]{1,5}) \(pid: ([0-9]{1,10})\)(?:\s*\((SIG[A-Z0-9]{
 _RAISED = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: (.*))?$")
 #: Prefix of Python's own logging, before torch had a format of its own (up to 2.2).
 _LOGGING = r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[A-Za-z0-9_.]{1,200}:"
+#: The same of DeepSpeed's launcher: [2023-04-07 13:09:33,220] [ERROR] [launch.py:324:sigkill_handler]
+_DEEPSPEED = r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8},[0-9]{3}\] \[[A-Z]{4,8}\] \[launch\.py:[0-9]{1,5}:\w{1,64}\] "
+_OF_LOCAL_RANK = re.compile(r"'--local[_-]rank=([0-9]{1,5})'")
 _EXITED = re.compile(r"[Ee]xit(?:ed with exit)? code ([0-9]{1,4})")
 _NUMBERS = {
     1: "SIGHUP",
@@ -99,6 +102,20 @@ def _blocks(lines: WriterLines, rows: list[Row], raised: list[Row], used: set[in
             rows.append({**hints, **row})
             if exception is not None:
                 raised.append({**hints, **exception})
+    for at in lines.starts:
+        key = _KEY.match(lines.texts[at])
+        if lines.numbers[at] in used or key is None or key.group(1) != "rank" or not _RANK.match(key.group(2)):
+            continue
+        # An item whose heading was cut away: its other keys stand around the line that names the rank.
+        first, last = at, at
+        while first > 0 and at - first < 2 and _KEY.match(lines.texts[first - 1]) and lines.numbers[first - 1] not in used:
+            first -= 1
+        while last + 1 < len(lines.texts) and last - at < 3 and _KEY.match(lines.texts[last + 1]):
+            last += 1
+        row, _ = _item({"line_no": lines.numbers[first], "end_line": lines.numbers[last], "kind": "failure"}, lines.texts[first : last + 1])
+        if row.get("exit_code") is not None:
+            used.update(lines.numbers[first : last + 1])
+            rows.append({**{h: lines.hints[h] for h in HINTS}, **row})
 
 
 def _is_border(line: str) -> bool:
@@ -212,7 +229,7 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
     told = [f.select("row", "message") for f in prefixed.values() if f.height]
     heads = pl.concat(told) if told else pl.DataFrame(schema={"row": pl.UInt32(), "message": pl.String()})
     lines = hits.with_row_index("row").join(heads, on="row", how="left").sort("row")
-    message = pl.coalesce("message", pl.col("text").str.replace(_LOGGING, "")).str.strip_chars(" \t")
+    message = pl.coalesce("message", pl.col("text").str.replace(_LOGGING, "").str.replace(_DEEPSPEED, "")).str.strip_chars(" \t")
     lines = lines.with_columns(message=message)
     found = load("launcher").extract(lines["message"])
     open_rank: Row | None = None
@@ -297,6 +314,7 @@ def _part(kind: str, values: Row) -> Row:
 #: Kinds of ``launcher.lark`` that make one row as they are, with their word in the table.
 _KINDS = {
     "failed": "failed",
+    "command_failed": "failed",
     "closing": "closing-signal",
     "forced": "closing-signal",
     "death_signal": "launcher-signal",
@@ -322,6 +340,10 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         return []
     row: Row = base | {"kind": _KINDS[kind], "pid": _number(values.get("pid")), "rank": _number(values.get("rank"))}
     row["local_rank"] = _number(values.get("local_rank"))
+    if kind == "command_failed":
+        # DeepSpeed's launcher prints the command of the process and not its pid; it stops its other workers by itself.
+        own = _OF_LOCAL_RANK.search(str(hit["text"]))
+        row["local_rank"] = int(own.group(1)) if own else None
     row["host"] = values.get("host") or values.get("hosts")
     if kind in ("closing", "forced", "death_signal", "got_signal"):
         _end(row, signal=str(values["signal"]))
@@ -371,6 +393,7 @@ FORMAT = TextFormat(
     tables=("worker_exits", "exceptions"),
     anchors=(
         "failed (exitcode:",
+        " exits with return code = ",
         " closing signal SIG",
         "forcefully exiting via",
         " death signal",
@@ -378,6 +401,7 @@ FORMAT = TextFormat(
         "worker group failed",
         "Worker group FAILED",
         "Failures:",
+        " (local_rank: ",
         "Root Cause (first observed failure)",
         "no error file defined for parent",
         "Setting OMP_NUM_THREADS environment variable",

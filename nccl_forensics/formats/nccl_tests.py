@@ -34,7 +34,7 @@ _HALF_LINE = r"^\s*\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d|N/A)"
 _SIGNS = (
     r"^(?:Rank +\d+ |nThread |Using devices|size +count|out-of-place|\(B\)|Out of bounds values|Avg bus bandwidth|Base Copy BW|nccl-tests version"
     r"|rccl-tests: |Collective test |\.\. |Test timeout|Reducing maxBytes|Writing JSON output|Per-Iteration|rank=\d+ #wrong|Errors with asterisks"
-    r"|[A-Za-z0-9_.-]+: Test (?:NCCL|CUDA|HIP) failure)"
+    r"|[A-Za-z0-9_.-]+: Test (?:NCCL|CUDA|HIP) failure|(?:Cuda|NCCL) failure [\w.]+:\d+ ')"
 )
 _PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|alltoallv?|broadcast|reduce|gather|scatter|sendrecv|hypercube)_perf\w*\b")
 _CLOCK = re.compile(r"^\d\d:\d\d:\d\d$")
@@ -99,7 +99,7 @@ def read(text: Text) -> Reading:
 def _opens(line: Line, runs: Sequence[_Run]) -> bool:
     """Whether a line begins another run: a heading after rows, or a second one of its kind."""
     if line.kind not in ("program", "rccl_program", "starting", "setup", "devices", "header"):
-        return not runs and line.kind in ("device", "failure_nccl", "failure_cuda", "timeout")
+        return not runs and line.kind in ("device", "failure_nccl", "failure_cuda", "failure_old", "timeout")
     if not runs or runs[-1].footed or runs[-1].rows:
         return True
     seen = runs[-1].facts
@@ -156,7 +156,7 @@ def _take(run: _Run, line: Line) -> None:
             facts["average_bus_bw_gb_s"] = real(get("average"))
             facts["minimum_met"] = None if get("outcome") is None else get("outcome") == "OK"
             run.footed = True
-        case "failure_nccl" | "failure_cuda" | "timeout":
+        case "failure_nccl" | "failure_cuda" | "failure_old" | "timeout":
             facts.setdefault("error", (get("message") or line.text).strip(" /'") or line.text)
             facts.setdefault("failed_host", get("host"))
             facts.setdefault("error_line", line.number)
@@ -441,6 +441,8 @@ FORMATS = (
             "Test NCCL failure",
             "Test CUDA failure",
             "Test HIP failure",
+            "Cuda failure common.cu",
+            "NCCL failure common.cu",
             ": Test failure ",
             "Collective test ",
             "nccl-tests version",

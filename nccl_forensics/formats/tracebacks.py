@@ -66,7 +66,7 @@ _SIGNALS = {
 _LAUNCHER_END = "SignalException: Process "
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}[:<][0-9]{1,5})")
 #: Messages name their writer by its rank in the group; in the default group that is the global rank.
-_OWN_RANK = re.compile(r"\[PG (?:ID )?0 (?:PG GUID 0(?:\(default_pg\))? )?Rank ([0-9]{1,7})\]")
+_OWN_RANK = re.compile(r"\[PG (?:ID )?0 (?:PG GUID 0(?:\(default_pg\))? |\(default_pg\) )?Rank ([0-9]{1,7})\]")
 #: Lines after a start that may belong to its block, and lines of a message that no frame or heading ends.
 _REACH, _MESSAGE = 4000, 60
 #: An abort this close behind a terminate block of the same writer is its end, not another fault.
@@ -78,6 +78,8 @@ _NEW = re.compile(
 _LAST_ERROR = "Last error:"
 #: The last line of a traceback whose frames were cut away (an issue's text, a log filter), of which the text alone says what happened.
 _BARE = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200}(?:Error|Exception)): (\S.*)$")
+#: What XLA puts behind NCCL's result: the last warning of the library (ncclGetLastError), without which nothing of it stands in a JAX log.
+_XLA_LAST = re.compile(r"Last NCCL warning\(error\) log entry \(may be unrelated\) '(.{1,2000}?)'(?:[.;]|$)")
 #: What torch's getNcclErrorDetailStr writes in the line before ``Last error:``.
 _RESULT = re.compile(r"^nccl(?:(?:System|Internal|Remote|UnhandledCuda)Error|InvalidUsage|InvalidArgument): ")
 #: How a message goes on after a blank line.
@@ -167,6 +169,13 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.rows.append({"line_no": number, "end_line": bare.members[-1], **lines.hints, **(bare.row or {})})
             found.reports += [{"line_no": number, "end_line": bare.members[-1], **lines.hints, **r} for r in bare.said]
             found.nccl += _last_errors(lines, at, set(bare.members))
+        elif last := _XLA_LAST.search(text):
+            found.nccl.append({"line_no": number, **lines.hints, "level": "WARN", "message": mask(last.group(1))})
+            found.used.add(number)
+        elif said := list(_said(text)):
+            # The sentence alone, in a program's own words around it or torn off its exception.
+            found.reports += [{"line_no": number, "end_line": number, **lines.hints, **r} for r in said]
+            found.used.add(number)
         elif _RESULT.match(text):
             # The lines above may be torn: several processes raise the same at once.
             near = set(lines.numbers[at : at + 4])
@@ -213,10 +222,15 @@ def _last_errors(lines: WriterLines, at: int, members: set[int]) -> Iterator[dic
     """NCCL's last warning, which torch puts under ``Last error:`` (ncclGetLastError, NCCL 2.13 and later): where NCCL_DEBUG was not set, it
     stands nowhere else."""
     last = max(members)
-    for index in range(at, len(lines.texts) - 1):
-        number, after = lines.numbers[index], lines.numbers[index + 1]
-        if number >= last:
+    for index in range(at, len(lines.texts)):
+        number = lines.numbers[index]
+        if number > last:
             return
+        if number in members and (told := _XLA_LAST.search(lines.texts[index])):
+            yield {"line_no": number, **lines.hints, "level": "WARN", "message": mask(told.group(1))}
+        if number == last:
+            return
+        after = lines.numbers[index + 1]
         said = lines.texts[index + 1].strip()
         heads = number in members and after in members and lines.texts[index].strip() == _LAST_ERROR
         if heads and said and not _RAISED_FROM.match(said):
@@ -423,6 +437,17 @@ FORMAT = TextFormat(
         "Error: NCCL error: ",
         "Error: The client socket has ",
         "Error: Timed out after ",
+        "Error: Timed out initializing process group",
+        "Error: The server socket has ",
+        "Error: Expected to have finished reduction in the prior iteration",
+        "Error: Gloo connectFullMesh failed",
+        "Error: [enforce fail at ",
+        "Error: wait timeout after ",
+        " is setting up NCCL communicator and retr",
+        "Detected mismatch between collectives on ranks",
+        " failed to pass monitoredBarrier in ",
+        "which did not receive grad for rank ",
+        "Last NCCL warning(error) log entry",
         "Error: Socket Timeout",
         "Error: Triton Error [CUDA]: ",
         "Error: HIP out of memory",

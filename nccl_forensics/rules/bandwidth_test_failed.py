@@ -34,6 +34,10 @@ _CAUSES = (
         r"(?i)system not yet initialized|initialization error|uncorrectable|unspecified launch|hardware stack|GPU is lost|no (?:CUDA|ROCm)-capable",
         "gpu-fault",
     ),
+    (
+        r"(?i)driver version is insufficient|forward compatibility was attempted|unsupported display driver|unsupported toolchain",
+        "version-mismatch",
+    ),
     (r"(?i)invalid device|invalid usage|invalid argument|hipErrorInvalidDevice", "invalid-usage"),
 )
 #: What iperf3 says where it reaches no server.
@@ -153,6 +157,7 @@ def _tcp(rows: pl.DataFrame) -> Iterator[Finding]:
 _REMEDIES = {
     "out-of-memory": "Look with nvidia-smi for what else uses the GPU's memory, and repeat the test with a smaller largest size.",
     "gpu-fault": "Read the kernel log for Xid; on hosts with NVSwitch see that the fabric manager runs and is of the driver's version.",
+    "version-mismatch": "Update the driver to what the CUDA library of the test needs (nvidia-smi shows the newest CUDA that it serves), or build the test against an older one.",
     "invalid-usage": "Compare the number of GPUs asked for (-g, -t, ranks per host) with those that the process may see (nvidia-smi -L, rocminfo, device files).",
 }
 

@@ -1,7 +1,8 @@
 """The store of the rendezvous waited for processes that never came, and says how many did.
 
 ## What it finds
-Timeouts of torch's store that count: "8/12 clients joined". Nothing names the missing ones; where ranks left words in the evidence, their number is told.
+Timeouts of torch's store that count: "8/12 clients joined", or "world_size=12, worker_count=8" of the barrier behind a new group. Nothing names the
+missing ones; where ranks left words in the evidence, their number is told. More workers than the group has mean that two launches met at one store.
 
 ## Why it matters
 The job ends before NCCL is asked for anything: no log of NCCL shows it. A node that was never started, or cannot reach the master's port, is the usual reason.
@@ -26,6 +27,20 @@ from nccl_forensics.rules import rule
 
 #: torch/csrc/distributed/c10d/TCPStore.cpp, since 2.0.
 _JOINED = re.compile(r"waiting for clients\. ([0-9]{1,7})/([0-9]{1,7}) clients joined")
+#: torch/distributed/distributed_c10d.py, _store_based_barrier, since 1.8.
+_BARRIER = re.compile(r"store based barrier on rank: [0-9]{1,7},? for key: .{1,200}?\(world_size=([0-9]{1,7}), worker_count=([0-9]{1,7})")
+
+
+def _counted(exceptions: pl.LazyFrame) -> list[tuple[int, int, dict[str, object]]]:
+    """How many came and how many were wanted, with the message that says so."""
+    words = pl.col("message").str.contains_any(["waiting for clients. ", "store based barrier"])
+    out: list[tuple[int, int, dict[str, object]]] = []
+    for row in exceptions.filter(words).sort("source_id", "line_no").collect().iter_rows(named=True):
+        if m := _JOINED.search(str(row["message"])):
+            out.append((int(m[1]), int(m[2]), row))
+        elif m := _BARRIER.search(str(row["message"])):
+            out.append((int(m[2]), int(m[1]), row))
+    return out
 
 
 @rule(
@@ -38,8 +53,7 @@ _JOINED = re.compile(r"waiting for clients\. ([0-9]{1,7})/([0-9]{1,7}) clients j
 )
 def clients_never_joined(exceptions: pl.LazyFrame) -> Iterator[Finding]:
     """At most one finding, by the message that counts the most processes."""
-    told = exceptions.filter(pl.col("message").str.contains("waiting for clients. ", literal=True)).sort("source_id", "line_no").collect()
-    counts = [(int(m[1]), int(m[2]), row) for row in told.iter_rows(named=True) if (m := _JOINED.search(str(row["message"])))]
+    counts = _counted(exceptions)
     short = [c for c in counts if c[0] < c[1]]
     if not short:
         return
@@ -58,4 +72,36 @@ def clients_never_joined(exceptions: pl.LazyFrame) -> Iterator[Finding]:
         would_refute=("the missing processes came after the timeout",),
         actions=(Action("collect-more", command="ps -ef | grep python; nc -zv $MASTER_ADDR $MASTER_PORT, on every node"),),
         metrics={"missing": missing, "wanted": wanted},
+    )
+
+
+@rule(
+    name="two-launches-at-one-store",
+    code="IN08",
+    cause="bad-setting",
+    severity="critical",
+    at_most=1,
+    explains=("timeout", "closed", "host-stall", "rank-died"),
+)
+def two_launches_at_one_store(exceptions: pl.LazyFrame) -> Iterator[Finding]:
+    """At most one finding: more workers checked in than the group has members."""
+    many = [c for c in _counted(exceptions) if c[0] > c[1]]
+    if not many:
+        return
+    came, wanted, row = max(many, key=lambda c: (c[0], -c[1]))
+    yield Finding(
+        title=f"{came} workers checked in for a group of {wanted}: two launches, or more processes than the world size says, met at one store",
+        summary="The barrier behind init_process_group counts every process that reaches its key. It was never meant to be passed by more than the "
+        "world size: the ranks of both launches mix, and each waits for members that the other took.",
+        confidence="medium",
+        culprits=(),
+        subject=("workers", str(wanted)),
+        evidence=cite([row], f"{came} came, {wanted} were wanted"),
+        evidence_total=len(many),
+        remedy="Give each launch its own MASTER_PORT or init file (and remove the file of an earlier run), and make WORLD_SIZE the number of processes "
+        "that are started: a launcher such as srun or torchrun beside mp.spawn starts them twice.",
+        prevention="Let the launcher choose a free port per job (--rdzv-endpoint=localhost:0, or a port made of the job's number).",
+        would_refute=("an elastic restart of the same job that used the store of the attempt before",),
+        actions=(Action("fix_config", command="echo $WORLD_SIZE $MASTER_ADDR:$MASTER_PORT; ss -ltnp"),),
+        metrics={"came": came, "wanted": wanted},
     )

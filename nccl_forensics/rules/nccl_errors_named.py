@@ -335,7 +335,7 @@ _MEANINGS: tuple[_Named, ...] = (
         ("collective-mismatch",),
         "Mismatched collective|Your program may be hanging",
         "collective-mismatch",
-        "error",
+        "critical",
         "medium",
         "NCCL found that ranks called different collectives",
         "Compare the calls of the ranks around the one that the line names, best by Flight Recorder dumps.",

@@ -52,18 +52,18 @@ _HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon
     explains=("connection-failed", "rank-never-joined", "host-stall", "rank-died", "collective-stuck", "invalid-usage"),
 )
 def wrong_interface(
-    nccl_network: pl.LazyFrame,
+    nccl_network: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame,
-    processes: pl.LazyFrame,
-    host_ranks: pl.LazyFrame,
+    processes: pl.LazyFrame | None,
+    host_ranks: pl.LazyFrame | None,
     settings: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """No interface at all, or one that no other host can reach, where connections failed."""
     # NCCL goes on without an interface for the bootstrap alone, and says so ("…, ignoring").
-    none = where_reported(
-        nccl_errors.filter((pl.col("kind") == "no-interface") & ~pl.col("message").str.ends_with(", ignoring")), processes
-    )
+    people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
+    unaddressed = pl.col("kind").is_in(["no-interface", "no-address"]) & ~pl.col("message").str.ends_with(", ignoring")
+    none = where_reported(nccl_errors.filter(unaddressed), people)
     wanted = {}
     if settings is not None:
         rows = settings.filter(pl.col("name") == "NCCL_SOCKET_IFNAME").collect()
@@ -73,10 +73,10 @@ def wrong_interface(
         hosts = hosts_of(none)
         value = next((wanted[h] for h in hosts if h in wanted), None)
         yield Finding(
-            title=f"{ranks_words(ranks) if ranks else f'a process on {hosts[0] if hosts else chr(63)}'} found no interface to use"
+            title=f"{ranks_words(ranks) if ranks else f'a process on {hosts[0]}' if hosts else 'a process'} found no interface to use"
             + (f" (NCCL_SOCKET_IFNAME={value})" if value else ""),
             summary="NCCL_SOCKET_IFNAME matches no interface of that host, or none is up.",
-            confidence="high",
+            confidence="high" if (none["kind"] == "no-interface").any() else "medium",
             ranks=ranks,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
@@ -88,8 +88,8 @@ def wrong_interface(
             would_refute=("the interface exists and is up on that host",),
             actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="ip -br addr", confidence="high"),),
         )
-    failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), processes)
-    if not failed.height:
+    failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), people)
+    if not failed.height or nccl_network is None or host_ranks is None:
         return
     named = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"]))
     # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
@@ -98,13 +98,13 @@ def wrong_interface(
     if len(hosts_seen) < 2:
         yield from _loopback_peers(failed, nccl_network, host_ranks, comms)
         return
-    people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
+    ranked_ones = people.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     private = (
         named
         # Where no line tells the interface of the bootstrap, the sockets' is the same.
         .filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any().over("host", "pid"))
         .filter(pl.col("name").str.contains(_PRIVATE) | pl.col("address").str.starts_with("127."))
-        .join(people, on=["host", "pid"], how="left")
+        .join(ranked_ones, on=["host", "pid"], how="left")
         .sort("source_id", "line_no")
         .collect()
     )

@@ -1,7 +1,7 @@
 """Processes could not reach the store where the ranks of a job meet.
 
 ## What it finds
-Exceptions of PyTorch's TCPStore that no connection to the master's address came about, with what the system said: a name that does not
+Exceptions of PyTorch's TCPStore, or lines of torch's own log, that no connection to the master's address came about, with what the system said: a name that does not
 resolve, nobody who listens, no route, no answer.
 
 ## Why it matters
@@ -44,9 +44,11 @@ _REASONS = (
     at_most=8,
     explains=("timeout", "closed", "rank-never-joined", "host-stall"),
 )
-def store_unreachable(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+def store_unreachable(
+    exceptions: pl.LazyFrame | None, endings: pl.LazyFrame | None, watchdog: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
     """One finding per address. Most ranks in vain: the address or its host; few: their own way there."""
-    rows = exceptions.filter(pl.col("signature") == "store-unreachable").sort("source_id", "line_no").collect()
+    rows = _failed(exceptions, watchdog)
     if not rows.height:
         return
     parts = pl.col("message").str.extract_groups(_TARGET).struct
@@ -85,3 +87,24 @@ def store_unreachable(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None) ->
                 ),
             ),
         )
+
+
+def _failed(exceptions: pl.LazyFrame | None, watchdog: pl.LazyFrame | None) -> pl.DataFrame:
+    """The exceptions that say so; of sources without one, the lines of torch's own log in which the store's client gave up."""
+    columns = {"source_id": pl.UInt32(), "line_no": pl.UInt32(), "end_line": pl.UInt32(), "rank": pl.Int32(), "message": pl.String()}
+    parts = [pl.DataFrame(schema=columns)]
+
+    def take(frame: pl.LazyFrame, rank: pl.Expr) -> pl.DataFrame:
+        have = frame.collect_schema().names()
+        named = [pl.col(c) if c in have else pl.lit(None).alias(c) for c in columns if c != "rank"]
+        rows = frame.sort("source_id", "line_no").select(*named, rank.alias("rank")).collect()
+        return rows.select([pl.col(c).cast(t) for c, t in columns.items()])
+
+    if exceptions is not None:
+        parts.append(take(exceptions.filter(pl.col("signature") == "store-unreachable"), pl.col("rank")))
+    if watchdog is not None:
+        told = watchdog.filter(pl.col("kind").is_in(["store-unreachable", "store-timeout"]))
+        if parts[-1].height:
+            told = told.filter(~pl.col("source_id").is_in(parts[-1]["source_id"].unique().to_list()))
+        parts.append(take(told, pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank"))))
+    return pl.concat(parts)

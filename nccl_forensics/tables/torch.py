@@ -102,7 +102,7 @@ TABLES: tuple[Table, ...] = (
             **HINT,
             "kind": (
                 S,
-                "timeout, failure, error (the watchdog thread ends), abort, follow-up, dump-signal, dump-observed, dump-first, dump-wait, dump-written, heartbeat-stuck, gil, terminating, store-gone, setup-error, stack, created, splitting, desync-timeout, desync-lagging, desync-missing, desync-stuck",
+                "timeout, failure, error (the watchdog thread ends), abort, follow-up, dump-signal, dump-observed, dump-first, dump-wait, dump-written, heartbeat-stuck, gil, terminating, store-gone, setup-error, stack, created, splitting, store-timeout, store-unreachable, desync-timeout, desync-lagging, desync-missing, desync-stuck",
             ),
             "pg_id": (I32, "local number"),
             "pg_name": (S, "PG GUID"),
@@ -131,7 +131,7 @@ TABLES: tuple[Table, ...] = (
             **HINT,
             "rank": (I32, "global rank where the text states it"),
             "pid": (I64, ""),
-            "kind": (S, "python, cpp-terminate, fatal-signal, error-file"),
+            "kind": (S, "python, cpp-terminate, fatal-signal, error-file, watchdog (what ended its thread)"),
             "type": (S, "exception type"),
             "message": (S, "first lines of the message, secrets masked"),
             "signature": (

@@ -25,6 +25,8 @@ VICTIM = frozenset(
         "store-timeout",
         "store-closed",
         "store-unreachable",
+        "store-barrier",
+        "gloo-connect",
         "gloo-size-mismatch",
         "keyboard-interrupt",
         "in-collective",
@@ -140,8 +142,8 @@ def endings(
     if source_hosts is not None:
         host_of_source = dict(source_hosts.select("source_id", "host").collect().iter_rows())
 
-    def person(rank: object, pid: object) -> dict[str, object]:
-        key = ("rank", rank) if rank is not None else ("pid", pid)
+    def person(rank: object, pid: object, local: object = None) -> dict[str, object]:
+        key = ("rank", rank) if rank is not None else ("pid", pid) if pid is not None or local is None else ("local", local)
         if key not in people:
             host, its_pid = where.get(int(str(rank)), (None, None)) if rank is not None else (None, None)
             people[key] = dict.fromkeys(DEATHS) | {"rank": rank, "pid": pid if pid is not None else its_pid, "host": host}
@@ -166,9 +168,9 @@ def endings(
                 rank = by_pid.rank(row["pid"], row["host"])
             if rank is None and row["local_rank"] is not None and len(locals_.get(row["local_rank"], ())) == 1:
                 rank = next(iter(locals_[row["local_rank"]]))
-            if rank is None and row["pid"] is None:
-                continue
-            who = person(rank, row["pid"])
+            if rank is None and row["pid"] is None and (row["local_rank"] is None or locals_):
+                continue  # nobody, or one of several of which the launcher means one
+            who = person(rank, row["pid"], row["local_rank"])
             if who["exit_code"] is None or (row["kind"] != "failed" and row["exit_code"] is not None):
                 who.update(
                     exit_code=row["exit_code"],
@@ -183,6 +185,7 @@ def endings(
             if row["has_traceback"] and row["message"] and who["signature"] is None:
                 raised, _, said = str(row["message"]).partition(": ")
                 who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
+    nameless: dict[object, list[dict[str, object]]] = {}
     if exceptions is not None:
         for row in exceptions.sort("source_id", "line_no").collect().iter_rows(named=True):
             rank = row["rank"]
@@ -195,6 +198,7 @@ def endings(
             if rank is None:
                 rank = ranks_of_source.get(row["source_id"])
             if rank is None:
+                nameless.setdefault(row["source_id"], []).append(row)
                 continue
             who = person(rank, row["pid"])
             home = homes.get(row["source_id"])
@@ -219,6 +223,7 @@ def endings(
                 )
                 if who["source_id"] is None:
                     who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
+    _pair_nameless(people, nameless)
     for row in _crashed(kernel_events, source_hosts, where):
         who = person(row["rank"], row["pid"])
         who["library"] = row["library"]
@@ -245,6 +250,25 @@ def endings(
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+def _pair_nameless(people: dict[tuple[str, object], dict[str, object]], nameless: dict[object, list[dict[str, object]]]) -> None:
+    """Processes that neither exit line nor exception names: the exit code with which Python ends after an exception belongs to the exceptions of
+    the same text. One process has what tells most of them; of several, each has ended by what all of these say if they all blame others."""
+    for source, raised in nameless.items():
+        ended = [
+            who
+            for (scope, _), who in people.items()
+            if scope == "pid" and who["source_id"] == source and who["exit_code"] == 1 and who["signature"] is None
+        ]
+        for row in raised:
+            row["signature"] = _inside(row["signature"], row["frames"])
+        best = max(raised, key=lambda row: _telling(row["signature"]))
+        if len(ended) == 1 or (ended and best["signature"] in VICTIM):
+            for who in ended:
+                who.update(
+                    {k: best[k] for k in ("type", "message", "signature", "frame")}, exc_source_id=source, exc_line_no=best["line_no"]
+                )
 
 
 def _of_local(ranks: set[int], host: str | None, where: dict[int, tuple[object, object]]) -> int | None:

@@ -80,9 +80,9 @@ def failures(
         add(bad, "processes ended badly", pl.col("rank").drop_nulls().implode())
     if watchdog is not None:
         add(
-            watchdog.filter(pl.col("kind").is_in(["timeout", "failure", "heartbeat-stuck", "error", "store-timeout"])).sort(
-                "source_id", "line_no"
-            ),
+            watchdog.filter(
+                pl.col("kind").is_in(["timeout", "failure", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"])
+            ).sort("source_id", "line_no"),
             "watchdog timeouts",
         )
     if exceptions is not None:

@@ -144,7 +144,8 @@ def _folded(table: pl.LazyFrame | FoldedTable, name: str) -> FoldedTable:
 def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     """Operations that DETAIL's wrapper prints, as it runs them and in its mismatch errors (own and other rank), counted from 0.
 
-    The lines carry no group: where numbers repeat with different contents (several groups), the domain is left out as a whole.
+    The lines carry no group: where numbers repeat with different contents, or those of one writer fall back to more than a start (several groups),
+    the domain is left out as a whole.
     """
     known = reports.filter(
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
@@ -168,9 +169,14 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
     # Where torch itself found the calls of two ranks to differ, that is no misread line.
     both = both.with_columns(state=pl.col("state").sort().first().over("rank", "seq"))
-    clear = pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1
+    running = pl.col("kind") == "fingerprint"
+    back = (pl.col("seq").diff() < 0).over("source_id", "rank", order_by="line_no") & (pl.col("seq") > 1)
+    falls = known.filter(running).select(falls=back.any())
+    clear = (pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1) & ~pl.col("falls").fill_null(False)
     return (
-        both.filter(clear)
+        both.join(falls, how="cross")
+        .filter(clear)
+        .drop("falls")
         .sort("rank", "seq", "trust", "source_id", "line_no")
         .unique(["rank", "seq"], keep="first", maintain_order=True)
         .with_columns(

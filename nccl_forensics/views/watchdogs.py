@@ -62,15 +62,39 @@ def watchdog_lines(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     return known.with_columns(rank=rank, group_key=key).filter(pl.col("rank").is_not_null()).sort("source_id", "line_no")
 
 
+#: Numbers of a group in which its ranks can wait at one time: what one completed, all have entered, so they differ by what some left out.
+_APART = 64
+
+
+def _counters(watchdog: pl.LazyFrame, lines: pl.LazyFrame) -> pl.LazyFrame:
+    """Ranks of the default group that are told to dump because a peer's watchdog timed out, with the counters that they print of it: one that has
+    enqueued less than what the others wait in timed out in nothing itself."""
+    timed = lines.filter((pl.col("kind") == "timeout") & (pl.col("group_key") == "pg:0") & pl.col("seq").is_not_null())
+    waited = timed.select(least=pl.col("seq").min(), most=pl.col("seq").max())
+    default = (pl.col("pg_name") == "0") & (pl.col("pg_desc").is_null() | (pl.col("pg_desc") == "default_pg"))
+    told = watchdog.filter((pl.col("kind") == "dump-signal") & default & pl.col("last_enqueued").is_not_null()).join(waited, how="cross")
+    near = told.filter(pl.col("last_enqueued").is_between(pl.col("least") - _APART, pl.col("most") + _APART))
+    rank = pl.coalesce(pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank")), "pg_rank")
+    open_one = pl.when(pl.col("last_completed") < pl.col("last_enqueued")).then(pl.col("last_completed") + 1)
+    known = near.with_columns(rank=rank, group_key=pl.lit("pg:0"), seq=open_one).filter(pl.col("rank").is_not_null())
+    return known.drop("least", "most").join(lines.select("group_key", "rank").unique(), on=["group_key", "rank"], how="anti")
+
+
 def watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters.
 
-    Of a group with sends and receives nothing is told: each pair of its ranks counts its own.
+    Of a group with sends and receives nothing is told: each pair of its ranks counts its own. Nor of lines that name no group and whose numbers
+    lie further apart than ranks of one group can be.
     """
     lines = watchdog_lines(watchdog)
     pairs = lines.filter(pl.col("op").is_in(["SEND", "RECV"])).select("group_key").unique()
+    waited = lines.group_by("group_key", "rank").agg(pl.col("seq").min(), named=pl.col("pg_name").is_not_null().any())
+    apart = waited.group_by("group_key").agg(pl.col("seq").max() - pl.col("seq").min(), pl.col("named").any())
+    several = apart.filter(~pl.col("named") & (pl.col("seq") > _APART)).select("group_key")
     return (
-        lines.join(pairs, on="group_key", how="anti")
+        pl.concat([lines, _counters(watchdog, lines)], how="diagonal")
+        .join(pairs, on="group_key", how="anti")
+        .join(several, on="group_key", how="anti")
         .sort("source_id", "line_no")
         .group_by("group_key", "rank")
         .agg(

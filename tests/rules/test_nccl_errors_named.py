@@ -30,7 +30,7 @@ FIRES = [
     ('Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!', "bad-setting", "warning"),
     ("Mismatched NCCL version detected : rank 0 version 22105 rank 5 version 22703", "version-mismatch", "critical"),
     ("Message truncated : received 6144 bytes instead of 4096", "version-mismatch", "warning"),
-    ("Mismatched collective detected, please check your collective calls at and around rank 3.", "collective-mismatch", "error"),
+    ("Mismatched collective detected, please check your collective calls at and around rank 3.", "collective-mismatch", "critical"),
     ("Coll AllReduce size 8 symmetric registration check failed on rank 3: send buffer window", "argument-mismatch", "error"),
     ("AllReduce : sendbuff allocated on device 1 mismatchs with NCCL device 0", "invalid-usage", "critical"),
     ("Fatal: host threads racing to launch NCCL on same device.", "invalid-usage", "error"),

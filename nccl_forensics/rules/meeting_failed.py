@@ -1,0 +1,218 @@
+"""The processes of a job could not meet: a port that is taken, a gloo interface that is none, loopback addresses, a rank that never began.
+
+## What it finds
+Exceptions of torch.distributed's store, of gloo and of the first collective of a group: the server's port is in use; GLOO_SOCKET_IFNAME names
+no interface; gloo tells its peers a loopback address; a rank waited in vain for the unique id that another makes when it calls the same collective.
+
+## Why it matters
+Nothing of NCCL stands in the logs yet, and the launcher blames the rank that gave up waiting, which is the wrong one.
+
+## What would refute it
+The process that is named had died before for a reason of its own: then look there first.
+
+## What to do next
+For a port: ss -ltnp on the master's host. For an interface: ip -br addr and getent hosts $(hostname) on every host. For a rank that never began:
+what it did meanwhile (its progress bar, its stack).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words, verb
+
+_EXPLAINS = ("timeout", "closed", "rank-died", "rank-never-joined", "host-stall", "software-crash")
+#: gloo/transport/tcp/device.cc: what it looked up.
+_NO_DEVICE = re.compile(r"Unable to find address for: (\S{1,64})")
+#: gloo/transport/tcp/pair.cc and torch's ProcessGroupGloo: whom it tried, and what it calls itself.
+_FAR = re.compile(r"remote=\[([0-9A-Fa-f:.%\w]{2,64})\]")
+_NEAR = re.compile(r"local=\[([0-9A-Fa-f:.%\w]{2,64})\]")
+_LOOPBACK = re.compile(r"^(?:127\.|::1$|::ffff:127\.)")
+#: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID; "retreiving" up to 1.13. Both numbers are ranks inside the group.
+_UNIQUE_ID = re.compile(
+    r"\[([0-9]{1,7})\] is setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId from \[([0-9]{1,7})\] via c10d key-value store by key"
+    r" '([^']{1,200})'"
+)
+_TIMED_OUT = re.compile(r"(?i)time(?:d )?out")
+#: The first communicator of the default group: its key begins with a plain number, or with the group's name (torch 1.8 to 2.9).
+_DEFAULT_KEY = re.compile(r"^(?:0|/?default_pg(?:/.{0,100})?|0//?.{0,100}|/0//?.{0,100})$")
+_PORT = re.compile(r"(?:bind to|listen on) \[?[^\s\]]{0,64}\]?:([0-9]{1,5})\b|port: ([0-9]{1,5})")
+
+
+@rule(name="port-in-use", code="NE23", cause="connection-failed", severity="critical", at_most=1, explains=_EXPLAINS)
+def port_in_use(exceptions: pl.LazyFrame) -> Iterator[Finding]:
+    """At most one finding: the store could not listen, because another process holds its port."""
+    rows = exceptions.filter(pl.col("signature") == "address-in-use").sort("source_id", "line_no").collect()
+    if not rows.height:
+        return
+    said = " ".join(rows["message"].drop_nulls().to_list())
+    port = next((p for match in _PORT.findall(said) for p in match if p), None)
+    yield Finding(
+        title=f"another process holds port {port or 'of the job'}, on which the job's store was to listen".replace(
+            "port of the job", "the port"
+        ),
+        summary="A job before that has not ended, a second job on the host with the same port, or a launcher that started the same rank twice.",
+        confidence="medium",
+        culprits=(),
+        subject=("port", str(port)),
+        evidence=cite(rows, "could not listen"),
+        evidence_total=rows.height,
+        remedy="End the process that holds the port, or give each job a port of its own (--master-port, --rdzv-endpoint=localhost:0).",
+        prevention="Let the launcher choose a free port, or make it of the job's number.",
+        would_refute=("the port is free, and the address itself is not one of the host",),
+        actions=(Action("fix_config", command=f"ss -ltnp | grep {port}" if port else "ss -ltnp"),),
+    )
+
+
+@rule(
+    name="gloo-wrong-interface",
+    code="NE24",
+    cause="wrong-interface",
+    severity="critical",
+    at_most=4,
+    explains=(*_EXPLAINS, "connection-failed"),
+)
+def gloo_wrong_interface(exceptions: pl.LazyFrame) -> Iterator[Finding]:
+    """An interface that the host does not have, and addresses that only the host itself can reach."""
+    rows = exceptions.filter(pl.col("signature").is_in(["gloo-interface", "gloo-connect"])).sort("source_id", "line_no").collect()
+    none = rows.filter(pl.col("signature") == "gloo-interface")
+    names = sorted({m[1] for text in none["message"].drop_nulls().to_list() if (m := _NO_DEVICE.search(text))})
+    if none.height:
+        several = any(set(name) & set("^,=") for name in names)
+        yield _interface(
+            none,
+            f"gloo found no interface of the name {', '.join(names) or 'that it was given'}",
+            "GLOO_SOCKET_IFNAME takes one name as it stands; a list that excludes (^lo,docker0) is NCCL's way of writing, not gloo's."
+            if several
+            else "GLOO_SOCKET_IFNAME names an interface that this host does not have.",
+            "high",
+            ("gloo-interface", *names),
+        )
+    far = rows.filter(pl.col("signature") == "gloo-connect")
+    looped = [
+        r for r in far.iter_rows(named=True) if _LOOPBACK.match(_first(_FAR, r["message"])) and _LOOPBACK.match(_first(_NEAR, r["message"]))
+    ]
+    if looped:
+        yield _interface(
+            far.filter(pl.col("line_no").is_in([r["line_no"] for r in looped])),
+            "gloo's ranks told each other loopback addresses, and could not connect",
+            "Without GLOO_SOCKET_IFNAME gloo takes the address that the host's own name resolves to; where that is 127.0.0.1 or 127.0.1.1, no other "
+            "host can reach it. On a single host it would be right: then the peer had ended before.",
+            "low",
+            ("gloo-loopback",),
+        )
+
+
+def _interface(rows: pl.DataFrame, title: str, summary: str, confidence: Confidence, subject: tuple[str, ...]) -> Finding:
+    return Finding(
+        title=title,
+        summary=summary,
+        confidence=confidence,
+        culprits=(),
+        subject=subject,
+        evidence=cite(rows, "gloo says so"),
+        evidence_total=rows.height,
+        remedy="Set GLOO_SOCKET_IFNAME on every host to the interface that leads to the others, or let the host's name resolve to its address there.",
+        prevention="Check getent hosts $(hostname) on every host in the job's prologue: it must not answer with a loopback address.",
+        would_refute=("all ranks run on one host and the interface exists",),
+        actions=(Action("change-setting", command="ip -br addr; getent hosts $(hostname)", confidence=confidence),),
+    )
+
+
+def _first(pattern: re.Pattern[str], text: object) -> str:
+    match = pattern.search(str(text or ""))
+    return match[1] if match else ""
+
+
+@rule(
+    name="host-stall-by-unique-id",
+    code="ST18",
+    cause="host-stall",
+    severity="critical",
+    at_most=1,
+    explains=("timeout", "closed", "rank-died"),
+)
+def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None, nccl_errors: pl.LazyFrame | None) -> Iterator[Finding]:
+    """At most one finding: the rank that makes the id of the default group's communicator never called the collective that the others wait in."""
+    known = exceptions.filter(pl.col("signature") == "store-timeout").sort("source_id", "line_no").collect()
+    told = [
+        (m, row)
+        for row in known.iter_rows(named=True)
+        if (m := _UNIQUE_ID.search(str(row["message"]))) and _TIMED_OUT.search(str(row["message"]))
+    ]
+    if not told:
+        return
+    # A rank that failed inside NCCL never wrote its id either: what it says of that is nearer to the cause.
+    if (
+        nccl_errors is not None
+        and nccl_errors.filter((pl.col("level") == "WARN") & (pl.col("kind") != "propagation")).head(1).collect().height
+    ):
+        return
+    roots = {int(m[2]) for m, _ in told}
+    default = all(_DEFAULT_KEY.match(m[3]) for m, _ in told) and len(roots) == 1
+    waiters = sorted({int(m[1]) for m, _ in told}) if default else []
+    root = roots.pop() if default else None
+    if endings is not None and root is not None:
+        ended = endings.filter((pl.col("rank") == root) & (pl.col("kind") != "clean")).head(1).collect()
+        if ended.height:
+            return
+    ranks = (root,) if root is not None else ()
+    who = ranks_words(ranks) if ranks else "the first rank of a group"
+    yield Finding(
+        title=f"{who} never called the first collective of {'the job' if ranks else 'its group'}: "
+        f"{ranks_words(waiters) if waiters else 'others'} {verb(waiters, 'waits', 'wait') if waiters else 'wait'} for its unique id",
+        summary="That rank makes the id when it calls the same collective and puts it into the store. It was elsewhere for longer than the timeout: "
+        "data that one process prepares for all while the others wait behind a barrier, a download, a slow start.",
+        confidence="medium" if ranks else "low",
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=("unique-id", str(root)),
+        evidence=cite([row for _, row in told], "waited for the unique id in vain", at_most=8),
+        evidence_total=len(told),
+        remedy="Prepare data once, before the job or in a step of its own; where one rank has to work alone, give init_process_group (or ddp_timeout) "
+        "a timeout that is longer than that.",
+        prevention="Cache what is tokenized or downloaded, and do it outside of the job.",
+        would_refute=(f"{who} had ended, or could not make an id (no interface, an error of CUDA)",),
+        actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+        alternatives=(("timeout-too-short", ranks, "nothing tells how far its work had come"),),
+    )
+
+
+@rule(
+    name="collective-mismatch-unreadable",
+    code="CO14",
+    cause="collective-mismatch",
+    severity="critical",
+    at_most=1,
+    explains=("timeout", "closed", "rank-died", "host-stall", "software-crash"),
+)
+def collective_mismatch_unreadable(reports: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[Finding]:
+    """At most one finding: DETAIL found two ranks in different calls, and what it prints of the other cannot be read."""
+    if divergences is not None and divergences.head(1).collect().height:
+        return
+    rows = reports.filter((pl.col("kind") == "detail-mismatch") & pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
+    odd = rows.filter(pl.col("differs").fill_null("").str.split(",").list.contains("sequence"))
+    if not odd.height:
+        return
+    first = odd.row(0, named=True)
+    ranks = tuple(sorted({int(first["rank"]), *(int(r) for r in first["ranks"] or ())}))
+    yield Finding(
+        title=f"{ranks_words(ranks)} met in different calls: rank {first['rank']} in {first['op'] or 'a collective'} #{first['seq']}",
+        summary="torch compares the calls of all ranks before each collective and found these to differ. It reads the other rank's call with the layout of "
+        "its own, so that what it prints of it is noise where they have different numbers of tensors.",
+        confidence="low",
+        culprits=(),
+        subject=("unreadable", str(first["op"])),
+        evidence=cite(odd, "DETAIL compared the calls"),
+        evidence_total=odd.height,
+        remedy="Look at what the other rank calls there: its own traceback names the line.",
+        prevention="One small run with TORCH_DISTRIBUTED_DEBUG=DETAIL on all ranks, with all their output kept.",
+        would_refute=("the other rank's own words name the same call",),
+        actions=(Action("collect-more", ranks=ranks),),
+    )

@@ -1,0 +1,228 @@
+"""What people hand in first: a few lines cut out of a log, without headings, frames or the other ranks. Whole program, text to verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nccl_forensics.api import analyze
+from nccl_forensics.engine import InlineEngine
+
+FINGERPRINT = (
+    "CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions("
+    "dtype=float (default), device=cuda, layout=Strided (default), requires_grad=false (default), pinned_memory=false (default), "
+    "memory_format=(nullopt)))"
+)
+
+
+def fingerprint(seq: int, op: str, shape: str = "") -> str:
+    return FINGERPRINT.format(seq=seq, op=op, shape=shape)
+
+
+def differing(first: str, second: str, aspects: str) -> str:
+    return (
+        f"RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: {first}, but Rank 5 is running collective: "
+        f"{second}.Collectives differ in the following aspects: \t {aspects}"
+    )
+
+
+def timed_out(rank: int, seq: int, op: str = "ALLREDUCE") -> str:
+    return (
+        f"[E ProcessGroupNCCL.cpp:474] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, "
+        "Timeout(ms)=600000) ran for 600731 milliseconds before timing out."
+    )
+
+
+def told_to_dump(rank: int, who: str, enqueued: int, completed: int) -> str:
+    return (
+        f"[rank{rank}]:[E304 07:11:52.204417310 ProcessGroupNCCL.cpp:1858] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Received a dump signal due to "
+        f"a collective timeout from {who} and we will try our best to dump the debug info. Last enqueued NCCL work: {enqueued}, last completed NCCL "
+        f"work: {completed}.This is most likely caused by incorrect usages of collectives"
+    )
+
+
+STORE_BARRIER = (
+    "RuntimeError: Timed out initializing process group in store based barrier on rank: 3, for key: store_based_barrier_key:2 "
+    "(world_size=12, worker_count={}, timeout=0:20:00)"
+)
+UNIQUE_ID = (
+    "RuntimeError: [3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
+    "store->get('0') got error: Socket Timeout"
+)
+ENDED = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 3 (pid: 7788) of binary: /usr/bin/python3"
+DDP = (
+    "Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your module has parameters\n"
+    "that were not used in producing loss.\n"
+    "Parameter indices which did not receive grad for rank 6: 14 15"
+)
+
+
+def verdict(path: Path, text: str) -> tuple[str, str | None, str | None, list[int]]:
+    (path / "log.txt").write_text(text + "\n")
+    found = analyze([path], engine=InlineEngine()).report["verdict"]
+    return found["status"], found["cause"], found["confidence"], sorted(c["rank"] for c in found["culprits"] if c["rank"] is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "confidence", "ranks"),
+    [
+        (STORE_BARRIER.format(9), "rank-never-joined", "medium", []),
+        (STORE_BARRIER.format(24), "bad-setting", "medium", []),
+        (
+            differing(fingerprint(4, "ALLGATHER", "7, 3"), fingerprint(4, "ALLGATHER", "8, 3"), "Tensor shapes: 7 3vs 8 3"),
+            "shape-mismatch",
+            "low",
+            [5],
+        ),
+        # The other rank has no tensors: what torch prints of it is noise, its number above all.
+        (
+            "2025-02-03 04:05:06 trainer ERROR step failed - "
+            + differing(
+                fingerprint(31, "ALLGATHER", "1"),
+                "CollectiveFingerPrint(SequenceNumber=0OpType=REDUCE)",
+                "Sequence number: 31vs 0  Op type: ALLGATHERvs REDUCE",
+            ),
+            "collective-mismatch",
+            "low",
+            [],
+        ),
+        ("RuntimeError: " + DDP, "ddp-unused-parameter", "high", [6]),
+        ('RuntimeErrorout = net(batch)  File "train.py", line 8, in step\n: \n' + DDP, "ddp-unused-parameter", "high", [6]),
+        (
+            "RuntimeError: [enforce fail at /src/gloo/gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: ^docker0",
+            "wrong-interface",
+            "high",
+            [],
+        ),
+        (
+            "RuntimeError: Gloo connectFullMesh failed with [/src/gloo/gloo/transport/tcp/pair.cc:144] timed out connecting: SO_ERROR: Connection "
+            "refused, remote=[127.0.1.1]:40111 (rank=9, size=24, local=[127.0.1.1])",
+            "wrong-interface",
+            "low",
+            [],
+        ),
+        (
+            "RuntimeError: The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:23456 "
+            "(errno: 98 - Address already in use).",
+            "connection-failed",
+            "medium",
+            [],
+        ),
+        (
+            "[E socket.cpp:957] [c10d] The client socket has timed out after 300s while trying to connect to (head-0, 23456).",
+            "connection-failed",
+            "medium",
+            [],
+        ),
+        (
+            "[E socket.cpp:753] [c10d] The client socket has failed to connect to any network address of (head-0, 23456).",
+            "connection-failed",
+            "medium",
+            [],
+        ),
+        (UNIQUE_ID, "host-stall", "medium", [0]),
+        # The launcher's line of the same process is the end of that exception, and no fault of its own.
+        (
+            f'Traceback (most recent call last):\n  File "run.py", line 5, in <module>\n    main()\n{UNIQUE_ID}\n{ENDED}',
+            "host-stall",
+            "medium",
+            [0],
+        ),
+        (
+            "XlaRuntimeError: INTERNAL: NCCL operation ncclCommInitRank(...) failed: invalid usage (run with NCCL_DEBUG=WARN for details). Last NCCL "
+            "warning(error) log entry (may be unrelated) 'Bootstrap : no socket interface found'.",
+            "wrong-interface",
+            "high",
+            [],
+        ),
+        (
+            "[trainer2|6]:ncclInternalError: Internal check failed.\n[trainer2|6]:Last error:\n"
+            "[trainer2|6]:ncclSocketInit: connecting to address  with family 4112 is neither AF_INET(2) nor AF_INET6(10)",
+            "wrong-interface",
+            "medium",
+            [],
+        ),
+        (
+            "[rank9]:[E212 03:04:05.100200300 ProcessGroupNCCL.cpp:1515] [PG 0 (default_pg) Rank 9] Process group watchdog thread terminated with "
+            "exception: CUDA error: uncorrectable ECC error encountered",
+            "gpu-fault",
+            "high",
+            [9],
+        ),
+        (
+            "[2024-05-06 07:08:09,123] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 911\n[2024-05-06 07:08:09,456] [ERROR] "
+            "[launch.py:325:sigkill_handler] ['/opt/python', '-u', 'fit.py', '--local_rank=5', '--bf16'] exits with return code = -9",
+            "rank-died",
+            "medium",
+            [],
+        ),
+        (
+            "  host      : gpu7\n  rank      : 5 (local_rank: 1)\n  exitcode  : -11 (pid: 8123)\n  error_file: <N/A>\n"
+            "  traceback : Signal 11 (SIGSEGV) received by PID 8123",
+            "rank-died",
+            "high",
+            [5],
+        ),
+        ("Cuda failure common.cu:412 'CUDA driver version is insufficient for CUDA runtime version'", "version-mismatch", "medium", []),
+        (
+            "n4:70:70 [2] init.cc:1101 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 13.",
+            "collective-mismatch",
+            "medium",
+            [],
+        ),
+        # Rank 1 still is at 56 of the default group: it timed out in nothing, and the others wait for it in 57.
+        (
+            "\n".join(
+                [timed_out(r, 57).replace("[E P", f"[rank{r}]:[E P") for r in (0, 2)]
+                + [
+                    told_to_dump(0, "this local rank", 57, 56),
+                    told_to_dump(1, " rank 0", 56, 56),
+                    told_to_dump(2, "this local rank", 57, 56),
+                ]
+            ),
+            "host-stall",
+            "high",
+            [1],
+        ),
+    ],
+)
+def test_a_few_lines_tell_the_cause(tmp_path: Path, text: str, cause: str, confidence: str, ranks: list[int]) -> None:
+    assert verdict(tmp_path, text) == ("explained", cause, confidence, ranks)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Lines of old releases name no group: ranks of one group are never thousands of operations apart.
+        "\n".join([timed_out(0, 5120), timed_out(0, 5121), timed_out(3, 1702)]),
+        # The wrapper counts each group by itself and names none: rank 0's numbers fall back.
+        "\n".join(
+            f"[I ProcessGroupWrapper.cpp:562] [Rank {r}] Running collective: {fingerprint(s, 'ALLREDUCE')}"
+            for r, s in ((0, 402), (1, 377), (0, 377))
+        ),
+        # All of them are at the same operation, and what the signal was for is not in these lines.
+        "\n".join([told_to_dump(0, " rank 1", 900, 900), told_to_dump(1, "this local rank", 900, 900)]),
+    ],
+)
+def test_a_few_lines_that_do_not_tell_accuse_nobody(tmp_path: Path, text: str) -> None:
+    status, cause, _, ranks = verdict(tmp_path, text)
+    assert (cause, ranks) == (None, [])
+    assert status != "nothing-wrong"
+
+
+def test_no_id_because_its_maker_failed_inside_nccl_is_no_stall(tmp_path: Path) -> None:
+    text = "node3:9:9 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n" + UNIQUE_ID
+    assert verdict(tmp_path, text)[1] == "wrong-interface"
+
+
+def test_a_restart_that_counts_from_the_start_again_is_no_second_group(tmp_path: Path) -> None:
+    lines = [
+        f"[I ProcessGroupWrapper.cpp:562] [Rank {r}] Running collective: {fingerprint(s, 'ALLREDUCE')}"
+        for r, s in ((0, 7), (1, 7), (0, 0), (1, 0), (0, 1), (1, 1))
+    ]
+    (tmp_path / "log.txt").write_text(
+        "\n".join([*lines, differing(fingerprint(2, "BROADCAST", "4"), fingerprint(2, "ALLREDUCE", "4"), "Op type: BROADCASTvs ALLREDUCE")])
+        + "\n"
+    )
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] == "collective-mismatch"
