@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from operator import sub
 from struct import calcsize, iter_unpack
 
@@ -59,8 +59,6 @@ _STRAYS = 64
 _PATTERNS, _LONGEST = 4, 4 << 20
 #: So many bytes of dictionaries that were walked are kept.
 _KEPT = 4 << 20
-#: No number, by the type of its column. Here and where dumps are many, series are asked for what they do by themselves, without a query.
-_NONE: dict[pl.DataType, pl.Series] = {dtype: pl.Series([None], dtype=dtype) for dtype in (pl.Int64(), pl.Float64())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +77,32 @@ class Alike:
     followed: int
     strays: dict[int, dict[str, int | float]] = field(default_factory=dict)
 
-    def _column(self, name: str, dtype: pl.DataType, numbers: pl.Series) -> pl.Series:
-        """Its numbers of one column, of all that are cut out of its bytes."""
-        at = self.places.at.get(name)
-        column = _NONE[dtype].new_from_index(0, self.followed) if at is None else numbers[at.slice(0, self.followed)]
-        if self.strays:
-            first = {place: own.get(name) for place, own in self.strays.items() if place < self.followed}
-            if first:
-                column = column.scatter(list(first), pl.Series(list(first.values()), dtype=dtype))
-            rest = [self.strays[place].get(name) for place in range(self.followed, self.sorts.len())]
-            column = pl.concat([column, pl.Series(rest, dtype=dtype)])
-        return column
+    def others(self, name: str, column: pl.Series) -> pl.Series:
+        """A column of the numbers that were cut out, with those of strays in their places."""
+        column = column.slice(0, self.followed)
+        first = {place: own.get(name) for place, own in self.strays.items() if place < self.followed}
+        if first:
+            column = column.scatter(list(first), pl.Series(list(first.values()), dtype=column.dtype))
+        rest = [self.strays[place].get(name) for place in range(self.followed, self.sorts.len())]
+        return pl.concat([column, pl.Series(rest, dtype=column.dtype)]) if rest else column
 
 
 def numbers_of(alikes: Sequence[Alike], columns: Sequence[str], floats: frozenset[str]) -> dict[str, pl.Series]:
     """The numbers of all dictionaries, list after list: Int64, or Float64 for those columns that are among ``floats``, null where one has none."""
-    found: dict[int, list[int]] = defaultdict(list)
-    for n, alike in enumerate(alikes):
-        found[id(alike.places)].append(n)
-    numbers: dict[int, tuple[pl.Series, pl.Series]] = {}
-    for same in found.values():
-        numbers |= zip(same, alikes[same[0]].places.numbers([alikes[n].raw for n in same]), strict=True)
+    runs = [list(same) for _, same in groupby(range(len(alikes)), lambda n: id(alikes[n].places))]
+    numbers = [alikes[run[0]].places.numbers([alikes[n].raw for n in run]) for run in runs]
     told: dict[str, pl.Series] = {}
     for name in columns:
         dtype = pl.Float64() if name in floats else pl.Int64()
-        own = [alike._column(name, dtype, numbers[n][name in floats]) for n, alike in enumerate(alikes)]
+        own: list[pl.Series] = []
+        for run, cut in zip(runs, numbers, strict=True):
+            column, height = cut.column(name, dtype), cut.places.height
+            first = 0
+            for n, at in enumerate(run):
+                if alikes[at].strays or alikes[at].followed < height:
+                    own += [column.slice(first * height, (n - first) * height), alikes[at].others(name, column.slice(n * height, height))]
+                    first = n + 1
+            own.append(column.slice(first * height))
         told[name] = pl.concat(own, rechunk=True).alias(name)
     return told
 
@@ -358,6 +357,7 @@ class _Follower:
     def __init__(self, of: Alikes, data: bytes, pattern: _Pattern) -> None:
         self._scan = _Scan(of, data)
         self._data, self._pattern = data, pattern
+        self._all = byte_column(data)
         self._strays: dict[int, dict[str, int | float]] = {}
         #: Of dictionaries that differ, by their sort: from where to where they go, and what they are.
         self._others: dict[int, tuple[int, int, Known]] = {}
@@ -390,7 +390,9 @@ class _Follower:
 
     def _bytes(self, start: int, size: int) -> pl.Series:
         """So many bytes, behind the end nothing."""
-        return byte_column(self._data[start : start + size].ljust(size, b"\0"))
+        if start + size <= len(self._data):
+            return self._all.slice(start, size)
+        return byte_column(self._data[start:].ljust(size, b"\0"))
 
     def _at(self, place: int) -> int:
         """Where the dictionary at a place begins."""

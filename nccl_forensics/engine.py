@@ -38,6 +38,8 @@ _BY_MESSAGE = 1 << 20
 #: A table up to this size is held in memory, and one of many rows is looked at in parts of about so many bytes.
 _IN_MEMORY, _PART = 256 << 20, 8 << 20
 _BATCH_FILES, _BATCH_BYTES = 64, 4 << 20
+#: Batches of much evidence have up to so many bytes, as long as each worker gets so many of them.
+_BATCH_MOST, _BATCHES_EACH = 16 << 20, 4
 #: What reading costs about: used only to choose how many workers to start.
 _BYTES_PER_SECOND, _SECONDS_PER_FILE, _SECONDS_PER_WORKER = 20e6, 0.01, 0.5
 #: A file that was written to less than so many seconds ago may have been written to again without its time telling.
@@ -123,9 +125,9 @@ def read_refs(refs: Sequence[Ref]) -> list[Result]:
     contents: list[bytes] = []
     states: list[tuple[str | None, int, bool]] = []
     for ref in refs:
-        with ref.file.open("rb") as stream:
+        with ref.file.open("rb", buffering=0) as stream:
             before = os.fstat(stream.fileno())
-            content = stream.read()
+            content = stream.readall()
             digest = hashlib.sha256(content).hexdigest() if ref.digested else None
             settled = ref.cache is not None and digest is not None and _settled(stream, before, len(content), digest)
             states.append((digest, before.st_size, settled))
@@ -219,7 +221,7 @@ def packed(file: Path) -> Packed:
     return Packed(frame.height, int(frame.estimated_size()), buffer.getvalue())
 
 
-def _settled(stream: io.BufferedReader, before: os.stat_result, length: int, digest: str) -> bool:
+def _settled(stream: io.BufferedReader | io.FileIO, before: os.stat_result, length: int, digest: str) -> bool:
     """Whether the file held these bytes all the time that it was being read: some evidence is still being copied in."""
 
     def state(told: os.stat_result) -> tuple[int, int]:
@@ -318,7 +320,7 @@ class LocalEngine:
     def map(self, function: Callable[[Ref], Result], refs: Sequence[Ref]) -> Iterator[Result]:
         """Results as they come. Small sources travel in batches; a batch that is lost is read again one by one."""
         lost: list[Ref] = []
-        for batch, outcome in self._read(function, batches(refs)):
+        for batch, outcome in self._read(function, batches(refs, self._many())):
             if isinstance(outcome, Loss) and outcome.why != "unstarted":
                 lost += batch
             else:
@@ -337,10 +339,14 @@ class LocalEngine:
         return each(
             partial(_batch, function),
             batches,
-            workers=self.workers or max(1, min(os.cpu_count() or 1, 16)),
+            workers=self._many(),
             memory_bytes=self.memory_bytes,
             seconds=self._seconds,
         )
+
+    def _many(self) -> int:
+        """How many processes read side by side."""
+        return self.workers or max(1, min(os.cpu_count() or 1, 16))
 
     def _results(self, batch: tuple[Ref, ...], outcome: list[Result] | Loss) -> list[Result]:
         """What came of a batch, or what stands for it."""
@@ -359,13 +365,15 @@ class LocalEngine:
         return self.seconds_per_source + self.seconds_per_gb * sum(r.bytes for r in refs) / 1e9
 
 
-def batches(refs: Sequence[Ref]) -> list[tuple[Ref, ...]]:
-    """Big sources alone, small ones in batches with their neighbours; the most bytes first."""
+def batches(refs: Sequence[Ref], workers: int = 1) -> list[tuple[Ref, ...]]:
+    """Big sources alone, small ones in batches with their neighbours, the more of them together the more there are; the most bytes first."""
+    small = sorted((ref for ref in refs if ref.bytes <= _BATCH_BYTES), key=lambda ref: ref.source_id)
+    most = max(_BATCH_BYTES, min(_BATCH_MOST, sum(ref.bytes for ref in small) // (_BATCHES_EACH * workers)))
     out: list[tuple[Ref, ...]] = [(ref,) for ref in refs if ref.bytes > _BATCH_BYTES]
     batch: list[Ref] = []
     size = 0
-    for ref in sorted((r for r in refs if r.bytes <= _BATCH_BYTES), key=lambda r: r.source_id):
-        if batch and (len(batch) == _BATCH_FILES or size + ref.bytes > _BATCH_BYTES):
+    for ref in small:
+        if batch and (len(batch) == _BATCH_FILES or size + ref.bytes > most):
             out.append(tuple(batch))
             batch, size = [], 0
         batch.append(ref)

@@ -16,9 +16,11 @@ _INDEX = pl.UInt32()
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The ``bytes`` that are numbers (UInt32: where they stand), those of one width in one ``block`` (how ``struct`` reads them, their first byte
-    among these, how many they are); ``at``: by column for each dictionary which of all these numbers is its own, null where none is."""
+    """Of so many dictionaries (``height``) the ``bytes`` that are numbers (UInt32: where they stand), those of one width in one ``block`` (how
+    ``struct`` reads them, their first byte among these, how many they are); ``at``: by column for each dictionary which of all these numbers is
+    its own, null where none is."""
 
+    height: int
     bytes: pl.Series
     blocks: tuple[tuple[str, int, int], ...]
     at: dict[str, pl.Series]
@@ -46,27 +48,52 @@ class Places:
                 count += rows.len()
             blocks.append((code, first, count - begin))
             first += (count - begin) * width
-        return Places(pl.concat(places) if places else pl.Series([], dtype=_INDEX), tuple(blocks), at)
+        return Places(sorts.len(), pl.concat(places) if places else pl.Series([], dtype=_INDEX), tuple(blocks), at)
 
-    def numbers(self, raws: Sequence[pl.Series]) -> list[tuple[pl.Series, pl.Series]]:
-        """All numbers of each of several pickles of which these ``bytes`` were taken out: Int64, and the same as Float64 with the floats
-        behind them."""
-        ints: list[list[pl.Series]] = [[] for _ in raws]
-        floats: list[list[pl.Series]] = [[] for _ in raws]
+    def numbers(self, raws: Sequence[pl.Series]) -> Numbers:
+        """All numbers of several pickles of which these ``bytes`` were taken out."""
+        wholes: list[tuple[pl.Series, int]] = []
+        fractions: list[tuple[pl.Series, int]] = []
         for code, first, count in self.blocks:
             size = count * struct.calcsize(code)
-            stacked = pl.concat([raw.slice(first, size) for raw in raws], rechunk=True)
+            stacked = pl.concat([raw.slice(first, size) for raw in raws])
             numbers = number_column(bytes_of(stacked), code[1])
-            if code != FLOAT:
-                numbers = numbers.cast(pl.Int64)
-            for n, into in enumerate(floats if code == FLOAT else ints):
-                into.append(numbers.slice(n * count, count))
-        none = pl.Series([], dtype=pl.Int64)
-        found: list[tuple[pl.Series, pl.Series]] = []
-        for whole, fractions in zip(ints, floats, strict=True):
-            own = pl.concat(whole, rechunk=True) if whole else none
-            found.append((own, pl.concat([own.cast(pl.Float64), *fractions], rechunk=True)))
-        return found
+            (fractions if code == FLOAT else wholes).append((numbers if code == FLOAT else numbers.cast(pl.Int64), count))
+        whole = _by_pickle(wholes, len(raws)) if wholes else pl.Series([], dtype=pl.Int64)
+        number = sum(count for _, count in wholes)
+        fraction = _by_pickle([(whole.cast(pl.Float64), number), *fractions], len(raws)) if fractions else whole
+        return Numbers(self, len(raws), whole, number, fraction, number + sum(count for _, count in fractions))
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of so many pickles (``many``), pickle after pickle: of each so many (``number``) ``whole`` ones as Int64, and the same with its
+    floats behind them (``numbers``: so many) as ``all``, which are Float64 where there are any floats."""
+
+    places: Places
+    many: int
+    whole: pl.Series
+    number: int
+    all: pl.Series
+    numbers: int
+
+    def column(self, name: str, dtype: pl.DataType) -> pl.Series:
+        """Those of one column of all dictionaries, pickle after pickle; null where a dictionary has none."""
+        at = self.places.at.get(name)
+        if at is None:
+            return pl.Series([None], dtype=dtype).new_from_index(0, self.many * self.places.height)
+        values, step = (self.whole, self.number) if dtype == pl.Int64() else (self.all, self.numbers)
+        if self.many > 1:
+            rows = pl.int_range(self.many * at.len(), dtype=_INDEX, eager=True) // at.len() * step
+            at = pl.concat([at] * self.many, rechunk=True) + rows
+        return values[at].cast(dtype)
+
+
+def _by_pickle(blocks: Sequence[tuple[pl.Series, int]], many: int) -> pl.Series:
+    """Numbers of several blocks, of each of which a pickle has so many, pickle after pickle."""
+    if len(blocks) == 1:
+        return blocks[0][0]
+    return pl.concat([column.slice(n * count, count) for n in range(many) for column, count in blocks], rechunk=True)
 
 
 def _each(places: pl.Series, width: int, *, backwards: bool) -> pl.Series:

@@ -17,6 +17,8 @@ from nccl_forensics.tables import TABLES
 Row = dict[str, object]
 #: What entries are told apart by, in whatever encoding, besides their operation.
 _IDENTITY = ("collective_seq_id", "p2p_seq_id", "op_id", "time_created_ns")
+#: By these numbers, which are odd and have nothing in common, the numbers of an entry become one of 64 bits (arithmetic of Polars wraps around).
+_FACTORS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB, 0x2545F4914F6CDD1D)
 #: What stands for a number that is missing.
 _MISSING = -(1 << 63)
 #: First and last of these are told of a dump.
@@ -68,16 +70,15 @@ def content_keys(
 ) -> list[str]:
     """By what two encodings of one dump are told to be the same, for each of several. ``operations`` and ``own``: those of all entries, of which
     each dump has so many (``heights``); ``counters``: their rows of ``fr_status``, of which each has so many (``counted``)."""
-    columns = [memoryview(bytes_of(column)) for column in (operations, *(own.get_column(c).fill_null(_MISSING) for c in _IDENTITY))]
-    rows = counters.to_dicts()
+    told = operations
+    for name, factor in zip(_IDENTITY, _FACTORS, strict=True):
+        told = told * factor + own.get_column(name).fill_null(_MISSING)
+    entries, rows = bytes_of(told), counters.to_dicts()
     keys: list[str] = []
     begin = first = 0
     for height, count in zip(heights, counted, strict=True):
-        digest = hashlib.sha256()
-        for column in columns:
-            digest.update(column[begin * 8 : (begin + height) * 8])
-        digest.update(_csv(rows[first : first + count]).encode())
-        keys.append(digest.hexdigest()[:32])
+        known = entries[begin * 8 : (begin + height) * 8] + _csv(rows[first : first + count]).encode()
+        keys.append(hashlib.sha256(known).hexdigest()[:32])
         begin, first = begin + height, first + count
     return keys
 

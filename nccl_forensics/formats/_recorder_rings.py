@@ -149,8 +149,9 @@ def _places(rings: Sequence[Ring], heights: Iterable[int]) -> pl.Series:
 
 def _repeated(places: Iterable[int], heights: Iterable[int]) -> pl.Series:
     """Each place as many times as told."""
-    own = [pl.Series([place], dtype=pl.UInt32()).new_from_index(0, height) for place, height in zip(places, heights, strict=True)]
-    return pl.concat(own, rechunk=True).alias(PLACE)
+    told = [(place, height) for place, height in zip(places, heights, strict=True) if height]
+    own = pl.DataFrame(told, schema={PLACE: pl.UInt32(), "height": pl.UInt32()}, orient="row")
+    return own.select(pl.col(PLACE).repeat_by("height").explode()).to_series()
 
 
 def _folded(rings: Sequence[Ring], firsts: _Firsts, sorts: pl.Series, own: pl.DataFrame) -> Folded:
