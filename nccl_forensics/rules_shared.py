@@ -244,6 +244,11 @@ def where_reported(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> pl.Dat
     )
 
 
+def own_signal() -> pl.Expr:
+    """The ``signal`` of rows of ``endings``, without those that a launcher sent to a process that had raised an exception and was on its way out."""
+    return pl.when(pl.col("kind") != "exception").then("signal").alias("signal")
+
+
 def hosts_of(rows: pl.DataFrame) -> tuple[str, ...]:
     """Distinct hosts, sorted."""
     return tuple(sorted({str(h) for h in rows["host"].to_list() if h}))

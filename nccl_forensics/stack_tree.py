@@ -10,16 +10,20 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from nccl_forensics.stack_frames import function_of, split_frame
-from nccl_forensics.stack_places import WAITING, WAITING_ON_GPU, Standing, standing
+from nccl_forensics.stack_places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, standing
 from nccl_forensics.words import rank_list
 
 Key = int | str
 #: Why processes stand apart.
 BUSY = "the others wait for them and they do not"
+ALIKE = "the others sleep in one and the same line, as a wait for a request leaves it, and they do not"
 PAIRED = "they wait for each other; the others have gone on to a collective"
 UNANSWERED = "they wait in a send or a receive that nobody answers"
 ELSEWHERE = "they stand at another call than most"
+MAKING = "they wait for a group to be made; who is no member of it passes through, and one that is has left it out, or they called it alone"
 PASSED = "they wait in a collective; most are not in it, and stand at one line"
+#: Calls that make groups.
+_MAKING = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 #: Ranges in a node's text.
 _RANGES = 8
 
@@ -88,6 +92,7 @@ class OddOne:
     parts_at: str | None
     others_at: str | None
     others_ops: tuple[str, ...]
+    others_place: str
     reason: str
     sure: bool
 
@@ -166,7 +171,7 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collecti
     """Who stands apart, surest first; empty where nobody does.
 
     Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is
-    no culprit of a hang. ``running``: processes whose thread is seen to run: they wait for nobody. Five situations are told apart: most wait for others and few do something else; most stand in collectives
+    no culprit of a hang. ``running``: processes whose thread is seen to run: they wait for nobody. Six situations are told apart: most wait for others and few do something else; most sleep in one line of their own code and few stand in a place that tells; most stand in collectives
     and few in point-to-point calls among themselves; sends or receives that nobody answers, as their peer stands in a collective or
     answers another; most stand at one call and few at another; few wait in one collective that most have passed, standing at one and
     the same line.
@@ -205,7 +210,21 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collecti
         if paired:
             return _named(pairs, rest, last, where, PAIRED, sure=len(pairs) <= len(rest))
         return _named(still, rest or still, last, where, UNANSWERED, sure=False) if still else ()
+    if not waiters:
+        asleep = _asleep(last, where, running)
+        elsewhere = {k for k in stopped - asleep if where[k].place not in UNTOLD}
+        if len(asleep) >= 2 and len(asleep) * 2 > len(last) and elsewhere == busy - asleep:
+            return _named(elsewhere, asleep, last, where, ALIKE, sure=False)
     return _minority(set(last) - moving, last, where)
+
+
+def _asleep(last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing], running: Collection[Key]) -> set[Key]:
+    """The most that stand in one and the same stack of which no frame tells what they wait in, and do not run."""
+    alike: dict[tuple[str, ...], set[Key]] = {}
+    for key, frames in last.items():
+        if where[key].place == "user-code" and key not in running:
+            alike.setdefault(frames, set()).add(key)
+    return max(alike.values(), key=lambda keys: (len(keys), [str(k) for k in sorted(keys, key=_order)]), default=set())
 
 
 def _together(key: Key, keys: set[Key], last: Mapping[Key, tuple[str, ...]]) -> bool:
@@ -222,7 +241,9 @@ def _minority(still: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mappi
     if len(ordered) < 2 or len(ordered[0]) * 2 <= len(last) or len(ordered[0]) < 2:
         return ()
     few = set().union(*ordered[1:]) & still
-    return _named(few, ordered[0], last, where, ELSEWHERE, sure=False) if few else ()
+    making = {k for k in few if where[k].op in _MAKING}
+    rest = few - making
+    return (*_named(rest, ordered[0], last, where, ELSEWHERE, sure=False), *_named(making, ordered[0], last, where, MAKING, sure=False))
 
 
 def _left_behind(
@@ -255,6 +276,7 @@ def _named(
                 parts_at=odd.frames[-shared - 1] if shared < len(odd.frames) else None,
                 others_at=near.frames[-shared - 1] if shared < len(near.frames) else None,
                 others_ops=ops,
+                others_place=near.standing.place,
                 reason=reason,
                 sure=sure,
             )

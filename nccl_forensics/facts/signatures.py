@@ -87,7 +87,7 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("gloo", "Connection reset by peer"), "gloo-reset"),
     (("gloo", "Broken pipe"), "gloo-closed"),
     # Another wait of this process timed out and closed its connections.
-    (("Application timeout caused pair closure",), "gloo-closed"),
+    (("Application timeout caused pair closure",), "gloo-timeout"),
     (("gloo", "Read error"), "gloo-reset"),
     (("gloo", "Write error"), "gloo-reset"),
     (("op.preamble.length <= op.nbytes",), "gloo-size-mismatch"),

@@ -131,7 +131,7 @@ HINTS: tuple[tuple[str, re.Pattern[str]], ...] = (
         # A bare ``checkpoint`` is activation checkpointing: compute.
         "checkpoint",
         re.compile(
-            r"(?:^|_)(?:save|load|write|store|restore|resume|dump|make|do|create|upload|async|finalize|flush|sync)_?(?:\w*_)?(?:checkpoints?|ckpts?)(?:_|$)"
+            r"(?:^|_)(?:save|load|write|store|restore|resume|dump|make|do|create|upload|put|push|persist|export|commit|async|finalize|flush|sync)_?(?:\w*_)?(?:checkpoints?|ckpts?)(?:_|$)"
             r"|(?:checkpoint|ckpt)_(?:save|load|write|restore|io|and|step|callback)|(?:^|_)save_(?:model|state|weights|snapshot|optimizer)|(?:^|_)(?:take_)?snapshot(?:_|$)",
             re.IGNORECASE,
         ),

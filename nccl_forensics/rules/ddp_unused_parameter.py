@@ -22,6 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import ranks_words
 
 
@@ -58,8 +59,8 @@ def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None) ->
         cited = set(lines.select("source_id", "line_no").iter_rows())
         raised = endings.filter((pl.col("signature") == "ddp-unused") & pl.col("rank").is_not_null()).sort("rank").collect()
         ranks |= set(raised["rank"].to_list())
-        places = [(r["exc_source_id"] or r["source_id"], r["exc_line_no"] or r["line_no"]) for r in raised.iter_rows(named=True)]
-        evidence += cite([{"source_id": s, "line_no": n} for s, n in places if (s, n) not in cited], "raised by this rank")
+        places = [told_at(row) for row in raised.iter_rows(named=True)]
+        evidence += cite([p for p in places if (p["source_id"], p["line_no"]) not in cited], "raised by this rank")
     if not ranks:
         return
     # One line names a parameter, another all of them.

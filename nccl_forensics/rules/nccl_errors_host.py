@@ -25,6 +25,7 @@ from nccl_forensics.facts.cuda_errors import cuda_error, texts
 from nccl_forensics.model import Action, Culprit, Evidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import ranks_words
 
 _FALLOUT = (
@@ -239,8 +240,5 @@ def _reported(
 
 
 def _proof(said: pl.DataFrame, raised: pl.DataFrame, text: str) -> tuple[Evidence, ...]:
-    exceptions = [
-        {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]}
-        for r in raised.iter_rows(named=True)
-    ]
+    exceptions = [told_at(row) for row in raised.iter_rows(named=True)]
     return (*(cite(said, text) if said.height else ()), *cite(exceptions, "raised by this rank"))

@@ -24,6 +24,9 @@ from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import stall_findings
 
+_REMEDY = "Reverse the order on one side, or post both directions together with batch_isend_irecv."
+_PREVENTION = "Test each pipeline schedule with blocking semantics in a two-rank run."
+
 
 @rule(
     name="p2p-deadlock",
@@ -34,26 +37,29 @@ from nccl_forensics.rules_shared import stall_findings
     explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "group-deadlock", "host-stall"),
 )
 def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding for all ranks that stall alike."""
-    alone = (
-        stalls.filter((pl.col("cause") == "p2p-deadlock") & (pl.col("partners").list.len() == 0)).select("rank").collect()["rank"].to_list()
-    )
-    for finding in stall_findings(
-        stalls,
+    """One finding for all ranks that wait for each other, and one for those of whose partners nothing is known."""
+    lone = (pl.col("partners").list.len() == 0).fill_null(value=False)
+    yield from stall_findings(
+        stalls.filter(~lone),
         "p2p-deadlock",
         ("waits in a send or receive that does not pair up", "wait for each other in send or receive"),
-        remedy="Reverse the order on one side, or post both directions together with batch_isend_irecv.",
-        prevention="Test each pipeline schedule with blocking semantics in a two-rank run.",
+        remedy=_REMEDY,
+        prevention=_PREVENTION,
+        action="fix-code",
+    )
+    for finding in stall_findings(
+        stalls.filter(lone),
+        "p2p-deadlock",
+        ("waits in a send or receive that does not pair up", "wait in sends or receives that do not pair up"),
+        remedy=_REMEDY,
+        prevention=_PREVENTION,
         action="fix-code",
     ):
-        if not set(finding.ranks) <= set(alone):
-            yield finding
-            continue
         # It does what it should: at fault is whoever has gone on without the other half, and no record tells who that is.
         yield replace(
             finding,
             culprits=(),
-            summary=f"{finding.summary} No rank is in the other half of it any more: one has left it out, and the evidence does not tell which.",
+            summary=f"{finding.summary} No rank is seen to answer: one has left out the other half, and the evidence does not tell which.",
             actions=(
                 Action("fix-code", ranks=finding.ranks, confidence=finding.confidence),
                 Action("collect-more", ranks=finding.ranks, command="py-spy dump --locals --pid <pid>"),

@@ -27,6 +27,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people
+from nccl_forensics.rules_shared import own_signal
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import first_label, ranks_words
 
@@ -173,7 +174,7 @@ def _alike(own: pl.DataFrame, everyone: int) -> bool:
     """Nearly all ranks ended in the same way of their own."""
     if own.height < 2 or own.height < 0.8 * everyone:
         return False
-    return own.select("kind", "signal", "type").n_unique() == 1
+    return own.select("kind", own_signal(), "type").n_unique() == 1
 
 
 def _stood(last_calls: pl.LazyFrame) -> set[int]:

@@ -23,6 +23,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import argument_findings
+from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import operation_words, ranks_words
 
 
@@ -70,9 +71,7 @@ def shape_mismatch_by_transport(
     if not rows.height:
         return
     ranks = tuple(r for r in rows["rank"].to_list() if r is not None)
-    lines = [
-        {"source_id": r["exc_source_id"] or r["source_id"], "line_no": r["exc_line_no"] or r["line_no"]} for r in rows.iter_rows(named=True)
-    ]
+    lines = [told_at(row) for row in rows.iter_rows(named=True)]
     sent = ring_senders.collect().unique("sender", keep="first", maintain_order=True) if ring_senders is not None else None
     if sent is not None and sent.height == 1:
         yield _from_the_sender(sent)

@@ -23,6 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import own_signal
 
 #: Libraries that carry the traffic; a crash whose innermost frames lie there is theirs (or of what they were handed).
 _LIBRARIES = r"(lib(?:uc[tpsm]|ucp|mpi|open-pal|fabric|ibverbs|mlx5|nccl|rccl|gloo|psm2|cxi)[\w.-]*\.so[\w.]*)"
@@ -85,12 +86,11 @@ def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Find
     if own.height < max(at_least, min(3, everyone.height)) or own.height < share * everyone.height:
         return
     # A signal is the same one whether or not the process left a stack.
-    kinds = (
-        own.group_by("kind", "signal", pl.when(pl.col("signal").is_null()).then("type")).len().sort("len", "kind", descending=[True, False])
-    )
+    signal = own_signal()
+    kinds = own.group_by("kind", signal, pl.when(signal.is_null()).then("type")).len().sort("len", "kind", descending=[True, False])
     if kinds.row(0)[3] < share * everyone.height:
         return
-    first = own.sort("rank").row(0, named=True)
+    first = own.with_columns(signal).sort("rank").row(0, named=True)
     what = first["signal"] or first["type"] or f"exit code {first['exit_code']}"
     message = str(first["message"] or "").split("\n", 1)[0][:160]
     yield Finding(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from nccl_forensics.damage import cut_off
@@ -94,6 +96,12 @@ DEATHS = {
     "exc_line_no": pl.UInt32(),
     "why": pl.String(),
 }
+
+
+def told_at(ending: Mapping[str, object]) -> dict[str, object]:
+    """Where a row of ``endings`` has its message from: ``source_id`` and ``line_no`` of the exception, else of the line that tells the ending."""
+    exception = "exc_" if ending["exc_source_id"] is not None else ""
+    return {name: ending[exception + name] for name in ("source_id", "line_no")}
 
 
 @view(rows="ranks")

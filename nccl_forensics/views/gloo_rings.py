@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.deaths import told_at
 
 RING_SENDERS = {
     "receiver": pl.Int32(),
@@ -89,8 +90,8 @@ def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.Da
         "width": width,
         "got_bytes": got,
         "expected_bytes": expected,
-        "line_source_id": line["exc_source_id"] or line["source_id"],
-        "line_no": line["exc_line_no"] or line["line_no"],
+        "line_source_id": told_at(line)["source_id"],
+        "line_no": told_at(line)["line_no"],
     }
 
 

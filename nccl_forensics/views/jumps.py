@@ -97,9 +97,12 @@ def _fewer_calls(
     most = own.group_by("domain", "rank", "source_id").agg(pl.len().alias("calls")).collect(engine="streaming")
     most = most.sort("calls", "source_id", descending=[True, False]).unique(["domain", "rank"], keep="first", maintain_order=True)
     counts = _between(spans, own, most.drop("calls"))
+    # Members of the group it went on to that have no such call in their program at all (no leaders of their hosts, say) tell nothing.
+    none = {pair for pair, count in counts.items() if not count and pair[0] != pair[1]}
+    never = none - _ever(spans, own, none) if none else none
     theirs: dict[int, list[int]] = {}
     for (jump, member), count in counts.items():
-        if jump != member:
+        if jump != member and (jump, member) not in never:
             theirs.setdefault(jump, []).append(count)
     alone = spans.filter(
         (pl.col("jump") == pl.col("rank")) & pl.col("rank").is_in([r for r in jumps if (r, r) in counts and r not in theirs])
@@ -158,6 +161,14 @@ def _between(spans: pl.DataFrame, own: pl.LazyFrame, chosen: pl.DataFrame) -> di
     )
     counts = {(jump, rank): int(n) for jump, rank, n in calls.iter_rows()}
     return {(jump, rank): counts.get((jump, rank), 0) for jump, rank in found.select("jump", "rank").iter_rows()}
+
+
+def _ever(spans: pl.DataFrame, own: pl.LazyFrame, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Those of these pairs (``jump``, ``rank``) whose rank made a call alike at all."""
+    asked = spans.join(pl.DataFrame(sorted(pairs), schema={"jump": pl.Int32(), "rank": pl.Int32()}, orient="row"), on=["jump", "rank"])
+    made = own.join(asked.select(_ALIKE).unique().lazy(), on=_ALIKE, how="semi", nulls_equal=True).select(_ALIKE).unique()
+    found = asked.join(made.collect(engine="streaming"), on=_ALIKE, how="semi", nulls_equal=True)
+    return set(found.select("jump", "rank").iter_rows())
 
 
 def _earlier(spans: pl.DataFrame, own: pl.LazyFrame, most: pl.DataFrame) -> dict[int, tuple[int, int]]:

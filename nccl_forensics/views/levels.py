@@ -23,6 +23,26 @@ def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.L
     return own.null_count() == own.len() and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
 
 
+def held_together(stuck: pl.LazyFrame, progress: pl.LazyFrame) -> set[int]:
+    """Ranks whose recorders end in an operation that all members of its group entered and none finished: all that it is known to have, or,
+    where that is not known (gloo's recorder lists no members), all ranks that used the group before while no rank's recorder is missing."""
+    seen = progress.filter(pl.col("domain") == "fr").collect()
+    ranks = seen["rank"].unique().sort().to_list()
+    everybody = ranks == list(range(len(ranks)))
+    users = {key: set(who) for key, who in seen.group_by("group_key").agg("rank").iter_rows()}
+    latest = (
+        seen.filter(pl.col("last_created_ns").is_not_null())
+        .sort("last_created_ns", "last_order", nulls_last=False)
+        .unique("rank", keep="last", maintain_order=True)
+    )
+    where = {r: (key, last) for r, key, last in latest.select("rank", "group_key", "last_seq").iter_rows()}
+    out: set[int] = set()
+    for key, at, inside, size in stuck.filter(pl.col("domain") == "fr").select("group_key", "seq", "ranks", "size").collect().iter_rows():
+        whole = len(inside) >= size if size is not None else everybody and set(inside) >= users[key]
+        out |= {r for r in inside if where.get(r) == (key, at)} if whole else set()
+    return out
+
+
 def alone_in_group(progress: pl.LazyFrame) -> pl.DataFrame:
     """Progress of ranks in their latest operation, where that is in a group of which no other rank has evidence; one row per rank."""
     present = progress.group_by("domain", "group_key").agg(pl.col("rank").n_unique().alias("present"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.stack_frames import function_of, split_frame
-from nccl_forensics.stack_places import WAITING
-from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED, UNANSWERED
+from nccl_forensics.stack_places import WAITING, WAITING_ON_GPU
+from nccl_forensics.stack_tree import ALIKE, BUSY, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
 from nccl_forensics.views.levels import came_after_all
 
@@ -70,13 +70,20 @@ def stack_stalls(
                 not failed
                 and progress is not None
                 and row["rank"] is not None
-                and came_after_all(row["rank"], row["others"] or (), row["others_op"], progress)
+                and came_after_all(row["rank"], row["others"] or (), row["others_op"] or _on_gpu(row["others_place"]), progress)
             ):
                 continue
+            if row["reason"] == ALIKE and not all(moved.get(r) is False for r in row["others"] or ()):
+                continue  # one look at threads that sleep tells nothing
             judged = _judge(row, failed)
             if judged is not None:
                 rows.append({name: row[name] for name in STACK_STALLS if name in row} | {"cause": judged[0], "confidence": judged[1]})
     return pl.DataFrame(rows, schema=STACK_STALLS, infer_schema_length=None).lazy()
+
+
+def _on_gpu(place: object) -> object:
+    """A wait in the backward pass, or for the GPU, is one for collectives that the recorder holds."""
+    return place if place in WAITING_ON_GPU else None
 
 
 def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
@@ -85,6 +92,8 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
     twice = int(str(row["samples"])) >= 2
     if reason == PAIRED:
         return "p2p-deadlock", "high" if row["sure"] and (twice or failed) else "medium"
+    if reason == ALIKE:
+        return ("input-stall" if place == "data-loader" else "host-stall", "low") if twice else None
     if reason == UNANSWERED:
         # A pipeline that works stands so at any moment.
         return ("p2p-deadlock", "low") if twice or failed else None
@@ -97,6 +106,8 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
         return "input-stall" if place == "data-loader" else "host-stall", confidence
     if reason == PASSED:
         return "collective-skipped", "medium"
+    if reason == MAKING:
+        return "collective-skipped", "low"
     if reason == ELSEWHERE and place in WAITING:
         # At a later line of the function where the stacks part, it has gone past the call of the others. At an earlier one it is in the
         # next round of a loop, as the others cannot have passed a collective that it is still in; or the two lines are the two ways of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stack_frames import python_frames, runs_python, without_address
-from nccl_forensics.stack_places import UNTOLD, WAITING, place_of, role_of, standing
+from nccl_forensics.stack_frames import function_of, python_frames, runs_python, split_frame, without_address
+from nccl_forensics.stack_places import UNTOLD, WAITING, is_user, place_of, role_of, standing
 from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
 
@@ -40,7 +40,7 @@ _ALIVE = ("active", "Has the GIL")
 def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
     """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell nothing): ``place`` (collective, p2p, data-loader, lock,
     gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, compute, user-code, unknown),
-    ``op``, ``user_frame``, ``moved`` (its samples show progress), with the frame that decided in ``reason``; ``by_name`` where only a
+    ``op``, ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), with the frame that decided in ``reason``; ``by_name`` where only a
     name of the user's code hints at it.
 
     ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here.
@@ -93,6 +93,10 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
     # A profile has no last sample: the stack seen most often speaks.
     last = max(chosen, key=lambda r: int(str(r["times"] or 0))) if best == _TRUST["py-spy-raw"] else chosen[-1]
     moves = moved([_frames(r) for r in chosen])
+    # Another sampler looked at another moment. What it names is compared, as samplers write the same frame differently.
+    looks = [look for name in _LIVE if (look := _look(rows, name, best)) is not None]
+    spot = _spot(chosen[-1])
+    moves = moves or (spot is not None and any(look != spot for look in looks))
     found, active = standing(_frames(last), _active(last)), _active(last)
     if found.place in UNTOLD and not moves and len(natives) < len(chosen):
         for row in reversed(natives):
@@ -103,7 +107,7 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
                 found = standing(_frames(last), active)
                 break
     return {name: last.get(name) for name in THREAD_STATES if name in last} | {
-        "samples": len(chosen),
+        "samples": len(chosen) + (len(looks) if spot is not None else 0),
         "moved": moves,
         "place": found.place,
         "op": found.op,
@@ -112,6 +116,28 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
         "by_name": found.by_name,
         "reason": found.reason,
     }
+
+
+#: Samplers that see Python's frames of a process that lives, at a moment of their own; py-spy's text and JSON come from one call.
+_LIVE = ("py-spy", "pystack", "faulthandler")
+
+
+def _look(rows: list[dict[str, object]], sampler: str, best: int) -> tuple[object, ...] | None:
+    """Where the last sample of another sampler stood; None where it is the one that speaks, or tells no line of the user's code."""
+    own = [r for r in rows if r["sampler"] == sampler and any(runs_python(f) for f in _frames(r))]
+    return _spot(own[-1]) if own and _TRUST[sampler] > best else None
+
+
+def _spot(row: dict[str, object]) -> tuple[object, ...] | None:
+    """Whether a stack waits for others, and its frames of the user's code without folders. What runs inside one call shows other lines of it;
+    what waits stands still."""
+    frames = _frames(row)
+    found = standing(frames, _active(row))
+    if found.user_frame is None:
+        return None
+    waits = found.place in WAITING
+    named = [(function_of(f), path.rsplit("/", 1)[-1], line) for f in frames if is_user(f) for _, path, line in [split_frame(f)]]
+    return (waits, *(named[:1] if waits else [name[:2] for name in named[:1]]), *named[1:])
 
 
 def _active(row: dict[str, object]) -> bool | None:
@@ -137,6 +163,7 @@ ODD_STACKS = {
     "parts_at": pl.String(),
     "others_at": pl.String(),
     "others_op": pl.String(),
+    "others_place": pl.String(),
     "others": pl.List(pl.Int32()),
     "others_text": pl.String(),
     "others_count": pl.UInt32(),
@@ -155,7 +182,7 @@ ODD_STACKS = {
 @view(rows="processes")
 def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
     """Processes that stand apart from the others by their stacks, also where no rank is known: where they stand, the frame at which
-    their stack parts from that of the others (``parts_at``), and where the others are (``others_at``, ``others_op``).
+    their stack parts from that of the others (``parts_at``), and where the others are (``others_at``, ``others_place``, ``others_op``).
 
     ``sure`` where most wait for others and these do not. Processes that move between samples are not named.
     """
@@ -179,7 +206,7 @@ def odd_stacks(thread_states: pl.LazyFrame) -> pl.LazyFrame:
             peer = next((people[k] for k in odd.others if k in people), None)
             out.append(
                 {name: people[key].get(name) for name in ("rank", "pid", "host", "samples", "source_id", "line_no", "end_line", "record")}
-                | {name: getattr(odd, name) for name in ("shared_frame", "parts_at", "others_at", "reason", "sure")}
+                | {name: getattr(odd, name) for name in ("shared_frame", "parts_at", "others_at", "others_place", "reason", "sure")}
                 | {
                     # Frames alone do not tell a thread that runs from one that sleeps.
                     "place": people[key]["place"] if odd.standing.place == "user-code" else odd.standing.place,

@@ -11,8 +11,9 @@ from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
+from nccl_forensics.views.deaths import told_at
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
-from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all
+from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together
 from nccl_forensics.words import ranks_words, verb
 
 STALLS = {
@@ -58,6 +59,7 @@ def stalls(
     progress: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
     groups: pl.LazyFrame | None,
+    stuck: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -118,6 +120,10 @@ def stalls(
             if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] in ("jumped", "swapped")
         }
     found = {r: row for r, row in found.items() if row["kind"] != "unseen" or not _beside_waiters(r, row, found, stacks)}
+    if progress is not None and stuck is not None and any(row["kind"] == "behind" for row in found.values()):
+        # One that stands with all members of another group in an operation that none of them leaves is held up there as they are.
+        held = held_together(stuck, progress)
+        found = {r: row for r, row in found.items() if row["kind"] != "behind" or r not in held or r in on_host}
     # One that waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
     parted = divergences is not None and divergences.collect().height > 0
     if progress is not None:
@@ -234,7 +240,10 @@ def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
 
 
 def _advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
-    """Whether most of those who wait moved between two samples of their stacks: a job that advances is slow, not stuck."""
+    """Whether most of those who wait, or half of all, moved between two samples of their stacks: a job that advances is slow, not stuck."""
+    looked = [s["moved"] for s in stacks.values() if s["witness"] == "stack" and s["moved"] is not None]
+    if sum(bool(m) for m in looked) > 1 and sum(bool(m) for m in looked) * 2 >= len(looked):
+        return True
     waiters = {w for row in found.values() for w in as_ranks(row["waiters"])} - set(found)
     waiters = waiters or set(stacks) - set(found)
     sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack" and stacks[w]["moved"] is not None]
@@ -372,8 +381,7 @@ def _silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, d
         | {
             "kind": "silent",
             "waiters": late["rank"].to_list(),
-            "source_id": first["exc_source_id"] or first["source_id"],
-            "line_no": first["exc_line_no"] or first["line_no"],
+            **told_at(first),
             "own_source_id": row["source_id"],
             "own_line_no": row["line_no"],
             "seen_by": "endings",
@@ -496,7 +504,10 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
     sure = len(others) >= 1
     if stack is not None and place == "p2p":
         # Of two that wait for each other both send, or both receive: a send would end the other's receive.
-        partners = sorted(r for r, s in stacks.items() if s["place"] == "p2p" and r != rank and {s["op"], stack["op"]} != {"send", "recv"})
+        # Where somebody stands in the other half, each of them may wait for that one, as those do who send to a rank that waits for another.
+        answers = {"send": "recv", "recv": "send"}.get(str(stack["op"]))
+        pairs = {r: s["op"] for r, s in stacks.items() if s["place"] == "p2p" and r != rank}
+        partners = sorted(pairs) if answers not in pairs.values() else []
         why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']}" + (
             ", and so does its partner" if partners else ""
         )

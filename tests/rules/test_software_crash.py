@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.rules.rank_died import rank_died
 from nccl_forensics.rules.software_crash import software_crash
 from nccl_forensics.store import Store
 from tests.rules.frames import cited, endings
@@ -58,3 +59,12 @@ def test_a_crash_whose_innermost_frames_are_in_a_communication_library_is_the_li
 def test_a_crash_in_the_program_is_not_blamed_on_a_library_far_out() -> None:
     frames = "\n".join([*(f"own_{i} (job)" for i in range(8)), "ncclAllReduce (libnccl.so.2)"])
     assert software_crash.check(endings({"rank": 0, "own": True, "kind": "segfault"}), native(0, frames)) == []
+
+
+def test_an_exception_that_all_raised_is_the_same_one_whomever_the_launcher_signalled_on_its_way_out() -> None:
+    ended = [{"rank": r, "kind": "exception", "type": "AssertionError", "signal": "SIGTERM" if r else None} for r in range(4)]
+    [finding] = software_crash.check(endings(*ended), None)
+    assert (finding.title, finding.confidence) == ("all 4 ranks fell over alike: AssertionError", "high")
+    assert rank_died.check(endings(*ended), None) == []
+    apart = [row | {"type": "KeyError" if row["rank"] == 2 else "AssertionError"} for row in ended]
+    assert software_crash.check(endings(*apart), None) == []

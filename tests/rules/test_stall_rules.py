@@ -63,3 +63,10 @@ def test_a_rank_alone_in_a_receive_is_told_and_not_blamed() -> None:
     assert "does not tell which" in finding.summary
     pair = [{"rank": r, "cause": "p2p-deadlock", "partners": [5 - r]} for r in (2, 3)]
     assert p2p_deadlock.check(stalls(*pair))[0].ranks == (2, 3)
+
+
+def test_several_that_send_to_one_that_waits_for_another_are_told_and_not_blamed() -> None:
+    lone = [{"rank": r, "cause": "p2p-deadlock", "confidence": "medium", "partners": []} for r in (3, 4)]
+    [finding] = p2p_deadlock.check(stalls(*lone))
+    assert (finding.ranks, finding.culprits) == ((3, 4), ())
+    assert finding.title.startswith("ranks 3-4 wait in sends or receives that do not pair up")

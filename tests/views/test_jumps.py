@@ -176,3 +176,32 @@ def test_of_two_that_each_lack_what_the_other_called_the_one_that_broke_the_orde
     whole = ["one", "two", "all"]
     # Rank 2 goes on to everybody's group; rank 0 waits for it in its second bucket and so never comes there.
     assert jumps({0: ["one", "two"], 1: whole, 2: ["one", "all"], 3: whole}) == {2: ("pg:1", 6)}
+
+
+def among_leaders(ends: dict[int, str]) -> dict[int, object]:
+    """What each rank left out (group, position), where ranks 0, 2 and 4 lead the pairs of a job of six; ``ends``: calls of each rank among the
+    leaders (l), in its pair (p) and of all (a)."""
+    frames: list[pl.LazyFrame] = []
+    last: dict[str, dict[int, tuple[int, int | None]]] = {}
+    for rank, calls in ends.items():
+        for order, call in enumerate(calls):
+            group = {"l": "pg:1", "p": f"pg:2{rank // 2}", "a": "pg:0"}[call]
+            counted = calls[: order + 1].count(call)
+            frames.append(
+                operations({rank: [f"all_reduce [{ord(call)}]"]}, group=group, first=counted).with_columns(
+                    order=pl.lit(order, dtype=pl.Int64), call_site=pl.lit(f"{call} (train.py:9)")
+                )
+            )
+            last.setdefault(group, {})[rank] = (counted, None)
+    line = pl.when(pl.col("group_key") == "pg:1").then(pl.lit("l (train.py:9)")).otherwise(pl.lit("a (train.py:9)"))
+    found = jumped_groups(progress(last).with_columns(last_call_site=line), pl.concat(frames))
+    return {rank: (fact["group_key"], fact["seq"]) for rank, (fact, _) in found.items()}
+
+
+def test_those_who_never_make_such_a_call_do_not_tell_that_it_was_not_left_out() -> None:
+    # Rank 2 left out one call among the leaders; its pair went on to the call of all, to which the others never came. Rank 3 leads nobody.
+    leads, follows = "plpl", "pp"
+    ends = {0: "plpl" + "a" + "plpl", 4: "plpl" + "a" + "plpl", 2: "plpl" + "a" + "ppl" + "a"}
+    ends |= {1: "pp" + "a" + "pp", 5: "pp" + "a" + "pp", 3: "pp" + "a" + "pp" + "a"}
+    assert among_leaders(ends) == {2: ("pg:1", 4)}
+    assert among_leaders({r: (leads if r % 2 == 0 else follows) + "a" for r in range(6)}) == {}

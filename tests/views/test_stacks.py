@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import default_engine, read_bundle
+from nccl_forensics.rules.stack_stalls import collective_skipped_by_stacks
 from nccl_forensics.stack_places import role_of, standing, user_frame
-from nccl_forensics.stack_tree import BUSY, ELSEWHERE, PAIRED, PASSED, UNANSWERED, Key, classes, merge, moved, odd_ones_out
+from nccl_forensics.stack_tree import BUSY, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED, Key, classes, merge, moved, odd_ones_out
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.last_calls import last_calls
@@ -442,6 +443,79 @@ def test_a_rank_whose_recorder_finished_what_the_others_waited_in_came_after_all
     ):
         found = stack_stalls(odd, None, None, None, signs, None, None, progress({"pg:0": state})).collect()
         assert found.height == expected, state
+
+
+def looked(rank: int, py_spy: list[str], later: list[str]) -> list[dict[str, object]]:
+    """A rank as py-spy saw it and as faulthandler did, which writes whole paths and bare names."""
+    return [ranked(rank, py_spy), ranked(rank, later, sampler="faulthandler")]
+
+
+HELD = ["Tracker.flush (kit.py:53)", "train (train.py:55)", "<module> (train.py:68)"]
+HELD_LATER = ["flush (/opt/job/kit.py:53)", "train (/opt/job/train.py:55)", "<module> (/opt/job/train.py:68)"]
+
+
+def test_two_samplers_are_two_looks_at_a_process() -> None:
+    waits = ["all_reduce (torch/distributed/distributed_c10d.py:3252)", *HELD_LATER[1:]]
+    frame = stacks(*looked(0, HELD, HELD_LATER), *looked(1, stack(*ALL_REDUCE[:2]), waits), *looked(2, stack(*ALL_REDUCE[:2]), HELD_LATER))
+    found = states(frame).select("rank", "samples", "moved").sort("rank").collect().rows()
+    assert found == [(0, 2, False), (1, 2, False), (2, 2, True)]
+
+
+def test_a_rank_that_two_samplers_find_in_its_own_code_is_stuck_there() -> None:
+    peers = [row for r in range(3) for row in looked(r, ALL_REDUCE, ALL_REDUCE)]
+    assert verdicts(*peers, *looked(3, HELD, HELD_LATER)) == [("host-stall", "low", 3)]
+    assert verdicts(*peers, ranked(3, HELD)) == []
+    other = ["step (/opt/job/kit.py:90)", *HELD_LATER[1:]]
+    assert verdicts(*peers, *looked(3, HELD, other)) == []
+
+
+ASLEEP = ["train (train.py:59)", "<module> (train.py:68)"]
+IN_QUEUE = ["Condition.wait (threading.py:327)", "Queue.get (queue.py:180)", "train (train.py:55)", "<module> (train.py:68)"]
+
+
+def asleep(odd: list[str], samples: int, moving: bool = False) -> list[tuple[str, str, int | None]]:
+    """What is said of rank 3, where three others sleep in one line of their own code."""
+    rows = [ranked(r, ASLEEP, sample=n) for r in range(3) for n in range(samples)]
+    if moving:
+        rows[0] = ranked(0, COMPUTE, sample=0)
+    known = states(stacks(*rows, *(ranked(3, odd, sample=n) for n in range(samples))))
+    frame = stack_stalls(odd_stacks(known), None, None, None, None, None, last_calls(known, None, None, None), None)
+    return frame.select("cause", "confidence", "rank").collect().rows()
+
+
+def test_where_most_sleep_in_one_line_twice_the_one_in_a_place_that_tells_is_what_they_wait_for() -> None:
+    assert asleep(IN_QUEUE, 2) == [("host-stall", "low", 3)]
+    assert asleep(LOADER, 2) == [("input-stall", "low", 3)]
+
+
+def test_sleepers_that_are_seen_once_or_move_or_one_that_only_sleeps_elsewhere_tell_nothing() -> None:
+    assert asleep(IN_QUEUE, 1) == []
+    assert asleep(IN_QUEUE, 2, moving=True) == []
+    assert asleep(["train (train.py:61)", "<module> (train.py:68)"], 2) == []
+
+
+def test_one_in_the_making_of_a_group_is_told_and_another_may_have_left_it_out() -> None:
+    making = [
+        "_new_process_group_helper (torch/distributed/distributed_c10d.py:2169)",
+        "new_group (torch/distributed/distributed_c10d.py:5863)",
+    ]
+    odd = odd_stacks(
+        states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, [*making, "train (train.py:61)", ALL_REDUCE[-1]])))
+    )
+    assert odd.select("rank", "reason").collect().rows() == [(3, MAKING)]
+    found = stack_stalls(odd, None, None, None, None, None, None, None)
+    assert found.select("cause", "confidence").collect().rows() == [("collective-skipped", "low")]
+    [finding] = collective_skipped_by_stacks.check(found)
+    assert (finding.ranks, finding.culprits) == ((), ())
+
+
+def test_who_waits_in_the_backward_pass_waits_for_what_the_recorder_holds() -> None:
+    backward = ["_engine_run_backward (torch/autograd/graph.py:979)", "train (train.py:59)", "<module> (train.py:68)"]
+    busy = [ranked(3, COMPUTE, sample=n, state="active") for n in range(2)]
+    odd = odd_stacks(states(stacks(*(ranked(r, backward, sample=n) for r in range(3) for n in range(2)), *busy)))
+    level: dict[int, tuple[int, int | None]] = dict.fromkeys(range(4), (9, 9))
+    for reached, expected in ((level, 0), (level | {3: (8, 8)}, 1)):
+        assert stack_stalls(odd, None, None, None, None, None, None, progress({"pg:0": reached})).collect().height == expected
 
 
 # --- real ones -------------------------------------------------------------------------------------------------------------------

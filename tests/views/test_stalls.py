@@ -13,6 +13,7 @@ from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.stalls import _classify, _odd_in_circle, _period, _swapped, stalls
+from nccl_forensics.views.stuck import STUCK
 from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
 from tests.views.frames import groups, operations, progress, rows
@@ -458,3 +459,43 @@ def test_who_never_joined_a_call_that_no_recorder_holds_is_blamed_and_not_the_ma
 def test_few_that_stand_in_such_a_call_are_not_taken_for_the_rule() -> None:
     ends, places = new_group((0, 1, 2), (3,))
     assert found(ends, places) == [(3, "group-deadlock", "low", "progress")]
+
+
+def test_those_who_send_to_a_rank_that_waits_for_another_do_not_wait_for_each_other() -> None:
+    places = standing(r0="p2p", r1="collective", r2="p2p", r3="p2p").with_columns(
+        op=pl.when(pl.col("rank") == 0).then(pl.lit("recv")).otherwise("op")
+    )
+    both = pl.concat([blocker(2), blocker(3)])
+    rows_ = stalls(both, places, None, None, None, None, None, None, None).collect().to_dicts()
+    assert [(r["rank"], r["confidence"], r["partners"]) for r in rows_] == [(2, "medium", []), (3, "medium", [])]
+
+
+def test_where_half_of_all_ranks_move_nobody_is_stuck_whoever_waits() -> None:
+    places = standing(r0="collective", r1="user-code", r2="user-code", r3="collective")
+    assert [r for r, *_ in found(blocker(1, waiters=[3]), places)] == [1]
+    assert found(blocker(1, waiters=[3]), places.with_columns(moved=pl.col("rank").is_in([0, 2]))) == []
+
+
+def in_a_full_group(size: int | None, entered: dict[int, int]) -> list[tuple[object, ...]]:
+    """Rank 1 is behind in a group; it stands with these others in an operation of another group, which has ``size`` members."""
+    reached = pl.concat(
+        [
+            progress({"pg:0": {0: (6, 5), 1: (5, 5), 2: (5, 5), 3: (5, 5)}}).with_columns(last_created_ns=1),
+            progress({"pg:4": {r: (at, 8) for r, at in entered.items()}}).with_columns(last_created_ns=2),
+        ]
+    )
+    waiting = [r for r, at in entered.items() if at == 9]
+    whole = rows(STUCK, {"domain": "fr", "group_key": "pg:4", "seq": 9, "op": "reduce", "ranks": waiting, "size": size})
+    frame = stalls(blocker(1, waiters=[0]), None, None, None, None, None, reached, None, None, whole).collect()
+    return frame.select("rank", "cause").rows()
+
+
+def test_a_rank_that_stands_with_all_members_of_a_group_in_what_none_of_them_leaves_is_held_up_as_they_are() -> None:
+    assert in_a_full_group(3, {1: 9, 2: 9, 3: 9}) == []
+    # Nothing says how many members there are, and no rank's recorder is missing: those that used the group before are all.
+    assert in_a_full_group(None, {1: 9, 2: 9, 3: 9}) == []
+
+
+def test_a_rank_that_waits_for_a_member_that_has_not_come_is_no_end_of_the_walk_either_but_that_is_not_told_here() -> None:
+    assert in_a_full_group(4, {1: 9, 2: 9, 3: 9}) == [(1, "host-stall")]
+    assert in_a_full_group(None, {1: 9, 2: 9, 3: 8}) == [(1, "host-stall")]
