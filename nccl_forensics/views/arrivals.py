@@ -91,6 +91,12 @@ class Arrivals:
         return numbered.with_columns(pl.col("at").set_sorted())
 
 
+def _together(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of which those of a life are together."""
+    ordered = rows if rows.get_column("life").is_sorted() else rows.sort("life", maintain_order=True)
+    return ordered.with_columns(pl.col("life").set_sorted())
+
+
 def _laid_out(length: int, places: pl.Series, values: pl.Series) -> pl.Series:
     return pl.repeat(None, length, dtype=values.dtype, eager=True).scatter(places, values).alias(values.name)
 
@@ -143,7 +149,7 @@ def arrivals(operations: pl.LazyFrame | Calls) -> Iterator[Arrivals]:
             if not isinstance(known, Path):
                 numbered = known.with_columns(number.gather(known.get_column("at")).alias("at"))
                 numbered = numbered.filter(pl.col("at").is_not_null())
-                made.keep(at_part, numbered.with_columns(pl.col("life").set_sorted()) if held else numbered)
+                made.keep(at_part, _together(numbered) if held else numbered)
         yield made
 
 

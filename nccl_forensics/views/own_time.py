@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.words import UNIDENTIFIED, first_label
 
 OWN_TIME = {
@@ -24,7 +25,9 @@ _MOST_RANKS = 64
 
 
 @view(rows="ranks")
-def own_time(operations: pl.LazyFrame, groups: pl.LazyFrame, processes: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> pl.LazyFrame:
+def own_time(
+    operations: pl.LazyFrame | Calls, groups: pl.LazyFrame, processes: pl.LazyFrame | None, path_hints: pl.LazyFrame
+) -> pl.LazyFrame:
     """Per rank, over the recorded collectives of all its groups in order: ``own_ms``, the time from the arrival of the last member at one to
     the rank's own arrival at the next, summed; ``span_ms``, from its first to its last; ``long_count``, how often that was 50 ms and more.
     Cites the collective before which it was longest.
@@ -33,13 +36,15 @@ def own_time(operations: pl.LazyFrame, groups: pl.LazyFrame, processes: pl.LazyF
     compared over groups, so all ranks must share a clock: empty unless all are on one host, and unless every stated member was recorded.
     """
     nothing = pl.LazyFrame(schema=OWN_TIME)
-    ops = operations.filter(
-        (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
-    )
-    seen = set(ops.select(pl.col("rank").unique()).collect()["rank"].to_list())
+    calls = calls_of(operations)
+    timed = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
+    # The first operation of each sort is among those that tell, and with a time and without one are two sorts.
+    seen = set(calls.telling.filter(timed).select(pl.col("rank").unique()).collect()["rank"].to_list())
     if not 2 < len(seen) <= _MOST_RANKS or not _all_recorded(groups, seen) or not _one_host(seen, processes, path_hints):
         return nothing
-    met = ops.with_columns(met=pl.col("created_ns").max().over("group_key", "seq")).sort("rank", "created_ns", "order")
+    met = (
+        calls.every.filter(timed).with_columns(met=pl.col("created_ns").max().over("group_key", "seq")).sort("rank", "created_ns", "order")
+    )
     since = met.with_columns(since=(pl.col("created_ns") - pl.col("met").shift(1).over("rank")) / 1e6)
     # Whoever goes on before the last member has come does not share its clock, or does not wait: then nothing is known of its own time.
     usual = since.group_by("rank").agg(pl.col("since").median()).collect()["since"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
 
 WAITS = {
     "domain": pl.String(),
@@ -39,7 +40,7 @@ _ENDS = 256
 
 @view(rows="ranks x groups")
 def waits(
-    operations: pl.LazyFrame | None,
+    operations: pl.LazyFrame | Calls | None,
     progress: pl.LazyFrame,
     groups: pl.LazyFrame,
     divergences: pl.LazyFrame | None,
@@ -112,8 +113,9 @@ def waits(
     if last_calls is not None:
         rows += _alone(state, info, last_calls, rows)
     if operations is not None:
-        rows += _p2p(operations, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()})
-        rows = _name_operations(rows, operations)
+        calls = calls_of(operations)
+        rows += _p2p(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()})
+        rows = _name_operations(rows, calls.every)
         # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
         rows = [r for r in rows if r["kind"] != "gpu" or not _ONE_WAY.match(str(r["op"] or ""))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
@@ -185,12 +187,30 @@ def _alone(
     return rows
 
 
-def _p2p(
-    operations: pl.LazyFrame, info: dict[tuple[object, object], dict[str, object]], seen: set[tuple[object, object]]
-) -> list[dict[str, object]]:
+def _unfinished(calls: Calls) -> pl.LazyFrame | None:
+    """Entries of recorders that are not completed, of the ranks that have such a send or receive; None where nothing is sent from one to one."""
+    every = (pl.col("domain") == "fr") & ~pl.col("done").fill_null(False)
+    recorded = calls.recorded
+    if recorded is None:
+        return calls.every.filter(every)
+    facts = recorded.facts
+    if not facts.get_column("is_p2p").any():
+        return None
+    found = [pl.DataFrame(schema={"row": pl.UInt32(), "rank": pl.Int32(), "is_p2p": pl.Boolean()})]
+    for numbers in recorded.numbers():
+        left = numbers.filter(~facts.get_column("done").gather(numbers.get_column("word")))
+        found.append(left.select("row", *(facts.get_column(c).gather(left.get_column("word")) for c in ("rank", "is_p2p"))))
+    left = pl.concat(found)
+    sending = left.filter("is_p2p").get_column("rank").unique()
+    return recorded.named(left.filter(pl.col("rank").is_in(sending.implode())).get_column("row")).lazy()
+
+
+def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], seen: set[tuple[object, object]]) -> list[dict[str, object]]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``seen`` holds the
     (domain, rank) of which there is evidence at all: of others it is not known what they posted."""
-    unfinished = operations.filter((pl.col("domain") == "fr") & ~pl.col("done").fill_null(False))
+    unfinished = _unfinished(calls)
+    if unfinished is None:
+        return []
     # Calls of one batch share a number and run together; and what stands behind other unfinished work tells nothing by itself.
     alone = unfinished.with_columns(
         single=(pl.len().over("group_key", "rank", "seq", "is_p2p") == 1)

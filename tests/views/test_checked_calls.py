@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.views.checked_calls import CHECKED_CALLS, checked_calls
 from nccl_forensics.views.last_calls import last_calls
+from nccl_forensics.views.matching import operations
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -22,7 +23,8 @@ def checked(*calls: str, seqs: tuple[int, ...] = (9, 9, 9), word: str = "all_gat
         for rank, (call, seq) in enumerate(zip(calls, seqs, strict=True))
     ]
     chosen = rows(DUMPS, *[{"source_id": r, "rank": r, "use": "chosen"} for r in range(3)])
-    found = checked_calls(table("fr_entries", *entries), chosen)
+    known = table("fr_entries", *entries)
+    found = checked_calls(operations(known, chosen, None, None, None, None), known)
     return found.collect().select("rank", "op", "user_frame").rows()
 
 

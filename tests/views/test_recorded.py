@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.tables import TABLES
@@ -15,7 +16,10 @@ from nccl_forensics.views.calls import ENDS, Calls, Parts, calls_of
 from nccl_forensics.views.checked_calls import checked_calls
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.jumps import broken_steps
+from nccl_forensics.views.lag import lag
 from nccl_forensics.views.matching import fr_pg_names, groups, operations, progress
+from nccl_forensics.views.motion import motion
+from nccl_forensics.views.waits import waits
 
 OPS = ("all_reduce", "_all_gather_base", "broadcast", "all_to_all", "send", "coalesced")
 OWN = TABLES["fr_entries"].own
@@ -117,6 +121,12 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
     same(progress(known, None, None, None, None), progress(plain, None, None, None, None))
     same(groups(known, None, None, None, None, None), groups(plain, None, None, None, None, None))
     assert broken_steps(known.telling) == broken_steps(plain.telling)
+    same(motion(None, None, None, known), motion(None, None, None, plain))
+    found = divergences(plain)
+    state, who = progress(plain, None, None, None, None), groups(plain, None, None, None, None, None)
+    same(waits(known, state, who, found, None), waits(plain, state, who, found, None))
+    late, of_rows = lag(known).collect(), lag(plain).collect()
+    assert_frame_equal(late, of_rows)
 
 
 @given(seed=st.integers(0, 10_000), faults=st.integers(0, 3))
@@ -124,11 +134,13 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
 def test_what_is_looked_up_of_a_folded_table_is_what_the_table_says(seed: int, faults: int) -> None:
     entries, chosen = rings(seed, 4, 5, faults)
     folded = FoldedTable.of(entries, OWN)
-    for view, rest in ((checked_calls, (chosen,)), (fr_pg_names, ())):
-        first = () if view is checked_calls else (None, None)
-        of_numbers = view.function(*first, folded, *rest)
-        assert isinstance(of_numbers, pl.LazyFrame)
-        assert of_numbers.collect().equals(view(*first, entries, *rest).collect())
+    of_numbers = fr_pg_names.function(None, None, folded)
+    assert isinstance(of_numbers, pl.LazyFrame)
+    assert of_numbers.collect().equals(fr_pg_names(None, None, entries).collect())
+    known = calls(entries, chosen)
+    checked = checked_calls.function(known, folded)
+    assert isinstance(checked, pl.LazyFrame)
+    assert checked.collect().equals(checked_calls(known.every, entries).collect())
 
 
 def test_of_a_long_ring_only_the_ends_and_the_differences_tell() -> None:
