@@ -28,6 +28,7 @@ _SUPPLIES = {
     "stuck": _OPERATIONS,
     "stalls": _OPERATIONS,
     "lag": "Flight Recorder dumps with times",
+    "long_waits": "Flight Recorder dumps with times",
     "stacks": "stacks of the processes (py-spy, gdb)",
     "thread_states": "stacks of the processes (py-spy, gdb)",
     "odd_stacks": "stacks of the processes (py-spy, gdb)",

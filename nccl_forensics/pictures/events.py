@@ -164,17 +164,13 @@ def _collectives(resolver: Resolver, groups: Sequence[GroupTimeline]) -> Iterato
         if group.first_divergence not in group.columns:
             continue
         at = group.columns.index(group.first_divergence)
+        here = operations.filter((pl.col("seq") == group.first_divergence) & ~pl.col("is_p2p")).select("rank", "op", "created_ns").collect()
         for row in group.rows:
             cell = row.cells[at]
             if not cell.text:
                 continue
-            times = (
-                operations.filter((pl.col("seq") == group.first_divergence) & pl.col("rank").is_in(list(row.ranks)) & ~pl.col("is_p2p"))
-                .filter(pl.col("op") == cell.text.split(" ", 1)[0])
-                .select(first=pl.col("created_ns").min(), last=pl.col("created_ns").max(), n=pl.col("rank").n_unique())
-                .collect()
-                .row(0)
-            )
+            own = here.filter(pl.col("rank").is_in(list(row.ranks)) & (pl.col("op") == cell.text.split(" ", 1)[0]))
+            times = own.select(first=pl.col("created_ns").min(), last=pl.col("created_ns").max(), n=pl.col("rank").n_unique()).row(0)
             if times[0] is None:
                 continue
             site = f" at {cell.site}" if cell.site else ""

@@ -49,6 +49,9 @@ def _timeline(
         operations.filter((pl.col("domain") == key[0]) & (pl.col("group_key") == key[1]) & ~pl.col("is_p2p") & pl.col("rank").is_not_null())
         .filter(pl.col("seq").is_between(at - _AROUND, at + _AROUND))
         .select("rank", "seq", "op", "shape", "dtype", "call_site", "done", "source_id", "line_no", "record")
+        .with_columns(
+            text=pl.concat_str([pl.when(pl.col(c) != "").then(c) for c in ("op", "shape", "dtype")], separator=" ", ignore_nulls=True)
+        )
         .sort("rank", "seq")
         .collect()
     )
@@ -57,7 +60,7 @@ def _timeline(
         return None
     cells: dict[int, dict[int, dict[str, object]]] = {}
     for r in near.iter_rows(named=True):
-        cells.setdefault(r["rank"], {})[r["seq"]] = r | {"text": " ".join(str(r[c]) for c in ("op", "shape", "dtype") if r[c])}
+        cells.setdefault(r["rank"], {})[r["seq"]] = r
     usual: dict[int, str] = {}
     for column in columns:
         if column != at:

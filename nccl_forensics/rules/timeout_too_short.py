@@ -24,10 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.views.lag import at_places
-from nccl_forensics.words import UNIDENTIFIED, group_words, operation_words, ranks_words
-
-_GROUP = ("group_key", "seq", "op", "group_name", "group_desc", "comm_id")
+from nccl_forensics.words import group_words, operation_words, ranks_words
 
 
 @rule(
@@ -39,50 +36,17 @@ _GROUP = ("group_key", "seq", "op", "group_name", "group_desc", "comm_id")
     explains=("collective-stuck", "connection-failed", "rank-died", "host-stall", "straggler", "timeout", "closed"),
 )
 def timeout_too_short(
-    operations: pl.LazyFrame,
+    long_waits: pl.LazyFrame,
     failures: pl.LazyFrame | None,
     *,
-    near: Annotated[float, "share of the timeout from which a wait is worth a warning"] = 0.5,
+    near: Annotated[float, "share of the timeout from which a wait is worth a warning, 0.05 at least"] = 0.5,
 ) -> Iterator[Finding]:
-    """At most one finding per group: its longest wait. A clock offset of a rank is the median of its distance to the others."""
-    timed = operations.filter(
-        (pl.col("domain") == "fr")
-        & ~pl.col("is_p2p")
-        & pl.col("created_ns").is_not_null()
-        & (pl.col("timeout_ms") > 0)
-        & (pl.col("rank") < UNIDENTIFIED)
-    ).with_row_index("row")
-    if not _far_apart(timed, near):
-        return
-    op = pl.col("op").cast(pl.Categorical).to_physical()
-    full = at_places(timed.select("row", "group_key", "rank", "seq", "created_ns", "timeout_ms", op=op)).filter(
-        (pl.col("rank").n_unique().over("at") == pl.col("everyone")) & (pl.col("everyone") > 1) & (pl.col("op").n_unique().over("at") == 1)
-    )
-    apart = full.with_columns(distance=pl.col("created_ns") - pl.col("created_ns").median().over("at"))
-    shifted = apart.with_columns(arrival=pl.col("created_ns") - pl.col("distance").median().over("own"))
-    longest = (
-        shifted.group_by("at")
-        .agg(
-            ((pl.col("arrival").max() - pl.col("arrival").min()) / 1e6).alias("wait_ms"),
-            pl.col("timeout_ms").min(),
-            pl.col("rank").n_unique().alias("members"),
-            pl.col("row").sort_by("arrival", "row").last().alias("last"),
-            pl.col("row").sort_by("arrival", "row").first().alias("first"),
-            pl.col("row").min(),
-        )
-        .filter(pl.col("wait_ms") >= near * pl.col("timeout_ms"))
-        .collect()
-    )
-    rows = pl.concat([longest[c] for c in ("last", "first", "row")]).implode()
-    cited = timed.select("row", "rank", "source_id", "record", "call_site", *_GROUP).filter(pl.col("row").is_in(rows)).collect()
-    last = cited.select("source_id", "record", "call_site", last="row", late="rank")
-    first = cited.select(first="row", first_source_id="source_id", first_record="record")
+    """At most one finding per group: its longest wait."""
     waits = (
-        longest.join(cited.select("row", *_GROUP), on="row")
-        .join(last, on="last")
-        .join(first, on="first")
+        long_waits.filter(pl.col("wait_ms") >= near * pl.col("timeout_ms"))
         .sort("wait_ms", "group_key", "seq", descending=[True, False, False])
         .unique("group_key", keep="first", maintain_order=True)
+        .collect()
     )
     failed = failures is not None and failures.collect().height > 0
     for row in waits.iter_rows(named=True):
@@ -110,15 +74,3 @@ def timeout_too_short(
             actions=(Action("change-setting", ranks=(row["late"],), confidence="medium"),),
             metrics={"wait_s": round(seconds, 1), "timeout_s": round(limit, 1), "members": row["members"]},
         )
-
-
-def _far_apart(timed: pl.LazyFrame, near: float) -> bool:
-    """Whether members came to some collective so far apart that clock offsets taken off could leave ``near`` of a timeout. An offset is a median of
-    distances to the middle of arrivals, so none is larger than the largest distance between two arrivals, and two ranks have two."""
-    created = pl.col("created_ns")
-    at = timed.select("seq", "created_ns", "timeout_ms", group=pl.col("group_key").cast(pl.Categorical).to_physical()).group_by(
-        "group", "seq"
-    )
-    spans = at.agg((created.max() - created.min()).alias("span_ns"), pl.col("timeout_ms").min())
-    span, timeout = spans.select(pl.col("span_ns").max(), pl.col("timeout_ms").min()).collect().row(0)
-    return span is not None and 3 * span >= near * timeout * 1e6

@@ -19,19 +19,21 @@ from nccl_forensics.views.calls import Calls
 from nccl_forensics.words import UNIDENTIFIED
 
 #: Entries that are looked at together.
-AT_ONCE = 1_000_000
+AT_ONCE = 600_000
 #: No recorder counts as far: a group's number and a position in it make one number.
 _BEYOND = 1 << 40
-_OWN = ("row", "life", "placed", "created_ns", "completed_ns")
+_OWN = ("row", "word", "life", "placed", "created_ns", "completed_ns")
 
 
 @dataclass(frozen=True, slots=True)
-class _Entered:
-    """Collectives that have a position and a time, of ranks that are known: ``parts`` gives frames of ``_OWN``, each life (a rank in a group)
-    whole and together; ``lives``: ``life``, ``group``, ``rank``; ``named`` gives operations by ``row``; ``scratch``: where there is much of them."""
+class Entered:
+    """Collectives that have a position and a time, of ranks that are known: ``parts`` gives frames of ``row``, ``word``, ``life``, ``placed`` (group
+    and position), ``created_ns`` and ``completed_ns``, each life (a rank in a group) whole and together; ``lives``: ``life``, ``group``, ``rank``;
+    ``words``: ``op`` and ``timeout_ms`` by ``word``; ``named`` gives operations by ``row``; ``scratch``: where there is much of them."""
 
     parts: Callable[[], Iterable[pl.DataFrame]]
     lives: pl.DataFrame
+    words: pl.DataFrame
     named: Callable[[pl.Series], pl.DataFrame]
     scratch: Path | None = None
 
@@ -40,7 +42,7 @@ class _Entered:
 class Arrivals:
     """Rows of the collectives that all ranks entered that are seen in their group, two or more, each of them once.
 
-    A part has ``life``, ``at`` (the number of the collective, from 0), ``row``, ``created_ns`` and ``completed_ns``, each life in one part only.
+    A part has ``life``, ``at`` (the number of the collective, from 0), ``row``, ``word``, ``created_ns`` and ``completed_ns``, each life in one part only.
     ``lives``: ``life``, ``group``, ``rank`` and ``members``, how many ranks the group has. ``sizes``: how many rows each collective has.
     """
 
@@ -102,9 +104,8 @@ def _laid_out(length: int, places: pl.Series, values: pl.Series) -> pl.Series:
 
 
 @contextmanager
-def arrivals(operations: pl.LazyFrame | Calls) -> Iterator[Arrivals]:
-    """Of operations of recorders; files that are needed are there as long as the context."""
-    entered = _of_numbers(operations) if isinstance(operations, Calls) and operations.recorded is not None else _of_rows(operations)
+def arrivals(entered: Entered) -> Iterator[Arrivals]:
+    """Those among collectives; files that are needed are there as long as the context."""
     held: list[pl.DataFrame] = []
     counted: list[pl.DataFrame] = [pl.DataFrame(schema={"life": pl.UInt32(), "rows": pl.UInt32()})]
     total = 0
@@ -124,7 +125,7 @@ def arrivals(operations: pl.LazyFrame | Calls) -> Iterator[Arrivals]:
         twice: list[pl.Series] = []
         for part in [pl.concat(held)] if held else entered.parts():
             rows = part.join(positions, on="placed", how="inner", maintain_order="left").select(
-                "life", "at", "row", "created_ns", "completed_ns"
+                "life", "at", "row", "word", "created_ns", "completed_ns"
             )
             one = rows.group_by("at").agg(pl.len())
             sizes = sizes.scatter(one.get_column("at"), sizes.gather(one.get_column("at")) + one.get_column("len"))
@@ -153,7 +154,12 @@ def arrivals(operations: pl.LazyFrame | Calls) -> Iterator[Arrivals]:
         yield made
 
 
-def _of_numbers(operations: Calls) -> _Entered:
+def entered(operations: pl.LazyFrame | Calls) -> Entered:
+    """Those of operations of recorders."""
+    return _of_numbers(operations) if isinstance(operations, Calls) and operations.recorded is not None else _of_rows(operations)
+
+
+def _of_numbers(operations: Calls) -> Entered:
     """Of operations that are kept as numbers."""
     recorded = operations.recorded
     assert recorded is not None
@@ -169,10 +175,11 @@ def _of_numbers(operations: Calls) -> _Entered:
         for numbers in recorded.numbers():
             yield numbers.filter(wanted).select(_OWN)
 
-    return _Entered(parts, lives, recorded.named, recorded.scratch)
+    words = recorded.words.select("op", "timeout_ms", word="at")
+    return Entered(parts, lives, words, recorded.named, recorded.scratch)
 
 
-def _of_rows(operations: pl.LazyFrame | Calls) -> _Entered:
+def _of_rows(operations: pl.LazyFrame | Calls) -> Entered:
     """Of operations that are told one by one."""
     every = operations.every if isinstance(operations, Calls) else operations
     ops = every.filter(
@@ -183,17 +190,20 @@ def _of_rows(operations: pl.LazyFrame | Calls) -> _Entered:
         & pl.col("seq").is_between(0, _BEYOND - 1)
     ).with_row_index("row")
     told = ops.select(
-        "row", "rank", "seq", "created_ns", "completed_ns", group=pl.col("group_key").rank("dense").cast(pl.Int64)
+        *("row", "rank", "seq", "op", "timeout_ms", "created_ns", "completed_ns"), group=pl.col("group_key").rank("dense").cast(pl.Int64)
     ).with_columns(
-        life=pl.struct("group", "rank").rank("dense").cast(pl.UInt32), placed=pl.col("group") * _BEYOND + pl.col("seq")
-    )  # fmt: skip
+        word=pl.struct("op", "timeout_ms").rank("dense").cast(pl.UInt32),
+        life=pl.struct("group", "rank").rank("dense").cast(pl.UInt32),
+        placed=pl.col("group") * _BEYOND + pl.col("seq"),
+    )
     numbers = told.sort("life", "placed", maintain_order=True).collect()
+    words = numbers.select("op", "timeout_ms", "word").unique("word", keep="first", maintain_order=True)
     lives = numbers.select("life", "group", "rank").unique("life", keep="first", maintain_order=True)
 
     def named(rows: pl.Series) -> pl.DataFrame:
         return ops.filter(pl.col("row").is_in(rows.unique().implode())).collect()
 
-    return _Entered(lambda: [numbers.select(_OWN)], lives, named)
+    return Entered(lambda: [numbers.select(_OWN)], lives, words, named)
 
 
-__all__ = ["AT_ONCE", "Arrivals", "arrivals"]
+__all__ = ["AT_ONCE", "Arrivals", "Entered", "arrivals", "entered"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from nccl_forensics.views import view
-from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, arrivals
+from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, arrivals, entered
 from nccl_forensics.views.calls import Calls
 
 LAG = {
@@ -45,28 +45,29 @@ def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None)
     """
     hosts = pl.LazyFrame(schema={"rank": pl.Int32(), "host": pl.String()})
     if processes is not None:
-        known = processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
-        hosts = known.select("rank", "host").unique("rank", keep="first", maintain_order=True)
-    with arrivals(operations) as entered:
-        late = _late(entered, hosts)
+        told = processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null())
+        hosts = told.select("rank", "host").unique("rank", keep="first", maintain_order=True)
+    known = entered(operations)
+    with arrivals(known) as arrived:
+        late = _late(arrived, hosts)
     places = pl.concat([late.get_column("row"), late.get_column("first_row")])
     group, place = ("group_key", "group_name", "group_desc", "comm_id"), ("source_id", "record", "call_site")
-    cited = entered.named(places)
+    cited = known.named(places)
     worst, named = cited.select("row", *place), cited.select(*group, first_row="row")
     rows = late.join(worst, on="row", how="left").join(named, on="first_row", how="left")
     return rows.select([pl.col(c).cast(t) for c, t in LAG.items()]).sort("group_key", "rank").lazy()
 
 
-def _late(entered: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
+def _late(arrived: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
     """For each rank of each group ``LAG`` but for what the operation that it cites tells: its ``row``, and the ``first_row`` of the rank."""
     middles = [
         rows.group_by("at").agg(pl.col("created_ns").median().alias("middle"), pl.col("completed_ns").median().alias("end_middle"))
-        for rows in entered.stretches()
+        for rows in arrived.stretches()
     ]
     middle = pl.concat([pl.DataFrame(schema=_MIDDLES), *middles])
-    begins, ends = (entered.by_collective(middle, c) for c in ("middle", "end_middle"))
+    begins, ends = (arrived.by_collective(middle, c) for c in ("middle", "end_middle"))
     usual = [pl.DataFrame(schema=_USUAL)]
-    for part, rows in entered.parts():
+    for part, rows in arrived.parts():
         # Only what a rank is late by beyond its own usual distance: a clock offset is the same in every collective.
         at = rows.get_column("at")
         apart = rows.with_columns(
@@ -80,23 +81,23 @@ def _late(entered: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
                 pl.col("end").std().alias("spread"),
             )
         )
-        entered.keep(part, apart.drop("end"))
-    clocks = _clocks(pl.concat(usual), entered.lives, hosts)
-    clock = entered.by_life(clocks, "clock")
+        arrived.keep(part, apart.drop("end"))
+    clocks = _clocks(pl.concat(usual), arrived.lives, hosts)
+    clock = arrived.by_life(clocks, "clock")
     bounds = _Edges()
-    for part, rows in entered.parts():
+    for part, rows in arrived.parts():
         known = _arrived(rows, begins, clock)
         bounds.add(known)
-        entered.keep(part, known)
+        arrived.keep(part, known)
     edges = bounds.together()
-    first, latest, second = (entered.by_collective(edges, c) for c in ("first", "latest", "second"))
+    first, latest, second = (arrived.by_collective(edges, c) for c in ("first", "latest", "second"))
     told = []
-    for _, rows in entered.parts():
+    for _, rows in arrived.parts():
         known = _arrived(rows, begins, clock)
         at = known.get_column("at")
-        told.append(_told(known.with_columns(first.gather(at), latest.gather(at), second.gather(at)), entered))
+        told.append(_told(known.with_columns(first.gather(at), latest.gather(at), second.gather(at)), arrived))
     empty = pl.DataFrame(schema=_TOLD)
-    return pl.concat([empty, *told]).join(entered.lives.select("life", "rank", "members"), on="life", how="left")
+    return pl.concat([empty, *told]).join(arrived.lives.select("life", "rank", "members"), on="life", how="left")
 
 
 _MIDDLES = {"at": pl.UInt32(), "middle": pl.Float64(), "end_middle": pl.Float64()}
@@ -155,7 +156,7 @@ class _Edges:
         return bounds.join(second, on="at", how="left")
 
 
-def _told(rows: pl.DataFrame, entered: Arrivals) -> pl.DataFrame:
+def _told(rows: pl.DataFrame, arrived: Arrivals) -> pl.DataFrame:
     """``_TOLD`` of ranks that all rows are there of, with ``first``, ``latest`` and ``second`` of their collectives."""
     lost = pl.col("latest") - pl.col("second")
     ranked = rows.select(
@@ -177,25 +178,9 @@ def _told(rows: pl.DataFrame, entered: Arrivals) -> pl.DataFrame:
         pl.col("behind_ms").max().alias("worst"),
         pl.col("row").min().alias("first_row"),
     )
-    worst = entered.by_life(told, "worst").gather(ranked.get_column("life"))
+    worst = arrived.by_life(told, "worst").gather(ranked.get_column("life"))
     cited = ranked.filter(pl.col("behind_ms") == worst).group_by("life").agg(pl.col("row").max())
     return told.join(cited, on="life", how="left").select([pl.col(c).cast(t) for c, t in _TOLD.items()])
-
-
-#: No recorder counts as far.
-_BEYOND = 1 << 40
-
-
-def at_places(operations: pl.LazyFrame) -> pl.LazyFrame:
-    """Operations in the order of the collectives that they belong to: ``at`` (sorted) numbers these, ``group`` their groups, ``own`` ranks in
-    groups, and ``everyone`` says how many ranks of the group are seen. Numbers are grouped many times as fast as texts; what has no position
-    is left out."""
-    numbered = operations.with_columns(group=pl.col("group_key").cast(pl.Categorical).to_physical().cast(pl.Int64))
-    placed = numbered.filter(pl.col("seq").is_between(0, _BEYOND - 1)).with_columns(
-        at=pl.col("group") * _BEYOND + pl.col("seq"), own=pl.col("group") * _BEYOND + pl.col("rank")
-    )
-    counted = placed.with_columns(everyone=pl.col("rank").n_unique().over("group"))
-    return counted.drop("group_key", "seq").sort("at", maintain_order=True)
 
 
 #: Ends that must have been noticed on a rank before they tell its clock.
