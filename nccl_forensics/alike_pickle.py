@@ -118,7 +118,8 @@ class Alikes:
         self.name = name.encode()
         self.columns, self.floats = columns, floats
         self._patterns: list[_Pattern] = []
-        self._known: dict[int, list[Known]] = {}
+        #: What was walked, by the length of its bytes, its shape and its bytes but for numbers.
+        self._known: dict[int, dict[Shape, dict[bytes, list[Known]]]] = {}
         self._size = 0
 
     def load(self, data: bytes) -> Alike | None:
@@ -145,10 +146,11 @@ class Alikes:
         return pattern.whole(byte_column(data[scan.begin : scan.ends[-1]]), pattern.document)
 
     def find(self, dictionary: bytes, memo: Memo) -> Known | None:
-        """A dictionary that was walked before and does as this one does. The dumps of a job begin with the same entries, rank for rank."""
-        for known in self._known.get(len(dictionary), ()):
-            if known.shape.bare(dictionary) == known.bare and known.here(memo):
-                return known
+        """A dictionary that was walked before and does as this one does. The dumps of a job hold the same entries, rank for rank."""
+        for shape, by_bytes in self._known.get(len(dictionary), {}).items():
+            for known in by_bytes.get(shape.bare(dictionary), ()):
+                if known.here(memo):
+                    return known
         return None
 
     def keep(self, known: Known) -> None:
@@ -156,9 +158,11 @@ class Alikes:
         self._size += len(known.bare)
         if self._size > _KEPT:
             self._known, self._size = {}, len(known.bare)
-        alike = self._known.setdefault(len(known.bare), [])
-        if len(alike) < _SHAPES:
-            alike.append(known)
+        shapes = self._known.setdefault(len(known.bare), {})
+        if known.shape in shapes or len(shapes) < _SHAPES:
+            same = shapes.setdefault(known.shape, {}).setdefault(known.bare, [])
+            if len(same) < _SHAPES:
+                same.append(known)
 
 
 class _Scan:
@@ -429,13 +433,12 @@ class _Follower:
     def _keep(self, followed: int) -> bool:
         """Keep the first ones of the sorts among so many dictionaries; False where their keys are not those of the pattern."""
         pattern, scan = self._pattern, self._scan
-        strings = scan.memo.strings
         for sort in range(bisect_left(pattern.firsts, followed)):
             known = pattern.known[sort]
             if sort in self._others:
                 scan.add(*self._others[sort])
                 continue
-            if any(strings.get(number) != text for number, text in known.gets):
+            if not scan.memo.has(known.gets):
                 return False
             start = self._at(pattern.firsts[sort])
             scan.add(start, start + len(known.bare), known)

@@ -86,7 +86,7 @@ _LITERALS = [
 #: Up to so many rows a column is looked through as one text of Python: starting a query of Polars costs as much as a thousand short texts.
 _FEW = 2048
 #: Up to so many rows that is worth while for all columns of a frame.
-_ROWS = 64
+_ROWS = 512
 
 
 def _harmless(column: pl.Series) -> bool:

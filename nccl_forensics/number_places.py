@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -76,6 +76,7 @@ class Numbers:
     number: int
     all: pl.Series
     numbers: int
+    begins: dict[int, pl.Series] = field(default_factory=dict, repr=False)
 
     def column(self, name: str, dtype: pl.DataType) -> pl.Series:
         """Those of one column of all dictionaries, pickle after pickle; null where a dictionary has none."""
@@ -84,9 +85,14 @@ class Numbers:
             return pl.Series([None], dtype=dtype).new_from_index(0, self.many * self.places.height)
         values, step = (self.whole, self.number) if dtype == pl.Int64() else (self.all, self.numbers)
         if self.many > 1:
-            rows = pl.int_range(self.many * at.len(), dtype=_INDEX, eager=True) // at.len() * step
-            at = pl.concat([at] * self.many, rechunk=True) + rows
+            at = pl.concat([at] * self.many, rechunk=True) + self._begins(step)
         return values[at].cast(dtype)
+
+    def _begins(self, step: int) -> pl.Series:
+        """Where the numbers begin that are of the pickle of each dictionary, where each pickle has so many."""
+        if step not in self.begins:
+            self.begins[step] = pl.int_range(self.many * self.places.height, dtype=_INDEX, eager=True) // self.places.height * step
+        return self.begins[step]
 
 
 def _by_pickle(blocks: Sequence[tuple[pl.Series, int]], many: int) -> pl.Series:

@@ -27,10 +27,12 @@ FLOAT = ">d"
 
 @dataclass(slots=True)
 class Memo:
-    """What the pickle wrote into the memo so far: all numbers, and those of strings."""
+    """What the pickle wrote into the memo so far: all numbers, and those of strings; ``sure`` are pairs that were found to be so. No number is written
+    twice, so that they stay so."""
 
     written: set[int] = field(default_factory=set)
     strings: dict[int, bytes] = field(default_factory=dict)
+    sure: set[tuple[int, bytes | None]] = field(default_factory=set)
 
     def write(self, writes: Sequence[tuple[int, bytes | None]]) -> None:
         """Add numbers, with their strings where they are of strings."""
@@ -39,7 +41,16 @@ class Memo:
 
     def copy(self) -> Memo:
         """One that can be written to by itself."""
-        return Memo(set(self.written), dict(self.strings))
+        return Memo(set(self.written), dict(self.strings), set(self.sure))
+
+    def has(self, pairs: frozenset[tuple[int, bytes | None]]) -> bool:
+        """Whether these numbers are of these strings, or of none where None stands for one."""
+        if pairs <= self.sure:
+            return True
+        if any(self.strings.get(number) != text for number, text in pairs):
+            return False
+        self.sure.update(pair for pair in pairs if pair[1] is not None)
+        return True
 
 
 @dataclass(slots=True)
@@ -147,12 +158,11 @@ class Known:
     shape: Shape
     bare: bytes
     writes: tuple[tuple[int, bytes | None], ...]
-    gets: tuple[tuple[int, bytes | None], ...]
+    gets: frozenset[tuple[int, bytes | None]]
 
     def here(self, memo: Memo) -> bool:
         """Whether the walk would be the same with this memo."""
-        strings = memo.strings
-        return all(strings.get(number) == text for number, text in self.gets) and memo.written.isdisjoint([n for n, _ in self.writes])
+        return memo.has(self.gets) and (not self.writes or memo.written.isdisjoint([n for n, _ in self.writes]))
 
 
 def dictionary_at(data: bytes, at: int, memo: Memo) -> Walk:
@@ -195,4 +205,4 @@ def walked(data: bytes, at: int, memo: Memo, columns: Mapping[str, Sequence[str]
                 spans.append((value + len(opcode) - at, code, column))
     shape = Shape(tuple(spans), len(walk.places) // 2)
     bare = shape.bare(data[at : walk.at])
-    return Known(shape, bare, tuple((n, memo.strings.get(n)) for n in sorted(written)), tuple(gets.items())), walk.at
+    return Known(shape, bare, tuple((n, memo.strings.get(n)) for n in sorted(written)), frozenset(gets.items())), walk.at

@@ -21,7 +21,8 @@ _MOST = 1 << 18
 
 def byte_column(data: bytes) -> pl.Series:
     """Bytes as UInt8."""
-    return pl.Series([data], dtype=pl.Binary).cast(pl.List(pl.UInt8)).explode() if data else pl.Series([], dtype=pl.UInt8)
+    bytes_: pl.Series = pl.Series([data], dtype=pl.Binary).cast(pl.List(pl.UInt8))[0]
+    return bytes_
 
 
 def number_column(data: bytes, kind: str) -> pl.Series:
@@ -33,7 +34,8 @@ def number_column(data: bytes, kind: str) -> pl.Series:
 
 def bytes_of(column: pl.Series) -> bytes:
     """The numbers of a column of one of these types without nulls, little-endian, one behind the other."""
-    return b"".join([_bytes(column.slice(at, _MOST)) for at in range(0, column.len(), _MOST)])
+    pieces = [_bytes(column.slice(at, _MOST)) for at in range(0, column.len(), _MOST)]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _numbers(data: bytes, kind: str) -> pl.Series:

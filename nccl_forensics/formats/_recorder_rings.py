@@ -122,16 +122,15 @@ def _tables(rings: Sequence[Ring], firsts: _Firsts, sorts: pl.Series, own: pl.Da
     heights = [ring.height for ring in rings]
     keys = content_keys(operations(firsts.frame).gather(sorts), own, heights, counters.drop(PLACE), list(map(len, status)))
     threads = firsts.frame.get_column(_THREAD).to_list()
-    spans = (
-        own.select(_places(rings, heights), *SPANS)
-        .group_by(PLACE, maintain_order=True)
-        .agg(bound.alias(f"{c} {n}") for c in SPANS for n, bound in enumerate((pl.col(c).min(), pl.col(c).max())))
-    )
     dumps: list[list[Row]] = []
-    for n, (ring, key, (_, *bounds)) in enumerate(zip(rings, keys, spans.iter_rows(), strict=True)):
+    numbers, first = [own.get_column(c) for c in SPANS], 0
+    for n, (ring, key) in enumerate(zip(rings, keys, strict=True)):
+        mine = [column.slice(first, ring.height) for column in numbers]
+        spans = [bound for column in mine for bound in (column.min(), column.max())]
+        first += ring.height
         which = firsts.document[n]
-        mine = threads[firsts.bounds[which] : firsts.bounds[which + 1]]
-        dumps.append([dump_row(ring.alike.document, "pickle", ring.height, bounds, mine, key)])
+        told = threads[firsts.bounds[which] : firsts.bounds[which + 1]]
+        dumps.append([dump_row(ring.alike.document, "pickle", ring.height, spans, told, key)])
     frames = {"fr_dumps": _placed("fr_dumps", rings, dumps), "fr_groups": _placed("fr_groups", rings, groups), "fr_status": counters}
     records = {ring.place: 1 + ring.height for ring in rings}
     return Several(frames, {"fr_entries": _folded(rings, firsts, sorts, own)}, records)

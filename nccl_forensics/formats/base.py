@@ -57,6 +57,8 @@ class Several:
 
     def at(self, places: Sequence[int]) -> Several:
         """The same with other places: those that stand at the places that it has."""
+        if all(place == n for n, place in enumerate(places)):
+            return self
         other = pl.Series(PLACE, places, dtype=pl.UInt32())
         folded = {name: Folded(_numbered(f.rows, other), _numbered(f.words, other)) for name, f in self.folded.items()}
         frames = {name: _numbered(frame, other) for name, frame in self.frames.items()}
@@ -88,7 +90,8 @@ class Several:
 
 def _numbered(frame: pl.DataFrame, numbers: pl.Series) -> pl.DataFrame:
     """The rows with other numbers in front: those that stand at their places."""
-    return frame.drop(PLACE).insert_column(0, numbers[frame.get_column(PLACE)])
+    places, *columns = frame.get_columns()
+    return pl.DataFrame([numbers[places], *columns])
 
 
 def _by_place(frame: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
