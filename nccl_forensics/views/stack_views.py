@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from nccl_forensics.stack_frames import function_of, python_frames, runs_python, split_frame, without_address
@@ -96,7 +98,7 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
     # Another sampler looked at another moment. What it names is compared, as samplers write the same frame differently.
     looks = [look for name in _LIVE if (look := _look(rows, name, best)) is not None]
     spot = _spot(chosen[-1])
-    moves = moves or (spot is not None and any(look != spot for look in looks))
+    moves = moves or (spot is not None and any(_apart(spot, look) for look in looks))
     found, active = standing(_frames(last), _active(last)), _active(last)
     if found.place in UNTOLD and not moves and len(natives) < len(chosen):
         for row in reversed(natives):
@@ -122,22 +124,30 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
 _LIVE = ("py-spy", "pystack", "faulthandler")
 
 
-def _look(rows: list[dict[str, object]], sampler: str, best: int) -> tuple[object, ...] | None:
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a stack stands in the user's code: frames as function, file without folders, and line, the innermost first; ``waits`` for others."""
+
+    frames: tuple[tuple[str, str, int | None], ...]
+    waits: bool
+
+
+def _look(rows: list[dict[str, object]], sampler: str, best: int) -> _Spot | None:
     """Where the last sample of another sampler stood; None where it is the one that speaks, or tells no line of the user's code."""
     own = [r for r in rows if r["sampler"] == sampler and any(runs_python(f) for f in _frames(r))]
     return _spot(own[-1]) if own and _TRUST[sampler] > best else None
 
 
-def _spot(row: dict[str, object]) -> tuple[object, ...] | None:
-    """Whether a stack waits for others, and its frames of the user's code without folders. What runs inside one call shows other lines of it;
-    what waits stands still."""
+def _spot(row: dict[str, object]) -> _Spot | None:
     frames = _frames(row)
-    found = standing(frames, _active(row))
-    if found.user_frame is None:
-        return None
-    waits = found.place in WAITING
-    named = [(function_of(f), path.rsplit("/", 1)[-1], line) for f in frames if is_user(f) for _, path, line in [split_frame(f)]]
-    return (waits, *(named[:1] if waits else [name[:2] for name in named[:1]]), *named[1:])
+    named = tuple((function_of(f), path.rsplit("/", 1)[-1], line) for f in frames if is_user(f) for _, path, line in [split_frame(f)])
+    return _Spot(named, standing(frames, _active(row)).place in WAITING) if named else None
+
+
+def _apart(one: _Spot, other: _Spot) -> bool:
+    """Whether two looks found the process in different places. What runs inside one call shows other lines of it; what waits stands still."""
+    at = 3 if one.waits or other.waits else 2
+    return one.frames[0][:at] != other.frames[0][:at] or one.frames[1:] != other.frames[1:]
 
 
 def _active(row: dict[str, object]) -> bool | None:
