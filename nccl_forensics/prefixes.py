@@ -76,8 +76,9 @@ class Prefix:
 
 
 PREFIXES: tuple[Prefix, ...] = (
-    # Docker's json-file is unwrapped before all others; then kubectl --timestamps, and CRI with its stream and F or P (part of a line)
-    Prefix("cri", r"\d", rf"^(?P<iso>{_ISO}) (?:(?:stdout|stderr) [FP] ?)?"),
+    # Docker's json-file is unwrapped before all others; then kubectl --timestamps, CRI with its stream and F or P (part of a line), and the column
+    # of times of CloudWatch's viewer
+    Prefix("cri", r"\d", rf"^(?P<iso>{_ISO}) (?:(?:stdout|stderr) [FP] ?|\| )?"),
     Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
     Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),

@@ -146,7 +146,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         SLOW,
         "Do hosts talk over RDMA rather than TCP?",
-        "socket-fallback socket-fallback-by-setting mixed-transports",
+        "socket-fallback socket-fallback-of-plugin socket-fallback-by-setting mixed-transports",
         "networks settings",
         _LOG,
     ),

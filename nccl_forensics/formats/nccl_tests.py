@@ -22,6 +22,8 @@ from nccl_forensics.tables import TABLES
 
 #: mpirun --tag-output writes its tag again wherever the program flushed: in the middle of a row.
 _TAG = r"\[\d+,\d+\]<(?:stdout|stderr)>:"
+#: MPICH's and srun's label of the writer, which stands again wherever the program flushed: a number in brackets right behind a word of the row.
+_LABEL = r"(\S)\[\d{1,6}\](\s)"
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z][a-z0-9_]*(?:\s|$)")
 #: A row that NCCL's own lines cut: its head with an NCCL line glued on, and later one half alone or glued likewise.
 _GLUED = re.compile(
@@ -62,6 +64,9 @@ class _Run:
 def read(text: Text) -> Reading:
     """Tests, devices and rows of one text source."""
     body = text.lines.with_columns(raw=pl.col("text").str.replace_all(_TAG, ""))
+    cut = body["raw"].str.contains(_ROW.pattern) & body["raw"].str.contains(_LABEL)
+    if cut.any():
+        body = body.with_columns(raw=pl.when(cut).then(pl.col("raw").str.replace_all(_LABEL, "${1}${2}")).otherwise("raw"))
     body = body.with_columns(text=pl.col("raw").str.replace(r"^\s*#?\s*", ""))
     sign = body["text"].str.contains(_SIGNS)
     row = body["raw"].str.contains(_ROW.pattern)

@@ -77,9 +77,11 @@ _NEW = re.compile(
 )
 _LAST_ERROR = "Last error:"
 #: The last line of a traceback whose frames were cut away (an issue's text, a log filter), of which the text alone says what happened.
-_BARE = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200}(?:Error|Exception)): (\S.*)$")
+_BARE = re.compile(r"^((?:[A-Za-z_][A-Za-z0-9_.]{0,200})?(?:Error|Exception|ERROR)): (\S.*)$")
 #: What XLA puts behind NCCL's result: the last warning of the library (ncclGetLastError), without which nothing of it stands in a JAX log.
 _XLA_LAST = re.compile(r"Last NCCL warning\(error\) log entry \(may be unrelated\) '(.{1,2000}?)'(?:[.;]|$)")
+#: The same of torch where the lines of a message were run together.
+_IN_LINE = re.compile(r"\bnccl[A-Z][A-Za-z]{4,30}: .{1,300}? Last error: (\S.{1,1000})$")
 #: What torch's getNcclErrorDetailStr writes in the line before ``Last error:``.
 _RESULT = re.compile(r"^nccl(?:(?:System|Internal|Remote|UnhandledCuda)Error|InvalidUsage|InvalidArgument): ")
 #: How a message goes on after a blank line.
@@ -169,7 +171,7 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.rows.append({"line_no": number, "end_line": bare.members[-1], **lines.hints, **(bare.row or {})})
             found.reports += [{"line_no": number, "end_line": bare.members[-1], **lines.hints, **r} for r in bare.said]
             found.nccl += _last_errors(lines, at, set(bare.members))
-        elif last := _XLA_LAST.search(text):
+        elif last := _XLA_LAST.search(text) or _IN_LINE.search(text):
             found.nccl.append({"line_no": number, **lines.hints, "level": "WARN", "message": mask(last.group(1))})
             found.used.add(number)
         elif said := list(_said(text)):
@@ -179,8 +181,13 @@ def _scan(lines: WriterLines, found: _Found) -> None:
         elif _RESULT.match(text):
             # The lines above may be torn: several processes raise the same at once.
             near = set(lines.numbers[at : at + 4])
-            found.nccl += (said := list(_last_errors(lines, at, near)))
-            found.used.update(n for n in near if said and n <= int(str(said[0]["line_no"])))
+            found.nccl += (last_ones := list(_last_errors(lines, at, near)))
+            found.used.update(n for n in near if last_ones and n <= int(str(last_ones[0]["line_no"])))
+            if not last_ones:
+                found.used.add(number)
+                kind, _, message = text.partition(": ")
+                row = {"kind": "python", "type": kind, "message": message[:2000], "signature": classify(kind, text)}
+                found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
         elif _RAISED_FROM.match(text) or _LAUNCHER_END in text:
             found.used.add(number)
 
@@ -435,6 +442,9 @@ FORMAT = TextFormat(
         "Error: CUDA error: ",
         "Error: HIP error: ",
         "Error: NCCL error: ",
+        "Error: NCCL Error ",
+        "Error: DataLoader worker (pid ",
+        "insufficient shared memory (shm)",
         "Error: The client socket has ",
         "Error: Timed out after ",
         "Error: Timed out initializing process group",

@@ -2,7 +2,7 @@
 
 ## What it finds
 AllReduce runs of nccl-tests whose best bus bandwidth at large sizes is below what this platform reaches, or below other runs of the same
-kind in the evidence; large AllReduces of profiler traces that stay far below it; ib_write_bw and its family below the rate of their port; GPU pairs of nvbandwidth that fall behind the others.
+kind in the evidence, or far below what the same run reached at smaller sizes; large AllReduces of profiler traces that stay far below it; ib_write_bw and its family below the rate of their port; GPU pairs of nvbandwidth that fall behind the others.
 
 ## Why it matters
 Every step waits for its collectives: at half the bandwidth a communication-bound job runs at half speed, without any error.
@@ -51,6 +51,7 @@ def low_bus_bandwidth(
     link_share: Annotated[float, "share of a port's rate that an RDMA bandwidth test must reach"] = 0.9,
     pair_share: Annotated[float, "share of the median that a cell of a GPU matrix must reach"] = 0.9,
     traced_share: Annotated[float, "share of the expectation that the best large AllReduce of profiler traces must reach"] = 0.6,
+    fallen_share: Annotated[float, "share of a run's own best bus bandwidth below which its largest sizes have fallen off"] = 0.35,
 ) -> Iterator[Finding]:
     """Runs against the platform and against each other, RDMA tests against their port, GPU pairs against the matrix, traced AllReduces
     against the platform."""
@@ -58,6 +59,7 @@ def low_bus_bandwidth(
         best = _best(bandwidth_tests, bandwidth_rows, large_bytes)
         yield from _against_platform(best, expected_gb_s)
         yield from _against_alike(best, alike)
+        yield from _fallen_off(bandwidth_tests, bandwidth_rows, large_bytes, fallen_share)
     if rdma_tests is not None:
         yield from _rdma(located(rdma_tests, source_hosts), ib_ports, link_share, alike)
     if gpu_bandwidth is not None:
@@ -267,6 +269,34 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
             would_refute=("the pairs differ by design (no NVLink between them)",),
             actions=(Action("collect_more", hosts=(whose,) if whose else (), command="nvidia-smi -q; nvidia-smi nvlink -s; lspci -vv"),),
             metrics={"gb_s": worst, "expected_gb_s": usual, "expected_by": "median of the matrix"},
+        )
+
+
+def _fallen_off(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int, share: float) -> Iterator[Finding]:
+    """Runs whose two largest sizes and all between them and the fall carry far less than a smaller one did: bus bandwidth grows with the size and
+    levels out. A message that outgrows a cache of the host loses some of it, not two thirds."""
+    seen = rows.filter(pl.col("bus_bw_gb_s").is_not_null() & (pl.col("bytes") * 8 >= large))
+    sizes = seen.group_by("source_id", "test", "bytes").agg(
+        pl.col("bus_bw_gb_s").max(), row_line=pl.col("line_no").first(), row_record=pl.col("record").first()
+    )
+    for run in sizes.sort("source_id", "test", "bytes").collect().partition_by("source_id", "test", maintain_order=True):
+        top = run.row(int(str(run["bus_bw_gb_s"].arg_max())), named=True)
+        behind = run.filter(pl.col("bytes") > top["bytes"])
+        fallen = behind.filter(pl.col("bus_bw_gb_s") < share * top["bus_bw_gb_s"])
+        if fallen.height < 2 or not (behind.tail(fallen.height)["bytes"] == fallen["bytes"]).all():
+            continue
+        about = tests.filter((pl.col("source_id") == top["source_id"]) & (pl.col("test") == top["test"])).collect().to_dicts()
+        first, last = fallen.row(0, named=True), fallen.row(-1, named=True)
+        found = about[0] if about else {"collective": None, "hosts": [], "source_id": top["source_id"]}
+        yield _run_finding(
+            {**found, "row_line": first["row_line"], "row_record": first["row_record"]},
+            f"{found['collective'] or 'a collective'} falls off from {_size(first['bytes'])} on: {last['bus_bw_gb_s']:.1f} GB/s at {_size(last['bytes'])} after "
+            f"{top['bus_bw_gb_s']:.1f} GB/s at {_size(top['bytes'])}",
+            "Bus bandwidth grows with the size and levels out. What falls off under load only is loss or pauses on the network (buffers of a switch, flow "
+            "control that is off), a clock that is held down, or host memory that several share.",
+            "error",
+            "medium",
+            {"bus_bw_gb_s": last["bus_bw_gb_s"], "best_bus_bw_gb_s": top["bus_bw_gb_s"]},
         )
 
 

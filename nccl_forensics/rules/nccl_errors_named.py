@@ -39,6 +39,8 @@ class _Named:
     words: str
     remedy: str
     action: str
+    #: The source file of NCCL that prints it, where the text alone is that of any CUDA call.
+    file: str = ""
     #: The process that prints the line is the one whose device or host is meant; else either end may be at fault, and nobody is named.
     own: bool = True
 
@@ -53,6 +55,18 @@ _MEANINGS: tuple[_Named, ...] = (
         "NVLink SHARP memory could not be bound",
         "Check the fabric manager and the NVSwitches of this host; NCCL_NVLS_ENABLE=0 goes around it at a loss of bandwidth.",
         "restart_job",
+    ),
+    _Named(
+        ("cuda-failure",),
+        "'(?:invalid argument|operation not permitted|operation not supported|the operation cannot be performed in the present state)'",
+        "nvls-disabled",
+        "critical",
+        "medium",
+        "CUDA refused what NVLink SHARP needs",
+        "Check the fabric manager of this host: restarted while processes held GPUs, it serves multicast again only after a reset of the GPUs or a "
+        "reboot. NCCL_NVLS_ENABLE=0 goes around it at a loss of bandwidth.",
+        "restart_job",
+        file="transport/nvls.cc",
     ),
     _Named(
         ("mnnvl",),
@@ -126,7 +140,7 @@ _MEANINGS: tuple[_Named, ...] = (
     ),
     _Named(
         ("topology",),
-        "XML (?:Parse|Mismatch|Graph has|Topology has)|XML parser is limited|too many XML",
+        "XML (?:Parse|Mismatch|Graph has|Topology has)|XML parser is limited|too many XML|Attribute .* not found",
         "bad-setting",
         "critical",
         "medium",
@@ -401,7 +415,11 @@ def nccl_named_fault(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame | None) 
     told = where_reported(rows, people)
     # What a line is taken for is the first meaning that fits it.
     fits = [
-        pl.when(pl.col("kind").is_in(list(m.kinds)) & pl.col("message").fill_null("").str.contains(f"(?i){m.pattern}")).then(number)
+        pl.when(
+            pl.col("kind").is_in(list(m.kinds))
+            & pl.col("message").fill_null("").str.contains(f"(?i){m.pattern}")
+            & pl.col("file").fill_null("").str.ends_with(m.file)
+        ).then(number)
         for number, m in enumerate(_MEANINGS)
     ]
     taken = told.with_columns(meaning=pl.coalesce(fits)).filter(pl.col("meaning").is_not_null()).sort("meaning", maintain_order=True)

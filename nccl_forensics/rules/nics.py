@@ -25,6 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
 
 
 @rule(
@@ -232,4 +233,50 @@ def socket_fallback(
         prevention="Set NCCL_NET=IB so that NCCL fails instead of falling back.",
         would_refute=("the hosts have no RDMA network",),
         actions=(Action("change-setting", hosts=hosts, command="ibv_devices; ls /dev/infiniband"),),
+    )
+
+
+#: aws-ofi-nccl (src/nccl_ofi_net.c, find_ofi_provider) and libfabric's fi_getinfo, where no device of the wanted kind is found.
+_NO_PROVIDER = (
+    r"(?i)could ?n(?:'|o)t find any optimal provider|provider efa output empty list|OFI fi_getinfo\(\) call failed|no eligible providers"
+)
+
+
+@rule(
+    name="socket-fallback-of-plugin",
+    code="NI05",
+    cause="socket-fallback",
+    severity="error",
+    at_most=1,
+    explains=("gdr-disabled", "low-bus-bandwidth", "few-channels"),
+)
+def socket_fallback_of_plugin(
+    nccl_errors: pl.LazyFrame, nccl_connections: pl.LazyFrame, processes: pl.LazyFrame | None
+) -> Iterator[Finding]:
+    """At most one finding: a network plugin that was loaded found no device, and connections between hosts go over sockets."""
+    refused = nccl_errors.filter(pl.col("message").fill_null("").str.contains(_NO_PROVIDER))
+    over = nccl_connections.filter((pl.col("transport") == "NET") & (pl.col("network") == "Socket")).sort("source_id", "line_no")
+    some = over.head(4).collect()
+    if not some.height:
+        return
+    people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
+    told = where_reported(refused, people)
+    if not told.height:
+        return
+    hosts, ranks = hosts_of(told), ranks_of(told)
+    yield Finding(
+        title=f"the network plugin of {', '.join(hosts[:6]) or 'a host'} found no device, and NCCL talks over TCP sockets",
+        summary="The plugin was installed to be used: NCCL goes on without it, at a fraction of the bandwidth.",
+        confidence="high",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+        subject=("plugin", *hosts),
+        evidence=(*cite(told, "the plugin found no device"), *cite(some, "a connection over sockets")),
+        evidence_total=told.height + some.height,
+        remedy="Make the plugin's devices visible (fi_info -p efa; /dev/infiniband in the container; security group that lets the hosts talk to each "
+        "other), and its library the one that the loader finds first.",
+        prevention="Set NCCL_NET to the plugin's name, so that NCCL fails instead of falling back.",
+        would_refute=("the instances have no such device",),
+        actions=(Action("change-setting", hosts=hosts, ranks=ranks, command="fi_info; ls /dev/infiniband"),),
     )

@@ -29,7 +29,8 @@ from nccl_forensics.words import ranks_words
 
 _NO_SPACE = r"No space left on device|insufficient shared memory|Cannot allocate memory|Bus error"
 # torch names its segments without the folder (torch/csrc … shm_open): "unable to write to file </torch_4711_88_0>".
-_ABOUT = r"/dev/shm|shared memory|</torch_[0-9]"
+# A worker of a data loader that touches a page which no longer fits dies of SIGBUS (torch 1.1 and before say no more than that).
+_ABOUT = r"/dev/shm|shared memory|</torch_[0-9]|DataLoader worker \(pid [0-9, ]{1,200}\) is killed by signal: Bus error"
 
 
 @rule(

@@ -260,6 +260,10 @@ def endings(
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 
 
+#: Exceptions whose text says all that there is to say, whoever raised them.
+_REFUSALS = frozenset({"refused", "nccl-usage"})
+
+
 def _pair_nameless(people: dict[tuple[str, object], dict[str, object]], nameless: dict[object, list[dict[str, object]]]) -> None:
     """Processes that neither exit line nor exception names: the exit code with which Python ends after an exception belongs to the exceptions of
     the same text. One process has what tells most of them; of several, each has ended by what all of these say if they all blame others."""
@@ -272,6 +276,9 @@ def _pair_nameless(people: dict[tuple[str, object], dict[str, object]], nameless
         for row in raised:
             row["signature"] = _inside(row["signature"], row["frames"])
         best = max(raised, key=lambda row: _telling(row["signature"]))
+        if not ended and best["signature"] in _REFUSALS:
+            own = {k: best[k] for k in ("type", "message", "signature", "frame", "source_id", "line_no", "end_line")}
+            people[("source", source)] = dict.fromkeys(DEATHS) | own | {"exc_source_id": source, "exc_line_no": best["line_no"]}
         if len(ended) == 1 or (ended and best["signature"] in VICTIM):
             for who in ended:
                 who.update(

@@ -246,6 +246,25 @@ def test_without_an_expectation_nothing_is_said_and_a_configured_one_counts():
     assert len(slow(unknown, expected_gb_s=100.0)) == 1
 
 
+def curve(*gb_s: float) -> list[Finding]:
+    """A run of sizes from 32 MiB on, each twice the one before."""
+    test, row = run(0.0, gpus=["X"])
+    rows = [{**row, "bytes": (32 << 20) << i, "bus_bw_gb_s": g, "line_no": i + 1} for i, g in enumerate(gb_s)]
+    return low_bus_bandwidth.check(table("bandwidth_tests", test), table("bandwidth_rows", *rows), None, None, None, HOSTS)
+
+
+def test_a_run_that_falls_off_at_its_largest_sizes_is_told_from_where_on():
+    [finding] = curve(12.0, 21.0, 30.0, 6.1, 5.9, 6.0)
+    assert finding.title.startswith("all_reduce falls off from 256 MiB on: 6.0 GB/s")
+    assert (finding.severity, finding.confidence) == ("error", "medium")
+
+
+def test_a_run_that_dips_once_or_loses_some_is_quiet():
+    assert curve(12.0, 21.0, 5.0, 30.0, 31.0) == []
+    assert curve(12.0, 30.0, 25.0, 16.0, 14.0) == []
+    assert curve(12.0, 30.0, 31.0, 31.0, 6.0) == []
+
+
 def test_small_sizes_say_nothing_about_the_links():
     test, row = run(0.01)
     assert slow((test, {**row, "bytes": 8})) == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.rules.nics import gdr_disabled, nic_slow, nic_underused, socket_fallback
-from tests.rules.frames import cited, host_ranks, networks, nics, people, settings, told
+from nccl_forensics.rules.nics import gdr_disabled, nic_slow, nic_underused, socket_fallback, socket_fallback_of_plugin
+from tests.rules.frames import cited, errors, host_ranks, networks, nics, people, settings, told
 from tests.rules.host_frames import table
 
 BOTH, FAST = ["mlx5_0", "mlx5_1"], {"mlx5_0": 400_000, "mlx5_1": 400_000}
@@ -129,3 +129,20 @@ def test_sockets_where_no_rdma_device_is_listed_are_information_only() -> None:
 def test_rdma_everywhere_or_a_single_host_stay_quiet() -> None:
     assert socket_fallback.check(networks(node1="IB", node2="IB"), None, TWO, None) == []
     assert socket_fallback.check(networks(node1="Socket"), nics(node1=["mlx5_0"]), host_ranks(node1=[0, 1]), None) == []
+
+
+def test_a_plugin_that_finds_no_device_before_sockets_are_used_is_named() -> None:
+    said = errors({"kind": "plugin", "pid": 101, "message": "NET/OFI Couldn't find any optimal provider"})
+    who = people((1, "node1", 101))
+
+    def over(network: str) -> pl.LazyFrame:
+        return table("nccl_connections", {"transport": "NET", "network": network, "line_no": 7})
+
+    [finding] = socket_fallback_of_plugin.check(said, over("Socket"), who)
+    assert told(finding) == ("error", "high", (1,))
+    assert cited(finding) == [(0, 1), (0, 7)]
+    assert socket_fallback_of_plugin.check(said, over("AWS Libfabric"), who) == []
+    assert (
+        socket_fallback_of_plugin.check(errors({"kind": "plugin", "pid": 101, "message": "NET/OFI Using 4 rails"}), over("Socket"), who)
+        == []
+    )

@@ -171,6 +171,25 @@ def verdict(path: Path, text: str) -> tuple[str, str | None, str | None, list[in
             "medium",
             [],
         ),
+        (
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+            "shm-exhausted",
+            "high",
+            [],
+        ),
+        ("RuntimeError: DataLoader worker (pid 5150) is killed by signal: Bus error.", "shm-exhausted", "high", []),
+        ("n8:61:90 [3] graph/xml.h:70 NCCL WARN Attribute vendor of node cpu not found", "bad-setting", "medium", []),
+        ("transport/nvls.cc:211 NCCL WARN Cuda failure 1 'invalid argument'\nNCCL INFO init.cc:1358 -> 1", "nvls-disabled", "medium", []),
+        ("RuntimeError: NCCL Error 5: invalid usage (run with NCCL_DEBUG=WARN for details)", "invalid-usage", "medium", []),
+        (
+            "2025-06-07T08:09:10.111Z | [rank4]: torch.distributed.DistBackendError: NCCL error in: /src/NCCLUtils.hpp:317, invalid usage, NCCL version 2.26.2\n"
+            "2025-06-07T08:09:10.111Z | [rank4]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+            "2025-06-07T08:09:10.111Z | [rank4]: Last error:\n"
+            "2025-06-07T08:09:10.111Z | [rank4]: Duplicate GPU detected : rank 4 and rank 6 both on CUDA device 4000",
+            "invalid-usage",
+            "high",
+            [4, 6],
+        ),
         # Rank 1 still is at 56 of the default group: it timed out in nothing, and the others wait for it in 57.
         (
             "\n".join(
