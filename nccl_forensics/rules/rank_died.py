@@ -102,11 +102,7 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
             summary=f"{first['why']}.",
-            confidence="low"
-            if waited or set(part["signature"].to_list()) == {"nccl-error"}
-            else "high"
-            if ranks and sure
-            else "medium",
+            confidence="low" if waited or set(part["signature"].to_list()) == {"nccl-error"} else "high" if ranks and sure else "medium",
             ranks=ranks,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in part.iter_rows(named=True)),
