@@ -1,8 +1,8 @@
 """Collectives that all ranks of a group that are seen entered, as numbers: when each rank came to which of them.
 
 Millions of entries are laid out by parts. Each has the rows of some ranks, whole, so that what is asked for of a rank is told by one of them,
-and what is asked for of a collective is put together from all. Where they do not fit into memory (``AT_ONCE``), they are laid into files in the
-order of collectives, of which a stretch is looked at a time.
+and what is asked for of a collective is put together from all. Where there are more than ``AT_ONCE``, parts are laid into files, and for what takes
+all ranks of a collective at once (a median) their rows are laid into files of stretches of collectives.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from nccl_forensics.words import UNIDENTIFIED
 AT_ONCE = 600_000
 #: No recorder counts as far: a group's number and a position in it make one number.
 _BEYOND = 1 << 40
+#: Rows that wait for their stretch to be written, in times of ``AT_ONCE``.
+_WAITING = 4
 _OWN = ("row", "word", "life", "placed", "created_ns", "completed_ns")
 
 
@@ -51,11 +53,12 @@ class Arrivals:
     named: Callable[[pl.Series], pl.DataFrame]
     _parts: list[pl.DataFrame | Path]
     _number: pl.Series
+    _folder: Path
 
     def parts(self) -> Iterator[tuple[int, pl.DataFrame]]:
         """Each part with its number."""
         for at, part in enumerate(self._parts):
-            yield at, self._counting(pl.read_ipc(part)) if isinstance(part, Path) else part
+            yield at, self.counting(pl.read_ipc(part)) if isinstance(part, Path) else part
 
     def keep(self, at: int, rows: pl.DataFrame) -> None:
         """Keep a part with more columns, where it is kept in memory."""
@@ -63,20 +66,30 @@ class Arrivals:
             self._parts[at] = rows
 
     def stretches(self) -> Iterator[pl.DataFrame]:
-        """The rows of all parts, each collective whole in one frame."""
-        if len(self._parts) == 1 and not isinstance(self._parts[0], Path):
-            yield self._parts[0]
+        """``at``, ``created_ns`` and ``completed_ns`` of all parts, each collective whole in one frame."""
+        if len(self._parts) == 1:
+            yield from (rows for _, rows in self.parts())
             return
-        turns = (self.sizes.cast(pl.Int64).cum_sum() // AT_ONCE).alias("turn")
-        for low, high in turns.to_frame().with_row_index("at").group_by("turn").agg(first=pl.col("at").min(), last=pl.col("at").max()).select(
-            "first", "last"
-        ).sort("first").iter_rows():  # fmt: skip
-            found = []
-            for _, part in self.parts():
-                at = part.get_column("at")
-                start, end = at.search_sorted(low, "left"), at.search_sorted(high, "right")
-                found.append(part.slice(start, end - start))
-            yield pl.concat(found)
+        turns = (self.sizes.cast(pl.Int64).cum_sum() // AT_ONCE).cast(pl.UInt32).alias("turn")
+        laid: dict[object, list[Path]] = {}
+        waiting: dict[object, list[pl.DataFrame]] = {}
+        held = 0
+        for _, part in self.parts():
+            rows = part.select("at", "created_ns", "completed_ns", turns.gather(part.get_column("at")))
+            for (turn,), own in rows.partition_by("turn", as_dict=True, include_key=False).items():
+                waiting.setdefault(turn, []).append(own)
+            held += part.height
+            if held > _WAITING * AT_ONCE:
+                for turn, frames in waiting.items():
+                    file = self._folder / f"turn.{turn}.{len(laid.setdefault(turn, []))}.arrow"
+                    pl.concat(frames).write_ipc(file)
+                    laid[turn].append(file)
+                waiting, held = {}, 0
+        for turn in sorted({*laid, *waiting}, key=str):
+            files = laid.pop(turn, [])
+            yield pl.concat([*(pl.read_ipc(file) for file in files), *waiting.pop(turn, [])])
+            for file in files:
+                file.unlink()
 
     def by_collective(self, values: pl.DataFrame, column: str) -> pl.Series:
         """A column of rows with ``at``, laid out so that the value of a collective stands at its number."""
@@ -87,10 +100,10 @@ class Arrivals:
         highest = self.lives.get_column("life").max()
         return _laid_out(int(str(highest or 0)) + 1, values.get_column("life"), values.get_column(column))
 
-    def _counting(self, part: pl.DataFrame) -> pl.DataFrame:
+    def counting(self, part: pl.DataFrame) -> pl.DataFrame:
         """Of a part the rows of those collectives, under their numbers."""
-        numbered = part.with_columns(self._number.gather(part.get_column("at")).alias("at")).filter(pl.col("at").is_not_null())
-        return numbered.with_columns(pl.col("at").set_sorted())
+        numbered = part.with_columns(self._number.gather(part.get_column("at")).alias("at"))
+        return _together(numbered.filter(pl.col("at").is_not_null()))
 
 
 def _together(rows: pl.DataFrame) -> pl.DataFrame:
@@ -133,10 +146,10 @@ def arrivals(entered: Entered) -> Iterator[Arrivals]:
             if ((life == life.shift(1)) & (at <= at.shift(1))).any():
                 twice.append(rows.filter(pl.struct("life", "at").is_duplicated()).get_column("at").unique())
             if held or entered.scratch is None:
-                parts.append(rows if held else rows.sort("at", maintain_order=True))
+                parts.append(rows)
                 continue
             file = Path(folder) / f"{len(parts)}.arrow"
-            rows.sort("at", maintain_order=True).write_ipc(file)
+            rows.write_ipc(file)
             parts.append(file)
         groups = lives.unique("group").select("members", group=pl.col("group").cast(pl.Int64))
         everyone = positions.select("placed", group=pl.col("placed") // _BEYOND).join(groups, on="group", how="left", maintain_order="left")
@@ -145,12 +158,10 @@ def arrivals(entered: Entered) -> Iterator[Arrivals]:
             whole = whole.scatter(again, False)
         place = (whole.cast(pl.UInt32).cum_sum() - 1).cast(pl.UInt32)
         number = pl.select(pl.when(whole).then(place)).to_series()
-        made = Arrivals(lives.drop("rows"), sizes.filter(whole), entered.named, parts, number)
+        made = Arrivals(lives.drop("rows"), sizes.filter(whole), entered.named, parts, number, Path(folder))
         for at_part, known in enumerate(parts):
             if not isinstance(known, Path):
-                numbered = known.with_columns(number.gather(known.get_column("at")).alias("at"))
-                numbered = numbered.filter(pl.col("at").is_not_null())
-                made.keep(at_part, _together(numbered) if held else numbered)
+                made.keep(at_part, made.counting(known))
         yield made
 
 

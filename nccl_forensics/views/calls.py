@@ -7,7 +7,7 @@ where the ranks of a group differ, and the ends of each rank's sequence. Any oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -113,8 +113,8 @@ class Calls:
     """Operations of all ranks, with the columns of ``OPERATIONS`` and in one order.
 
     ``every``: all of them, lazily. ``telling``: those of them at which the ranks of a group differ in operation, size, type, reduce op or root,
-    the first and the last of each rank in each group, and the last ``ENDS`` collectives of each rank; where sequences are not kept as
-    numbers, all.
+    the first and the last of each rank in each group; where sequences are not kept as numbers, all. ``recent`` gives the last ``ENDS``
+    collectives of each rank, and any others.
     ``apart``: of the telling ones those at which ranks differ, and any others. ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and
     ``shape`` the number ``calls`` of collectives with a position. ``recorded``: those of recorders as numbers, where they are kept so.
     """
@@ -123,14 +123,21 @@ class Calls:
     telling: pl.LazyFrame
     apart: pl.LazyFrame
     counts: pl.LazyFrame
+    recent: Callable[[], pl.LazyFrame]
     recorded: Entries | None = None
+
+    @staticmethod
+    def of(operations: pl.LazyFrame, counts: pl.LazyFrame | None = None) -> Calls:
+        """The same of operations that are all told one by one."""
+        return Calls(operations, operations, operations, _counted(operations) if counts is None else counts, lambda: operations)
 
 
 class Told(NamedTuple):
-    """Operations that tell: all of them, and those of them at which ranks differ (and any others)."""
+    """Operations that tell: all of them, those of them at which ranks differ (and any others), and the last ones of each rank."""
 
     telling: pl.LazyFrame
     apart: pl.LazyFrame
+    recent: Callable[[], pl.LazyFrame]
 
 
 class Entries(Protocol):
@@ -162,7 +169,7 @@ class Entries(Protocol):
 
 def calls_of(operations: pl.LazyFrame | Calls) -> Calls:
     """The same of operations that are all told one by one."""
-    return operations if isinstance(operations, Calls) else Calls(operations, operations, operations, _counted(operations))
+    return operations if isinstance(operations, Calls) else Calls.of(operations)
 
 
 #: Operations of whole ranks that are held at a time, if no rank alone has more.
@@ -288,7 +295,7 @@ class Numbered:
             here = told.filter((told >= before) & (told < before + rows.height)) - before
             numbered.append(rows.select(pl.col(list(NUMBERED)).gather(here)))
         telling = self._spelled(pl.concat(numbered).lazy()).collect().lazy()
-        return Told(telling, telling)
+        return Told(telling, telling, lambda: telling)
 
     def _rows(self) -> Iterator[tuple[int, pl.DataFrame]]:
         """The parts, each with the number of operations before it."""
@@ -406,7 +413,7 @@ class Many(Protocol):
         ...
 
     def told(self) -> Told:
-        """As ``Calls.telling`` and ``Calls.apart``."""
+        """As ``Calls.telling``, ``Calls.apart`` and ``Calls.recent``."""
         ...
 
     def counts(self) -> pl.LazyFrame:
@@ -444,5 +451,6 @@ class Parts:
             all_of(self.others, [same(t.telling) for t in first], [same(t.telling) for t in last]),
             all_of(self.others, [same(t.apart) for t in first], [same(t.apart) for t in last]),
             all_of(_counted(self.others), [m.counts() for m in before], [m.counts() for m in behind]),
+            lambda: all_of(self.others, [same(t.recent()) for t in first], [same(t.recent()) for t in last]),
             self.before,
         )

@@ -76,7 +76,7 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
             break
         bad = pl.LazyFrame(damaged, schema={c: OPERATIONS[c] for c in ("domain", "group_key", "rank")}, orient="row")
         rest = calls.every.join(bad, on=["domain", "group_key"], how="semi").join(bad, on=["domain", "group_key", "rank"], how="anti")
-        calls = Calls(rest, rest, rest, calls.counts)
+        calls = Calls.of(rest, calls.counts)
     return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
 
 

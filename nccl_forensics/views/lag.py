@@ -133,7 +133,7 @@ def _arrived(rows: pl.DataFrame, begins: pl.Series, clock: pl.Series) -> pl.Data
 class _Edges:
     """When the first, the last and the second last came to each collective, of parts that are added one by one."""
 
-    seen: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=_EDGES)])
+    seen: list[pl.DataFrame] = field(default_factory=list)
 
     def add(self, rows: pl.DataFrame) -> None:
         arrival = pl.col("arrival")
@@ -147,9 +147,9 @@ class _Edges:
             self.seen = [self.together()]
 
     def together(self) -> pl.DataFrame:
-        if len(self.seen) == 2:
-            return self.seen[1]
-        every = pl.concat(self.seen)
+        if len(self.seen) == 1:
+            return self.seen[0]
+        every = pl.concat([pl.DataFrame(schema=_EDGES), *self.seen])
         late = pl.concat([every.select("at", late="latest"), every.select("at", late="second")]).drop_nulls()
         second = late.group_by("at").agg(pl.when(pl.len() > 1).then(pl.col("late").top_k(2).min()).alias("second"))
         bounds = every.group_by("at").agg(pl.col("first").min(), pl.col("latest").max())

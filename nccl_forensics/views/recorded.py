@@ -122,7 +122,7 @@ class Recorded:
         return _counts(self.words)
 
     def told(self) -> Told:
-        """As ``Calls.telling`` and ``Calls.apart``: of each rank in each group what ``_ends`` gives, and where ranks differ two of each sort."""
+        """As ``Calls.telling``, ``Calls.apart`` and ``Calls.recent``: of each rank in each group what ``_ends`` gives, and where ranks differ two of each sort."""
         ends, bounds = [pl.Series(_ROW, [], dtype=pl.UInt32())], _Bounds()
         for numbers in self.numbers():
             placed = numbers.filter(pl.col("placed").is_not_null())
@@ -136,9 +136,15 @@ class Recorded:
             apart += [_apart(numbers, differ, self.facts) for numbers in self.numbers(span)]
         differing = pl.concat(apart)
         rows = self._gathered(pl.concat([*ends, differing]).drop_nulls().unique().sort())
-        return Told(
-            self._spelled(rows.lazy().drop(_ROW), _WORD), self._spelled(rows.filter(pl.col(_ROW).is_in(differing.implode())).lazy(), _WORD)
-        )
+        here = rows.filter(pl.col(_ROW).is_in(differing.implode()))
+        telling, parting = (self._spelled(found.lazy().drop(_ROW), _WORD) for found in (rows, here))
+        return Told(telling, parting, self._recent)
+
+    def _recent(self) -> pl.LazyFrame:
+        """As ``Calls.recent``."""
+        found = [_last_called(numbers, self.facts) for numbers in self.numbers()]
+        rows = self._gathered(pl.concat([pl.Series(_ROW, [], dtype=pl.UInt32()), *found]).sort())
+        return self._spelled(rows.lazy().drop(_ROW), _WORD)
 
     def named(self, rows: pl.Series) -> pl.DataFrame:
         """These operations, by the number of their ``row`` among all; once each, in their order."""
@@ -259,8 +265,7 @@ def _apart(numbers: pl.DataFrame, differ: pl.DataFrame, facts: pl.DataFrame) -> 
 
 def _ends(numbers: pl.DataFrame, placed: pl.DataFrame, facts: pl.DataFrame) -> Iterator[pl.Series]:
     """Rows that tell how far each rank got in each group: the first and the last, also of those that have a position, the last that is done and
-    the first that is pending, those with the lowest and the highest position, number and time; the last collectives of each rank; and the first
-    row of each sort. ``placed``: of the ``numbers`` those that have a position."""
+    the first that is pending, those with the lowest and the highest position, number and time; and the first row of each sort. ``placed``: of the ``numbers`` those that have a position."""
     yield numbers.get_column(_ROW).gather(numbers.get_column(_WORD).arg_unique())
     pending, done = (facts.get_column(c) for c in ("pending", "done"))
     waiting = numbers.filter(pending.gather(numbers.get_column(_WORD)))
@@ -286,7 +291,6 @@ def _ends(numbers: pl.DataFrame, placed: pl.DataFrame, facts: pl.DataFrame) -> I
             .agg(row.first()),
         ]
         yield from (rows.get_column(_ROW) for rows in found)
-    yield _last_called(numbers, facts)
 
 
 def _first_and_last(rows: pl.DataFrame) -> Iterator[pl.Series]:

@@ -96,7 +96,7 @@ def stalls(
     stuck_gpu = any(row["kind"] == "gpu" for row in found.values())
     jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
     if not jumped and found and calls is not None and not stuck_gpu:
-        jumped = broken_steps(calls.telling)
+        jumped = broken_steps(calls.recent())
     if not jumped and operations is not None and not stuck_gpu:
         jumped = passed_over([row for row in found.values() if row["kind"] == "behind"], operations)
     if jumped:

@@ -106,7 +106,7 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
     same(divergences(numbered), divergences(plain))
     same(progress(numbered, None, None, None, None), progress(plain, None, None, None, None))
     same(groups(numbered, None, known, None, None, None), groups(plain, None, known, None, None, None))
-    assert broken_steps(numbered.telling) == broken_steps(plain)
+    assert broken_steps(numbered.recent()) == broken_steps(plain)
 
 
 def test_of_a_long_sequence_only_the_ends_and_the_differences_tell() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -12,11 +13,15 @@ from polars.testing import assert_frame_equal
 
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.tables import TABLES
+from nccl_forensics.views import arrivals, recorded
+from nccl_forensics.views import lag as lag_module
+from nccl_forensics.views import long_waits as long_waits_module
 from nccl_forensics.views.calls import ENDS, Calls, Parts, calls_of
 from nccl_forensics.views.checked_calls import checked_calls
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.jumps import broken_steps
 from nccl_forensics.views.lag import lag
+from nccl_forensics.views.long_waits import long_waits
 from nccl_forensics.views.matching import fr_pg_names, groups, operations, progress
 from nccl_forensics.views.motion import motion
 from nccl_forensics.views.waits import waits
@@ -82,14 +87,19 @@ def rings(seed: int, ranks: int, steps: int, faults: int) -> tuple[pl.LazyFrame,
     return table.lazy(), pl.DataFrame(made, schema=schema).lazy()
 
 
-def calls(entries: pl.LazyFrame, chosen: pl.LazyFrame, *, pieces: int = 1) -> Calls:
-    """Operations by number, of a table in so many pieces."""
+def calls(entries: pl.LazyFrame, chosen: pl.LazyFrame, *, pieces: int = 1, folder: Path | None = None) -> Calls:
+    """Operations by number, of a table in so many pieces, in files of a folder if one is given."""
     folded = FoldedTable.of(entries, OWN)
     sources = folded.words["source_id"].unique(maintain_order=True).to_list()
     rows = folded.parts[0]
     assert isinstance(rows, pl.DataFrame)
     cut = [rows.filter(pl.col("source_id").is_in(sources[n::pieces])) for n in range(pieces)]
-    parts = operations.function(FoldedTable(entries, tuple(cut), folded.words), chosen, None, None, None, None)
+    held: list[pl.DataFrame | Path] = [*cut]
+    if folder is not None:
+        for n, piece in enumerate(cut):
+            piece.write_ipc(folder / f"{n}.arrow")
+            held[n] = folder / f"{n}.arrow"
+    parts = operations.function(FoldedTable(entries, tuple(held), folded.words), chosen, None, None, None, None)
     assert isinstance(parts, Parts)
     return parts.calls()
 
@@ -120,7 +130,7 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
     same(divergences(known), divergences(plain))
     same(progress(known, None, None, None, None), progress(plain, None, None, None, None))
     same(groups(known, None, None, None, None, None), groups(plain, None, None, None, None, None))
-    assert broken_steps(known.telling) == broken_steps(plain.telling)
+    assert broken_steps(known.recent()) == broken_steps(plain.telling)
     same(motion(None, None, None, known), motion(None, None, None, plain))
     found = divergences(plain)
     state, who = progress(plain, None, None, None, None), groups(plain, None, None, None, None, None)
@@ -143,10 +153,34 @@ def test_what_is_looked_up_of_a_folded_table_is_what_the_table_says(seed: int, f
     assert checked.collect().equals(checked_calls(known.every, entries).collect())
 
 
+@pytest.mark.parametrize("in_files", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_does_not_fit_into_memory_at_once_is_told_in_parts(seed: int, in_files: bool, tmp_path: Path) -> None:
+    entries, chosen = rings(seed, 5, 40, seed)
+    late = pl.when(pl.col("source_id") == 3).then(pl.col("collective_seq_id") % 7 * 10**9).otherwise(0)
+    entries = entries.with_columns(time_created_ns=pl.col("time_created_ns") + late, timeout_ms=pl.lit(10_000, dtype=pl.Int64))
+    whole = calls(entries, chosen)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(arrivals, "AT_ONCE", 100)
+        patched.setattr(recorded, "_GATHERED", 100)
+        for module in (lag_module, long_waits_module):
+            patched.setattr(module, "AT_ONCE", 20)
+        parts = calls(entries, chosen, pieces=4, folder=tmp_path if in_files else None)
+        waited = long_waits(parts).collect()
+        assert_frame_equal(lag(parts).collect(), lag(whole).collect())
+        assert_frame_equal(waited, long_waits(whole).collect())
+        assert divergences(parts).collect().equals(divergences(whole).collect())
+        assert progress(parts, None, None, None, None).collect().equals(progress(whole, None, None, None, None).collect())
+        assert not list(tmp_path.glob("arrivals*"))
+    assert waited.height
+    assert set(waited["late"]) == {1}
+
+
 def test_of_a_long_ring_only_the_ends_and_the_differences_tell() -> None:
     entries, chosen = rings(7, 4, 500, 0)
-    told = calls(entries, chosen).telling.collect()
-    assert 4 * ENDS <= told.height < entries.collect().height * 2 // 3
+    known = calls(entries, chosen)
+    assert known.telling.collect().height < 200
+    assert 4 * ENDS <= known.recent().collect().height < entries.collect().height * 2 // 3
 
 
 @pytest.mark.parametrize("missing", [True, False])
