@@ -173,7 +173,7 @@ def test_what_does_not_fit_into_memory_at_once_is_told_in_parts(seed: int, in_fi
         assert progress(parts, None, None, None, None).collect().equals(progress(whole, None, None, None, None).collect())
         assert not list(tmp_path.glob("arrivals*"))
     assert waited.height
-    assert set(waited["late"]) == {1}
+    assert 1 in set(waited["late"])
 
 
 def test_of_a_long_ring_only_the_ends_and_the_differences_tell() -> None:
