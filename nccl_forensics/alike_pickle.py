@@ -57,6 +57,8 @@ _SHAPES = 8
 _STRAYS = 64
 #: So many lists are kept for others to follow, and none of a bigger pickle.
 _PATTERNS, _LONGEST = 4, 4 << 20
+#: Places of bytes are numbers of 32 bits.
+_MOST = (1 << 32) - 1
 #: So many bytes of dictionaries that were walked are kept.
 _KEPT = 4 << 20
 
@@ -127,7 +129,7 @@ class Alikes:
 
         None where it is not sure that this tells all, or where it would take longer. Raises what ``load_plain`` raises.
         """
-        for pattern in self._patterns:
+        for pattern in self._patterns if len(data) <= _LONGEST else ():
             try:
                 followed = _Follower(self, data, pattern).run()
             except (Otherwise, IndexError):
@@ -136,14 +138,15 @@ class Alikes:
                 self._patterns.remove(pattern)
                 self._patterns.insert(0, pattern)
                 return followed
-        scan = _Scan(self, data)
+        if len(data) > _MOST:
+            return None
         try:
-            pattern = _Pattern.of(scan)
+            pattern = _Pattern.of(_Scan(self, data))
         except (Otherwise, IndexError):
             return None
         if len(data) <= _LONGEST:
             self._patterns = [pattern, *self._patterns[: _PATTERNS - 1]]
-        return pattern.whole(byte_column(data[scan.begin : scan.ends[-1]]), pattern.document)
+        return pattern.whole(pattern.bytes)
 
     def find(self, dictionary: bytes, memo: Memo) -> Known | None:
         """A dictionary that was walked before and does as this one does. The dumps of a job hold the same entries, rank for rank."""
@@ -311,7 +314,8 @@ class _Pattern:
     """A list that was scanned, for others to follow.
 
     ``starts``: where its dictionaries begin, counted from the first one on, and where the last one ends; ``firsts``: the first one of each sort;
-    ``defines``: the sorts of those that write into the memo, by place. ``fixed`` tells which of the ``bytes`` are no numbers.
+    ``defines``: the sorts of those that write into the memo, by place. ``fixed`` tells which of the ``bytes`` are no numbers; it is empty where none
+    will follow.
     """
 
     head: bytes
@@ -340,15 +344,17 @@ class _Pattern:
         places = Places.of(pl.Series(starts, dtype=pl.UInt32()), sorts, [known.shape for known in scan.known])
         firsts = sorts.arg_unique().sort().to_list()
         defines = {firsts[sort]: sort for sort, known in enumerate(scan.known) if known.writes}
-        fixed = pl.repeat(True, end - begin, dtype=pl.Boolean, eager=True).scatter(places.bytes, False)
+        fixed = pl.Series([], dtype=pl.Boolean)
+        if len(scan.data) <= _LONGEST:
+            fixed = pl.repeat(True, end - begin, dtype=pl.Boolean, eager=True).scatter(places.bytes.sort(), False)
         return _Pattern(
             *(scan.data[:begin], scan.data[end:], memo, document, [*starts, end - begin], sorts, firsts, scan.known, defines),
             *(byte_column(scan.data[begin:end]), fixed, places),
         )
 
-    def whole(self, data: pl.Series, document: dict[object, object]) -> Alike:
+    def whole(self, data: pl.Series) -> Alike:
         """What is told of a list that has these bytes: the same but for its numbers."""
-        return Alike(document, self.sorts, self.places, data[self.places.bytes], self.sorts.len())
+        return Alike(self.document, self.sorts, self.places, data[self.places.bytes], self.sorts.len())
 
 
 class _Follower:
@@ -380,7 +386,7 @@ class _Follower:
         own = self._bytes(scan.begin, size)
         wrong = (own != pattern.bytes) & pattern.fixed
         if same and not wrong.any() and data[scan.begin + size :] == pattern.tail:
-            return pattern.whole(own, pattern.document)
+            return pattern.whole(own)
         own, followed = self._follow(own, wrong)
         if not followed or not self._keep(followed):
             return None

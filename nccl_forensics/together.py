@@ -18,7 +18,7 @@ from polars.exceptions import PanicException, PolarsError
 
 from nccl_forensics import journal
 from nccl_forensics.formats import document_formats, text_formats
-from nccl_forensics.formats.base import PLACE, Gap, Reading, Several, Text, TextFormat
+from nccl_forensics.formats.base import PLACE, DocumentFormat, Gap, Reading, Several, Text, TextFormat
 from nccl_forensics.masking import mask_series
 from nccl_forensics.prefixes import bare, peel
 from nccl_forensics.reading import (
@@ -59,15 +59,16 @@ def read_shared(contents: Sequence[bytes]) -> tuple[list[SourceReading], list[Se
     """The same, but the tables of documents that a format read together are not among what is told of each."""
     plain: dict[int, bytes] = {}
     documents: dict[str, list[int]] = {}
+    formats = list(document_formats())
     for place, content in enumerate(contents):
-        text = _plain(content)
+        text = _plain(content, formats)
         if text is not None:
             plain[place] = text
-        elif (document := next((d for d in document_formats() if sniffs(d, content[:HEAD])), None)) is not None and document.together:
+        elif (document := next((d for d in formats if sniffs(d, content[:HEAD])), None)) is not None and document.together:
             documents.setdefault(document.name, []).append(place)
     found: dict[int, SourceReading] = {}
     shared: list[Several] = []
-    for document in document_formats():
+    for document in formats:
         places = documents.get(document.name, ())
         several = read_documents(document, [contents[place] for place in places]) if len(places) > 1 else None
         if several is not None and several.records:
@@ -80,12 +81,12 @@ def read_shared(contents: Sequence[bytes]) -> tuple[list[SourceReading], list[Se
     return [found[place] if place in found else read_source(content) for place, content in enumerate(contents)], shared
 
 
-def _plain(content: bytes) -> bytes | None:
-    """A small source that is text for no document format to take, as UTF-8 without its mark, each line ended; else None."""
+def _plain(content: bytes, documents: Sequence[DocumentFormat]) -> bytes | None:
+    """A small source that is text for none of these formats to take, as UTF-8 without its mark, each line ended; else None."""
     head = content[:HEAD]
     if not content or len(content) > LONGEST or head[:2] in UTF16 or journal.is_journal(head) or not is_text(head):
         return None
-    if any(sniffs(document, head) for document in document_formats()):
+    if any(sniffs(document, head) for document in documents):
         return None
     content = content.removeprefix(b"\xef\xbb\xbf")
     try:
