@@ -90,8 +90,8 @@ class Several:
 
 def _numbered(frame: pl.DataFrame, numbers: pl.Series) -> pl.DataFrame:
     """The rows with other numbers in front: those that stand at their places."""
-    places, *columns = frame.get_columns()
-    return pl.DataFrame([numbers[places], *columns])
+    columns = [column for column in frame.get_columns() if column.name != PLACE]
+    return pl.DataFrame([numbers[frame.get_column(PLACE)], *columns])
 
 
 def _by_place(frame: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
