@@ -9,6 +9,8 @@ other groups: the one rank that never waits.
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.
 
+A rank that is late in the traced steps only, while recorders of the whole run show that little was lost to it, is not named.
+
 ## What would refute it
 Every rank of that host trails alike: then look at the host's clock first. Its enqueue is late because it waited for another group.
 
@@ -68,6 +70,8 @@ def straggler(
             cited = cite([row], "the collective in its trace in which its own time is the shortest")
             yield replace(found, summary=f"{found.summary} {late_words(row)}", confidence="high", evidence=(*found.evidence, *cited))
     for rank, row in traced.items():
+        if lag is not None and _only_in_the_window(lag, rank, int(str(row["collectives"])), time_share):
+            continue
         yield late_finding(
             row,
             f"rank {rank} was last in {row['last_count']} of {row['collectives']} traced collectives"
@@ -75,6 +79,17 @@ def straggler(
             remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
             prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
         )
+
+
+#: A recorder that holds so many times the collectives of the traces speaks for the whole run, of which they are a moment.
+_WHOLE_RUN = 4
+
+
+def _only_in_the_window(lag: pl.LazyFrame, rank: int, traced: int, time_share: float) -> bool:
+    """Whether the recorders hold many times the collectives that were traced, and the others lost little of that time to the rank."""
+    known = lag.filter((pl.col("rank") == rank) & (pl.col("members") > 2)).collect()
+    longest = known.filter(pl.col("collectives") >= _WHOLE_RUN * traced)
+    return longest.height > 0 and not (known["lost_ms"] >= time_share * known["span_ms"]).any()
 
 
 def _enqueued(lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int) -> Iterator[Finding]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import polars as pl
 
@@ -450,9 +452,20 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
             jump = _jumped(group, history, odd, peers)
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
+            if jump is None and len({_elements(str(value)) for value in values.values()}) == 1:
+                continue  # as many elements in another shape: nothing that is sent or reduced differs
         label = {"red_op": "reduce op", "root": "root"}.get(name, name)
         return _row(base, kind, by_rank, odd, peers, at, None, certain, f"{label} {values[odd[0]]} against {right}", name)
     return None
+
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def _elements(shapes: str) -> object:
+    """The number of elements of one tensor (``[[6,8]]``, ``[48]`` or, in NCCL's logs, ``48``); the shapes as they stand where there are several."""
+    numbers = _NUMBERS.findall(shapes)
+    return prod(int(n) for n in numbers) if numbers and shapes.count("[") <= 2 else shapes
 
 
 def _history(by_rank: _ByRank, at: int) -> list[Hashable]:

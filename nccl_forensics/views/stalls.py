@@ -60,12 +60,13 @@ def stalls(
     watchdog: pl.LazyFrame | None,
     groups: pl.LazyFrame | None,
     stuck: pl.LazyFrame | None = None,
+    source_ranks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
 
     ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it),
-    stacks (the others stand in a collective and it does not) or endings (the others timed out and it did not).
+    stacks (the others stand in a collective and it does not, or is the only one without a stack) or endings (the others timed out and it did not).
     """
     calls = calls_of(operations) if operations is not None else None
     operations = calls.every if calls is not None else None
@@ -157,6 +158,8 @@ def stalls(
     if found:
         everybody = set(stacks) | (set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set())
         found = _gone_on(found, stacks, everybody) or found
+    written = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) if source_ranks is not None else set()
+    found = _unanswering(found, stacks, progress, written - dead) or found
     if not timed_out and (_advancing(found, stacks) or (not dead and _moving_beside(found, stacks))):
         found = {}
     tail = _tails(calls, found) if calls is not None else {}
@@ -217,6 +220,34 @@ def _beside_waiters(rank: int, row: dict[str, object], found: dict[int, dict[str
         return False
     lines = [stacks[w]["user_frame"] for w in waiters if w in stacks and w not in found]
     return len(lines) > 1 and lines.count(own["user_frame"]) * 2 > len(lines)
+
+
+def _unanswering(
+    found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]], progress: pl.LazyFrame | None, written: set[int]
+) -> dict[int, dict[str, object]]:
+    """The one rank that wrote something (``written``: ranks that did) and answered neither the sampler nor the request for a dump, where all
+    others did both, stand still in calls that wait, and at most in sends and receives of which nobody knows the other half."""
+    looked = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
+    silent = written - set(stacks)
+    if len(silent) != 1 or written - silent != set(looked) or len(looked) < _LEAST_LOOKED or progress is None:
+        return {}
+    recorded = set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
+    if recorded != set(looked) or any(s["place"] not in WAITING or s["moved"] for s in looked.values()):
+        return {}
+    if any(row["kind"] != "unseen" and (row["kind"] != "behind" or looked[r]["place"] != "p2p") for r, row in found.items()):
+        return {}
+    if len({looked[r]["op"] for r in found if r in looked}) < len([r for r in found if r in looked]):
+        return {}  # two in the same half may wait for each other
+    first = next(iter(found.values()), {})
+    peer = looked[min(looked)]
+    place = {k: first.get(k, peer.get(k)) for k in (*_WAITED_IN, "op", "source_id", "line_no", "record")}
+    return {r: place | {"kind": "unanswered", "waiters": sorted(looked), "seen_by": "stacks"} for r in silent}
+
+
+#: What an edge tells of the operation that is waited in.
+_WAITED_IN = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "call_site", "in_group")
+#: Stacks of so many others at least, before one that is missing says anything.
+_LEAST_LOOKED = 3
 
 
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
@@ -593,6 +624,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {"cause": "host-stall", "confidence": "medium", "why": "a monitored barrier names it as missing"}
     if row.get("kind") == "unseen" and stack is None:
         why = "the waits of all others end at it, and nothing in the evidence comes from it"
+        return base | {"cause": "host-stall", "confidence": "low", "why": why}
+    if row.get("kind") == "unanswered":
+        why = "it answered neither the sampler nor the request for a dump, as a process that is stopped or in a system call does; all others wait"
         return base | {"cause": "host-stall", "confidence": "low", "why": why}
     if row.get("kind") == "silent":
         why = "it was alive until the launcher stopped it and never timed out itself, as those did that waited"

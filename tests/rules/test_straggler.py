@@ -6,7 +6,8 @@ import polars as pl
 
 from nccl_forensics.rules.straggler import straggler
 from nccl_forensics.views.lag import lag
-from tests.views.frames import operations
+from nccl_forensics.views.late_ranks import LATE_RANKS
+from tests.views.frames import operations, rows
 
 MS = 10**6
 
@@ -68,3 +69,26 @@ def test_ends_that_keep_step_with_the_job_tell_less() -> None:
     # The watchdog's looks may be off by half its interval and never vary: 80 ms could be that and a clock.
     assert found(with_ends(arrivals([80] * 40), offset_ms=0, scatter_ms=0)) == []
     assert found(with_ends(arrivals([150] * 40), offset_ms=0, scatter_ms=0)) == [(2,)]
+
+
+def traced(rank: int, collectives: int = 12) -> pl.LazyFrame:
+    """A rank that the traces of a few steps show late, by so much that no chance is asked for."""
+    row = {"rank": rank, "members": 4, "collectives": collectives, "last_count": 4, "material": 8, "p_value": 0.2, "lost_ms": 350.0}
+    shares = {
+        "lost_share": 0.96,
+        "window_share": 0.5,
+        "group_known": False,
+        "group_key": "trace:all",
+        "source_id": 7,
+        "record": "traceEvents[5]",
+    }
+    return rows(LATE_RANKS, row | shares)
+
+
+def test_a_rank_late_in_the_few_traced_steps_of_a_run_that_lost_little_to_it_is_not_named() -> None:
+    once = lag(arrivals([200] + [0] * 59))
+    assert list(straggler.check(once, traced(2))) == []
+    # No recorder, one of as few collectives as were traced, or one that shows the same lateness.
+    assert [f.ranks for f in straggler.check(None, traced(2))] == [(2,)]
+    assert [f.ranks for f in straggler.check(lag(arrivals([200] + [0] * 11)), traced(2))] == [(2,)]
+    assert [f.ranks for f in straggler.check(lag(arrivals([200, 0, 0, 0] * 15)), traced(2))] == [(2,)]

@@ -32,6 +32,17 @@ def test_another_size_is_a_shape_divergence() -> None:
     assert (row["kind"], row["ranks"], row["found_detail"], row["expected_detail"]) == ("shape", [1], "[6]", "[4]")
 
 
+def test_as_many_elements_in_another_shape_are_no_divergence() -> None:
+    def called(shape: str) -> list[dict[str, object]]:
+        odd = [*STEP, "all_gather [8]", f"all_reduce {shape}", "barrier"]
+        return read({0: [*STEP, *STEP], 1: odd, 2: [*STEP, *STEP]})
+
+    assert called("[2,2]") == []
+    assert [row["kind"] for row in called("[2,3]")] == ["shape"]
+    # Of several tensors each has its own size.
+    assert [row["kind"] for row in called("[[2],[2]]")] == ["shape"]
+
+
 def test_sizes_of_an_all_to_all_may_differ() -> None:
     assert read({0: ["all_to_all [3]"], 1: ["all_to_all [5]"]}) == []
 

@@ -499,3 +499,26 @@ def test_a_rank_that_stands_with_all_members_of_a_group_in_what_none_of_them_lea
 def test_a_rank_that_waits_for_a_member_that_has_not_come_is_no_end_of_the_walk_either_but_that_is_not_told_here() -> None:
     assert in_a_full_group(4, {1: 9, 2: 9, 3: 9}) == [(1, "host-stall")]
     assert in_a_full_group(None, {1: 9, 2: 9, 3: 8}) == [(1, "host-stall")]
+
+
+def answered(silent: int | None = 1, stacks: pl.LazyFrame | None = None, dumps: tuple[int, ...] = (0, 2, 3)) -> list[tuple[object, ...]]:
+    """Ranks 0, 2 and 3 answered and wait, rank 3 in a send; of rank 1 there is its output only."""
+    places = stacks if stacks is not None else standing(r0="collective", r2="collective", r3="p2p")
+    reached = progress({"pg:2": {r: (6 if r == 2 else 5, 5) for r in dumps}})
+    wrote = pl.DataFrame(
+        {"source_id": [0, 1, 2, 3], "rank": [0, silent, 2, 3]}, schema={"source_id": pl.UInt32(), "rank": pl.Int32()}
+    ).lazy()
+    frame = stalls(blocker(3, waiters=[2]), places, None, None, None, None, reached, None, None, None, wrote).collect()
+    return frame.select("rank", "cause", "confidence").rows()
+
+
+def test_the_one_rank_that_answers_nobody_while_all_others_wait_is_what_a_lone_send_waits_for() -> None:
+    assert answered() == [(1, "host-stall", "low")]
+
+
+def test_a_rank_of_which_no_file_is_there_or_one_whose_peers_do_not_all_wait_or_answer_is_not_named() -> None:
+    lone = [(3, "p2p-deadlock", "medium")]
+    assert answered(silent=None) == lone  # nothing of it was collected
+    assert answered(dumps=(2, 3)) == lone  # a dump is missing beside the stack of another
+    assert answered(stacks=standing(r0="lock", r2="collective", r3="p2p")) == lone
+    assert answered(stacks=standing(r0="collective", r2="collective", r3="p2p").with_columns(moved=pl.col("rank") == 0)) == lone
