@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 
+from nccl_forensics.exhibits.timeline import statement
 from nccl_forensics.extras import Cell, GroupTimeline, TimelineRow
 from nccl_forensics.pictures import events, links, people, quotes, timelines
 
@@ -211,3 +212,25 @@ def test_at_the_divergence_sizes_count(shape, state):
     rows = [operation(r, 2, shape=shape if r == 2 else "[[4]]", done=False) for r in range(3)]
     [found] = timelines.timelines(Frames(operations=rows, divergences=[divergence(2)]), {})
     assert found.rows[-1].cells[0].state == state
+
+
+def test_a_rank_that_left_a_call_out_is_drawn_without_it_also_where_its_next_call_bears_the_number():
+    # Rank 2 left out #2 of the group "w" and called the next one, which it counts as #2, after going on in the group "g".
+    rows = [operation(r, 1) | {"group_key": "w"} for r in range(3)] + [operation(r, 2, done=False) | {"group_key": "w"} for r in range(3)]
+    rows += [operation(r, 1) for r in range(3)] + [operation(2, 2, done=False)]
+    stall = {"rank": 2, "cause": "collective-skipped", "group_key": "w", "group_name": "1", "group_desc": None, "comm_id": None, "seq": 2, "op": "all_reduce"}  # fmt: skip
+    frames = Frames(operations=rows, divergences=[divergence(2)], stalls=[stall])
+    at = {"process_group": "1", "comm_id": None, "seq": 2, "op": "all_reduce"}
+    verdict = {"cause": "collective-skipped", "culprits": [{"rank": 2}], "first_divergence": at}
+    first, other = timelines.timelines(frames, {}, verdict)
+    assert (first.group, first.columns, first.moved) == ("process group 1", (1, 2, 3), (2,))
+    assert [(r.ranks, [c.state for c in r.cells]) for r in first.rows] == [
+        ((0, 1), ["completed", "waiting", "missing"]),
+        ((2,), ["completed", "missing", "waiting"]),
+    ]
+    assert first.rows[1].cells[2].record == "entries[2]"
+    assert "calls of rank 2 stand one place later" in statement(first)
+    assert (other.group, other.moved) == ("process group dp (0)", ())
+    # Another verdict moves no call, and a group in which nobody parts is not drawn first.
+    [only] = timelines.timelines(frames, {}, verdict | {"cause": "collective-stuck"})
+    assert only.group == other.group

@@ -9,7 +9,7 @@ from nccl_forensics.words import rank_list
 
 _LABEL, _CELL, _HEAD, _GAP = 190, 139, 46, 6
 _BEFORE, _COLUMNS = 3, 5
-_SMALL_CELL, _SMALL_COLUMNS, _SMALL_ROWS = 86, 4, 4
+_SMALL_WIDTH, _SMALL_COLUMNS, _SMALL_ROWS = 344, 4, 4
 
 
 def around(timeline: GroupTimeline, before: int, count: int) -> tuple[int, ...]:
@@ -85,17 +85,17 @@ def glance(shown: GroupTimeline, statement: str) -> str:
     columns = around(shown, _SMALL_COLUMNS - 2, _SMALL_COLUMNS)
     ordered = sorted(shown.rows, key=lambda r: (not any(c.state in ("diverged", "missing") for c in r.cells), -len(r.ranks)))
     rows = [r for r in shown.rows if r in ordered[:_SMALL_ROWS]]
-    width, height = _SMALL_CELL * len(columns), 40 + 56 * len(rows)
+    # Always as wide, so that labels and digits are as big beside each other whatever is drawn.
+    width, height = _SMALL_WIDTH, 40 + 56 * len(rows)
+    wide = width / max(len(columns), 1)
     body: list[str] = []
     for n, column in enumerate(columns):
         first = column == shown.first_divergence
         if first:
-            body.append(box(n * _SMALL_CELL, 0, _SMALL_CELL, height, "band", 6))
-            body.append(text((n + 0.5) * _SMALL_CELL, 14, "parted here", "label strong-bad", "middle"))
+            body.append(box(n * wide, 0, wide, height, "band", 6))
+            body.append(text((n + 0.5) * wide, 14, "parted here", "label strong-bad", "middle"))
         body.append(
-            text(
-                (n + 0.5) * _SMALL_CELL, 31, f"#{column}", "mono small-digits head strong" if first else "mono small-digits head", "middle"
-            )
+            text((n + 0.5) * wide, 31, f"#{column}", "mono small-digits head strong" if first else "mono small-digits head", "middle")
         )
     for n, row in enumerate(rows):
         y = 38 + n * 56
@@ -104,16 +104,16 @@ def glance(shown: GroupTimeline, statement: str) -> str:
         name, _ = _who(row)
         said = " · ".join(t for t in (f"{len(row.ranks):,} ranks" if len(row.ranks) > 1 else "", CELL_WORDS[at.state]) if t)
         # The number of ranks stands at the right.
-        body.append(text(2, y + 13, cut(name.partition(" (")[0], 26), "label strong"))
+        body.append(text(2, y + 13, cut(name.partition(" (")[0], max(8, int((width - 12 - 6.2 * len(said)) / 6.8))), "label strong"))
         body.append(text(width - 2, y + 13, said, "label strong-bad" if at.state in ("diverged", "missing") else "label", "end"))
         for k, cell in enumerate(cells):
-            x = k * _SMALL_CELL + 2
+            x = k * wide + 2
             op = plain(cell.text, 80).partition(" ")[0]
-            inner = [box(x, y + 19, _SMALL_CELL - 4, 28, f"cell s-{cell.state}")]
-            room = int((_SMALL_CELL - 10) / 6.4)
+            inner = [box(x, y + 19, wide - 4, 28, f"cell s-{cell.state}")]
+            room = int((wide - 10) / 6.4)
             inner.append(
                 text(
-                    x + (_SMALL_CELL - 4) / 2,
+                    x + (wide - 4) / 2,
                     y + 37,
                     cut(op or ("never" if cell.state == "missing" else "?"), room),
                     f"mono small-digits on-{cell.state}",

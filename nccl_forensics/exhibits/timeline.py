@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nccl_forensics.drawings import timeline as drawing
 from nccl_forensics.drawings.svg import CELL_WORDS, legend
 from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, ranks_text, table, where_text
@@ -34,7 +36,7 @@ def _cut(timeline: GroupTimeline) -> GroupTimeline:
     """The rows that differ first, in their order."""
     kept = sorted(timeline.rows, key=lambda r: not any(c.state in ("diverged", "missing") for c in r.cells))[:ROWS]
     rows = tuple(r for r in timeline.rows if r in kept)
-    return GroupTimeline(timeline.group, timeline.columns, rows, timeline.desc, timeline.comm_id, timeline.size, timeline.first_divergence)
+    return replace(timeline, rows=rows)
 
 
 def _block(drawn: GroupTimeline, whole: GroupTimeline) -> Block:
@@ -101,4 +103,7 @@ def statement(timeline: GroupTimeline) -> str:
         for (state, op), numbers in sorted(by_state.items(), key=lambda item: (order.index(item[0][0]), item[1]))
     ]
     shown = said[:5] + ([f"and {len(said) - 5} more classes of ranks"] if len(said) > 5 else [])
-    return f"At #{timeline.first_divergence} " + "; ".join(shown) + "."
+    told = f"At #{timeline.first_divergence} " + "; ".join(shown) + "."
+    if timeline.moved:
+        told += f" From there on calls of {ranks_text(timeline.moved)} stand one place later than they are numbered: a rank counts its own calls."
+    return told

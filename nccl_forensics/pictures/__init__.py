@@ -16,7 +16,7 @@ def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote:
     """All parts; each is empty where the run has no such evidence."""
     resolver = chosen.resolver
     paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
-    groups = timelines.timelines(resolver, paths)
+    groups = timelines.timelines(resolver, paths, verdict if isinstance(verdict := report["verdict"], dict) else None)
     known = people.states(report, resolver, groups)
     homes = people.homes(report, resolver)
     hosts = people.cluster(resolver, known, homes)

@@ -15,8 +15,8 @@ _AROUND, _ROWS, _GROUPS, _WAITS = 4, 48, 4, 200
 _NO_EVIDENCE: CellState = "unknown"
 
 
-def timelines(resolver: Resolver, paths: Mapping[int, str]) -> tuple[GroupTimeline, ...]:
-    """The groups that part; else those in which somebody is waited for."""
+def timelines(resolver: Resolver, paths: Mapping[int, str], verdict: Mapping[str, object] | None = None) -> tuple[GroupTimeline, ...]:
+    """The group in which the verdict sees the culprits part, then the others that part; else those in which somebody is waited for."""
     operations = resolver.get("operations")
     if operations is None:
         return ()
@@ -29,7 +29,55 @@ def timelines(resolver: Resolver, paths: Mapping[int, str]) -> tuple[GroupTimeli
         rows = blockers.filter(pl.col("seq").is_not_null() & ~pl.col("op").is_in(["send", "recv"])).collect()
         focus += list(rows.unique("group_key", keep="first", maintain_order=True).head(_GROUPS).iter_rows(named=True))
     members_of = _members(resolver)
+    named = _of_the_verdict(resolver, verdict or {}, operations)
+    if named is not None:
+        drawn = _timeline(named, operations, members_of, paths, _who_went_on(verdict or {}))
+        if drawn is not None and _parted(drawn):
+            others = [r for r in focus if (r["domain"], r["group_key"]) != (named["domain"], named["group_key"])]
+            return (drawn, *_all_of(others[: _GROUPS - 1], operations, members_of, paths))
+    return _all_of(focus, operations, members_of, paths)
+
+
+def _all_of(
+    focus: Sequence[Mapping[str, object]],
+    operations: pl.LazyFrame,
+    members_of: Mapping[tuple[str, str], list[int]],
+    paths: Mapping[int, str],
+) -> tuple[GroupTimeline, ...]:
     return tuple(t for row in focus if (t := _timeline(row, operations, members_of, paths)) is not None)
+
+
+def _of_the_verdict(resolver: Resolver, verdict: Mapping[str, object], operations: pl.LazyFrame) -> dict[str, object] | None:
+    """Where a rank that the verdict blames is seen to part at the collective that the verdict names."""
+    at = verdict.get("first_divergence")
+    stalls = resolver.get("stalls")
+    if stalls is None or not isinstance(at, Mapping) or at.get("seq") is None:
+        return None
+    found = stalls.filter(
+        pl.col("rank").is_in(_blamed(verdict)),
+        pl.col("seq") == at["seq"],
+        pl.col("op").eq_missing(at["op"]),
+        pl.col("group_name").eq_missing(at["process_group"]),
+        pl.col("comm_id").eq_missing(at["comm_id"]),
+    ).head(1)
+    called = operations.select("domain", "group_key").unique()
+    return next(found.join(called, on="group_key").head(1).collect().iter_rows(named=True), None)
+
+
+def _blamed(verdict: Mapping[str, object]) -> list[int]:
+    culprits = verdict.get("culprits")
+    return [c["rank"] for c in culprits if c["rank"] is not None] if isinstance(culprits, list) else []
+
+
+def _who_went_on(verdict: Mapping[str, object]) -> list[int]:
+    """Ranks whose later calls bear the number of the one that they left out: each process counts its own calls."""
+    return _blamed(verdict) if verdict.get("cause") == "collective-skipped" else []
+
+
+def _parted(drawn: GroupTimeline) -> bool:
+    """Whether ranks differ at the place of the divergence."""
+    at = drawn.columns.index(drawn.first_divergence) if drawn.first_divergence in drawn.columns else None
+    return at is not None and len({row.cells[at].state for row in drawn.rows} - {_NO_EVIDENCE}) > 1
 
 
 def _members(resolver: Resolver) -> dict[tuple[str, str], list[int]]:
@@ -41,7 +89,11 @@ def _members(resolver: Resolver) -> dict[tuple[str, str], list[int]]:
 
 
 def _timeline(
-    row: Mapping[str, object], operations: pl.LazyFrame, members_of: Mapping[tuple[str, str], list[int]], paths: Mapping[int, str]
+    row: Mapping[str, object],
+    operations: pl.LazyFrame,
+    members_of: Mapping[tuple[str, str], list[int]],
+    paths: Mapping[int, str],
+    went_on: Sequence[int] = (),
 ) -> GroupTimeline | None:
     at = int(str(row["seq"]))
     key = (str(row["domain"]), str(row["group_key"]))
@@ -55,12 +107,15 @@ def _timeline(
         .sort("rank", "seq")
         .collect()
     )
-    columns = tuple(sorted(set(near["seq"].to_list())))
-    if not columns:
+    if not near.height:
         return None
+    # An entry with that number which is not done is the call behind the one that was left out.
+    later = set(near.filter(pl.col("rank").is_in(list(went_on)) & (pl.col("seq") == at) & ~pl.col("done").fill_null(value=False))["rank"])
     cells: dict[int, dict[int, dict[str, object]]] = {}
     for r in near.iter_rows(named=True):
-        cells.setdefault(r["rank"], {})[r["seq"]] = r
+        place = r["seq"] + (r["rank"] in later and r["seq"] >= at)
+        cells.setdefault(r["rank"], {})[place] = r
+    columns = tuple(sorted(set().union(*cells.values())))
     usual: dict[int, str] = {}
     for column in columns:
         if column != at:
@@ -92,6 +147,7 @@ def _timeline(
         comm_id=str(row["comm_id"]) if row.get("comm_id") else None,
         size=len(members_of.get(key, [])) or None,
         first_divergence=at,
+        moved=tuple(sorted(later)),
     )
 
 
