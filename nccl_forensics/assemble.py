@@ -268,7 +268,7 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
     first, last = _span(resolver)
     versions = sorted({str(p["nccl_version"]) for p in people.values() if p["nccl_version"]})
     backends = set()
-    entries = resolver.get("fr_entries")
+    entries = resolver.words("fr_entries")
     if entries is not None:
         backends |= set(entries.select(pl.col("backend").drop_nulls().unique()).collect()["backend"].to_list())
     if comms is not None:

@@ -128,6 +128,16 @@ class Resolver:
         # The first operation of each communicator and rank is among those that tell.
         return (calls.telling if calls is not None else frame).head(1).collect().height > 0
 
+    def words(self, name: str) -> pl.LazyFrame | None:
+        """Of a table that has columns of its own for each row what its rows share, each sort once; without those columns."""
+        frame = self.get(name)
+        return None if frame is None else self._folding(name).words.lazy()
+
+    def _folding(self, name: str) -> FoldedTable:
+        if name not in self._folded:
+            self._folded[name] = self._source.folded(name)
+        return self._folded[name]
+
     def forgive(self) -> None:
         """From now on a view that raises is taken for absent: the rules that need it are reported as crashed, and the rest of the report is
         made without it."""
@@ -159,9 +169,7 @@ class Resolver:
         """The form of an input that tells more than its rows, where there is one."""
         if name in all_views() or frame is None:
             return self._calls.get(name, frame)
-        if name not in self._folded:
-            self._folded[name] = self._source.folded(name)
-        return self._folded[name]
+        return self._folding(name)
 
     def _kept(self, name: str, result: pl.LazyFrame) -> pl.LazyFrame:
         """Rows that count operations, computed once."""

@@ -137,9 +137,7 @@ def arrivals(entered: Entered) -> Iterator[Arrivals]:
         sizes = pl.zeros(positions.height, dtype=pl.UInt32, eager=True)
         twice: list[pl.Series] = []
         for part in [pl.concat(held)] if held else entered.parts():
-            rows = part.join(positions, on="placed", how="inner", maintain_order="left").select(
-                "life", "at", "row", "word", "created_ns", "completed_ns"
-            )
+            rows = _numbered(part, positions, entered.lives)
             one = rows.group_by("at").agg(pl.len())
             sizes = sizes.scatter(one.get_column("at"), sizes.gather(one.get_column("at")) + one.get_column("len"))
             life, at = rows.get_column("life"), rows.get_column("at")
@@ -163,6 +161,22 @@ def arrivals(entered: Entered) -> Iterator[Arrivals]:
             if not isinstance(known, Path):
                 made.keep(at_part, made.counting(known))
         yield made
+
+
+def _numbered(part: pl.DataFrame, positions: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
+    """Rows of a part that are of one of the ``positions``, with its number ``at``."""
+    columns = ("life", "at", "row", "word", "created_ns", "completed_ns")
+    spans = positions.group_by(group=pl.col("placed") // _BEYOND).agg(
+        pl.col("at").min().cast(pl.Int64), low=pl.col("placed").min(), high=pl.col("placed").max(), n=pl.len()
+    )
+    if (spans.get_column("high") - spans.get_column("low") + 1 != spans.get_column("n")).any():
+        return part.join(positions, on="placed", how="inner", maintain_order="left").select(columns)
+    # Where the positions of each group follow each other, as they nearly always do, their numbers are reckoned.
+    own = lives.select("life", group=pl.col("group").cast(pl.Int64)).join(spans, on="group", how="left", maintain_order="left")
+    length, life = int(str(own.get_column("life").max() or 0)) + 1, part.get_column("life")
+    low, high, first = (_laid_out(length, own.get_column("life"), own.get_column(c)).gather(life) for c in ("low", "high", "at"))
+    known = part.with_columns(at=(pl.col("placed") - low + first).cast(pl.UInt32, strict=False))
+    return known.filter(pl.col("placed").is_between(low, high)).select(columns)
 
 
 def entered(operations: pl.LazyFrame | Calls) -> Entered:

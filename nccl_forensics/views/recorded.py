@@ -7,7 +7,7 @@ where ranks part is found from the numbers, part by part; who asks for more of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,15 +30,18 @@ _NUMBERS = {"order": "record_id", "created_ns": "time_created_ns", "completed_ns
 #: No recorder counts as far: a group's number and a position in it make one number.
 BEYOND = 1 << 40
 #: Rows of which something is gathered before it is put together.
-_GATHERED = 1_000_000
+_GATHERED = 600_000
+#: Parts up to so many bytes in all are read once, and kept.
+_FEW = 64 << 20
 
 
 def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
     """Operations of the entries of ``dumps`` that are ``chosen``, under the rank of their dump, or a number of its own where none is known."""
+    parts = _kept(folded)
     chosen = dumps.filter(pl.col("use") == "chosen").select(
         "source_id", pl.coalesce("rank", UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).cast(pl.Int32).alias("rank")
     )
-    counted = [at.value_counts(name="calls") for _, at, _ in folded.rows(())]
+    counted = [at.value_counts(name="calls") for _, at in parts or ((rows, at) for rows, at, _ in folded.rows(()))]
     calls = pl.concat([pl.DataFrame(schema={SORT: pl.UInt32(), "calls": pl.UInt32()}), *counted])
     words = (
         folded.words.with_row_index(_AT)
@@ -52,7 +55,13 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
         )
     )
     described = _described(words).collect()
-    return Recorded(folded, described, _facts(described, folded.words.height))
+    return Recorded(folded, described, _facts(described, folded.words.height), parts)
+
+
+def _kept(folded: FoldedTable) -> tuple[tuple[pl.DataFrame, pl.Series], ...]:
+    """The parts with the columns of ``_ROWS``, and the places of their rows among the words, if they are small."""
+    sizes = (part.stat().st_size if isinstance(part, Path) else part.estimated_size() for part in folded.parts)
+    return tuple((rows, at) for rows, at, _ in folded.rows(_ROWS)) if sum(sizes) <= _FEW else ()
 
 
 def _described(words: pl.LazyFrame) -> pl.LazyFrame:
@@ -100,11 +109,12 @@ class Recorded:
     """Operations of the dumps that count. ``words``: what entries of one sort of one dump share, in the columns of ``OPERATIONS``, by their place
     ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position. ``facts``: for each
     word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where the dump does not count),
-    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``. ``held``: the ``numbers``, if they are few."""
+    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``. ``parts`` and ``held``: entries and their ``numbers``, if they are few."""
 
     folded: FoldedTable
     words: pl.DataFrame
     facts: pl.DataFrame
+    parts: tuple[tuple[pl.DataFrame, pl.Series], ...] = ()
     held: list[pl.DataFrame] = field(default_factory=list)
 
     @property
@@ -155,7 +165,7 @@ class Recorded:
         """The operations that count, part by part, those of a ``life`` together and in the order of their entries: ``row`` among all entries,
         ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``, ``completed_ns``.
         With ``positions`` only collectives from the first to the last of these."""
-        few = int(str(self.words.get_column("calls").sum())) <= _GATHERED
+        few = bool(self.parts)
         if few and not self.held:
             self.held.extend(self._numbers(None))
         placed = pl.col("placed").is_not_null()
@@ -168,7 +178,7 @@ class Recorded:
         own = [pl.col(c).alias(name) for name, c in _NUMBERS.items()]
         collective, seqs = pl.col("collective_seq_id"), ("collective_seq_id", "p2p_seq_id") if p2p else ("collective_seq_id",)
         before = 0
-        for rows, at, _ in self.folded.rows((*_NUMBERS.values(), *seqs)):
+        for rows, at in self._rows((*_NUMBERS.values(), *seqs)):
             numbers = rows.select(pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), *seqs, *own)
             before += rows.height
             if positions is not None:
@@ -185,11 +195,15 @@ class Recorded:
                 seq, counted = pl.when(one).then("p2p_seq_id").otherwise(collective), pl.when(~one).then(counted)
             yield numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS)
 
+    def _rows(self, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+        """Each part with these columns of its own, and the places of its rows among the words."""
+        yield from self.parts or ((rows, at) for rows, at, _ in self.folded.rows(columns))
+
     def _gathered(self, rows: pl.Series) -> pl.DataFrame:
         """Entries by the numbers of their rows, which are sorted and all different: ``_ROWS``, ``row`` and ``word``."""
         found = [pl.DataFrame(schema=self.folded.lazy().select(_ROWS).collect_schema()).with_columns(_AS_ROW, _AS_WORD)]
         before = 0
-        for part, at, _ in self.folded.rows(_ROWS):
+        for part, at in self._rows(_ROWS):
             here = rows.filter(rows.is_between(before, before + part.height, closed="left"))
             if here.len():
                 places = here - before
@@ -295,19 +309,20 @@ def _ends(numbers: pl.DataFrame, placed: pl.DataFrame, facts: pl.DataFrame) -> I
 
 def _first_and_last(rows: pl.DataFrame) -> Iterator[pl.Series]:
     """The first and the last of each life, whose rows stand together."""
-    life = rows.get_column(_LIFE)
-    yield rows.get_column(_ROW).filter((life != life.shift(1)).fill_null(True))
-    yield rows.get_column(_ROW).filter((life != life.shift(-1)).fill_null(True))
+    found = rows.group_by(_LIFE).agg(pl.col(_ROW).first().alias("first"), pl.col(_ROW).last().alias("last"))
+    yield from (found.get_column(c).alias(_ROW) for c in ("first", "last"))
 
 
 def _disordered(rows: pl.DataFrame, *columns: str) -> pl.Series:
     """Lives of which not every row has more in these columns than the one before it."""
     life = rows.get_column(_LIFE)
     before = life == life.shift(1)
-    odd = pl.repeat(False, life.len(), eager=True)
+    found = [life.clear()]
     for values in rows.select(columns).get_columns():
-        odd |= values.is_null() | (before & (values <= values.shift(1)))
-    return life.filter(odd.fill_null(False)).unique()
+        odd = before & (values <= values.shift(1))
+        if values.null_count() or odd.any():
+            found.append(life.filter((odd | values.is_null()).fill_null(False)).unique())
+    return pl.concat(found)
 
 
 def _last_called(numbers: pl.DataFrame, facts: pl.DataFrame) -> pl.Series:

@@ -163,6 +163,7 @@ def test_what_does_not_fit_into_memory_at_once_is_told_in_parts(seed: int, in_fi
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrivals, "AT_ONCE", 100)
         patched.setattr(recorded, "_GATHERED", 100)
+        patched.setattr(recorded, "_FEW", 0)
         for module in (lag_module, long_waits_module):
             patched.setattr(module, "AT_ONCE", 20)
         parts = calls(entries, chosen, pieces=4, folder=tmp_path if in_files else None)
