@@ -14,6 +14,7 @@ from nccl_forensics import alike_pickle
 from nccl_forensics.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.formats import _recorder_rings
 from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.safe_pickle import RefusedPickle, load_plain
 from tests.benchmarks.inputs import dump, pickled
 
 _COLUMNS = {"seq": ("seq",), "at": ("at",), "took": ("took",)}
@@ -218,3 +219,25 @@ def test_dumps_of_a_job_share_what_they_have_in_common():
     assert last.document is not one.document
     assert last.places is one.places
     assert 0 < len(last.strays) < 64
+
+
+def test_keys_known_by_number_are_those_of_each_pickle(eager: None):
+    of = reader()
+    for keys in (["seq", "pos"], ["pos", "seq"]):  # the same numbers of the memo, and the same bytes of entries
+        document = {"keys": keys, "entries": [{keys[0]: n, keys[1]: 9 - n} for n in range(10)]}
+        alike = of.load(pickled(document))
+        assert alike is not None
+        assert whole(alike) == document["entries"]
+
+
+@pytest.mark.parametrize("bad", [b"cos\nsystem\n(X\x02\0\0\0lstR", b"r\xff\xff\xff\x7f"])
+@pytest.mark.parametrize("where", ["head", "entry", "tail"])
+def test_what_is_refused_is_refused_behind_a_list_that_is_not(eager: None, bad: bytes, where: str):
+    of = reader()
+    good = pickled({"version": "1", "entries": [{"frames": ["x"], "seq": n, "at": 2**40 + n} for n in range(20)], "after": None})
+    assert of.load(good) is not None
+    at = {"head": good.index(b"X\x01\0\0\x001"), "entry": good.rindex(b"](h"), "tail": good.rindex(b"N")}[where]
+    spoilt = good[:at] + bad + good[at:]
+    assert _told(of, spoilt) is None
+    with pytest.raises((RefusedPickle, pickle.UnpicklingError)):
+        load_plain(spoilt)
