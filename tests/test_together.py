@@ -204,7 +204,11 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
         for entry in entries[::3]:
             entry |= {"process_group": ("7", "pairs"), "pg_id": 1, "thread_id": "77"}
 
-    alike = [dump(0, 4, 400, None), dump(1, 4, 300, 1), _changed(2, other_groups), dump(3, 9, 400, 3)]
+    def told_otherwise(entries: list[dict[str, object]]) -> None:
+        for entry in entries[::2]:
+            entry["p2p_seq_id"] = "7"
+
+    alike = [dump(0, 4, 400, None), dump(1, 4, 300, 1), _changed(2, other_groups), dump(3, 9, 400, 3), _changed(1, told_otherwise)]
     odd = [
         _changed(0, lambda entries: entries[9].update(time_created_ns=0)),  # no time
         _changed(1, lambda entries: entries[9].update(input_sizes="?", duration_ms=1.5)),
