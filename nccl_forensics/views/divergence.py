@@ -447,12 +447,12 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
         earlier = _usual(by_rank, at, name, here)
         odd, right, certain = deviants(values, earlier)
         peers = [r for r in sorted(values) if values[r] == right]
-        # A jump may land on the same operation with another size: ask the alignment before calling it a wrong argument.
-        if kind == "shape":
+        # A jump may land on the same operation with another size or type: ask the alignment before calling it a wrong argument.
+        if kind in ("shape", "dtype"):
             jump = _jumped(group, history, odd, peers)
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
-            if jump is None and len({_elements(str(value)) for value in values.values()}) == 1:
+            if kind == "shape" and jump is None and len({_elements(str(value)) for value in values.values()}) == 1:
                 continue  # as many elements in another shape: nothing that is sent or reduced differs
         label = {"red_op": "reduce op", "root": "root"}.get(name, name)
         return _row(base, kind, by_rank, odd, peers, at, None, certain, f"{label} {values[odd[0]]} against {right}", name)

@@ -18,6 +18,7 @@ LATE_RANKS = {
     "last_count": pl.UInt32(),
     "p_value": pl.Float64(),
     "lost_ms": pl.Float64(),
+    "worst_ms": pl.Float64(),
     "lost_share": pl.Float64(),
     "window_share": pl.Float64(),
     "reason": pl.String(),
@@ -37,7 +38,7 @@ REASONS = {"compute": None, "memcpy": None, "loader": "data-loader", "gc": "gc",
 def late_ranks(trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: pl.LazyFrame | None) -> pl.LazyFrame:
     """Per group, the rank that the others lost most time to, and what it did more of than its peers before it came late.
 
-    ``lost_share`` is its share of all time lost in the group, ``window_share`` that loss as a share of its trace, ``p_value`` the chance of
+    ``lost_share`` is its share of all time lost in the group, ``worst_ms`` what was lost in one collective alone, ``window_share`` that loss as a share of its trace, ``p_value`` the chance of
     so many last places if all were alike. ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
     loss (null where nothing stands out); ``span_record`` points at its longest range of that kind. Groups that the traces do not name are
     left out where the job has several: their collectives may have been matched over groups. Whether a row is a finding, rules say.

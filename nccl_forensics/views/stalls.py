@@ -231,8 +231,11 @@ def _unanswering(
     silent = written - set(stacks)
     if len(silent) != 1 or written - silent != set(looked) or len(looked) < _LEAST_LOOKED or progress is None:
         return {}
-    recorded = set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
-    if recorded != set(looked) or any(s["place"] not in WAITING or s["moved"] for s in looked.values()):
+    recorder = progress.filter(pl.col("domain") == "fr").select("rank", "first_pending").collect()
+    # A wait for a request leaves no frame: what its recorder has not finished tells of it.
+    pending = set(recorder.filter(pl.col("first_pending").is_not_null())["rank"].to_list())
+    waits = {r for r, s in looked.items() if s["place"] in WAITING or (s["place"] == "user-code" and r in pending)}
+    if set(recorder["rank"].to_list()) != set(looked) or waits != set(looked) or any(s["moved"] for s in looked.values()):
         return {}
     if any(row["kind"] != "unseen" and (row["kind"] != "behind" or looked[r]["place"] != "p2p") for r, row in found.items()):
         return {}

@@ -30,6 +30,7 @@ TRACE_LAG = {
     "median_ms": pl.Float64(),
     "p99_ms": pl.Float64(),
     "lost_ms": pl.Float64(),
+    "worst_ms": pl.Float64(),
     "waited_ms": pl.Float64(),
     "window_ms": pl.Float64(),
     "compute_excess_ms": pl.Float64(),
@@ -68,7 +69,7 @@ def trace_arrivals(trace_matches: pl.LazyFrame) -> pl.LazyFrame:
 @view(rows="ranks x groups")
 def trace_lag(trace_arrivals: pl.LazyFrame, trace_measures: pl.LazyFrame) -> pl.LazyFrame:
     """Per group and rank, over collectives that every traced member was seen in: ``median_ms`` and ``p99_ms`` after the first arrival,
-    ``last_count`` of ``material`` collectives in which somebody came late enough to count, ``lost_ms`` (what the others lost to it),
+    ``last_count`` of ``material`` collectives in which somebody came late enough to count, ``lost_ms`` (what the others lost to it), ``worst_ms`` (in one collective),
     ``waited_ms`` (what it lost to others), and ``p_value``: the chance that some rank of the group comes last so often if all were alike.
 
     ``*_excess_ms`` say what a late rank did more of than the median of its peers between its last collective and the one it came late to,
@@ -95,6 +96,7 @@ def trace_lag(trace_arrivals: pl.LazyFrame, trace_measures: pl.LazyFrame) -> pl.
             (pl.col("lag_ns").median() / 1e6).alias("median_ms"),
             (pl.col("lag_ns").quantile(0.99) / 1e6).alias("p99_ms"),
             (pl.col("lost_ns").sum() / 1e6).alias("lost_ms"),
+            (pl.col("lost_ns").max() / 1e6).alias("worst_ms"),
             (pl.col("wait_ns").sum() / 1e6).alias("waited_ms"),
             *((pl.col(f"{d}_excess").filter("is_last").sum() / 1e6).alias(f"{d}_excess_ms") for d in (*_DOING, "host")),
             pl.col("source_id").sort_by("lost_ns", "capture", "position").last(),

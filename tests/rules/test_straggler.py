@@ -71,9 +71,18 @@ def test_ends_that_keep_step_with_the_job_tell_less() -> None:
     assert found(with_ends(arrivals([150] * 40), offset_ms=0, scatter_ms=0)) == [(2,)]
 
 
-def traced(rank: int, collectives: int = 12) -> pl.LazyFrame:
+def traced(rank: int, collectives: int = 12, worst_ms: float = 120.0) -> pl.LazyFrame:
     """A rank that the traces of a few steps show late, by so much that no chance is asked for."""
-    row = {"rank": rank, "members": 4, "collectives": collectives, "last_count": 4, "material": 8, "p_value": 0.2, "lost_ms": 350.0}
+    row = {
+        "worst_ms": worst_ms,
+        "rank": rank,
+        "members": 4,
+        "collectives": collectives,
+        "last_count": 4,
+        "material": 8,
+        "p_value": 0.2,
+        "lost_ms": 350.0,
+    }
     shares = {
         "lost_share": 0.96,
         "window_share": 0.5,
@@ -92,3 +101,8 @@ def test_a_rank_late_in_the_few_traced_steps_of_a_run_that_lost_little_to_it_is_
     assert [f.ranks for f in straggler.check(None, traced(2))] == [(2,)]
     assert [f.ranks for f in straggler.check(lag(arrivals([200] + [0] * 11)), traced(2))] == [(2,)]
     assert [f.ranks for f in straggler.check(lag(arrivals([200, 0, 0, 0] * 15)), traced(2))] == [(2,)]
+
+
+def test_one_slow_start_in_the_traced_steps_is_no_straggler() -> None:
+    assert [f.ranks for f in straggler.check(None, traced(2, worst_ms=120.0))] == [(2,)]
+    assert list(straggler.check(None, traced(2, worst_ms=200.0))) == []

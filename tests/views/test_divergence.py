@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from nccl_forensics.views.divergence import divergences
 from tests.views.frames import operations
 
@@ -50,3 +52,17 @@ def test_sizes_of_an_all_to_all_may_differ() -> None:
 def test_of_two_ranks_the_one_that_leaves_the_habit_deviates() -> None:
     [row] = read({0: [*STEP, "all_gather [8]", "all_reduce [9]"], 1: [*STEP, "all_gather [8]", "all_reduce [4]"]})
     assert (row["kind"], row["ranks"]) == ("shape", [0])
+
+
+def test_a_call_of_another_type_that_comes_next_anyway_was_reached_too_early() -> None:
+    step = ["broadcast [7]", "all_reduce [64]", "broadcast [1]"]
+
+    def typed(lines: dict[int, list[str]]) -> list[dict[str, object]]:
+        object_size = (pl.col("op") == "broadcast") & (pl.col("shape") == "[1]")
+        calls = operations(lines).with_columns(dtype=pl.when(object_size).then(pl.lit("Long")).otherwise("dtype"))
+        return divergences(calls).collect().to_dicts()
+
+    whole = [*step, *step, *step, *step[:2]]
+    early = [*step, *step, *step[:2], *step[:2]]
+    [row] = typed({0: whole, 1: whole, 2: whole, 3: early})
+    assert (row["kind"], row["ranks"], row["seq"]) == ("skipped", [3], 9)

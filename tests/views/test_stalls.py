@@ -516,6 +516,15 @@ def test_the_one_rank_that_answers_nobody_while_all_others_wait_is_what_a_lone_s
     assert answered() == [(1, "host-stall", "low")]
 
 
+def test_a_wait_for_a_request_is_told_by_what_the_recorder_has_not_finished() -> None:
+    sleeping = standing(r0="user-code", r2="user-code", r3="user-code")
+    wrote = pl.DataFrame({"source_id": range(4), "rank": range(4)}, schema={"source_id": pl.UInt32(), "rank": pl.Int32()}).lazy()
+    for done, expected in ((5, [(1, "host-stall")]), (6, [])):
+        reached = progress({"pg:0": dict.fromkeys((0, 2, 3), (6, done))})
+        frame = stalls(None, sleeping, None, None, None, None, reached, None, None, None, wrote).collect()
+        assert frame.select("rank", "cause").rows() == expected
+
+
 def test_a_rank_of_which_no_file_is_there_or_one_whose_peers_do_not_all_wait_or_answer_is_not_named() -> None:
     lone = [(3, "p2p-deadlock", "medium")]
     assert answered(silent=None) == lone  # nothing of it was collected
