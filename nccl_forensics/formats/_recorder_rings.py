@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 
 import polars as pl
 
@@ -37,51 +37,86 @@ class Ring:
     size: int
 
     @property
-    def kept(self) -> list[Mapping[str, object]]:
-        """The first entry of each sort."""
-        kept = self.alike.document["entries"]
-        assert isinstance(kept, list)
-        return kept
-
-    @property
     def height(self) -> int:
         """How many entries it has."""
         return self.alike.sorts.len()
 
 
+_Document = dict[object, object]
+
+
+def _kept(document: _Document) -> list[Mapping[str, object]]:
+    """The first entry of each sort."""
+    kept = document["entries"]
+    assert isinstance(kept, list)
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class _Firsts:
-    """The first entry of each sort of several dumps, as ``frame``; of a document that some of them share it is told once. ``begins``: from which row
-    on those of each dump are, ``document``: which of all documents is its own, ``bounds``: between which rows the sorts of each document are."""
+    """What the first entries of each sort tell that several documents keep: as rows of ``fr_entries`` (``frame``), those of each document between
+    two of the ``bounds``; what their texts take (``lengths``) and whom they call in which group (``operations``).
 
+    ``words``: the same folded, with the place of the document, so many of each (``told``); ``numbers``: for each row the sort among those of its
+    document.
+    """
+
+    documents: tuple[_Document, ...]
     frame: pl.DataFrame
-    begins: list[int]
-    document: list[int]
     bounds: list[int]
+    lengths: pl.Series
+    operations: pl.Series
+    words: pl.DataFrame
+    told: list[int]
+    numbers: pl.Series
 
     @staticmethod
-    def of(rings: Sequence[Ring], budget: Budget) -> _Firsts:
-        number: dict[int, int] = {}
-        kept: list[list[Mapping[str, object]]] = []
-        document: list[int] = []
-        for ring in rings:
-            document.append(number.setdefault(id(ring.alike.document), len(kept)))
-            if document[-1] == len(kept):
-                kept.append(ring.kept)
-        bounds = list(accumulate(map(len, kept), initial=0))
+    def of(documents: tuple[_Document, ...], budget: Budget) -> _Firsts:
+        kept = [_kept(document) for document in documents]
+        heights = list(map(len, kept))
         frame = entries_frame([(0, entry) for entry in chain.from_iterable(kept)], budget)
-        return _Firsts(frame, [bounds[n] for n in document], document, bounds)
+        texts = pl.col("input_sizes", "output_sizes", "frames").str.len_bytes().fill_null(0)
+        lengths = frame.select(pl.sum_horizontal(texts).cast(pl.Int64)).to_series()
+        folded = folding.fold(frame.clone().insert_column(0, _repeated(range(len(kept)), heights)), TABLES["fr_entries"].own)
+        words = folded.words.with_columns(pl.col(SORT) - pl.col(SORT).min().over(PLACE))
+        told = words.get_column(PLACE).rle().struct.field("len").to_list()
+        numbers = words.get_column(SORT).gather(folded.rows.get_column(SORT))
+        return _Firsts(documents, frame, list(accumulate(heights, initial=0)), lengths, operations(frame), words, told, numbers)
+
+    def words_of(self, which: Sequence[int]) -> pl.Series:
+        """The rows of ``words`` that are of these documents, one after the other."""
+        begins = list(accumulate(self.told, initial=0))
+        return pl.concat([pl.int_range(begins[n], begins[n + 1], dtype=pl.UInt32(), eager=True) for n in which])
+
+
+#: What was made of the documents of a batch before: dumps of a job that go well hold the same one.
+_RECENT: list[_Firsts] = []
+#: So many batches are remembered, of so many documents each.
+_BATCHES, _DOCUMENTS = 2, 4
+
+
+def _firsts(rings: Sequence[Ring], budget: Budget) -> tuple[_Firsts, list[int]]:
+    """What is told of the documents of dumps, and the place of each dump's own among these."""
+    places: dict[int, int] = {}
+    which = [places.setdefault(id(ring.alike.document), len(places)) for ring in rings]
+    documents = tuple(rings[which.index(n)].alike.document for n in range(len(places)))
+    for known in _RECENT:
+        if len(known.documents) == len(documents) and all(a is b for a, b in zip(known.documents, documents, strict=True)):
+            return known, which
+    firsts = _Firsts.of(documents, budget)
+    if len(documents) <= _DOCUMENTS and not budget.exceeded:
+        _RECENT[:] = [firsts, *_RECENT[: _BATCHES - 1]]
+    return firsts, which
 
 
 def read_rings(rings: Sequence[Ring]) -> Several:
     """The tables of dumps, each row with its place, in the order given. Dumps are left out of which a number is none that entries have, or whose
     texts would unfold to more than they may."""
     budget = Budget(sum(ring.size for ring in rings))
-    firsts = _Firsts.of(rings, budget)
-    texts = pl.col("input_sizes", "output_sizes", "frames").str.len_bytes().fill_null(0)
-    lengths = firsts.frame.select(pl.sum_horizontal(texts).cast(pl.Int64)).to_series()
-    sorts = pl.concat([ring.alike.sorts + begin for ring, begin in zip(rings, firsts.begins, strict=True)], rechunk=True).alias(SORT)
-    unfolded = lengths.gather(sorts)
+    firsts, which = _firsts(rings, budget)
+    begins = [ring.alike.sorts + firsts.bounds[n] for ring, n in zip(rings, which, strict=True)]
+    sorts = pl.concat(begins, rechunk=True).alias(SORT)
+    unfolded = firsts.lengths.gather(sorts)
     bounds = list(accumulate((ring.height for ring in rings), initial=0))
     fit = [
         ring
@@ -92,7 +127,7 @@ def read_rings(rings: Sequence[Ring]) -> Several:
         own = _own(rings, firsts.frame, sorts)
         odd = _odd(own)
         if odd.is_empty():
-            return _tables(rings, firsts, sorts, own)
+            return _tables(rings, firsts, which, sorts, own)
         spoilt = {bisect_right(bounds, row) - 1 for row in odd.to_list()}
         fit = [ring for n, ring in enumerate(rings) if n not in spoilt]
     return read_rings(fit) if fit else Several({}, {}, {})
@@ -114,26 +149,25 @@ def _odd(own: pl.DataFrame) -> pl.Series:
     return own.select((times.fill_null(False) | pl.col(_FLOAT).is_finite().not_().fill_null(False)).arg_true()).to_series()
 
 
-def _tables(rings: Sequence[Ring], firsts: _Firsts, sorts: pl.Series, own: pl.DataFrame) -> Several:
-    """``sorts``: for each entry which row of ``firsts`` tells its sort; ``own``: what each has of its own."""
+def _tables(rings: Sequence[Ring], firsts: _Firsts, which: Sequence[int], sorts: pl.Series, own: pl.DataFrame) -> Several:
+    """``which``: for each dump which document is its own; ``sorts``: for each entry which row of ``firsts`` tells its sort; ``own``: what each has of its own."""
     status = [status_rows(ring.alike.document.get("pg_status")) for ring in rings]
     groups = [group_rows(ring.alike.document.get("pg_config")) for ring in rings]
     counters = _placed("fr_status", rings, status)
     heights = [ring.height for ring in rings]
-    keys = content_keys(operations(firsts.frame).gather(sorts), own, heights, counters.drop(PLACE), list(map(len, status)))
+    keys = content_keys(firsts.operations.gather(sorts), own, heights, counters.drop(PLACE), list(map(len, status)))
     threads = firsts.frame.get_column(_THREAD).to_list()
     dumps: list[list[Row]] = []
     numbers, first = [own.get_column(c) for c in SPANS], 0
-    for n, (ring, key) in enumerate(zip(rings, keys, strict=True)):
+    for ring, n, key in zip(rings, which, keys, strict=True):
         mine = [column.slice(first, ring.height) for column in numbers]
         spans = [bound for column in mine for bound in (column.min(), column.max())]
         first += ring.height
-        which = firsts.document[n]
-        told = threads[firsts.bounds[which] : firsts.bounds[which + 1]]
+        told = threads[firsts.bounds[n] : firsts.bounds[n + 1]]
         dumps.append([dump_row(ring.alike.document, "pickle", ring.height, spans, told, key)])
     frames = {"fr_dumps": _placed("fr_dumps", rings, dumps), "fr_groups": _placed("fr_groups", rings, groups), "fr_status": counters}
     records = {ring.place: 1 + ring.height for ring in rings}
-    return Several(frames, {"fr_entries": _folded(rings, firsts, sorts, own)}, records)
+    return Several(frames, {"fr_entries": _folded(rings, firsts, which, sorts, own)}, records)
 
 
 def _placed(table: str, rings: Sequence[Ring], rows: Sequence[list[Row]]) -> pl.DataFrame:
@@ -153,21 +187,13 @@ def _repeated(places: Iterable[int], heights: Iterable[int]) -> pl.Series:
     return own.select(pl.col(PLACE).repeat_by("height").explode()).to_series()
 
 
-def _folded(rings: Sequence[Ring], firsts: _Firsts, sorts: pl.Series, own: pl.DataFrame) -> Folded:
+def _folded(rings: Sequence[Ring], firsts: _Firsts, which: Sequence[int], sorts: pl.Series, own: pl.DataFrame) -> Folded:
     """The entries, each with the number of its sort among those of its dump."""
-    heights = [end - begin for begin, end in pairwise(firsts.bounds)]
-    placed = firsts.frame.clone().insert_column(0, _repeated(range(len(heights)), heights))
-    folded = folding.fold(placed, TABLES["fr_entries"].own)
-    words = folded.words.with_columns(pl.col(SORT) - pl.col(SORT).min().over(PLACE))
-    numbers = words.get_column(SORT).gather(folded.rows.get_column(SORT))
-    told = words.get_column(PLACE).rle().struct.field("len").to_list()
-    begins = list(accumulate(told, initial=0))
-    every = [pl.int_range(begins[n], begins[n + 1], dtype=pl.UInt32(), eager=True) for n in firsts.document]
-    words = words[pl.concat(every)].with_columns(_places(rings, [told[n] for n in firsts.document]))
+    words = firsts.words[firsts.words_of(which)].with_columns(_places(rings, [firsts.told[n] for n in which]))
     heights = [ring.height for ring in rings]
     pointers = [_pointers(1 << max(heights).bit_length())[:height] for height in heights]
     columns = [own.get_column(c) for c in TABLES["fr_entries"].own if c != "record"]
-    rows = pl.DataFrame([_places(rings, heights), pl.concat(pointers).alias("record"), *columns, numbers.gather(sorts)])
+    rows = pl.DataFrame([_places(rings, heights), pl.concat(pointers).alias("record"), *columns, firsts.numbers.gather(sorts)])
     return Folded(rows, words)
 
 
