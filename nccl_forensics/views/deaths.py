@@ -379,10 +379,11 @@ def _not_stopped(
     if launched < 3 or len(pids) != launched - 1:
         return []
     ranks = [by_pid.rank(pid) for pid in pids]
-    fitting = [
-        gap for gap in range(launched) if all(rank is None or rank == i + (i >= gap) for i, rank in enumerate(ranks))
-    ]  # local ranks are global ones where one launcher started them all
-    if len(fitting) != 1 or fitting[0] in {o["rank"] for o in others}:
+    # Local ranks are global ones where one launcher started them all. Who ended in another way is not the one.
+    ended = {o["rank"] for o in others}
+    gaps = [gap for gap in range(launched) if all(rank is None or rank == i + (i >= gap) for i, rank in enumerate(ranks))]
+    fitting = [gap for gap in gaps if gap not in ended]
+    if len(fitting) != 1:
         return []
     first = batch.row(0, named=True)
     how = "when it was told to end" if told else "of its own accord"

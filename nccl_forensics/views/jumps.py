@@ -184,7 +184,7 @@ def _earlier(spans: pl.DataFrame, own: pl.LazyFrame, most: pl.DataFrame) -> dict
             .select(
                 *("rank", "seq", "order", "end", *kind),
                 mine=pl.col("group_key") == pl.col("group"),
-                alike=(pl.col("op").eq_missing("wanted") & pl.col("call_site").eq_missing("site")).cast(pl.Int64),
+                alike=(pl.col("op").eq_missing(pl.col("wanted")) & pl.col("call_site").eq_missing(pl.col("site"))).cast(pl.Int64),
             )
             .collect(engine="streaming")
             .sort("rank", "order")

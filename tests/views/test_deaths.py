@@ -356,6 +356,15 @@ def test_a_launcher_that_was_told_to_end_tells_so_only_where_ranks_lost_a_peer()
     assert [(o["rank"], o["kind"]) for o in found] == [(0, "victim"), (2, "left")]
 
 
+def test_who_lost_a_peer_is_not_the_one_that_had_ended() -> None:
+    nobody = rows(PROCESSES_SCHEMA)
+    lost = [raised("gloo-closed", r) for r in (0, 1, 3)]
+    found = ended(stops(100, 101, 104, told=True), *lost, processes=nobody, hints=FOLDERS)
+    assert [(o["rank"], o["kind"]) for o in found] == [(0, "victim"), (1, "victim"), (3, "victim"), (2, "left")]
+    two = ended(stops(100, 101, 104, told=True), *lost[:2], processes=nobody, hints=FOLDERS)
+    assert [(o["rank"], o["kind"]) for o in two] == [(0, "victim"), (1, "victim")]
+
+
 def test_where_two_could_be_the_one_nobody_is_named() -> None:
     # Without a pid between them, ranks 1 and 2 are not told apart.
     known = rows(PROCESSES_SCHEMA, {"proc": 0, "pid": 100, "rank": 0})

@@ -205,3 +205,27 @@ def test_those_who_never_make_such_a_call_do_not_tell_that_it_was_not_left_out()
     ends |= {1: "pp" + "a" + "pp", 5: "pp" + "a" + "pp", 3: "pp" + "a" + "pp" + "a"}
     assert among_leaders(ends) == {2: ("pg:1", 4)}
     assert among_leaders({r: (leads if r % 2 == 0 else follows) + "a" for r in range(6)}) == {}
+
+
+def half_evaluates(ends: dict[int, str]) -> dict[int, object]:
+    """What each rank left out, where the first half of six evaluates (e) in a group of its own between two calls of all (x, b)."""
+    frames: list[pl.LazyFrame] = []
+    last: dict[str, dict[int, tuple[int, int | None]]] = {}
+    for rank, calls in ends.items():
+        for order, call in enumerate(calls):
+            counted = sum((c == "e") == (call == "e") for c in calls[: order + 1])
+            group = "pg:1" if call == "e" else "pg:0"
+            told = operations({rank: [f"{'broadcast' if call == 'b' else 'all_reduce'} [{ord(call)}]"]}, group=group, first=counted)
+            frames.append(told.with_columns(order=pl.lit(order, dtype=pl.Int64), call_site=pl.lit(f"{call} (train.py:9)")))
+            last.setdefault(group, {})[rank] = (counted, None)
+    evaluates = pl.col("group_key") == "pg:1"
+    front = progress(last).with_columns(
+        last_op=pl.when(evaluates).then(pl.lit("all_reduce")).otherwise(pl.lit("broadcast")),
+        last_call_site=pl.when(evaluates).then(pl.lit("e (train.py:9)")).otherwise(pl.lit("b (train.py:9)")),
+    )
+    return {rank: (fact["group_key"], fact["seq"]) for rank, (fact, _) in jumped_groups(front, pl.concat(frames)).items()}
+
+
+def test_what_a_rank_itself_called_there_before_tells_where_nobody_else_in_both_groups_came() -> None:
+    ends = {0: "xebxe", 2: "xebxe", 1: "xebxb"} | dict.fromkeys((3, 4, 5), "xbxb")
+    assert half_evaluates(ends) == {1: ("pg:1", 2)}
