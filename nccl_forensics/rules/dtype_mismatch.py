@@ -32,8 +32,8 @@ from nccl_forensics.rules_shared import argument_findings
     at_most=16,
     explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
 )
-def dtype_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
+def dtype_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """Findings of this argument, one per group."""
     yield from argument_findings(
-        divergences, "dtype", "Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares data types between ranks."
+        divergences, "dtype", "Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL, which compares data types between ranks.", last_calls
     )

@@ -35,12 +35,13 @@ from nccl_forensics.words import operation_words, ranks_words
     at_most=16,
     explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
 )
-def shape_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
+def shape_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """Findings of this argument, one per group."""
     yield from argument_findings(
         divergences,
         "shape",
         "Assert equal shapes (all_gather the numel) before the collective, or run once with TORCH_DISTRIBUTED_DEBUG=DETAIL.",
+        last_calls,
     )
 
 

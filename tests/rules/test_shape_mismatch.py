@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.rules.shape_mismatch import shape_mismatch, shape_mismatch_by_transport
 from nccl_forensics.views.gloo_rings import RING_SENDERS
+from nccl_forensics.views.last_calls import LAST_CALLS
 from tests.rules.frames import cited, divergences, endings, told
 from tests.views.frames import groups, progress, rows
 
@@ -119,3 +121,27 @@ def test_nobody_is_named_where_fewer_aborted_or_somebody_is_not_heard_of() -> No
     unheard = ends("gloo-reset", MUCH, MUCH, MUCH).filter(pl.col("rank") != 1)
     [finding] = shape_mismatch_by_transport.check(unheard, None, None, None)
     assert finding.ranks == ()
+
+
+def raised(**lines: str) -> pl.LazyFrame:
+    """The line of the program in which each rank raised: r0="evaluate (train.py:9)"."""
+    rows_ = ({"rank": int(r[1:]), "user_frame": line, "witness": "exception", "place": "collective"} for r, line in lines.items())
+    return rows(LAST_CALLS, *rows_)
+
+
+def test_ranks_that_torch_compared_at_two_lines_of_the_program_made_two_calls() -> None:
+    compared = divergences("shape", [3], [0, 1, 2], domain="detail", found_detail="[64]", expected_detail="[3]")
+    lines = {"r0": "evaluate (train.py:9)", "r1": "evaluate (train.py:9)", "r2": "evaluate (train.py:9)"}
+    [finding] = shape_mismatch.check(compared, raised(**lines, r3="exchange (train.py:4)"))
+    assert (finding.cause, finding.confidence, finding.ranks) == ("collective-mismatch", "medium", (3,))
+    assert "at exchange (train.py:4), where ranks 0-2 called it at evaluate (train.py:9)" in finding.title
+    assert [cause for cause, *_ in finding.alternatives] == ["collective-skipped", "shape-mismatch"]
+
+
+@pytest.mark.parametrize("odd", [{"r3": "evaluate (train.py:9)"}, {}])
+def test_at_one_line_or_where_a_line_is_not_known_the_size_is_at_fault(odd: dict[str, str]) -> None:
+    compared = divergences("shape", [3], [0, 1, 2], domain="detail", found_detail="[64]", expected_detail="[3]")
+    lines = dict.fromkeys(("r0", "r1", "r2"), "evaluate (train.py:9)")
+    [finding] = shape_mismatch.check(compared, raised(**lines, **odd))
+    assert finding.cause == "shape-mismatch"
+    assert "with another size" in finding.title
