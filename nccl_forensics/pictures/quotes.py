@@ -53,9 +53,14 @@ def _entries(wanted: Mapping[tuple[str, int], tuple[int, int]], resolver: Resolv
         return {}
     index = pl.col("record").str.extract(r"^entries\[(\d+)\]$").cast(pl.Int64)
     near = pl.any_horizontal(
-        *((pl.col("source_id") == s) & index.is_between(n - _NEIGHBOURS, n + _NEIGHBOURS) for s, n in sorted(set(wanted.values())))
+        *(
+            (pl.col("source_id") == s) & pl.col("index").is_between(n - _NEIGHBOURS, n + _NEIGHBOURS)
+            for s, n in sorted(set(wanted.values()))
+        )
     )
-    rows = entries.filter(near).with_columns(index.alias("index")).sort("source_id", "index").collect()
+    # Only of dumps that are cited is every record looked at.
+    cited = entries.filter(pl.col("source_id").is_in(sorted({s for s, _ in wanted.values()})))
+    rows = cited.with_columns(index.alias("index")).filter(near).sort("source_id", "index").collect()
     by_place = {(r["source_id"], r["index"]): _line(r) for r in rows.iter_rows(named=True)}
     return {
         key: tuple((n, text, n == at) for n in range(at - _NEIGHBOURS, at + _NEIGHBOURS + 1) if (text := by_place.get((source, n))))

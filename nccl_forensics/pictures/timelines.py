@@ -60,7 +60,11 @@ def _of_the_verdict(resolver: Resolver, verdict: Mapping[str, object], operation
         pl.col("group_name").eq_missing(at["process_group"]),
         pl.col("comm_id").eq_missing(at["comm_id"]),
     ).head(1)
-    called = operations.select("domain", "group_key").unique()
+    # Operations are looked through only where there is something to be found among them.
+    keys = found.select("group_key").collect()["group_key"]
+    if not keys.len():
+        return None
+    called = operations.filter(pl.col("group_key").is_in(keys.implode())).select("domain", "group_key").unique()
     return next(found.join(called, on="group_key").head(1).collect().iter_rows(named=True), None)
 
 
