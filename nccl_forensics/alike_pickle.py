@@ -5,7 +5,7 @@ a few numbers of fixed width, and else only where they tell of something else. S
 numbers need not be built: its numbers are cut out of the bytes, and what it holds besides is what the earlier one holds. The dumps of a job's
 ranks are alike in the same way: most of one is another's, entry for entry, but for its numbers, and is compared with it at once.
 
-That is exact, and no guess at what entries look like. The first of each sort is walked opcode by opcode (``pickle_walk``): it must be one
+That is exact, and no guess at what entries look like. The first of each sort is walked opcode by opcode (``alike_scan``, ``pickle_walk``): it must be one
 dictionary, filled in one go, that changes nothing it did not begin itself and writes nothing into the memo. Its twins do the same, as they do it
 by the same opcodes. No number of the memo is written twice. Whatever is not so is left to ``safe_pickle`` as a whole, which also loads what
 is kept.
@@ -14,53 +14,23 @@ is kept.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
-from operator import sub
-from struct import calcsize, iter_unpack
+from itertools import groupby
 
 import polars as pl
 
+from nccl_forensics.alike_scan import Scan, Walked, worth
 from nccl_forensics.number_places import Places
-from nccl_forensics.pickle_walk import (
-    APPENDS,
-    DICT,
-    GET,
-    LIST,
-    LONG_GET,
-    LONG_PUT,
-    MARK,
-    PUT,
-    STOP,
-    STRING,
-    WIDTHS,
-    Known,
-    Memo,
-    Otherwise,
-    Shape,
-    Walk,
-    dictionary_at,
-    walked,
-)
+from nccl_forensics.pickle_walk import Known, Memo, Otherwise, walked
 from nccl_forensics.raw_numbers import byte_column
-from nccl_forensics.safe_pickle import load_plain
 
-#: A shorter list is not worth the walk.
-_FEWEST = 256
-#: So many dictionaries are walked at most, and one of so many: a list of ever new sorts is quicker unpickled as it is.
-_WALKED, _ONE_OF = 64, 4
-#: Ways in which dictionaries of one length may differ in where their numbers stand.
-_SHAPES = 8
 #: A list may have so many dictionaries besides those of an earlier one that it follows.
 _STRAYS = 64
 #: So many lists are kept for others to follow, and none of a bigger pickle.
 _PATTERNS, _LONGEST = 4, 4 << 20
 #: Places of bytes are numbers of 32 bits.
 _MOST = (1 << 32) - 1
-#: So many bytes of dictionaries that were walked are kept.
-_KEPT = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +87,8 @@ class Alikes:
     """
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]], floats: frozenset[str] = frozenset()) -> None:
-        self.name = name.encode()
-        self.columns, self.floats = columns, floats
+        self._walked = Walked(name, columns, floats)
         self._patterns: list[_Pattern] = []
-        #: What was walked, by the length of its bytes, its shape and its bytes but for numbers.
-        self._known: dict[int, dict[Shape, dict[bytes, list[Known]]]] = {}
-        self._size = 0
 
     def load(self, data: bytes) -> Alike | None:
         """The dictionaries of the list of a pickle.
@@ -131,7 +97,7 @@ class Alikes:
         """
         for pattern in self._patterns if len(data) <= _LONGEST else ():
             try:
-                followed = _Follower(self, data, pattern).run()
+                followed = _Follower(self._walked, data, pattern).run()
             except (Otherwise, IndexError):
                 continue
             if followed is not None:
@@ -141,172 +107,12 @@ class Alikes:
         if len(data) > _MOST:
             return None
         try:
-            pattern = _Pattern.of(_Scan(self, data))
+            pattern = _Pattern.of(Scan(self._walked, data))
         except (Otherwise, IndexError):
             return None
         if len(data) <= _LONGEST:
             self._patterns = [pattern, *self._patterns[: _PATTERNS - 1]]
         return pattern.whole(pattern.bytes)
-
-    def find(self, dictionary: bytes, memo: Memo) -> Known | None:
-        """A dictionary that was walked before and does as this one does. The dumps of a job hold the same entries, rank for rank."""
-        for shape, by_bytes in self._known.get(len(dictionary), {}).items():
-            for known in by_bytes.get(shape.bare(dictionary), ()):
-                if known.here(memo):
-                    return known
-        return None
-
-    def keep(self, known: Known) -> None:
-        """Remember a dictionary that was walked."""
-        self._size += len(known.bare)
-        if self._size > _KEPT:
-            self._known, self._size = {}, len(known.bare)
-        shapes = self._known.setdefault(len(known.bare), {})
-        if known.shape in shapes or len(shapes) < _SHAPES:
-            same = shapes.setdefault(known.shape, {}).setdefault(known.bare, [])
-            if len(same) < _SHAPES:
-                same.append(known)
-
-
-class _Scan:
-    """One pickle: ``begin`` is where the list's dictionaries begin, ``starts`` and ``ends`` where each does; ``kept`` are the first ones of each
-    sort, from byte to byte, and ``known`` what was found there."""
-
-    def __init__(self, of: Alikes, data: bytes) -> None:
-        self.of, self.data = of, data
-        self.memo = Memo()
-        self.begin = 0
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.sorts: list[int] = []
-        self.kept: list[tuple[int, int]] = []
-        self.known: list[Known] = []
-        self._sort_of: dict[tuple[Shape, bytes], int] = {}
-
-    def head(self) -> None:
-        """Walk to where the first dictionary of the list begins. Raises ``Otherwise`` or ``IndexError``."""
-        if self.data[:2] != b"\x80\x02":
-            raise Otherwise
-        walk = Walk(self.data, 2, self.memo)
-        while not (walk.at_key() and walk.string(walk.at) == self.of.name):
-            walk.step()
-        walk.step()
-        if self.data[walk.at] in (PUT, LONG_PUT):
-            walk.step()
-        if self.data[walk.at : walk.at + 2] != b"](":
-            raise Otherwise
-        self.begin = walk.at + 2
-
-    def tail(self, at: int) -> None:
-        """What follows must end the list and be the rest of the document, in which the name is no key once more."""
-        walk = Walk(self.data, at, self.memo, [DICT, MARK, STRING, LIST, MARK, DICT], [0] * 6)
-        if self.data[at] != APPENDS:
-            raise Otherwise
-        while self.data[walk.at] != STOP:
-            if walk.at_key() and walk.string(walk.at) == self.of.name:
-                raise Otherwise
-            walk.step()
-
-    def split(self, at: int) -> tuple[list[int], list[int]]:
-        """Where the dictionaries from there on begin and end, the first of which begins there."""
-        again = self.again()
-        pieces = self.data[at + 1 :].split(again)
-        starts = [at, *accumulate(map(len(again).__add__, map(len, pieces[1:])), initial=at + 1 + len(pieces[0]))]
-        starts.pop()  # behind the last piece, which is longer than its dictionary
-        return starts, [*starts[1:], dictionary_at(self.data, starts[-1], Memo()).at]
-
-    def again(self) -> bytes:
-        """What dictionaries of the list begin with after the first: the same key, which then is in the memo."""
-        at = self.begin
-        key = at + 2
-        if self.data[key] in (GET, LONG_GET):
-            return self.data[at : key + WIDTHS[self.data[key]]]
-        behind = key + 5 + int.from_bytes(self.data[key + 1 : key + 5], "little")
-        if self.data[key] != STRING or self.data[behind] not in (PUT, LONG_PUT):
-            raise Otherwise
-        width, opcode = (1, b"h") if self.data[behind] == PUT else (4, b"j")
-        return b"}(" + opcode + self.data[behind + 1 : behind + 1 + width]
-
-    def every(self) -> None:
-        """The sort of each dictionary. Raises ``Otherwise`` or ``IndexError``."""
-        starts, ends = self.starts, self.ends = self.split(self.begin)
-        if len(starts) < _FEWEST:
-            raise Otherwise
-        by_length: defaultdict[int, list[int]] = defaultdict(list)
-        for place, length in enumerate(map(sub, ends, starts)):
-            by_length[length].append(place)
-        shapes: dict[int, dict[Shape, dict[bytes, list[int]]]] = {}
-        sorts = self.sorts = [-1] * len(starts)
-        most = _WALKED + len(starts) // _ONE_OF
-        for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            if sorts[place] >= 0:
-                continue
-            if len(self.kept) == most:
-                raise Otherwise
-            known = self.first(start, end)
-            number = sorts[place] = self.add(start, end, known)
-            if known.writes:
-                continue
-            own = shapes.setdefault(end - start, {})
-            twins = own.get(known.shape)
-            if twins is None:
-                if len(own) == _SHAPES:
-                    raise Otherwise
-                twins = own[known.shape] = self._twins(known.shape, end - start, by_length[end - start])
-            for twin in twins[known.bare]:
-                if sorts[twin] < 0:
-                    sorts[twin] = number
-        self.tail(ends[-1])
-
-    def _twins(self, shape: Shape, length: int, places: list[int]) -> dict[bytes, list[int]]:
-        """Dictionaries of one length by their bytes but for the numbers of a shape: byte by byte, which is many times as fast as one by one."""
-        rest = bytearray(b"".join([self.data[self.starts[n] : self.ends[n]] for n in places]))
-        nothing = bytes(len(places))
-        for start, code, _ in shape.spans:
-            for at in range(start, start + calcsize(code)):
-                rest[at::length] = nothing
-        twins: defaultdict[bytes, list[int]] = defaultdict(list)
-        for place, (row,) in zip(places, iter_unpack(f"{length}s", rest), strict=True):
-            twins[row].append(place)
-        return twins
-
-    def first(self, start: int, end: int) -> Known:
-        """A dictionary that is met for the first time."""
-        known = self.of.find(self.data[start:end], self.memo)
-        if known is not None:
-            self.memo.write(known.writes)
-            return known
-        known, at = walked(self.data, start, self.memo, self.of.columns, self.of.floats)
-        if at != end:
-            raise Otherwise
-        self.of.keep(known)
-        return known
-
-    def add(self, start: int, end: int, known: Known) -> int:
-        """Keep the first one of a sort; returns its number."""
-        self.kept.append((start, end))
-        self.known.append(known)
-        if not known.writes:
-            self._sort_of[known.shape, known.bare] = len(self.kept) - 1
-        return len(self.kept) - 1
-
-    def sort_of(self, start: int, end: int) -> int:
-        """The number of the sort of a dictionary, which is kept where it is the first one."""
-        known = self.first(start, end)
-        number = None if known.writes else self._sort_of.get((known.shape, known.bare))
-        return self.add(start, end, known) if number is None else number
-
-    def document(self, end: int) -> dict[object, object]:
-        """The document with what is kept of the list, which ends there. Raises ``Otherwise``, and what ``load_plain`` raises."""
-        kept = b"".join([self.data[a:b] for a, b in self.kept])
-        document = load_plain(self.data[: self.begin] + kept + self.data[end:])
-        held = document.get(self.of.name.decode()) if isinstance(document, dict) else None
-        if not isinstance(document, dict) or not isinstance(held, list) or len(held) != len(self.kept):
-            raise Otherwise
-        for dictionary, known in zip(held, self.known, strict=True):
-            if len(dictionary) != known.shape.fields:  # a key stands twice
-                raise Otherwise
-        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +138,7 @@ class _Pattern:
     places: Places
 
     @staticmethod
-    def of(scan: _Scan) -> _Pattern:
+    def of(scan: Scan) -> _Pattern:
         """Raises ``Otherwise``, ``IndexError`` and what ``load_plain`` raises."""
         scan.head()
         memo = scan.memo.copy()
@@ -364,8 +170,8 @@ class _Follower:
     on. What follows where any other differs is walked, too, if it is not much.
     """
 
-    def __init__(self, of: Alikes, data: bytes, pattern: _Pattern) -> None:
-        self._scan = _Scan(of, data)
+    def __init__(self, of: Walked, data: bytes, pattern: _Pattern) -> None:
+        self._scan = Scan(of, data)
         self._data, self._pattern = data, pattern
         self._all = byte_column(data)
         self._strays: dict[int, dict[str, int | float]] = {}
@@ -391,8 +197,9 @@ class _Follower:
         if not followed or not self._keep(followed):
             return None
         rest, end = self._rest(followed)
-        if rest is None or followed + len(rest) < _FEWEST:
+        if rest is None:
             return None
+        worth(followed + len(rest))
         scan.tail(end)
         sorts = pattern.sorts.head(followed)
         sorts = pl.concat([sorts, pl.Series(rest, dtype=pl.UInt32())]) if rest else sorts

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import alike_pickle
+from nccl_forensics import alike_scan
 from nccl_forensics.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.formats import _recorder_rings
 from nccl_forensics.reading import SourceReading, read_source
@@ -57,8 +57,8 @@ _FIELDS = st.fixed_dictionaries(
 def test_entries_are_those_that_the_unpickler_gives(entries: list[dict[str, object]], times: int):
     data = pickled({"version": "2.10", "entries": entries * times, "after": {"x": "entries"}})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alike_pickle, "_FEWEST", 2)
-        patch.setattr(alike_pickle, "_WALKED", 10_000)
+        patch.setattr(alike_scan, "_FEWEST", 2)
+        patch.setattr(alike_scan, "_WALKED", 10_000)
         alike = reader().load(data)
     if alike is not None:
         assert whole(alike) == pickle.loads(data)["entries"]
@@ -179,8 +179,8 @@ def _told(of: Alikes, data: bytes) -> object:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short lists count, and may be of many sorts."""
-    monkeypatch.setattr(alike_pickle, "_FEWEST", 8)
-    monkeypatch.setattr(alike_pickle, "_WALKED", 10_000)
+    monkeypatch.setattr(alike_scan, "_FEWEST", 8)
+    monkeypatch.setattr(alike_scan, "_WALKED", 10_000)
 
 
 def test_a_list_that_follows_another_is_the_one_that_the_unpickler_gives(eager: None):

@@ -35,6 +35,7 @@ FLOORS: list[set[str]] = [
         "damage",
         "safe_pickle",
         "alike_pickle",
+        "alike_scan",
         "pickle_walk",
         "number_places",
         "safe_xml",
