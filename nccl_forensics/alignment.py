@@ -39,12 +39,27 @@ def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
 
 def _successor(line: Sequence[Hashable]) -> Hashable | None:
     """What followed the longest recent context (at most CONTEXT operations) when it was seen last."""
+    start, length = _context(line)
+    return line[start + length] if length else None
+
+
+def _context(line: Sequence[Hashable]) -> tuple[int, int]:
+    """Where the longest recent context was seen last, and its length: 0 where the last operation is new."""
     for length in range(min(CONTEXT, len(line) - 1), 0, -1):
         tail = list(line[-length:])
         for start in range(len(line) - length - 1, -1, -1):
             if list(line[start : start + length]) == tail:
-                return line[start + length]
-    return None
+                return start, length
+    return 0, 0
+
+
+def opens_in_a_run(line: Sequence[Hashable]) -> bool:
+    """Whether what is foretold rests on the first operations of a line, and these repeat themselves or are two at most: of a line whose
+    beginning is lost they may be the end of a run, and how long that was is not known."""
+    start, length = _context(line)
+    opening = line[: start + length]
+    n = len(opening)
+    return 0 < n <= 2 or any(opening[p:] == opening[: n - p] for p in range(1, (n + 1) // 2 + 1) if p < n)
 
 
 def period(history: Sequence[Hashable]) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.alignment import deviants, expect, period, read_divergence
+from nccl_forensics.alignment import deviants, expect, opens_in_a_run, period, read_divergence
 
 STEP = ["gather", "reduce", "scatter", "loss"]
 
@@ -48,3 +48,11 @@ def test_the_minority_deviates() -> None:
 def test_a_tie_is_uncertain_unless_the_steps_before_decide_it() -> None:
     assert deviants({0: "a", 1: "b"}, None)[2] is False
     assert deviants({0: "a", 1: "b"}, "b") == ((0,), "b", True)
+
+
+def test_the_end_of_a_run_whose_beginning_is_lost_does_not_tell_how_long_it_is() -> None:
+    assert opens_in_a_run([*"ttrg", *"tt"])  # two of who knows how many, and then r
+    assert opens_in_a_run([*"tctrg", *"tct"])
+    assert not opens_in_a_run([*"trg", *"ttrg", *"tt"])
+    assert not opens_in_a_run([*"rgtl", *"rgt"])
+    assert not opens_in_a_run([*"abcd"])

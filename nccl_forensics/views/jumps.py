@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import polars as pl
 
-from nccl_forensics.alignment import REACH, expect, read_divergence
+from nccl_forensics.alignment import REACH, expect, opens_in_a_run, read_divergence
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN
 
@@ -284,7 +284,7 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     ops, seqs = recent["op"].to_list(), recent["seq"].to_list()
     spans = recent.group_by("domain", "rank", maintain_order=True).agg(pl.len()).rows()
     # Ranks of one program run the same pattern in groups of other names: what matters is which operations are equal.
-    known: dict[tuple[int, ...], tuple[tuple[int, int], ...]] = {}
+    known: dict[tuple[tuple[int, ...], bool], tuple[tuple[int, int], ...]] = {}
     breaks: list[tuple[str, int, int, int]] = []  # domain, rank, row of the break, row of the last call of what was left out
     alike: Counter[tuple[object, ...]] = Counter()
     members: Counter[str] = Counter()
@@ -293,9 +293,10 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
         members[domain] += 1
         first: dict[int, int] = {}
         pattern = tuple(first.setdefault(code, len(first)) for code in codes[start : start + length])
-        if pattern not in known:
-            known[pattern] = tuple(_breaks(pattern))
-        for at, before in known[pattern]:
+        key = pattern, (seqs[start] or 0) > 1
+        if key not in known:
+            known[key] = tuple(_breaks(*key))
+        for at, before in known[key]:
             breaks.append((domain, rank, start + at, start + before))
             alike[domain, ops[start + at], seqs[start + at], ops[start + before]] += 1
         start += length
@@ -303,6 +304,12 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     few = [b for b in breaks if alike[b[0], ops[b[2]], seqs[b[2]], ops[b[3]]] * 4 <= members[b[0]]]
     keys, ranks_of = recent["group_key"].to_list(), recent["rank"].to_list()
     few = [b for b in few if not _numbered_after(keys, seqs, ranks_of, b[2], b[3])]
+    # Of a group that no other rank is seen in, nor in one of its role, nobody waits in what is missing.
+    seen = recent.select("group_key", "group_desc", "rank")
+    common = [seen.group_by(c).agg(pl.col("rank").n_unique()).filter(pl.col("rank") > 1)[c].to_list() for c in ("group_key", "group_desc")]
+    groups_of, roles = set(common[0]), set(common[1]) - {None}
+    descs = recent["group_desc"].to_list()
+    few = [b for b in few if keys[b[3]] in groups_of or descs[b[3]] in roles]
     peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
     for domain, rank, at, before in few:
@@ -312,11 +319,14 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     return out if len(out) * 4 <= ranks else {}
 
 
-def _breaks(line: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Where the end of a line leaves out what the steps before it foretell, and where the operation left out was called last."""
+def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
+    """Where the end of a line leaves out what the steps before it foretell, and where the operation left out was called last; ``cut``: the
+    line begins amid the calls of its rank."""
     for at in range(max(2, len(line) - _TAIL), len(line)):
         foretold = expect(line[:at], 1)
         if not foretold or foretold[0] == line[at] or foretold[0] not in line[:at]:
+            continue
+        if cut and opens_in_a_run(line[:at]):
             continue
         future = expect(line[:at], REACH)
         if _delayed(future, line[at:]):

@@ -7,6 +7,8 @@ where ranks part is found from the numbers, part by part; who asks for more of a
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,8 @@ from nccl_forensics.words import UNIDENTIFIED
 
 _DOMAIN = "fr"
 _GROUP = ["domain", "group_key"]
+#: How the key of a group begins that has a number and no name, and ranks up to which such a number is taken for one group.
+_NUMBERED, _PAIR = "pg_id:", 2
 _KEY, _ROW, _AT, _WORD, _LIFE = "key", "row", "at", "word", "life"
 #: What each entry has of its own, by the column of ``OPERATIONS`` that it becomes.
 _OWN = {"created_ns": "time_created_ns", "completed_ns": "time_completed_ns", "order": "record_id", "record": "record"}
@@ -54,7 +58,7 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
             maintain_order="left",
         )
     )
-    described = _described(words).collect()
+    described = _unmixed(_described(words).collect())
     return Recorded(folded, described, _facts(described, folded.words.height), parts)
 
 
@@ -74,7 +78,7 @@ def _described(words: pl.LazyFrame) -> pl.LazyFrame:
     own = {*_OWN, "seq", "source_id"}
     columns = {
         "domain": pl.lit(_DOMAIN),
-        "group_key": pl.when(nameless).then(text_of("pg_id:{}", pl.col("pg_id"))).otherwise(text_of("pg:{}", pl.col("pg_name"))),
+        "group_key": pl.when(nameless).then(text_of(f"{_NUMBERED}{{}}", pl.col("pg_id"))).otherwise(text_of("pg:{}", pl.col("pg_name"))),
         "group_name": pl.col("pg_name"),
         "group_desc": pl.col("pg_desc"),
         "rank": pl.col("rank"),
@@ -97,6 +101,36 @@ def _described(words: pl.LazyFrame) -> pl.LazyFrame:
         (~p2p & pl.col(told("collective_seq_id"))).alias("placed"),
         *(columns.get(c, pl.lit(None)).cast(t).alias(c) for c, t in OPERATIONS.items() if c not in own),
     )
+
+
+def _unmixed(words: pl.DataFrame) -> pl.DataFrame:
+    """The same, with a group for each rank where a number in place of a name may stand for several groups.
+
+    Each process counts groups by itself: the second group of one rank is another than the second of the next where ranks are split up. What ranks
+    gather or scatter tells how many they are; where it tells of as many as have that number, it is one group. All have the first in common.
+    """
+    numbered = pl.col("group_key").str.starts_with(_NUMBERED) & (pl.col("group_key") != f"{_NUMBERED}0")
+    found = words.filter(numbered)
+    if not found.height:
+        return words
+    ranks = dict(found.group_by("group_key").agg(pl.col("rank").n_unique()).iter_rows())
+    told: dict[object, int] = {}
+    for key, op, shape, out in found.select("group_key", "op", "shape", "out_shape").unique().drop_nulls().iter_rows():
+        if "all_gather" in op or "reduce_scatter" in op:
+            part, whole = sorted((_elements(shape), _elements(out)))
+            told[key] = max(told.get(key, 0), whole // part if part else 0)
+    mixed = [key for key, n in ranks.items() if n > _PAIR and told.get(key, 0) < n]
+    several = numbered & pl.col("group_key").is_in(mixed)
+    # What all groups but the first are called alike (``undefined``) is no role that ranks share.
+    return words.with_columns(
+        group_key=pl.when(several).then(text_of("{} of rank {}", "group_key", "rank")).otherwise("group_key"),
+        group_desc=pl.when(~several).then("group_desc"),
+    )
+
+
+def _elements(shapes: str) -> int:
+    """How many elements tensors of these shapes (``[[4, 1024], [8]]``) have together."""
+    return sum(math.prod(int(size) for size in re.findall(r"\d+", shape)) for shape in re.findall(r"\[(\d[\d, ]*)\]", shapes))
 
 
 def _key() -> pl.Expr:

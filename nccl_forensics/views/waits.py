@@ -205,6 +205,15 @@ def _unfinished(calls: Calls) -> pl.LazyFrame | None:
     return recorded.named(left.filter(pl.col("rank").is_in(sending.implode())).get_column("row")).lazy()
 
 
+def _left_open(calls: Calls) -> tuple[set[int], set[int]]:
+    """Ranks whose recorder has entries that it says are not completed, and those where a send or receive is among these."""
+    recorded = calls.recorded
+    every = calls.every.filter(pl.col("domain") == "fr") if recorded is None else recorded.words.lazy()
+    # Where completion is never marked (gloo), nothing is known to be open.
+    left = every.filter(pl.col("pending") & pl.col("done").is_not_null()).select("rank", "is_p2p").unique().collect()
+    return set(left["rank"].to_list()), set(left.filter("is_p2p")["rank"].to_list())
+
+
 def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], seen: set[tuple[object, object]]) -> list[dict[str, object]]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``seen`` holds the
     (domain, rank) of which there is evidence at all: of others it is not known what they posted."""
@@ -323,6 +332,7 @@ BLOCKERS = {
     "cycle": pl.List(pl.Int32()),
     "walked": pl.Boolean(),
     "pending": pl.Boolean(),
+    "exchanging": pl.Boolean(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
     "record": pl.String(),
@@ -343,13 +353,13 @@ _JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter
 
 
 @view(rows="ranks")
-def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
+def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFrame | Calls | None) -> pl.LazyFrame:
     """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
 
     ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle).
     ``direct_waiters``: those who wait for this rank itself; ``in_group``: those of them who do so in the group that is cited.
     ``walked``: the walk led to an ``unseen`` rank through others that themselves wait for it, or from several groups.
-    ``pending``: the rank has enqueued work that is not known to be completed. Cites a waiter's operation (``source_id`` …) and the
+    ``pending``: the rank has enqueued work that is not known to be completed; ``exchanging``: a send or receive is among it. Cites a waiter's operation (``source_id`` …) and the
     blocker's own last one (``own_…``).
     """
     edges = waits.collect()
@@ -392,8 +402,11 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
     latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
     in_group = {(r["rank"], r["group_key"]): r for r in reversed(own.rows(named=True))}
     pending = set(own.filter((pl.col("last_done") < pl.col("last_seq")) | pl.col("first_pending").is_not_null())["rank"].to_list())
+    unfinished, exchanging = (set(), set()) if operations is None else _left_open(calls_of(operations))
+    pending |= unfinished
     # Whether work is completed is known only where completion is ever marked (not for gloo, nor in NCCL's log lines).
     marked = set(own.filter(pl.col("last_done").is_not_null())["rank"].to_list())
+    marked |= unfinished
     direct = edges.filter(pl.col("awaited").is_in(ends)).sort("created_ns", "seq", "waiter", nulls_last=True)
     # Of each the first edge of a rank that is seen, else the first.
     first_of = {r["awaited"]: r for r in direct.unique("awaited", keep="first", maintain_order=True).iter_rows(named=True)}
@@ -418,6 +431,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame) -> pl.LazyFrame:
                 "cycle": next((c for c in cycles if rank in c), None),
                 "walked": rank in walked,
                 "pending": rank in pending if rank in marked else None,
+                "exchanging": rank in exchanging,
                 "own_source_id": place.get("source_id"),
                 "own_line_no": place.get("line_no"),
                 "own_record": place.get("record"),

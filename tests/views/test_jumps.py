@@ -113,6 +113,14 @@ def test_what_the_others_do_in_groups_of_the_same_role_tells_that_nothing_was_le
     assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc") == [0]
 
 
+def test_a_ring_that_begins_amid_a_run_does_not_tell_how_long_the_run_is() -> None:
+    # Each step is seven turns in the row and one of all; the ring of rank 0 holds two turns of a run, and five of the next.
+    step = "rrrrrrra"
+    lines = {rank: in_a_mesh(rank, step * 5) for rank in range(1, 9)} | {0: in_a_mesh(0, (step * 4)[:-3])}
+    rings = [frame.sort("order").tail(8) for frame in lines.values()]
+    assert broken_steps(pl.concat(rings)) == {}
+
+
 def among_experts(rank: int, steps: int, last: list[str]) -> pl.LazyFrame:
     """Calls of one of six ranks: tokens sent to the experts and brought back, as many as the router says, then gradients and a loss; ``last``:
     the calls of the last step."""

@@ -112,6 +112,25 @@ def test_groups_without_a_name_are_told_apart_by_their_number() -> None:
     assert found["group_key"].to_list() == ["pg_id:2", "pg_id:3"]
 
 
+def keys_of_numbered(*entries: dict[str, object], ranks: int = 4) -> set[object]:
+    return set(recorded(*entries, ranks=tuple(range(ranks))).collect()["group_key"].to_list())
+
+
+def test_a_number_that_each_process_gives_by_itself_is_one_group_only_where_its_size_says_so() -> None:
+    def calls(op: str, shape: str, out: str, number: int = 1, ranks: int = 4) -> list[dict[str, object]]:
+        return [entry(n, 1, op, pg_name=None, pg_id=number, input_sizes=shape, output_sizes=out) for n in range(ranks)]
+
+    apart = {f"pg_id:1 of rank {n}" for n in range(4)}
+    assert keys_of_numbered(*calls("all_reduce", "[[8]]", "[[8]]")) == apart
+    assert keys_of_numbered(*calls("_all_gather_base", "[[8,2]]", "[[16,2]]")) == apart
+    assert keys_of_numbered(*calls("_all_gather_base", "[[8,2]]", "[[32,2]]")) == {"pg_id:1"}
+    assert keys_of_numbered(*calls("all_gather", "[[8]]", "[[8],[8],[8],[8]]")) == {"pg_id:1"}
+    assert keys_of_numbered(*calls("reduce_scatter", "[[8],[8],[8],[8]]", "[[8]]")) == {"pg_id:1"}
+    # All have the first group in common, and of two alone nobody is told apart.
+    assert keys_of_numbered(*calls("all_reduce", "[[8]]", "[[8]]", number=0)) == {"pg_id:0"}
+    assert keys_of_numbered(*calls("all_reduce", "[[8]]", "[[8]]", ranks=2)) == {"pg_id:1"}
+
+
 def test_local_numbers_of_groups_are_inferred_unless_an_entry_contradicts() -> None:
     status = table("fr_status", {"pg_id": 0}, {"pg_id": 1})
     listed = table("fr_groups", {"pg_name": "0"}, {"pg_name": "3"})

@@ -101,13 +101,18 @@ def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
         ({"kind": "gpu"}, "gpu-stall", "high"),
         ({"kind": "cycle", "cycle": [1, 2]}, "group-deadlock", "medium"),
         ({"pending": False}, "host-stall", "high"),
-        ({"pending": True}, "host-stall", "medium"),
+        ({"pending": None}, "host-stall", "medium"),
         ({"domain": "nccl", "pending": False}, "host-stall", "low"),
     ],
-    ids=["gpu", "cycle", "all done and idle", "work pending", "an NCCL log that ends"],
+    ids=["gpu", "cycle", "all done and idle", "nothing marked", "an NCCL log that ends"],
 )
 def test_without_a_stack_progress_names_the_cause(fact: dict[str, object], cause: str, confidence: str) -> None:
     assert found(blocker(**fact)) == [(2, cause, confidence, "progress")]
+
+
+@pytest.mark.parametrize("fact", [{"pending": True}, {"pending": True, "exchanging": True}, {"pending": None, "exchanging": True}])
+def test_a_rank_whose_own_work_is_not_finished_is_not_blamed(fact: dict[str, object]) -> None:
+    assert found(blocker(**fact)) == []
 
 
 def test_a_member_without_evidence_is_not_blamed() -> None:
@@ -205,7 +210,7 @@ def test_where_operations_agree_stacks_may_speak() -> None:
 
 def test_where_an_exception_was_raised_says_only_who_waited() -> None:
     raised = standing("exception", r2="data-loader")
-    assert found(blocker(pending=True), raised) == [(2, "host-stall", "medium", "progress")]
+    assert found(blocker(pending=None), raised) == [(2, "host-stall", "medium", "progress")]
     assert found(blocker(), standing("exception", r0="p2p", r2="p2p")) == [(2, "p2p-deadlock", "high", "progress")]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
+from nccl_forensics.views.calls import OPERATIONS
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.waits import blockers, waits
 from tests.views.frames import groups, operations, progress, rows
@@ -12,7 +14,7 @@ from tests.views.frames import groups, operations, progress, rows
 def ends(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, list[int]]]:
     state = progress(last)
     edges = waits(operations({}), state, groups(members), None, None)
-    found = blockers(edges.collect().lazy(), state).collect()
+    found = blockers(edges.collect().lazy(), state, None).collect()
     return [(r["rank"], r["kind"], r["waiters"]) for r in found.iter_rows(named=True)]
 
 
@@ -64,7 +66,7 @@ def test_a_member_without_evidence_is_unseen_and_not_behind() -> None:
 def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, bool]]:
     state = progress(last)
     edges = waits(operations({}), state, groups(members), None, None)
-    return [(r["rank"], r["kind"], r["walked"]) for r in blockers(edges.collect().lazy(), state).collect().iter_rows(named=True)]
+    return [(r["rank"], r["kind"], r["walked"]) for r in blockers(edges.collect().lazy(), state, None).collect().iter_rows(named=True)]
 
 
 def test_the_walk_goes_on_to_a_rank_without_evidence() -> None:
@@ -89,9 +91,9 @@ def test_a_stack_in_the_last_operation_of_a_group_seen_by_nobody_else_leads_to_i
         LAST_CALLS, {"rank": 1, "place": "collective", "op": "all_reduce", "user_frame": "step of pg:b (train.py:1)", "witness": "stack"}
     )
     known = groups({"pg:a": [0, 1], "pg:b": [1, 2]})
-    found = blockers(waits(operations({}), state, known, None, calls).collect().lazy(), state).collect()
+    found = blockers(waits(operations({}), state, known, None, calls).collect().lazy(), state, None).collect()
     assert found.select("rank", "kind", "walked").rows() == [(2, "unseen", True)]
-    without = blockers(waits(operations({}), state, known, None, None).collect().lazy(), state).collect()
+    without = blockers(waits(operations({}), state, known, None, None).collect().lazy(), state, None).collect()
     assert without.select("rank", "kind").rows() == [(1, "behind")]
 
 
@@ -115,7 +117,7 @@ def test_two_ranks_that_both_send_first_wait_for_each_other() -> None:
 
     def cycles(calls: pl.LazyFrame) -> list[tuple[int, str]]:
         edges = waits(calls, state, known, None, None).collect().lazy()
-        return blockers(edges, state).collect().select("rank", "kind").rows()
+        return blockers(edges, state, None).collect().select("rank", "kind").rows()
 
     assert cycles(pair("send", "send")) == [(0, "cycle"), (1, "cycle")]
     assert cycles(pair("recv", "recv")) == [(0, "cycle"), (1, "cycle")]
@@ -141,7 +143,7 @@ def test_a_group_where_half_wait_for_the_other_half_has_no_square_of_edges_and_f
     assert sorted(edges["waiter"].unique().to_list()) == early
     assert sorted(edges["awaited"].unique().to_list()) == late
     assert edges.unique(["waiter", "awaited"]).height == edges.height
-    found = blockers(edges.lazy(), state).collect()
+    found = blockers(edges.lazy(), state, None).collect()
     assert [(r, k) for r, k in found.select("rank", "kind").iter_rows()] == [(r, "behind") for r in late]
 
 
@@ -149,7 +151,7 @@ def test_one_rank_that_all_others_of_a_large_group_wait_for_keeps_all_its_waiter
     n = 2000
     state = progress({"pg:0": dict.fromkeys(range(n), (6, 5)) | {7: (5, 5)}})
     edges = waits(operations({}), state, groups({"pg:0": list(range(n))}), None, None)
-    [row] = blockers(edges.collect().lazy(), state).collect().to_dicts()
+    [row] = blockers(edges.collect().lazy(), state, None).collect().to_dicts()
     assert (row["rank"], len(row["waiters"]), len(row["direct_waiters"])) == (7, n - 1, n - 1)
 
 
@@ -161,3 +163,23 @@ def test_many_members_without_evidence_have_no_square_of_edges() -> None:
     assert edges.height < 70_000
     assert sorted(edges["awaited"].unique().to_list()) == list(range(n // 2, n))
     assert sorted(edges["waiter"].unique().to_list()) == list(range(n // 2))
+
+
+@pytest.mark.parametrize(
+    ("op", "done", "pending", "told"),
+    [
+        ("recv", False, True, (True, True)),
+        ("recv", True, False, (False, None)),
+        ("all_reduce", False, True, (False, True)),
+        ("all_reduce", None, True, (False, None)),
+    ],
+    ids=["receive open", "receive over", "reduction open", "never marked"],
+)
+def test_a_rank_with_entries_that_are_not_completed_is_not_idle(
+    op: str, done: bool | None, pending: bool, told: tuple[bool, bool | None]
+) -> None:
+    state = progress({"pg:0": {0: (6, None), 1: (5, None)}})
+    own = {"domain": "fr", "group_key": "pg:0", "rank": 1, "op": op, "is_p2p": op == "recv", "done": done, "pending": pending}
+    edges = waits(operations({}), state, groups({"pg:0": [0, 1]}), None, None)
+    [row] = blockers(edges.collect().lazy(), state, rows(OPERATIONS, own)).collect().to_dicts()
+    assert (row["rank"], row["exchanging"], row["pending"]) == (1, *told)
