@@ -641,8 +641,8 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
                 "confidence": "medium",
                 "why": "its log ends after a whole number of steps, in which it called fewer collectives than its peers, and nothing says that it died",
             }
-        if row.get("exchanging"):
-            return None  # It waits in a send or receive itself, and nothing tells for whom.
+        if row.get("pending"):
+            return None  # What all members entered and none finished keeps it where it is, or a send or receive of its own.
         if row.get("domain") == "nccl":
             return base | {"cause": "host-stall", "confidence": "low", "why": "its log ends before an operation that its peers entered"}
         if row.get("pending") is False:
@@ -651,9 +651,6 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
                 "confidence": "high",
                 "why": "everything it enqueued is completed and it enqueued nothing more, while its peers wait",
             }
-        if row.get("pending"):
-            # What all members entered and none finished keeps them where they are, whatever they have not entered since.
-            return None
         return base | {"cause": "host-stall", "confidence": "medium", "why": "it never entered an operation that its peers wait in"}
     return None
 

@@ -205,13 +205,13 @@ def _unfinished(calls: Calls) -> pl.LazyFrame | None:
     return recorded.named(left.filter(pl.col("rank").is_in(sending.implode())).get_column("row")).lazy()
 
 
-def _left_open(calls: Calls) -> tuple[set[int], set[int]]:
-    """Ranks whose recorder has entries that it says are not completed, and those where a send or receive is among these."""
+def _left_open(calls: Calls) -> set[int]:
+    """Ranks whose recorder has entries that it says are not completed, sends and receives among them."""
     recorded = calls.recorded
     every = calls.every.filter(pl.col("domain") == "fr") if recorded is None else recorded.words.lazy()
     # Where completion is never marked (gloo), nothing is known to be open.
-    left = every.filter(pl.col("pending") & pl.col("done").is_not_null()).select("rank", "is_p2p").unique().collect()
-    return set(left["rank"].to_list()), set(left.filter("is_p2p")["rank"].to_list())
+    left = every.filter(pl.col("pending") & pl.col("done").is_not_null()).select("rank").unique().collect()
+    return set(left["rank"].to_list())
 
 
 def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], seen: set[tuple[object, object]]) -> list[dict[str, object]]:
@@ -332,7 +332,6 @@ BLOCKERS = {
     "cycle": pl.List(pl.Int32()),
     "walked": pl.Boolean(),
     "pending": pl.Boolean(),
-    "exchanging": pl.Boolean(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
     "record": pl.String(),
@@ -359,7 +358,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
     ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle).
     ``direct_waiters``: those who wait for this rank itself; ``in_group``: those of them who do so in the group that is cited.
     ``walked``: the walk led to an ``unseen`` rank through others that themselves wait for it, or from several groups.
-    ``pending``: the rank has enqueued work that is not known to be completed; ``exchanging``: a send or receive is among it. Cites a waiter's operation (``source_id`` …) and the
+    ``pending``: the rank has enqueued work that is not known to be completed. Cites a waiter's operation (``source_id`` …) and the
     blocker's own last one (``own_…``).
     """
     edges = waits.collect()
@@ -402,7 +401,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
     latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
     in_group = {(r["rank"], r["group_key"]): r for r in reversed(own.rows(named=True))}
     pending = set(own.filter((pl.col("last_done") < pl.col("last_seq")) | pl.col("first_pending").is_not_null())["rank"].to_list())
-    unfinished, exchanging = (set(), set()) if operations is None else _left_open(calls_of(operations))
+    unfinished = set() if operations is None else _left_open(calls_of(operations))
     pending |= unfinished
     # Whether work is completed is known only where completion is ever marked (not for gloo, nor in NCCL's log lines).
     marked = set(own.filter(pl.col("last_done").is_not_null())["rank"].to_list())
@@ -431,7 +430,6 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
                 "cycle": next((c for c in cycles if rank in c), None),
                 "walked": rank in walked,
                 "pending": rank in pending if rank in marked else None,
-                "exchanging": rank in exchanging,
                 "own_source_id": place.get("source_id"),
                 "own_line_no": place.get("line_no"),
                 "own_record": place.get("record"),
