@@ -13,9 +13,10 @@ import orjson
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.engine import InlineEngine, LocalEngine
 from nccl_forensics.reporters import html, json_report, markdown
 from tests import claims
+from tests.benchmarks.inputs import recorder
 from tests.corpus import ROOT, corpus_root
 from tests.score import FLOOR, Case, Score, below_floor, cases, run, run_all, summary
 
@@ -75,3 +76,14 @@ def test_a_claim_that_does_not_hold_is_told(tmp_path: Path) -> None:
     cited = next(e for f in report["findings"] for e in f["evidence"] if e["kind"] == "line")  # type: ignore[attr-defined]  # a list of mappings
     cited["text"] = "something else"
     assert claims.broken(report, tmp_path / "evidence")
+
+
+@pytest.mark.parametrize("engine", [InlineEngine, LocalEngine])
+def test_dumps_that_are_read_together_are_judged_as_their_truth_says(tmp_path: Path, engine: type[InlineEngine | LocalEngine]) -> None:
+    recorder(tmp_path, 12, 600)
+    report = analyze([tmp_path / "evidence"], engine=engine()).report
+    verdict = report["verdict"]
+    assert isinstance(verdict, dict)
+    assert (verdict["cause"], [c["rank"] for c in verdict["culprits"]], verdict["confidence"]) == ("collective-skipped", [7], "high")
+    assert not [r for r in report["rules"] if r["status"] == "crashed"]  # type: ignore[attr-defined]  # a list of mappings
+    assert claims.broken(report, tmp_path / "evidence") == []
