@@ -51,7 +51,7 @@ def engine_for(size: int) -> Iterator[None]:
     CPU time. Queries that ask for an engine themselves get it.
     """
     with pl.Config() as config:
-        if size <= _SMALL and hasattr(config, "set_engine_affinity"):
+        if size <= _SMALL:
             config.set_engine_affinity("in-memory")
         yield
 

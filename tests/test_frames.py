@@ -40,7 +40,6 @@ def test_a_host_whose_name_begins_with_the_same_letter_takes_the_fast_way() -> N
     assert not taken_for_packed(b"x3006c0s1b1n0:7:7 [0] NCCL INFO")
 
 
-@pytest.mark.skipif(not hasattr(pl.Config, "set_engine_affinity"), reason="this Polars knows no choice of engine")
 def test_small_evidence_is_judged_in_memory_and_the_choice_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("POLARS_ENGINE_AFFINITY", raising=False)
     with engine_for(1 << 20):
