@@ -43,15 +43,18 @@ def _filled(parts: Sequence[tuple[str, set[int]]], world: set[int]) -> dict[str,
     pattern = next(iter(patterns))
     found: dict[str, list[int]] = {}
     for key, members in short:
-        fitting = {moved for rank in members for step in pattern if members <= (moved := frozenset(rank - step + s for s in pattern))}
-        fitting = {moved for moved in fitting if moved - members <= left}
+        lowest, free = min(members), members | left
+        # Any of them stands somewhere in the pattern; most places of it take ranks of other groups with their first ranks.
+        places = [lowest - step for step in pattern if all(lowest - step + s in free for s in pattern)]
+        fitting = [moved for place in places if members <= (moved := {place + s for s in pattern})]
         if len(fitting) != 1:
             return {}
-        found[key] = sorted(next(iter(fitting)) - members)
+        found[key] = sorted(fitting[0] - members)
     added = [rank for ranks in found.values() for rank in ranks]
     return found if sorted(added) == sorted(left) else {}
 
 
 def _pattern(members: set[int]) -> tuple[int, ...]:
     """Ranks counted from the lowest one."""
-    return tuple(rank - min(members) for rank in sorted(members))
+    lowest = min(members)
+    return tuple(rank - lowest for rank in sorted(members))

@@ -75,14 +75,17 @@ def _dumps(dumps: pl.LazyFrame, say: object) -> None:
     known = dumps.filter(pl.col("rank").is_not_null() & pl.col("use").is_in(["chosen", "older"])).sort(
         "rank", "last_created_ns", nulls_last=False
     )
-    for (rank,), part in known.collect().group_by("rank", maintain_order=True):
-        first, last = part.row(0, named=True), part.row(-1, named=True)
-        if part.height < 2:
-            say(rank, "unknown", "one dump of its recorder", last)
-        elif first["last_created_ns"] is not None and last["last_created_ns"] > first["last_created_ns"]:
-            say(rank, "moving", f"{part.height} dumps of its recorder, the later with newer operations", last)
+    created = pl.col("last_created_ns")
+    looks = known.group_by("rank", maintain_order=True).agg(
+        pl.col("source_id").last(), dumps=pl.len(), first=created.first(), last=created.last()
+    )
+    for row in looks.collect().iter_rows(named=True):
+        if row["dumps"] < 2:
+            say(row["rank"], "unknown", "one dump of its recorder", row)
+        elif row["first"] is not None and row["last"] > row["first"]:
+            say(row["rank"], "moving", f"{row['dumps']} dumps of its recorder, the later with newer operations", row)
         else:
-            say(rank, "stuck", f"{part.height} dumps of its recorder, none with newer operations", last)
+            say(row["rank"], "stuck", f"{row['dumps']} dumps of its recorder, none with newer operations", row)
 
 
 def _since(operations: pl.LazyFrame, rows: dict[int, dict[str, object]], say: object) -> None:
