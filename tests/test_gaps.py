@@ -64,9 +64,14 @@ def test_equal_dumps_alone_find_no_fault_with_low_confidence_only() -> None:
 
 def test_the_next_step_says_where_to_run_it_and_beside_which_process_as_far_as_the_evidence_does() -> None:
     incidents = ROOT / "fixtures" / "incidents"
-    told = analyze([incidents / "ras-rank-behind-32r" / "evidence"], engine=InlineEngine()).report["verdict"]["actions"][0]  # type: ignore[index]
+
+    def first_step(name: str) -> dict[str, object]:
+        step: dict[str, object] = analyze([incidents / name / "evidence"], engine=InlineEngine()).verdict["actions"][0]
+        return step
+
+    told = first_step("ras-rank-behind-32r")
     assert (told["hosts"], told["command"]) == (["10.0.0.7"], "py-spy dump --pid 22113")
     # Traces of this job tell neither.
-    untold = analyze([incidents / "slow-loader-traces-4r" / "evidence"], engine=InlineEngine()).report["verdict"]["actions"][0]  # type: ignore[index]
+    untold = first_step("slow-loader-traces-4r")
     assert untold["hosts"] == []
-    assert untold["command"].endswith("--pid <pid>")
+    assert str(untold["command"]).endswith("--pid <pid>")

@@ -85,5 +85,7 @@ def test_dumps_that_are_read_together_are_judged_as_their_truth_says(tmp_path: P
     verdict = report["verdict"]
     assert isinstance(verdict, dict)
     assert (verdict["cause"], [c["rank"] for c in verdict["culprits"]], verdict["confidence"]) == ("collective-skipped", [7], "high")
-    assert not [r for r in report["rules"] if r["status"] == "crashed"]  # type: ignore[attr-defined]  # a list of mappings
+    rules = report["rules"]
+    assert isinstance(rules, list)
+    assert not [r for r in rules if r["status"] == "crashed"]
     assert claims.broken(report, tmp_path / "evidence") == []

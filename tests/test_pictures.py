@@ -219,7 +219,8 @@ def test_a_rank_that_left_a_call_out_is_drawn_without_it_also_where_its_next_cal
     rows = [operation(r, 1) | {"group_key": "w"} for r in range(3)] + [operation(r, 2, done=False) | {"group_key": "w"} for r in range(3)]
     rows += [operation(r, 1) for r in range(3)] + [operation(2, 2, done=False)]
     stall = {"rank": 2, "cause": "collective-skipped", "group_key": "w", "group_name": "1", "group_desc": None, "comm_id": None, "seq": 2, "op": "all_reduce"}  # fmt: skip
-    frames = Frames(operations=rows, divergences=[divergence(2)], stalls=[stall])
+    groups = [{"domain": "fr", "group_key": key, "members": [0, 1, 2]} for key in ("g", "w")]
+    frames = Frames(operations=rows, divergences=[divergence(2)], stalls=[stall], groups=groups)
     at = {"process_group": "1", "comm_id": None, "seq": 2, "op": "all_reduce"}
     verdict = {"cause": "collective-skipped", "culprits": [{"rank": 2}], "first_divergence": at}
     first, other = timelines.timelines(frames, {}, verdict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
@@ -29,7 +29,7 @@ def timelines(resolver: Resolver, paths: Mapping[int, str], verdict: Mapping[str
         rows = blockers.filter(pl.col("seq").is_not_null() & ~pl.col("op").is_in(["send", "recv"])).collect()
         focus += list(rows.unique("group_key", keep="first", maintain_order=True).head(_GROUPS).iter_rows(named=True))
     members_of = _members(resolver)
-    named = _of_the_verdict(resolver, verdict or {}, operations)
+    named = _of_the_verdict(resolver, verdict or {}, members_of)
     if named is not None:
         drawn = _timeline(named, operations, members_of, paths, _who_went_on(verdict or {}))
         if drawn is not None and _parted(drawn):
@@ -47,7 +47,7 @@ def _all_of(
     return tuple(t for row in focus if (t := _timeline(row, operations, members_of, paths)) is not None)
 
 
-def _of_the_verdict(resolver: Resolver, verdict: Mapping[str, object], operations: pl.LazyFrame) -> dict[str, object] | None:
+def _of_the_verdict(resolver: Resolver, verdict: Mapping[str, object], groups: Iterable[tuple[str, str]]) -> dict[str, object] | None:
     """Where a rank that the verdict blames is seen to part at the collective that the verdict names."""
     at = verdict.get("first_divergence")
     stalls = resolver.get("stalls")
@@ -60,12 +60,9 @@ def _of_the_verdict(resolver: Resolver, verdict: Mapping[str, object], operation
         pl.col("group_name").eq_missing(at["process_group"]),
         pl.col("comm_id").eq_missing(at["comm_id"]),
     ).head(1)
-    # Operations are looked through only where there is something to be found among them.
-    keys = found.select("group_key").collect()["group_key"]
-    if not keys.len():
-        return None
-    called = operations.filter(pl.col("group_key").is_in(keys.implode())).select("domain", "group_key").unique()
-    return next(found.join(called, on="group_key").head(1).collect().iter_rows(named=True), None)
+    # Operations are not asked for the domain: there may be millions of them.
+    known = pl.LazyFrame(list(groups), schema={"domain": pl.String, "group_key": pl.String}, orient="row")
+    return next(found.join(known, on="group_key").head(1).collect().iter_rows(named=True), None)
 
 
 def _blamed(verdict: Mapping[str, object]) -> list[int]:

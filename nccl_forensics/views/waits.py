@@ -208,7 +208,8 @@ def _unfinished(calls: Calls) -> pl.LazyFrame | None:
 def _left_open(calls: Calls) -> set[int]:
     """Ranks whose recorder has entries that it says are not completed, sends and receives among them."""
     recorded = calls.recorded
-    every = calls.every.filter(pl.col("domain") == "fr") if recorded is None else recorded.words.lazy()
+    # Entries that are not kept as numbers are all among those that ``apart`` has; the lines of NCCL's logs, which may be millions, are not.
+    every = calls.apart.filter(pl.col("domain") == "fr") if recorded is None else recorded.words.lazy()
     # Where completion is never marked (gloo), nothing is known to be open.
     left = every.filter(pl.col("pending") & pl.col("done").is_not_null()).select("rank").unique().collect()
     return set(left["rank"].to_list())
