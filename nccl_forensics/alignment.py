@@ -54,12 +54,12 @@ def _context(line: Sequence[Hashable]) -> tuple[int, int]:
 
 
 def opens_in_a_run(line: Sequence[Hashable]) -> bool:
-    """Whether what is foretold rests on the first operations of a line, and these repeat themselves or are two at most: of a line whose
-    beginning is lost they may be the end of a run, and how long that was is not known."""
+    """Whether what is foretold is the end of a run with which the line begins, or rests on its first two operations at most: of a line whose
+    beginning is lost they may be the end of a longer run, and how long that was is not known. What only goes on with the run is foretold."""
     start, length = _context(line)
-    opening = line[: start + length]
-    n = len(opening)
-    return 0 < n <= 2 or any(opening[p:] == opening[: n - p] for p in range(1, (n + 1) // 2 + 1) if p < n)
+    n = start + length
+    opening = line[:n]
+    return 0 < n <= 2 or any(opening[p:] == opening[: n - p] and line[n] != line[n - p] for p in range(1, (n + 1) // 2 + 1) if p < n)
 
 
 def period(history: Sequence[Hashable]) -> int | None:

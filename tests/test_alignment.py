@@ -56,3 +56,10 @@ def test_the_end_of_a_run_whose_beginning_is_lost_does_not_tell_how_long_it_is()
     assert not opens_in_a_run([*"trg", *"ttrg", *"tt"])
     assert not opens_in_a_run([*"rgtl", *"rgt"])
     assert not opens_in_a_run([*"abcd"])
+
+
+def test_a_line_of_equal_steps_tells_what_comes_next_in_a_step() -> None:
+    step = [*"rrrrrra"]
+    assert not opens_in_a_run(step * 4 + step[:3])
+    assert not opens_in_a_run(step[4:] + step * 4 + step[:5])
+    assert not opens_in_a_run([*"abcabcab"])

@@ -120,6 +120,13 @@ def test_a_ring_that_begins_amid_a_run_does_not_tell_how_long_the_run_is() -> No
     assert list(_breaks(ring, cut=True)) == []
 
 
+def test_a_ring_of_equal_steps_whose_beginning_is_lost_tells_what_was_left_out() -> None:
+    step = (0, 1, 0, 1, 0, 1, 2)
+    ring = (*step[4:], *step * 6, *step[:3], *step[4:], 0, 1)
+    assert list(_breaks(ring, cut=True)) == [(48, 46)]
+    assert list(_breaks((*step[4:], *step * 6, 0, 1), cut=True)) == []
+
+
 def among_experts(rank: int, steps: int, last: list[str]) -> pl.LazyFrame:
     """Calls of one of six ranks: tokens sent to the experts and brought back, as many as the router says, then gradients and a loss; ``last``:
     the calls of the last step."""
