@@ -95,12 +95,10 @@ def gloo_wrong_interface(exceptions: pl.LazyFrame) -> Iterator[Finding]:
             ("gloo-interface", *names),
         )
     far = rows.filter(pl.col("signature") == "gloo-connect")
-    looped = [
-        r for r in far.iter_rows(named=True) if _LOOPBACK.match(_first(_FAR, r["message"])) and _LOOPBACK.match(_first(_NEAR, r["message"]))
-    ]
-    if looped:
+    looped = [bool(_LOOPBACK.match(_first(_FAR, text)) and _LOOPBACK.match(_first(_NEAR, text))) for text in far["message"].to_list()]
+    if any(looped):
         yield _interface(
-            far.filter(pl.col("line_no").is_in([r["line_no"] for r in looped])),
+            far.filter(pl.Series(looped, dtype=pl.Boolean())),
             "gloo's ranks told each other loopback addresses, and could not connect",
             "Without GLOO_SOCKET_IFNAME gloo takes the address that the host's own name resolves to; where that is 127.0.0.1 or 127.0.1.1, no other "
             "host can reach it. On a single host it would be right: then the peer had ended before.",

@@ -245,3 +245,15 @@ def test_a_restart_that_counts_from_the_start_again_is_no_second_group(tmp_path:
         + "\n"
     )
     assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] == "collective-mismatch"
+
+
+def test_only_those_that_tried_a_loopback_address_are_cited_for_it(tmp_path: Path) -> None:
+    tried = (
+        "RuntimeError: Gloo connectFullMesh failed with [/src/gloo/gloo/transport/tcp/pair.cc:144] timed out connecting: SO_ERROR: Connection refused, "
+        "remote=[{0}]:40111 (rank=9, size=24, local=[{0}])\n"
+    )
+    for number, address in enumerate(("127.0.1.1", "10.1.0.7")):
+        (tmp_path / f"log{number}.txt").write_text(tried.format(address))
+    findings = analyze([tmp_path], engine=InlineEngine()).report["findings"]
+    [found] = [f for f in findings if f["rule"] == "gloo-wrong-interface"]
+    assert [e["path"] for e in found["evidence"]] == ["log0.txt"]
