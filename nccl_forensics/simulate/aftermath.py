@@ -112,6 +112,14 @@ def _counts(state: RankState, entry: Entry, at: int) -> tuple[int, int]:
     return enqueued, max(done, default=min(((e.p2p_seq or e.seq) for e in mine), default=1) - 1)
 
 
+def _default_counts(state: RankState, at: int) -> dict[str, object]:
+    """What a process tells when it dumps: counters of the default group, whichever group timed out; -1 where it was never used."""
+    used = next((e for e in state.ring if e.local_group == 0), None)
+    last = state.seqs.get("world", 0) or -1
+    enqueued, done = (last, last) if used is None else _counts(state, used, at)
+    return {"last_enqueued": enqueued, "last_completed": done}
+
+
 def _watchdogs(world: World, alive: list[RankState], recorder: bool) -> None:
     timeout = world.timeout_ms * 1_000_000
     fires: dict[int, tuple[int, Entry]] = {}
@@ -138,7 +146,7 @@ def _watchdogs(world: World, alive: list[RankState], recorder: bool) -> None:
             process.met.append(Met(at, "torch.timeout", facts))
             wait = int((0.3 + 0.9 * share(world.seed, "dump", s.rank)) * SECOND)
             if recorder:
-                process.met.append(Met(at + wait, "torch.dump", facts))
+                process.met.append(Met(at + wait, "torch.dump", {**_default_counts(s, at), "origin": s.rank}))
                 process.dumped_at = at + wait
             end = at + wait + int((1.0 + share(world.seed, "abort", s.rank)) * SECOND)
             process.met.append(Met(end - 900_000_000, "torch.abort", facts))
@@ -146,8 +154,7 @@ def _watchdogs(world: World, alive: list[RankState], recorder: bool) -> None:
             ends[process.host.index] = min(ends.get(process.host.index, end), end)
         elif recorder:
             at = begin + int((0.2 + 1.2 * share(world.seed, "observe", s.rank)) * SECOND)
-            enqueued, done = (0, 0) if not s.ring else _counts(s, s.ring[0], at)
-            process.met.append(Met(at, "torch.dump", {"last_enqueued": enqueued, "last_completed": done, "origin": origin}))
+            process.met.append(Met(at, "torch.dump", {**_default_counts(s, at), "origin": origin}))
             process.dumped_at = at
     latest = max(ends.values())
     for s in alive:

@@ -9,7 +9,7 @@ import pytest
 
 from nccl_forensics.simulate.aftermath import Death
 from nccl_forensics.simulate.case import Case, new_case
-from nccl_forensics.simulate.engine import Cut
+from nccl_forensics.simulate.engine import Cut, Entry
 from nccl_forensics.simulate.layout import Layout, default_layout
 from nccl_forensics.simulate.program import Item, changed, inserted, operations, step_items, without
 from nccl_forensics.simulate.world import SECOND
@@ -97,6 +97,18 @@ def test_the_watchdog_of_the_rank_that_waited_longest_fires_first_and_the_others
     assert [m.kind for m in stalled.met] == ["torch.dump"]
     assert (stalled.ending.how, stalled.ending.code, stalled.ending.by) == ("signal", 15, "launcher")
     assert all(p.ending.code == 6 and p.dumped_at is not None for p in world.processes.values() if p.rank != 4)
+
+
+def test_who_dumps_tells_the_counters_of_the_default_group_whichever_group_timed_out() -> None:
+    case = job(Layout(8, tp=4))
+    at = operations(step_items(case.layout, case.training, 0, 2), "world")[0]
+    case.change(2, 2, lambda items: without(items, at))
+    world = case.build()
+    told = {p.rank: m.facts for p in world.processes.values() for m in p.met if m.kind == "torch.dump"}
+    timed_out = {p.rank: m.facts["entry"] for p in world.processes.values() for m in p.met if m.kind == "torch.timeout"}
+    assert {entry.local_group for entry in timed_out.values() if isinstance(entry, Entry)} > {0}
+    default = {r: [e.seq for e in world.entries(r) if e.local_group == 0] for r in told}
+    assert {r: facts["last_enqueued"] for r, facts in told.items()} == {r: max(seqs) for r, seqs in default.items()}
 
 
 def test_an_operation_that_outlasts_the_timeout_ends_a_job_that_would_have_gone_on() -> None:
