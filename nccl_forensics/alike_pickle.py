@@ -20,7 +20,7 @@ from itertools import groupby
 
 import polars as pl
 
-from nccl_forensics.alike_scan import Scan, Walked, worth
+from nccl_forensics.alike_scan import Scan, Walked, few, worth
 from nccl_forensics.number_places import Places
 from nccl_forensics.pickle_walk import Known, Memo, Otherwise, walked
 from nccl_forensics.raw_numbers import byte_column
@@ -95,6 +95,8 @@ class Alikes:
 
         None where it is not sure that this tells all, or where it would take longer. Raises what ``load_plain`` raises.
         """
+        if few(data):
+            return None
         for pattern in self._patterns if len(data) <= _LONGEST else ():
             try:
                 followed = _Follower(self._walked, data, pattern).run()

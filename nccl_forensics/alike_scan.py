@@ -80,6 +80,11 @@ def worth(many: int) -> None:
         raise Otherwise
 
 
+def few(data: bytes) -> bool:
+    """Whether a pickle can hold no list of so many dictionaries that it is worth a walk, as each begins with these opcodes."""
+    return data.count(b"}(") < _FEWEST
+
+
 class Scan:
     """One pickle: ``begin`` is where the list's dictionaries begin, ``starts`` and ``ends`` where each does; ``kept`` are the first ones of each
     sort, from byte to byte, and ``known`` what was found there."""

@@ -28,8 +28,8 @@ _ENDS = 1 << 20
 _LOOK_BACK = 64 << 10
 _LONGEST_LINE = 1 << 20
 _SHORT = 128 << 10
-#: A table of few sorts with so many rows is kept folded.
-_MANY = 20_000
+#: A table of few sorts with so many rows is kept folded; of a document, whose rows are made at once, one with so many.
+_MANY, _MANY_AT_ONCE = 20_000, 1_000
 _SAMPLE = 16 << 10
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -151,6 +151,8 @@ def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
         reading = document.read(data)  # type: ignore[arg-type]  # bytes, but for a format that takes the mapped file
         frames = {name: mask_frame(frame, _OWN_WORDS) for name, frame in _conformed(reading).items()}
         folded = {name: Folded(f.rows, mask_frame(f.words, _OWN_WORDS)) for name, f in reading.folded.items()}
+        many = [name for name, frame in frames.items() if frame.height > _MANY_AT_ONCE and TABLES[name].own]
+        folded |= {name: fold(frames.pop(name), TABLES[name].own) for name in many}
     except (Exception, PanicException) as problem:
         reading, frames, folded = Reading(gaps=(_unreadable(problem),)), {}, {}
     result = SourceReading(frames, (document.name,), gap_lines=len(reading.gaps), folded=folded)

@@ -78,14 +78,28 @@ def _is_torch_like(data: bytes) -> bool:
     pushed = 0  # strings on top of the stack, as far as just pushed
     literal = False  # the last opcode pushed a new string
     known: list[tuple[int, int]] = []  # place and number of the strings just pushed by number, without others between
-    pairs: dict[bytes, tuple[int, int]] = {}
+    pairs: dict[bytes, None] = {}
+    paired: set[int] = set()  # the numbers of these
     run = _run(())
     while at < end:
         opcode = data[at]
         if opcode == _X:
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
-            pushed, literal = pushed + 1, True
+            pushed += 1
             known.clear()
+            if data[at : at + 1] != b"q":
+                literal = True
+                continue
+            # The usual case, in one step: a new string and its number, behind which a run begins.
+            number = data[at + 1] if at + 1 < end else 0
+            if number > end or number in paired:
+                literal = True
+                continue
+            strings.add(number)
+            at += 2
+            after = run.match(data, at)
+            if after is not None and after.end() > at:
+                at, pushed = after.end(), 0
             continue
         if opcode in (_Q, _R):
             width = 2 if opcode == _Q else 5
@@ -93,9 +107,8 @@ def _is_torch_like(data: bytes) -> bool:
             if number > end:
                 return False
             (strings.add if literal else strings.discard)(number)
-            if any(number in numbers for numbers in pairs.values()):
-                pairs.clear()
-                run = _run(())
+            if number in paired:
+                pairs, paired, run = {}, set(), _run(())
             known.clear()
             at += width
         elif opcode in (_H, _J):
@@ -113,7 +126,8 @@ def _is_torch_like(data: bytes) -> bool:
             if len(known) >= 2 and len(pairs) < _PAIRS:
                 # What these two numbers hold cannot change before a PUT, so the same opcodes are harmless wherever they stand.
                 (start, one), (_, other) = known[-2:]
-                pairs[data[start:at]] = one, other
+                pairs[data[start:at]] = None
+                paired.update((one, other))
                 run = _run(tuple(pairs))
             known.clear()
         else:

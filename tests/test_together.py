@@ -208,6 +208,10 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
         for entry in entries[::2]:
             entry["p2p_seq_id"] = "7"
 
+    def unfolding(entries: list[dict[str, object]]) -> None:
+        frames = [{"name": "f" * 500, "filename": "/" + "d" * 2000, "line": 1}] * 500
+        entries[:] = [entry | {"frames": frames} for entry in entries[:60]]
+
     alike = [dump(0, 4, 400, None), dump(1, 4, 300, 1), _changed(2, other_groups), dump(3, 9, 400, 3), _changed(1, told_otherwise)]
     odd = [
         _changed(0, lambda entries: entries[9].update(time_created_ns=0)),  # no time
@@ -216,9 +220,14 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
         _changed(2, lambda entries: entries.insert(5, "no entry")),
         alike[0][:20_000],
         alike[0].replace(b"Float", b"cos\n\n"),
-        dump(0, 4, 30, None),  # too few entries to be looked at by sorts
-        json.dumps(pickle.loads(alike[1])).encode(),
+        _changed(0, unfolding),  # too much text for what is read together
         b"node1:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.9\n",
+    ]
+    one_by_one = [
+        dump(0, 4, 30, None),  # too few entries to be looked at by sorts
+        dump(2, 4, 9, None),
+        pickled({"entries": [], "version": "2.4", "pg_config": {}}),
+        json.dumps(pickle.loads(alike[1])).encode(),
     ]
     read: list[bytes] = []
 
@@ -228,10 +237,24 @@ def test_dumps_read_together_are_those_read_by_themselves(monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(together, "read_documents", spied)
-    mixed = [content for pair in zip_longest(odd, alike) for content in pair if content is not None]
+    mixed = [content for some in zip_longest(odd, alike, one_by_one) for content in some if content is not None]
     same(mixed)
-    assert set(read) >= set(alike)
+    assert set(read) >= {*alike, *one_by_one}
     assert len(read) < len(mixed) - 3
+    monkeypatch.setattr(flight_recorder, "_AT_ONCE", 1)
+    same(mixed)
+
+
+def test_short_dumps_come_folded(tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / f"trace_{rank}").write_bytes(dump(rank, 3, 40, None))
+    with open_bundle([tmp_path]) as bundle:
+        store = read_bundle(bundle, InlineEngine())
+        folded = store.folded("fr_entries")
+        assert sum(rows.height for rows, _, _ in folded.rows()) == 120
+        assert folded.words.height < 60
+        alone = [read_source(m.file.read_bytes()).table("fr_entries") for m in bundle.members if m.file is not None]
+    assert pl.concat(alone).equals(store.scan("fr_entries").drop("source_id").collect())
 
 
 def test_a_dump_whose_texts_unfold_to_too_much_is_read_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import orjson
 import polars as pl
 
 from nccl_forensics.formats._recorder_columns import counter, integer, text_of_value
+from nccl_forensics.formats.base import PLACE
 from nccl_forensics.ranklist import fold
 from nccl_forensics.raw_numbers import bytes_of
 from nccl_forensics.tables import TABLES
@@ -88,6 +90,19 @@ def _csv(counters: Sequence[Mapping[str, object]]) -> str:
     ordered = sorted(counters, key=lambda row: (row["pg_id"] is not None, row["pg_id"]))
     lines = [",".join("" if row[c] is None else str(row[c]) for c in _COUNTERS) for row in ordered]
     return "".join(f"{line}\n" for line in (",".join(_COUNTERS), *lines))
+
+
+def placed(table: str, places: Sequence[int], rows: Sequence[list[Row]]) -> pl.DataFrame:
+    """The rows of each of several dumps as one frame, with the place of the dump in front."""
+    frame = TABLES[table].frame(list(chain.from_iterable(rows)))
+    return frame.insert_column(0, repeated(places, map(len, rows)))
+
+
+def repeated(places: Iterable[int], heights: Iterable[int]) -> pl.Series:
+    """Each place as many times as told."""
+    told = [(place, height) for place, height in zip(places, heights, strict=True) if height]
+    own = pl.DataFrame(told, schema={PLACE: pl.UInt32(), "height": pl.UInt32()}, orient="row")
+    return own.select(pl.col(PLACE).repeat_by("height").explode()).to_series()
 
 
 def group_rows(config: object) -> list[Row]:

@@ -4,7 +4,7 @@ tens of queries whatever it holds."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -15,7 +15,7 @@ from nccl_forensics import folding
 from nccl_forensics.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.folding import SORT, Folded
 from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, entries_frame, pointers
-from nccl_forensics.formats._recorder_head import SPANS, Row, content_keys, dump_row, group_rows, operations, status_rows
+from nccl_forensics.formats._recorder_head import SPANS, Row, content_keys, dump_row, group_rows, operations, placed, repeated, status_rows
 from nccl_forensics.formats.base import PLACE, Several
 from nccl_forensics.tables import TABLES
 
@@ -77,7 +77,7 @@ class _Firsts:
         frame = entries_frame([(0, entry) for entry in chain.from_iterable(kept)], budget)
         texts = pl.col("input_sizes", "output_sizes", "frames").str.len_bytes().fill_null(0)
         lengths = frame.select(pl.sum_horizontal(texts).cast(pl.Int64)).to_series()
-        folded = folding.fold(frame.clone().insert_column(0, _repeated(range(len(kept)), heights)), TABLES["fr_entries"].own)
+        folded = folding.fold(frame.clone().insert_column(0, repeated(range(len(kept)), heights)), TABLES["fr_entries"].own)
         words = folded.words.with_columns(pl.col(SORT) - pl.col(SORT).min().over(PLACE))
         told = words.get_column(PLACE).rle().struct.field("len").to_list()
         numbers = words.get_column(SORT).gather(folded.rows.get_column(SORT))
@@ -153,7 +153,8 @@ def _tables(rings: Sequence[Ring], firsts: _Firsts, which: Sequence[int], sorts:
     """``which``: for each dump which document is its own; ``sorts``: for each entry which row of ``firsts`` tells its sort; ``own``: what each has of its own."""
     status = [status_rows(ring.alike.document.get("pg_status")) for ring in rings]
     groups = [group_rows(ring.alike.document.get("pg_config")) for ring in rings]
-    counters = _placed("fr_status", rings, status)
+    places = [ring.place for ring in rings]
+    counters = placed("fr_status", places, status)
     heights = [ring.height for ring in rings]
     keys = content_keys(firsts.operations.gather(sorts), own, heights, counters.drop(PLACE), list(map(len, status)))
     threads = firsts.frame.get_column(_THREAD).to_list()
@@ -165,35 +166,18 @@ def _tables(rings: Sequence[Ring], firsts: _Firsts, which: Sequence[int], sorts:
         first += ring.height
         told = threads[firsts.bounds[n] : firsts.bounds[n + 1]]
         dumps.append([dump_row(ring.alike.document, "pickle", ring.height, spans, told, key)])
-    frames = {"fr_dumps": _placed("fr_dumps", rings, dumps), "fr_groups": _placed("fr_groups", rings, groups), "fr_status": counters}
+    frames = {"fr_dumps": placed("fr_dumps", places, dumps), "fr_groups": placed("fr_groups", places, groups), "fr_status": counters}
     records = {ring.place: 1 + ring.height for ring in rings}
     return Several(frames, {"fr_entries": _folded(rings, firsts, which, sorts, own)}, records)
 
 
-def _placed(table: str, rings: Sequence[Ring], rows: Sequence[list[Row]]) -> pl.DataFrame:
-    """The rows of each dump as one frame, with their places in front."""
-    frame = TABLES[table].frame(list(chain.from_iterable(rows)))
-    return frame.insert_column(0, _places(rings, map(len, rows)))
-
-
-def _places(rings: Sequence[Ring], heights: Iterable[int]) -> pl.Series:
-    return _repeated([ring.place for ring in rings], heights)
-
-
-def _repeated(places: Iterable[int], heights: Iterable[int]) -> pl.Series:
-    """Each place as many times as told."""
-    told = [(place, height) for place, height in zip(places, heights, strict=True) if height]
-    own = pl.DataFrame(told, schema={PLACE: pl.UInt32(), "height": pl.UInt32()}, orient="row")
-    return own.select(pl.col(PLACE).repeat_by("height").explode()).to_series()
-
-
 def _folded(rings: Sequence[Ring], firsts: _Firsts, which: Sequence[int], sorts: pl.Series, own: pl.DataFrame) -> Folded:
     """The entries, each with the number of its sort among those of its dump."""
-    words = firsts.words[firsts.words_of(which)].with_columns(_places(rings, [firsts.told[n] for n in which]))
-    heights = [ring.height for ring in rings]
+    places, heights = [ring.place for ring in rings], [ring.height for ring in rings]
+    words = firsts.words[firsts.words_of(which)].with_columns(repeated(places, [firsts.told[n] for n in which]))
     pointers = [_pointers(1 << max(heights).bit_length())[:height] for height in heights]
     columns = [own.get_column(c) for c in TABLES["fr_entries"].own if c != "record"]
-    rows = pl.DataFrame([_places(rings, heights), pl.concat(pointers).alias("record"), *columns, firsts.numbers.gather(sorts)])
+    rows = pl.DataFrame([repeated(places, heights), pl.concat(pointers).alias("record"), *columns, firsts.numbers.gather(sorts)])
     return Folded(rows, words)
 
 

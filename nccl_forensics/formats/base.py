@@ -88,6 +88,26 @@ class Several:
             yield place, Reading(frames=frames[place], records=records, folded=own_folded)
 
 
+def several(made: Sequence[Several]) -> Several:
+    """What was made of some sources and what was made of others as one, where no source is among both."""
+    if len(made) == 1:
+        return made[0]
+    tables = {name for one in made for name in one.frames}
+    frames = {name: _in_order([one.frames[name] for one in made if name in one.frames]) for name in sorted(tables)}
+    kept: dict[str, list[Folded]] = {}
+    for one in made:
+        for name, own in one.folded.items():
+            kept.setdefault(name, []).append(own)
+    folded = {name: Folded(_in_order([f.rows for f in parts]), _in_order([f.words for f in parts])) for name, parts in kept.items()}
+    return Several(frames, folded, {place: records for one in made for place, records in one.records.items()})
+
+
+def _in_order(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of frames in the order of their places."""
+    frame = pl.concat(frames)
+    return frame if frame.get_column(PLACE).is_sorted() else frame.sort(PLACE, maintain_order=True)
+
+
 def _numbered(frame: pl.DataFrame, numbers: pl.Series) -> pl.DataFrame:
     """The rows with other numbers in front: those that stand at their places."""
     columns = [column for column in frame.get_columns() if column.name != PLACE]

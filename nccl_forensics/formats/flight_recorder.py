@@ -12,19 +12,24 @@ import json
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import orjson
 
-from nccl_forensics.formats._recorder_columns import Budget, entries_frame
-from nccl_forensics.formats._recorder_head import SPANS, content_keys, dump_row, group_rows, operations, status_rows
+from nccl_forensics.formats._recorder_columns import Budget
 from nccl_forensics.formats._recorder_rings import Ring, alikes, read_rings
-from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Several
+from nccl_forensics.formats._recorder_whole import Loaded, read_loaded, read_one
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Several, several
 from nccl_forensics.safe_pickle import RefusedPickle, is_pickle, load_plain
-from nccl_forensics.tables import TABLES
 
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"nccl_comm_state"', b'"hccl_comm_state"', b'"collective_seq_id"')
 _TOP = {"entries", "pg_config", "pg_status", "version", "nccl_comm_state", "hccl_comm_state", "comm_lib_version", "nccl_version"}
 _ALIKES = alikes()
+_PICKLED = b"\x80"
+#: What is raised where a dump is cut off or spoilt.
+_BROKEN = (pickle.UnpicklingError, EOFError, ValueError, RecursionError, MemoryError)
+#: So many bytes of dumps are loaded at once entry by entry, which takes some ten times as much.
+_AT_ONCE = 2 << 20
 
 
 def _sniff(head: bytes) -> bool:
@@ -52,61 +57,96 @@ def _no_collection() -> Iterator[None]:
 
 
 def _read_dump(data: bytes) -> Reading:
-    encoding = "pickle" if data[:1] == b"\x80" else "json"
     try:
-        alike = _ALIKES.load(data) if encoding == "pickle" else None
+        alike = _ALIKES.load(data) if data[:1] == _PICKLED else None
         for _, reading in read_rings([Ring(0, alike, len(data))]).each() if alike is not None else ():
             return reading
-        document = load_plain(data) if encoding == "pickle" else _load_json(data)
+        dump, gaps = _loaded(data, 0)
     except RefusedPickle as problem:
         return Reading(gaps=(Gap(str(problem), record=""),))
-    except (pickle.UnpicklingError, EOFError, ValueError, RecursionError, MemoryError) as problem:
-        return Reading(gaps=(Gap(f"truncated or broken {encoding}: {problem}"[:200], record=""),))
+    except _BROKEN as problem:
+        return Reading(gaps=(Gap(f"truncated or broken {_encoding(data)}: {problem}"[:200], record=""),))
+    if dump is None:
+        return Reading(gaps=gaps)
+    budget = Budget(len(data))
+    reading = read_one(dump, budget)
+    if budget.exceeded:
+        gaps += (
+            Gap("sizes and stacks are left out from some entry on: they unfold to far more than the dump's own size", record="entries"),
+        )
+    return replace(reading, gaps=gaps)
+
+
+def _loaded(data: bytes, place: int) -> tuple[Loaded | None, tuple[Gap, ...]]:
+    """A dump entry by entry, with what of it is none; None where there is none at all. Raises ``RefusedPickle`` and ``_BROKEN``."""
+    encoding = _encoding(data)
+    document = load_plain(data) if encoding == "pickle" else _load_json(data)
     if isinstance(document, list):
         document = {"entries": document}
     if not isinstance(document, dict):
-        return Reading(gaps=(Gap("not a Flight Recorder dump: no object at the top", record=""),))
+        return None, (Gap("not a Flight Recorder dump: no object at the top", record=""),)
     if not _TOP & {k for k in document if isinstance(k, str)}:
-        return Reading(gaps=(Gap("not a Flight Recorder dump: none of its keys", record=""),))
+        return None, (Gap("not a Flight Recorder dump: none of its keys", record=""),)
     raw_entries = document.get("entries") or []
-    gaps: list[Gap] = []
+    gaps: tuple[Gap, ...] = ()
     if not isinstance(raw_entries, (list, tuple)):
-        gaps.append(Gap("entries is not a list", record="entries"))
+        gaps += (Gap("entries is not a list", record="entries"),)
         raw_entries = []
     entries = [(i, e) for i, e in enumerate(raw_entries) if isinstance(e, dict)]
     odd = len(raw_entries) - len(entries)
     if odd:
         first = next(i for i, e in enumerate(raw_entries) if not isinstance(e, dict))
-        gaps.append(Gap(f"{odd} of {len(raw_entries)} entries are not objects", record=f"entries[{first}]"))
-    budget = Budget(len(data))
-    frame = entries_frame(entries, budget)
-    if budget.exceeded:
-        gaps.append(
-            Gap("sizes and stacks are left out from some entry on: they unfold to far more than the dump's own size", record="entries")
-        )
-    status = TABLES["fr_status"].frame(status_rows(document.get("pg_status")))
-    spans = [bound for c in SPANS for bound in (frame[c].min(), frame[c].max())]
-    (key,) = content_keys(operations(frame), frame, [frame.height], status, [status.height])
-    row = dump_row(document, encoding, frame.height, spans, frame["thread_id"].to_list(), key)
-    frames = {
-        "fr_entries": frame,
-        "fr_dumps": TABLES["fr_dumps"].frame([row]),
-        "fr_groups": TABLES["fr_groups"].frame(group_rows(document.get("pg_config"))),
-        "fr_status": status,
-    }
-    return Reading(frames=frames, gaps=tuple(gaps), records=1 + len(entries))
+        gaps += (Gap(f"{odd} of {len(raw_entries)} entries are not objects", record=f"entries[{first}]"),)
+    return Loaded(place, encoding, document, entries), gaps
+
+
+def _encoding(data: bytes) -> str:
+    return "pickle" if data[:1] == _PICKLED else "json"
 
 
 def _read_together(contents: Sequence[bytes]) -> Several:
-    """Those dumps of which one entry of each sort tells all."""
+    """Dumps of which nothing is to be told but their tables: those of which one entry of each sort tells all, and the others entry by entry."""
     with _no_collection():
         rings: list[Ring] = []
+        others: list[int] = []
         for place, data in enumerate(contents):
-            with suppress(RefusedPickle, pickle.UnpicklingError, EOFError, ValueError, RecursionError, MemoryError):
-                alike = _ALIKES.load(data) if is_pickle(data) else None
+            with suppress(RefusedPickle, *_BROKEN):
+                alike = _ALIKES.load(data) if data[:1] == _PICKLED else None
                 if alike is not None:
                     rings.append(Ring(place, alike, len(data)))
-        return read_rings(rings) if rings else Several({}, {}, {})
+                else:
+                    others.append(place)
+        made = [read_rings(rings)] if rings else []
+        some: list[int] = []
+        for place in others:
+            some.append(place)
+            if sum(len(contents[n]) for n in some) > _AT_ONCE or place == others[-1]:
+                made += _entry_by_entry(contents, some)
+                some = []
+        return several(made)
+
+
+def _entry_by_entry(contents: Sequence[bytes], places: Sequence[int]) -> list[Several]:
+    """Dumps at these places, but for those that have gaps or unfold to much text: each tells that by itself."""
+    dumps: list[Loaded] = []
+    for place in places:
+        with suppress(RefusedPickle, *_BROKEN):
+            dump, gaps = _loaded(contents[place], place)
+            if dump is not None and not gaps:
+                dumps.append(dump)
+    return _within_bounds(dumps)
+
+
+def _within_bounds(dumps: Sequence[Loaded]) -> list[Several]:
+    """Dumps together, or half of them at a time where all unfold to more text than what is always allowed of one."""
+    if not dumps:
+        return []
+    budget = Budget(0)
+    made = read_loaded(dumps, budget)
+    if not budget.exceeded:
+        return [made]
+    half = len(dumps) // 2
+    return [*_within_bounds(dumps[:half]), *_within_bounds(dumps[half:])] if half else []
 
 
 def _load_json(data: bytes) -> object:
