@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -17,9 +18,11 @@ from pathlib import Path
 import pytest
 
 from nccl_forensics import api
+from nccl_forensics.api import analyze
 from nccl_forensics.collect import LAUNCHERS, script
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.reading import read_source
+from nccl_forensics.simulate import Request, simulate
 from nccl_forensics.views.source_hosts import host_in_path
 from tests.corpus import ROOT
 from tests.test_docs import run
@@ -394,6 +397,7 @@ def test_a_flight_recorder_is_asked_through_its_pipe_twice(tmp_path: Path) -> No
     try:
         assert job.stdout is not None
         job.stdout.readline()
+        begun = time.time()
         got = files_of(made(collect("-o", tmp_path / "o", "-p", str(job.pid), "-w", "0")))
     finally:
         job.kill()
@@ -402,6 +406,25 @@ def test_a_flight_recorder_is_asked_through_its_pipe_twice(tmp_path: Path) -> No
         job.stdout.close()
     assert got["recorder-first/fr_trace_rank_3"] == got["recorder-second/fr_trace_rank_3"] == dump.read_bytes()
     assert (tmp_path / "asked").read_text() == "xx"
+    told = [line.split(" ") for line in got["manifest.txt"].decode().splitlines() if ": look " in line]
+    assert [line[-1] for line in told] == ["file=recorder-first/fr_trace_rank_3", "file=recorder-second/fr_trace_rank_3"]
+    assert all(begun - 2 <= int(line[-2].removeprefix("at=")) <= time.time() for line in told)
+
+
+@linux
+def test_of_a_dump_that_lay_there_before_nobody_knows_when_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "dump_3").write_bytes(b"old")
+    os.utime(tmp_path / "dump_3", (1, 1))
+    job = subprocess.Popen(
+        ["sleep", "60"], env={"PATH": os.environ["PATH"], "RANK": "3", "WORLD_SIZE": "8", "TORCH_FR_DUMP_TEMP_FILE": f"{tmp_path}/dump_"}
+    )
+    try:
+        got = files_of(made(collect("-o", tmp_path / "o", "-p", str(job.pid), "-w", "0")))
+    finally:
+        job.kill()
+        job.wait()
+    assert got["recorder-first/fr_trace_rank_3"] == b"old"
+    assert b": look " not in got["manifest.txt"]
 
 
 # --- what the analysis makes of it -----------------------------------------------------------------------------------------------
@@ -438,6 +461,14 @@ def test_a_manifest_is_read_whole_and_every_line_is_accounted_for() -> None:
     assert rows["host"].unique().to_list() == ["node-07"]
     assert rows.row(-1, named=True)["status"] == "stuck"
     assert rows["pid"].to_list() == [11, 11, 11, 12, 12, None]
+
+
+def test_when_a_dump_was_asked_for_is_a_row_of_its_own() -> None:
+    line = "nccl-forensics-collect: look step=flight-recorder pid=11 rank=0 at=1763717763 file=recorder-first/fr_trace_rank_0\n"
+    reading = read_source((MANIFEST + line + END).encode())
+    assert (reading.records, reading.gap_lines, reading.foreign) == (9, 0, 0)
+    row = reading.frames["collected"].row(-1, named=True)
+    assert (row["step"], row["status"], row["rank"], row["at_ns"]) == ("flight-recorder", "ok", 0, 1_763_717_763 * 10**9)
 
 
 def test_a_manifest_without_an_end_is_a_gap(tmp_path: Path) -> None:
@@ -491,3 +522,20 @@ def test_a_live_hang_is_collected_and_explained(tmp_path: Path) -> None:
     assert (verdict["status"], verdict["cause"]) == ("explained", "host-stall"), verdict["summary"]
     assert [c["rank"] for c in verdict["culprits"]] == [culprit]
     assert "save_checkpoint" in verdict["summary"]
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(20, None), (300, "collective-stuck")])
+def test_a_hang_that_is_looked_at_before_anything_times_out_is_told_by_how_long_it_lasts(
+    tmp_path: Path, seconds: int, cause: str | None
+) -> None:
+    simulate(Request("collective-stuck", 16, 3, variant="live"), tmp_path)
+    looks = []
+    for dump in sorted((tmp_path / "evidence" / "recorder").iterdir()):
+        rank = dump.stem.rpartition("_")[2]
+        last = max(entry["time_created_ns"] for entry in json.loads(dump.read_bytes())["entries"])
+        looks.append(
+            f"nccl-forensics-collect: look step=flight-recorder pid=1 rank={rank} at={last // 10**9 + seconds} file=recorder-first/r{rank}\n"
+        )
+    (tmp_path / "evidence" / "manifest.txt").write_text(MANIFEST.splitlines(keepends=True)[0] + "".join(looks) + END)
+    verdict = analyze([tmp_path / "evidence"], engine=InlineEngine()).verdict
+    assert (verdict["cause"], verdict["confidence"]) == (cause, cause and "medium")

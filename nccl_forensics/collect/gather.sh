@@ -61,6 +61,11 @@ record() {
     [ "$1" = ok ] || case $3 in -) say "$2: $1: $7" ;; *) say "$2 of process $3: $1: $7" ;; esac
 }
 
+# Says of a dump that it was written after it had been asked for, and when that was: how long a collective has lasted then shows.
+look() {
+    [ "$epoch" = 0 ] || printf 'nccl-forensics-collect: look step=%s pid=%s rank=%s at=%s file=%s\n' "$1" "$2" "$3" "$((epoch + $4 - began))" "$5" >>"$manifest"
+}
+
 # Prints the first line of a file that is not empty, cut, without control characters that would break the manifest.
 first_line() {
     while IFS= read -r fl_line || [ -n "$fl_line" ]; do
@@ -449,6 +454,8 @@ post() { curl -s -S --max-time "$limit" --unix-socket "$1" -X POST "http://local
 # Asks each process for a dump through its pipe or its control socket, then takes what lies there.
 recorders() {
     asked=0
+    asked_at=$(now)
+    : >"$control/asked-$1"
     while read -r re_pid re_rank; do
         is_number "$re_rank" || continue
         pipe=$(in_process "$re_pid" "$(variable "$re_pid" TORCH_NCCL_DEBUG_INFO_PIPE_FILE)$re_rank.pipe")
@@ -466,6 +473,7 @@ recorders() {
         socket=$(in_process "$re_pid" "$(variable "$re_pid" TORCH_WORKER_SERVER_SOCKET)")
         if [ -n "$socket" ] && [ -S "$socket" ]; then
             begin flight-recorder "$re_pid" "$re_rank" "recorder-$1/fr_trace_rank_$re_rank" "$limit" post "$socket" dump_nccl_trace_pickle
+            printf '%s %s\n' "$re_pid" "$re_rank" >>"$control/fresh-$1"
             continue
         fi
         dump=''
@@ -476,13 +484,22 @@ recorders() {
             [ -z "$dump" ] || break
         done
         if [ -n "$dump" ] && [ -f "$dump" ]; then
+            # What lay there before was written who knows when.
+            newer "$dump" "$control/asked-$1" && printf '%s %s\n' "$re_pid" "$re_rank" >>"$control/fresh-$1"
             begin flight-recorder "$re_pid" "$re_rank" "recorder-$1/fr_trace_rank_$re_rank" "$limit" cat "$dump"
         elif [ "$1" = first ]; then
             record absent flight-recorder "$re_pid" "$re_rank" 0 - "no dump lies there, and the process has no pipe to ask for one (TORCH_NCCL_DEBUG_INFO_PIPE_FILE)"
         fi
     done <"$processes"
     settle
+    [ -f "$control/fresh-$1" ] || return 0
+    while read -r re_pid re_rank; do
+        [ ! -s "$work/recorder-$1/fr_trace_rank_$re_rank" ] || look flight-recorder "$re_pid" "$re_rank" "$asked_at" "recorder-$1/fr_trace_rank_$re_rank"
+    done <"$control/fresh-$1"
 }
+
+# Some shells lack the test of which file is newer: then nothing is known.
+newer() { [ "$1" -nt "$2" ] 2>/dev/null; }
 
 # Requests answer nothing; only one that could not be made is worth a line.
 settle_requests() {
@@ -763,6 +780,8 @@ main() {
     processes=$control/processes
     : >"$processes"
     began=$(now)
+    epoch=$(date +%s 2>/dev/null) || epoch=0
+    is_number "$epoch" || epoch=0
     end_at=$((began + total))
     trap 'stop 130' INT
     trap 'stop 143' TERM

@@ -44,6 +44,7 @@ def read(text: Text) -> Reading:
 
 _ROWS: dict[str, list[pl.Expr]] = {
     "step": [],
+    "look": [pl.lit("ok").alias("status"), (pl.col("at").cast(pl.Int64) * 1_000_000_000).alias("at_ns")],
     "interrupted": [
         pl.lit("interrupted").alias("step"),
         pl.lit("skipped").alias("status"),

@@ -22,6 +22,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Divergence, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.views.failures import LONGER, STANDSTILL
+from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
 
@@ -33,17 +35,29 @@ from nccl_forensics.words import group_words, operation_words, ranks_words
     at_most=4,
     explains=("timeout", "closed", "rank-died", "software-crash", "connection-failed"),
 )
-def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
+def collective_stuck(
+    stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame, looks: pl.LazyFrame | None
+) -> Iterator[Finding]:
     """One finding per stuck group, if something says that the job did not go on."""
-    if not failures.filter(pl.col("sign") != "ranks that wait for others").collect().height:
+    signs = set(failures.select("sign").collect()["sign"].to_list()) - {"ranks that wait for others"}
+    if not signs:
         return
+    # A computation that takes longer than ever before, and in which no collective ends either, looks alike.
+    guessed = signs == {LONGER}
+    seen = looks.collect() if looks is not None else pl.DataFrame(schema=LOOKS)
     for row in stuck.sort("domain", "group_key").collect().iter_rows(named=True):
         group = group_words(row)
         waited = operation_words(row["op"], row["seq"])
         evidence = cite([row], "a rank that waits in it")
         if watchdog is not None:
             evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
-        limit = f" after {row['timeout_ms'] / 1000:.0f} s" if row["timeout_ms"] else ""
+        own = seen.filter(pl.col("rank").is_in(row["ranks"])) if LONGER in signs else seen.clear()
+        if own.height:
+            look = own.select("rank", "age_ms", source_id="look_source_id", line_no="look_line_no")
+            evidence = (*evidence, *cite(look, "asked for a dump then, in which the operation is not finished", at_most=4))
+        # Before anything timed out nobody waited as long as the timeout.
+        lasted = row["timeout_ms"] if signs - {LONGER, STANDSTILL} else min(own["age_ms"].to_list(), default=None)
+        limit = f" after {lasted / 1000:.0f} s" if lasted else ""
         yield Finding(
             title=f"{'all ' if row['complete'] else ''}{len(row['ranks']):,} ranks entered {waited} of {group} and none finished{limit}"
             + ("" if row["complete"] else _unseen(row)),
@@ -54,7 +68,7 @@ def collective_stuck(stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failure
                 "or came with something else, would look the same."
             )
             + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
-            confidence="low" if not row["complete"] else "high" if row["stated"] is not False else "medium",
+            confidence="low" if not row["complete"] else "high" if row["stated"] is not False and not guessed else "medium",
             culprits=(),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),

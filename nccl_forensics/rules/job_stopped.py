@@ -26,6 +26,7 @@ from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP
 from nccl_forensics.stack_places import WAITING
+from nccl_forensics.views.failures import LONGER, STANDSTILL
 
 #: Signs of a failure that a stop from outside does not make by itself.
 _OF_ITS_OWN = (
@@ -34,7 +35,8 @@ _OF_ITS_OWN = (
     "NCCL errors",
     "communicators that never came up",
     "ranks that wait for others",
-    "a standstill that somebody ended",
+    STANDSTILL,
+    LONGER,
 )
 #: What a process raises when it is told to end.
 _BY_SIGNAL = r"Signal|KeyboardInterrupt|SystemExit"

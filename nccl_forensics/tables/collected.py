@@ -16,6 +16,7 @@ TABLES: tuple[Table, ...] = (
             "pid": (I64, "process that the step was about"),
             "rank": (I32, "its rank, as its environment says"),
             "seconds": (F64, ""),
+            "at_ns": (I64, "when a dump was asked for that was written after that, epoch nanoseconds by the clock of the host"),
             "file": (S, "file of the archive that the step filled"),
             "reason": (S, "why nothing or not all was got"),
         },

@@ -44,6 +44,13 @@ HARMLESS = (
 _WENT_ON = r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^NET/IB : Local mergedDev|^socketFinalizeAccept.{0,80}: wrong magic "
 
 
+#: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
+STANDSTILL = "a standstill that somebody ended"
+LONGER = "operations in flight for longer than any before"
+#: How long they are in flight at least, how many times as long as any that ended, and of how many this is known.
+_LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
+
+
 @view(rows="kinds of signs")
 def failures(
     endings: pl.LazyFrame | None,
@@ -56,9 +63,11 @@ def failures(
     last_calls: pl.LazyFrame | None,
     worker_exits: pl.LazyFrame | None,
     bandwidth_tests: pl.LazyFrame | None,
+    looks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests that failed, communicators that never came up, ranks that wait (unless
-    half of the ranks or more moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), and a launcher that was told to end while all ranks stood in calls that wait."""
+    half of the ranks or more moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), a launcher that was told to
+    end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of the ranks that were looked at or more."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
     no_record = pl.lit(None, dtype=pl.String())
@@ -116,7 +125,11 @@ def failures(
         add(strong, "ranks that wait for others", pl.col("waiter").unique().sort().implode(), pl.col("record").first())
     if worker_exits is not None and _standing(last_calls):
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
-        add(stopped.sort("source_id", "line_no").head(1), "a standstill that somebody ended")
+        add(stopped.sort("source_id", "line_no").head(1), STANDSTILL)
+    if looks is not None and not _moving(last_calls):
+        far = (pl.col("age_ms") >= _LONG_MS) & (pl.col("age_ms") >= _LONGER * pl.col("longest_ms")) & (pl.col("finished") >= _USED)
+        longer = looks.filter(far & (2 * far.sum() >= pl.len())).sort("rank")
+        add(longer, LONGER, pl.col("rank").implode(), pl.col("record").first())
     frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
     return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)
 

@@ -30,13 +30,14 @@ def motion(
     dumps: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
     operations: pl.LazyFrame | Calls | None,
+    looks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """``motion``: ``moving`` where two samples of the process differ in what it does (stacks, recorder dumps), ``stuck`` where two samples
     agree or its watchdog timed out, else ``unknown``: one look tells no motion.
 
     ``since_ns`` (epoch, by the clock of its host): when the oldest operation that it has not finished was enqueued, or, where it has none,
     when the last one ended; both are the latest time at which it can still have moved. ``timeout_ms``: the timeout in force for that
-    operation; ``waited_ms``: how long the watchdog says that it ran. Cites the sample, the line or the operation.
+    operation; ``waited_ms``: how long the watchdog says that it ran, else how long it had been in flight when its recorder was asked. Cites the sample, the line or the operation.
     """
     rows: dict[int, dict[str, object]] = {}
 
@@ -65,6 +66,10 @@ def motion(
                 say(row["rank"], "unknown", "one sample of its stack", row)
     if operations is not None:
         _since(calls_of(operations).telling, rows, say)
+    if looks is not None:
+        for row in looks.collect().iter_rows(named=True):
+            if row["rank"] in rows and rows[row["rank"]]["motion"] == "stuck":
+                rows[row["rank"]].setdefault("waited_ms", int(row["age_ms"]))
     order = [{**dict.fromkeys(MOTION), **rows[rank]} for rank in sorted(rows)]
     return pl.DataFrame(order, schema=MOTION, infer_schema_length=None).lazy()
 

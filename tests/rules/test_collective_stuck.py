@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.collective_stuck import collective_stuck
-from nccl_forensics.views.failures import FAILURES
+from nccl_forensics.views.failures import FAILURES, LONGER, STANDSTILL
+from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.stuck import STUCK
 from tests.rules.frames import cited
 from tests.rules.host_frames import table
@@ -23,23 +24,23 @@ def sign(words: str) -> pl.LazyFrame:
 
 def test_a_collective_that_all_entered_and_none_left_blames_the_transport_and_no_rank() -> None:
     watchdog = table("watchdog", {"kind": "timeout", "line_no": 30})
-    [finding] = collective_stuck.check(stuck(), watchdog, sign("watchdog timeouts"))
+    [finding] = collective_stuck.check(stuck(), watchdog, sign("watchdog timeouts"), None)
     assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "high", (), ())
     assert cited(finding) == [(0, 30), (0, "entries[4]")]
     assert finding.title == "all 3 ranks entered all_reduce #5 of process group default_pg (0) and none finished after 600 s"
 
 
 def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
-    [finding] = collective_stuck.check(stuck(complete=False), None, sign("watchdog timeouts"))
+    [finding] = collective_stuck.check(stuck(complete=False), None, sign("watchdog timeouts"), None)
     assert finding.confidence == "low"
     assert finding.title.startswith("3 ranks entered all_reduce #5"), "not all ranks: some have no evidence"
     assert finding.title.endswith("; whether every member came is not in the evidence")
-    [finding] = collective_stuck.check(stuck(complete=False).with_columns(size=pl.lit(4096)), None, sign("watchdog timeouts"))
+    [finding] = collective_stuck.check(stuck(complete=False).with_columns(size=pl.lit(4096)), None, sign("watchdog timeouts"), None)
     assert finding.title.endswith("; whether the other 4,093 came is not in the evidence")
 
 
 def test_ranks_that_wait_without_any_failure_may_just_be_working() -> None:
-    assert collective_stuck.check(stuck(), None, sign("ranks that wait for others")) == []
+    assert collective_stuck.check(stuck(), None, sign("ranks that wait for others"), None) == []
 
 
 def test_only_lines_of_the_stuck_group_are_quoted() -> None:
@@ -51,5 +52,15 @@ def test_only_lines_of_the_stuck_group_are_quoted() -> None:
         {"kind": "timeout", "source_id": 2, "line_no": 6, "pg_name": "0"},
         {"kind": "timeout", "source_id": 3, "line_no": 7},
     )
-    [finding] = collective_stuck.check(stuck(), watchdog, sign("watchdog timeouts"))
+    [finding] = collective_stuck.check(stuck(), watchdog, sign("watchdog timeouts"), None)
     assert cited(finding) == [(2, 5), (2, 6), (3, 7), (0, "entries[4]")]
+
+
+def test_of_a_hang_in_which_nothing_has_timed_out_yet_it_tells_how_long_it_lasted_when_somebody_looked() -> None:
+    seen = rows(LOOKS, *({"rank": r, "age_ms": 300e3 + r, "look_source_id": 9, "look_line_no": r + 2} for r in (0, 1, 2, 7)))
+    [finding] = collective_stuck.check(stuck(), None, sign(LONGER), seen)
+    assert finding.confidence == "medium"
+    assert finding.title.endswith("none finished after 300 s")
+    assert cited(finding) == [(0, "entries[4]"), (9, 2), (9, 3), (9, 4)]
+    [finding] = collective_stuck.check(stuck(), None, sign(STANDSTILL), None)
+    assert finding.title.endswith("none finished")

@@ -6,14 +6,27 @@ import polars as pl
 import pytest
 
 from nccl_forensics.views.deaths import DEATHS
-from nccl_forensics.views.failures import HARMLESS, failures
+from nccl_forensics.views.failures import HARMLESS, LONGER, failures
 from nccl_forensics.views.identity import COMMS_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.waits import WAITS
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
-ORDER = ("endings", "watchdog", "exceptions", "nccl_errors", "comms", "waits", "reports", "last_calls", "worker_exits", "bandwidth_tests")
+ORDER = (
+    "endings",
+    "watchdog",
+    "exceptions",
+    "nccl_errors",
+    "comms",
+    "waits",
+    "reports",
+    "last_calls",
+    "worker_exits",
+    "bandwidth_tests",
+    "looks",
+)
 
 
 def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
@@ -130,3 +143,32 @@ def test_a_code_that_is_handed_up_elsewhere_or_is_no_error_is_no_sign() -> None:
     row = {"level": "INFO", "kind": "propagation", "file": "enqueue.cc", "code": 6}
     for other in ({"file": "misc/socket.cc"}, {"code": 7}, {"code": 0}):
         assert signs(nccl_errors=table("nccl_errors", row | other)) == []
+
+
+def looked(*ranks: tuple[float, float, int]) -> pl.LazyFrame:
+    """Ranks whose oldest operation had been in flight for some seconds, those of the longest before, and how many had ended."""
+    told = ({"rank": r, "age_ms": a * 1e3, "longest_ms": b * 1e3, "finished": n} for r, (a, b, n) in enumerate(ranks))
+    return rows(LOOKS, *told)
+
+
+def test_operations_in_flight_for_much_longer_than_any_before_are_a_sign_of_a_hang() -> None:
+    assert signs(looks=looked((300, 20, 500), (300, 20, 500), (1, 20, 500))) == [(LONGER, 2)]
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [(300.0, 20.0, 500), (1.0, 20.0, 500), (1.0, 20.0, 500)],
+        [(50.0, 1.0, 500)] * 3,
+        [(300.0, 120.0, 500)] * 3,
+        [(300.0, 20.0, 3)] * 3,
+    ],
+    ids=["one of three", "under a minute", "steps are as long", "too few before"],
+)
+def test_operations_that_may_just_take_their_time_are_none(ranks: list[tuple[float, float, int]]) -> None:
+    assert signs(looks=looked(*ranks)) == []
+
+
+def test_a_job_whose_stacks_move_is_no_hang_however_long_an_operation_takes() -> None:
+    moving = rows(LAST_CALLS, *({"rank": r, "witness": "stack", "moved": True} for r in range(3)))
+    assert signs(looks=looked(*[(300.0, 20.0, 500)] * 3), last_calls=moving) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.motion import motion
 from nccl_forensics.views.stack_views import THREAD_STATES
 from tests.rules.host_frames import table
@@ -75,3 +76,9 @@ def test_a_watchdog_that_timed_out_names_the_limit_and_how_long_it_waited() -> N
     }
     [row] = motion(None, None, table("watchdog", line), None).collect().to_dicts()
     assert (row["rank"], row["motion"], row["timeout_ms"], row["waited_ms"]) == (3, "stuck", 600_000, 600_033)
+
+
+def test_how_long_an_operation_had_been_in_flight_is_told_where_somebody_says_when_the_recorder_was_asked() -> None:
+    looked = rows(LOOKS, {"rank": 0, "age_ms": 61_500.0}, {"rank": 1, "age_ms": 61_500.0})
+    both = motion(stacks(r0=(2, False), r1=(2, True)), None, None, None, looked).select("rank", "waited_ms").collect().rows()
+    assert both == [(0, 61_500), (1, None)]

@@ -22,9 +22,11 @@ from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.jumps import broken_steps
 from nccl_forensics.views.lag import lag
 from nccl_forensics.views.long_waits import long_waits
+from nccl_forensics.views.looks import looks
 from nccl_forensics.views.matching import fr_pg_names, groups, operations, progress
 from nccl_forensics.views.motion import motion
 from nccl_forensics.views.waits import waits
+from tests.rules.host_frames import table
 
 OPS = ("all_reduce", "_all_gather_base", "broadcast", "all_to_all", "send", "coalesced")
 OWN = TABLES["fr_entries"].own
@@ -132,6 +134,8 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
     same(groups(known, None, None, None, None, None), groups(plain, None, None, None, None, None))
     assert broken_steps(known.recent()) == broken_steps(plain.telling)
     same(motion(None, None, None, known), motion(None, None, None, plain))
+    asked = table("collected", *({"rank": rank, "at_ns": 10**8} for rank in range(ranks)))
+    same(looks(asked, known), looks(asked, plain))
     found = divergences(plain)
     state, who = progress(plain, None, None, None, None), groups(plain, None, None, None, None, None)
     same(waits(known, state, who, found, None), waits(plain, state, who, found, None))

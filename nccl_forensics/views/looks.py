@@ -1,0 +1,74 @@
+"""How long operations had been in flight when somebody looked, beside how long they took before."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, Entries, calls_of
+
+LOOKS = {
+    "rank": pl.Int32(),
+    "looked_ns": pl.Int64(),
+    "since_ns": pl.Int64(),
+    "age_ms": pl.Float64(),
+    "longest_ms": pl.Float64(),
+    "finished": pl.UInt32(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "look_source_id": pl.UInt32(),
+    "look_line_no": pl.UInt32(),
+}
+_PLACE = ("source_id", "line_no", "record")
+_SPANS = {"rank": pl.Int32(), "longest_ns": pl.Int64(), "finished": pl.UInt32(), "since_ns": pl.Int64(), "row": pl.UInt32()}
+
+
+@view(rows="ranks")
+def looks(collected: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+    """Per rank whose recorder was asked for a dump at a known time (``looked_ns``, epoch, by the clock of its host, the latest): ``age_ms``, how long
+    its oldest unfinished operation had been enqueued then; ``longest_ms``, how long any of its ``finished`` operations took from there to its end.
+    Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked at; ranks without one are left out."""
+    asked = collected.filter(pl.col("at_ns").is_not_null() & pl.col("rank").is_not_null())
+    latest = asked.sort("at_ns", "source_id", "line_no").unique("rank", keep="last", maintain_order=True)
+    times = latest.select("rank", looked_ns="at_ns", look_source_id="source_id", look_line_no="line_no").collect()
+    if not times.height:
+        return pl.LazyFrame(schema=LOOKS)
+    calls = calls_of(operations)
+    spans = _told(calls.every) if calls.recorded is None else _numbered(calls.recorded)
+    age = (pl.col("looked_ns") - pl.col("since_ns")) / 1e6
+    found = spans.join(times, on="rank").with_columns(age_ms=age, longest_ms=pl.col("longest_ns") / 1e6)
+    return found.sort("rank").select([pl.col(c).cast(t) for c, t in LOOKS.items()]).lazy()
+
+
+def _took() -> pl.Expr:
+    return pl.when("done").then(pl.col("completed_ns") - pl.col("created_ns"))
+
+
+def _told(operations: pl.LazyFrame) -> pl.DataFrame:
+    known = operations.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("created_ns").is_not_null())
+    open_one = known.filter("pending").sort("created_ns", "order").unique("rank", keep="first", maintain_order=True)
+    took = known.group_by("rank").agg(longest_ns=_took().max(), finished=_took().count())
+    return open_one.select("rank", *_PLACE, since_ns="created_ns").join(took, on="rank").collect()
+
+
+def _numbered(recorded: Entries) -> pl.DataFrame:
+    parts = [pl.DataFrame(schema=_SPANS)]
+    for numbers in recorded.numbers():
+        word = numbers.get_column("word")
+        facts = [recorded.facts.get_column(c).gather(word).alias(c) for c in ("rank", "done", "pending")]
+        rows = numbers.with_columns(facts).filter(pl.col("rank").is_not_null() & pl.col("created_ns").is_not_null())
+        created = pl.col("created_ns").filter(pl.col("pending"))
+        found = rows.group_by("rank").agg(
+            longest_ns=_took().max(),
+            finished=_took().count(),
+            since_ns=created.min(),
+            row=pl.col("row").filter(pl.col("pending")).get(created.arg_min()),
+        )
+        parts.append(found.select([pl.col(c).cast(t) for c, t in _SPANS.items()]))
+    whole = pl.concat(parts).sort("rank", "since_ns", nulls_last=True)
+    spans = whole.group_by("rank", maintain_order=True).agg(
+        pl.col("longest_ns").max(), pl.col("finished").sum(), pl.col("since_ns", "row").first()
+    )
+    open_ones = spans.filter(pl.col("row").is_not_null())
+    return open_ones.join(recorded.named(open_ones.get_column("row")).select("row", *_PLACE), on="row")
