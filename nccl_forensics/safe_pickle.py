@@ -87,14 +87,11 @@ def _is_torch_like(data: bytes) -> bool:
             at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
             pushed += 1
             known.clear()
-            if data[at : at + 1] != b"q":
-                literal = True
+            number = data[at + 1] if data[at : at + 1] == b"q" and at + 1 < end else None
+            literal = number is None or number > end or number in paired
+            if literal or number is None:
                 continue
             # The usual case, in one step: a new string and its number, behind which a run begins.
-            number = data[at + 1] if at + 1 < end else 0
-            if number > end or number in paired:
-                literal = True
-                continue
             strings.add(number)
             at += 2
             after = run.match(data, at)

@@ -172,3 +172,11 @@ def test_pairs_of_strings_by_long_numbers_are_told_as_well() -> None:
     strings = b"X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00br\x01\x00\x00\x00"
     pair = b"h\x00j\x01\x00\x00\x00\x86"
     assert load_plain(b"\x80\x02](" + strings + (pair + b"K\x86") * 3 + b"e.") == ["a", "b", *[("a", "b"), 0x86] * 3]
+
+
+def test_a_tuple_that_gets_a_number_behind_a_string_without_one_is_no_string() -> None:
+    numbered = b"X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00bq\x01"
+    pair, bare = b"h\x00h\x01\x86", b"X\x01\x00\x00\x00z"
+    data = b"\x80\x02](" + numbered + pair + bare + b"X\x01\x00\x00\x00cq\x02" + pair + b"q\x05" + b"h\x05h\x05\x86e."
+    with pytest.raises(RefusedPickle, match="a tuple inside a tuple"):
+        load_plain(data)
