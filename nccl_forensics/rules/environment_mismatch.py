@@ -121,3 +121,69 @@ def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> 
     known = dict(ranked.filter(pl.col("pid").is_not_null()).select("rank", "host").collect().iter_rows())
     lines = nccl_tails.join(ranked.select("host", "pid", "rank"), on=["host", "pid"]).group_by("rank").agg(pl.col("lines").max())
     return known, {r: n or 0 for r, n in lines.collect().iter_rows() if r not in unsure}
+
+
+@rule(
+    name="channels-differ",
+    code="EN06",
+    cause="environment-mismatch",
+    severity="error",
+    at_most=4,
+    explains=("connection-failed", "invalid-usage", "rank-never-joined", "host-stall", "rank-died", "collective-stuck", "version-mismatch"),
+)
+def channels_differ(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame) -> Iterator[Finding]:
+    """Few ranks that came out of the init of a communicator with another number of channels than all others: NCCL brings all ranks to one number,
+    so that these read a setting of it (channels, CTAs, NVLS) that the others did not, whether their logs show settings or not."""
+    whose = comms.filter(pl.col("rank").is_not_null()).select(
+        "host", "pid", "comm_key", "rank", "nranks", begin_source="source_id", begin="line_no"
+    )
+    lines = (
+        nccl_channels.filter(pl.col("coll") > 0)
+        .select("host", "pid", "source_id", "line_no", "coll")
+        .sort("line_no")
+        .join_asof(
+            whose.sort("begin").rename({"begin_source": "source_id"}),
+            left_on="line_no",
+            right_on="begin",
+            by=["source_id", "host", "pid"],
+            strategy="backward",
+            check_sortedness=False,
+        )
+        .filter(pl.col("rank").is_not_null() & (pl.col("nranks") > 2))
+        .sort("comm_key", "rank", "source_id", "line_no")
+        .unique(["comm_key", "rank"], keep="first", maintain_order=True)
+        .filter(pl.col("coll").n_unique().over("comm_key") > 1)
+        .collect()
+    )
+    for _, part in lines.group_by("comm_key", maintain_order=True):
+        usual = part["coll"].mode().sort().to_list()
+        few, most = part.filter(~pl.col("coll").is_in(usual)), part.filter(pl.col("coll").is_in(usual))
+        # A rank of which no line is there may have either number.
+        if len(usual) != 1 or most.height - few.height <= int(part["nranks"][0]) - part.height:
+            continue
+        odd, others = tuple(few["rank"].to_list()), most["rank"].to_list()
+        hosts = tuple(sorted(set(few["host"].drop_nulls().to_list())))
+        counts = ", ".join(str(n) for n in sorted(set(few["coll"].to_list())))
+        yield Finding(
+            title=f"{ranks_words(odd)} {'has' if len(odd) == 1 else 'have'} {counts} channels, {ranks_words(others)} {usual[0]}, in one communicator",
+            summary="NCCL brings all ranks of a communicator to one number of channels; a setting that only some ranks have changes it afterwards, and the "
+            "ranks then exchange tables of different lengths.",
+            confidence="medium",
+            ranks=odd,
+            hosts=hosts,
+            culprits=tuple(Culprit(rank=r) for r in odd),
+            subject=("channels",),
+            evidence=(*cite(few, "another number of channels"), *cite(most.head(1), "the number of the others")),
+            evidence_total=few.height + 1,
+            remedy="Give every rank the same NCCL_MAX_NCHANNELS, NCCL_MIN_NCHANNELS, NCCL_MAX_CTAS and NCCL_MIN_CTAS.",
+            prevention="Export the environment from the launcher to all ranks and compare it at start.",
+            would_refute=("the same NCCL_* settings on all ranks",),
+            actions=(
+                Action(
+                    "collect-more",
+                    ranks=odd,
+                    hosts=hosts,
+                    command="NCCL_DEBUG_SUBSYS=INIT,ENV; tr '\\0' '\\n' < /proc/<pid>/environ | grep NCCL_",
+                ),
+            ),
+        )

@@ -173,7 +173,7 @@ def _loopback_peers(
     at_most=4,
     explains=("rank-never-joined", "host-stall", "collective-stuck", "collective-skipped"),
 )
-def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_network: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """Connections that failed after all retries, by errno text and pair of host and address."""
     rows = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), processes)
     if not rows.height:
@@ -195,10 +195,16 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Ite
         }
     )
     link = f"{', '.join(hosts[:4]) or 'a host'} to {', '.join(targets[:4]) or 'a peer'}"
+    own = bool(targets) and set(targets) <= _own_addresses(nccl_network, hosts)
     yield Finding(
         title=f"no connection from {link}: {', '.join(reasons) or 'failed after all retries'}",
-        summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} gave up after all retries. Which end is at fault needs a look at both.",
-        confidence="high",
+        summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} gave up after all retries. "
+        + (
+            "The address is their own host's, so no network lies between: the process there had ended, or was not the one that was meant."
+            if own
+            else "Which end is at fault needs a look at both."
+        ),
+        confidence="medium" if own else "high",
         hosts=hosts,
         culprits=tuple(Culprit(link=f"{h} -> {t}") for h in (hosts[:4] or ("?",)) for t in (targets[:4] or ["?"])),
         subject=("connect", *hosts, *reasons),
@@ -209,6 +215,14 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Ite
         would_refute=("the peer's process died before the first attempt",),
         actions=(Action("collect_more", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
     )
+
+
+def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) -> set[str]:
+    """Addresses that processes of the one host of ``hosts`` use themselves."""
+    if nccl_network is None or len(hosts) != 1:
+        return set()
+    told = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"]) & (pl.col("host") == hosts[0]))
+    return {str(a).split("<")[0] for a in told.select(pl.col("address").drop_nulls().unique()).collect()["address"].to_list()}
 
 
 @rule(

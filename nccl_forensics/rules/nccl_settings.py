@@ -125,8 +125,9 @@ def few_channels_by_setting(
             continue
         yield Finding(
             title=f"{row['name']}={row['value']} limits every communicator to {row['value']} channels",
-            summary=f"Fast links need more channels than {row['value']}; NCCL would choose their number itself.",
-            confidence="high",
+            summary=f"Fast links need more channels than {row['value']}; NCCL would choose their number itself. Whether it was meant so the logs do not tell.",
+            # The limit is certain; that it does harm is not: a job may leave the GPU's multiprocessors to its own kernels on purpose.
+            confidence="medium",
             ranks=tuple(row["ranks"]),
             hosts=tuple(row["hosts"]),
             culprits=tuple(Culprit(rank=r) for r in row["ranks"]),

@@ -14,7 +14,8 @@ from nccl_forensics.damage import one_bit
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Entries, calls_of, placed, with_sized
-from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, repeated, shifted, unheard_of
+from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, moved_alike, repeated, shifted, unheard_of
+from nccl_forensics.views.nccl_calls import BY_SIZE
 
 DIVERGENCES = {
     "domain": pl.String(),
@@ -360,11 +361,12 @@ def _damaged(
 ) -> list[int]:
     """Ranks whose own opCount says that a line is missing or doubled just before ``at``; ``left_out``: what those of the odd ones ``counted``."""
     twice = [r for r in (*left_out, *peers) if repeated(by_rank[r], at, _signature)]
-    lost = [r for r, told in left_out.items() if told is False]
+    lost = [r for r, told in left_out.items() if told is False and not moved_alike(by_rank[r], [by_rank[p] for p in peers], at)]
     # Of two alone either may be the one that lacks a line.
     if len(left_out) >= len(peers):
         ours = _called(by_rank[next(iter(left_out))], at, skipped)
-        lost += [r for r in peers if counted(by_rank[r], at, ours, _signature) is False]
+        theirs = [by_rank[r] for r in left_out]
+        lost += [r for r in peers if counted(by_rank[r], at, ours, _signature) is False and not moved_alike(by_rank[r], theirs, at)]
     return sorted({*twice, *lost})
 
 
@@ -375,6 +377,7 @@ def _called(line: Mapping[int, Row], at: int, skipped: object) -> list[Hashable]
 _LOST = "a lost or doubled line would look the same"
 _MOVED = "a line lost or out of place would look the same"
 _BIT = "a flipped bit would look the same"
+_BY_SIZE = "no line tells how the communicator was made: that these processes share it is told by its size"
 _HOLE = "the recorder's own numbers are not in order here"
 
 
@@ -386,6 +389,8 @@ def _doubt_lines(
     at: int,
 ) -> str | None:
     """What else would look the same in logs of lines that we count; ``left_out`` as above."""
+    if str(told["group_key"]).startswith(BY_SIZE):
+        return _BY_SIZE
     if told["kind"] in ("skipped", "extra"):
         if told["kind"] == "skipped":
             proved = all(left_out.values())

@@ -48,6 +48,13 @@ def followed(line: Mapping[int, Row], at: int, signature: Signature) -> bool:
     return bool(advance) and _habits(line, at, signature).get(signature(line[at - 1])) == advance
 
 
+def moved_alike(line: Mapping[int, Row], peers: Sequence[Mapping[int, Row]], at: int) -> bool:
+    """Whether opCount moves to ``at`` as far as on some peer, whose line before it is there: then this rank's own lacks none either. The first
+    calls of a communicator, for example, may share a number on every rank (0, 0, 1, 2, seen with NCCL 2.22.3)."""
+    advance = _advance(line, at)
+    return advance is not None and any(_advance(peer, at) == advance for peer in peers)
+
+
 def _advance(line: Mapping[int, Row], at: int) -> int | None:
     if at not in line or at - 1 not in line:
         return None

@@ -104,6 +104,8 @@ def failures(
     if nccl_errors is not None:
         warned = (pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS))
         real = nccl_errors.filter(warned & ~pl.col("message").fill_null("").str.contains(_WENT_ON))
+        if comms is not None:
+            real = _without_teardown(real, comms)
         add(real.sort("source_id", "line_no"), "NCCL errors")
         # What ncclEnqueueCheck hands up, the caller of the collective gets: 1 to 6 are errors, 7 is in progress (nccl.h, ncclResult_t).
         handed_up = (pl.col("kind") == "propagation") & (pl.col("file") == "enqueue.cc") & pl.col("code").is_between(1, 6)
@@ -132,6 +134,23 @@ def failures(
         add(longer, LONGER, pl.col("rank").implode(), pl.col("record").first())
     frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
     return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)
+
+
+#: What the proxy's service thread says when its own process aborts the communicator while its peers close theirs (NCCL 2.19 to 2.24 src/proxy.cc).
+_CLOSING = r"^\[Service thread\] (?:Accept failed|Could not receive type from localRank \d+, res=3)|^\[Proxy Service \d+\] Failed to execute operation (?:Close|Stop) "
+
+
+def _without_teardown(errors: pl.LazyFrame, comms: pl.LazyFrame) -> pl.LazyFrame:
+    """The same without what a process prints just before it is done with aborting its communicator: a job may end so in good order."""
+    done = comms.filter(pl.col("ended") == "abort-complete").select("source_id", "host", "pid", done_at="end_line_no")
+    closing = (
+        errors.filter(pl.col("message").fill_null("").str.contains(_CLOSING))
+        .join(done, on=["source_id", "host", "pid"], nulls_equal=True)
+        .filter(pl.col("line_no") < pl.col("done_at"))
+        .select("source_id", "line_no")
+        .unique()
+    )
+    return errors.join(closing, on=["source_id", "line_no"], how="anti")
 
 
 def _copied_while_running() -> pl.Expr:

@@ -16,7 +16,7 @@ from nccl_forensics.units import is_number
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
 from nccl_forensics.views.layouts import unlisted_members
-from nccl_forensics.views.nccl_calls import by_line, members_of, numbered_calls
+from nccl_forensics.views.nccl_calls import by_line, members_by_size, members_of, numbered_calls
 from nccl_forensics.views.recorded import Recorded, recorded_calls
 from nccl_forensics.views.watchdogs import watchdog_progress
 
@@ -129,7 +129,8 @@ def operations(
     numbered: Numbered | None = None
     if nccl_ops is not None:
         folded = _folded(nccl_ops, "nccl_ops")
-        members = members_of(comms, processes)
+        told = comms is not None and comms.head(1).collect().height > 0
+        members = members_of(comms, processes) if told else members_by_size(folded.words, processes)
         numbered = numbered_calls(folded, members)
         if numbered is None:
             parts.append(by_line(folded, members))

@@ -85,6 +85,55 @@ def members_of(comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl
     return members.drop("comm_bus").sort("begin")
 
 
+#: How the keys of communicators begin that are told by their size alone.
+BY_SIZE = "size"
+
+
+def members_by_size(words: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Members, in the columns of ``members_of``, where no line tells how a communicator was made (NCCL_DEBUG_SUBSYS=COLL): the communicator of
+    which there is one in each process and that has as many ranks as there are processes is the same in all of them. ``words``: sorts of
+    operations. Ranks are those of prefixes and processes, or on one host the devices, where these are 0, 1, ... of as many processes."""
+    process = ["host", "pid"]
+    own = words.lazy().filter((pl.col("nranks") > 1) & pl.col("comm").is_not_null() & pl.col("pid").is_not_null())
+    lives = (
+        own.group_by(*process, "comm", "nranks", "source_id")
+        .agg(
+            pl.col("dev").drop_nulls().first(),
+            pl.when(pl.col("hint_scope") == "global").then("hint_rank").drop_nulls().first().alias("said"),
+        )
+        .with_columns(
+            mine=pl.struct("comm").n_unique().over(*process, "nranks"),
+            there=pl.struct(process).n_unique(),
+            most=pl.col("nranks").max(),
+            in_it=pl.struct(process).n_unique().over("nranks"),
+        )
+        .filter((pl.col("nranks") == pl.col("most")) & (pl.col("most") == pl.col("there")) & (pl.col("in_it") == pl.col("there")))
+        .filter((pl.col("mine") == 1).all())
+    )
+    if processes is not None:
+        known = processes.filter(pl.len().over(process) == 1).select(*process, known="rank")
+        lives = lives.join(known, on=process, how="left", nulls_equal=True)
+    else:
+        lives = lives.with_columns(known=pl.lit(None, dtype=pl.Int32))
+    # Devices are ranks where all processes of the communicator share a host and each has one of its own.
+    by_device = (
+        (pl.col("host").n_unique() == 1) & (pl.col("dev").n_unique() == pl.col("nranks")) & (pl.col("dev").max() == pl.col("nranks") - 1)
+    )
+    rank = pl.coalesce("said", "known", pl.when(by_device & pl.all_horizontal(pl.col("said", "known").is_null().all())).then("dev"))
+    return lives.select(
+        *process,
+        "comm",
+        text_of(BY_SIZE + "{}", pl.col("nranks")).alias("comm_key"),
+        pl.lit(None, dtype=pl.String).alias("comm_id"),
+        rank.cast(pl.Int32).alias("member"),
+        pl.lit(0, dtype=pl.UInt32).alias("begin"),
+        pl.col("source_id").alias("begin_source"),
+        rank.cast(pl.Int32).alias("world_rank"),
+        pl.col("nranks").alias("comm_nranks"),
+        pl.lit(False).alias("over"),
+    ).sort("begin_source", "host", "pid")
+
+
 def _counting(ops: pl.LazyFrame) -> pl.LazyFrame:
     """Without lines that repeat others. CALL lines repeat COLL lines of the same call: they carry no opCount and count only where a process
     has nothing else."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.rules.environment_mismatch import environment_mismatch
+from nccl_forensics.rules.environment_mismatch import channels_differ, environment_mismatch
 from tests.rules.frames import cited, comm, comms, people, settings, told
 from tests.rules.host_frames import table
 
@@ -76,3 +76,34 @@ def test_ranks_of_which_nothing_is_known_may_belong_to_either_side() -> None:
     # 3 have it, 1 has it not, and of 2 more ranks there is no log: the one that sets something is the odd one, less surely.
     [finding] = environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, OWN, comms(comm(0, 6)))
     assert told(finding) == ("error", "medium", (0, 1, 2))
+
+
+def channels(*counts: tuple[int, int]) -> pl.LazyFrame:
+    """The number of channels that each rank's log tells."""
+    return table(
+        "nccl_channels",
+        *[{"host": "node2" if r == 3 else "node1", "pid": 100 + r, "source_id": r, "line_no": 9, "coll": n} for r, n in counts],
+    )
+
+
+def joined(*ranks: int, nranks: int) -> pl.LazyFrame:
+    """The line by which each rank starts the one communicator."""
+    return comms(*[comm(r, nranks, host="node2" if r == 3 else "node1") for r in ranks])
+
+
+def test_a_rank_with_another_number_of_channels_has_another_setting() -> None:
+    [finding] = channels_differ.check(channels((0, 24), (1, 24), (2, 16), (3, 24)), joined(0, 1, 2, 3, nranks=4))
+    assert told(finding) == ("error", "medium", (2,))
+    assert cited(finding) == [(2, 9), (0, 9)]
+    assert finding.title == "rank 2 has 16 channels, ranks 0-1, 3 24, in one communicator"
+
+
+def test_channels_that_agree_and_ranks_of_which_too_few_are_seen_stay_quiet() -> None:
+    assert channels_differ.check(channels((0, 24), (1, 24), (2, 24), (3, 24)), joined(0, 1, 2, 3, nranks=4)) == []
+    assert channels_differ.check(channels((0, 24), (1, 24), (2, 16)), joined(0, 1, 2, nranks=4)) == []
+    assert channels_differ.check(channels((0, 24), (1, 24), (2, 16), (3, 16)), joined(0, 1, 2, 3, nranks=4)) == []
+
+
+def test_another_communicator_may_have_another_number_of_channels() -> None:
+    other = comms(*[comm(r, 4, comm_key=f"0xc{r % 2}") for r in range(4)])
+    assert channels_differ.check(channels((0, 24), (1, 16), (2, 24)), other) == []

@@ -99,6 +99,14 @@ def test_a_failed_connection_names_both_ends_and_no_rank() -> None:
     assert finding.title == "no connection from node1 to 10.0.0.7: Connection refused"
 
 
+def test_a_connection_to_an_address_of_the_own_host_crosses_no_network() -> None:
+    own = table("nccl_network", {"item": "bootstrap", "name": "eth0", "address": "10.0.0.7", "host": "node1", "pid": 101})
+    [finding] = connection_failed.check(errors(GAVE_UP), PEOPLE, own)
+    assert finding.confidence == "medium"
+    [finding] = connection_failed.check(errors(GAVE_UP), PEOPLE, own.with_columns(host=pl.lit("node2")))
+    assert finding.confidence == "high"
+
+
 def test_a_retry_is_no_failure() -> None:
     assert connection_failed.check(errors(GAVE_UP | {"kind": "connect-retry", "level": "INFO"}), PEOPLE) == []
 

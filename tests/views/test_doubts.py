@@ -41,6 +41,14 @@ def test_behind_a_lost_line_of_one_rank_the_call_that_another_left_out_is_found(
     assert read({0: FULL, 1: SHORT, 2: FULL, 3: lost}, counts) == [("skipped", [1], None)]
 
 
+def test_an_opcount_that_moves_on_alike_on_all_ranks_hides_no_line() -> None:
+    # The first two calls of a communicator may share a number (0, 0, 1, 2), so that one habit of few calls tells nothing.
+    lines = {r: ["all_reduce [9]", "all_reduce [5]"] * 2 for r in range(3)}
+    lines[1] = [*lines[1][:3], "all_reduce [7]"]
+    [(kind, ranks, _)] = read(lines, {r: [0, 0, 1, 2] for r in range(3)})
+    assert (kind, ranks) == ("shape", [1])
+
+
 def test_an_opcount_written_twice_is_a_doubled_line() -> None:
     doubled = [*STEP[:2], STEP[1], *STEP[2:], *STEP * 3]
     counts = {0: list(range(12)), 1: [0, 1, 1, *range(2, 12)], 2: list(range(12))}
@@ -54,6 +62,13 @@ def test_a_call_that_the_opcount_does_not_count_leaves_a_doubt() -> None:
     [(kind, ranks, doubt)] = read({0: FULL, 1: SHORT, 2: FULL}, counts)
     assert (kind, ranks) == ("skipped", [1])
     assert doubt is not None
+
+
+def test_a_communicator_that_is_told_by_its_size_alone_leaves_a_doubt() -> None:
+    lines = {0: STEP * 2, 1: [*STEP, STEP[0], "all_reduce [3]"], 2: STEP * 2}
+    found = divergences(operations(lines, group="size3", first=0, domain="nccl")).collect()
+    assert found.select("kind", "ranks").rows() == [("shape", [1])]
+    assert "by its size" in str(found["doubt"][0])
 
 
 def test_another_size_that_nobody_ever_used_is_no_line_out_of_place() -> None:

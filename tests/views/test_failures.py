@@ -96,6 +96,24 @@ def test_what_nccl_goes_on_after_is_no_sign_and_what_ends_it_is(kind: str, goes_
     assert signs(nccl_errors=table("nccl_errors", {"level": "WARN", "kind": kind, "message": ends})) == [("NCCL errors", 1)]
 
 
+CLOSING = (
+    "[Service thread] Accept failed Resource temporarily unavailable",
+    "[Service thread] Could not receive type from localRank 1, res=3, closed=0",
+    "[Proxy Service 1] Failed to execute operation Close from rank 1, retcode 3",
+)
+
+
+@pytest.mark.parametrize("message", CLOSING)
+def test_what_a_proxy_says_before_its_own_process_is_done_aborting_is_no_sign(message: str) -> None:
+    warned = {"level": "WARN", "kind": "proxy", "source_id": 0, "host": "node1", "pid": 7, "message": message, "line_no": 50}
+    done = {"started": True, "completed": True, "source_id": 0, "host": "node1", "pid": 7, "ended": "abort-complete", "end_line_no": 53}
+    assert signs(nccl_errors=table("nccl_errors", warned), comms=rows(COMMS_SCHEMA, done)) == []
+    failed = [("NCCL errors", 1)]
+    assert signs(nccl_errors=table("nccl_errors", warned), comms=rows(COMMS_SCHEMA, done | {"pid": 8})) == failed
+    assert signs(nccl_errors=table("nccl_errors", warned), comms=rows(COMMS_SCHEMA, done | {"ended": None, "end_line_no": None})) == failed
+    assert signs(nccl_errors=table("nccl_errors", warned | {"line_no": 60}), comms=rows(COMMS_SCHEMA, done)) == failed
+
+
 def test_a_sign_knows_its_ranks_and_its_first_line() -> None:
     bad = rows(DEATHS, *[{"rank": r, "kind": "killed", "source_id": 3, "line_no": 10 + r} for r in (1, 2)])
     [row] = failures(bad, *[None] * (len(ORDER) - 1)).collect().to_dicts()

@@ -204,6 +204,35 @@ def test_a_rotated_log_whose_older_part_sorts_last_counts_from_the_part_that_mad
     assert sorted(found.select("seq", "op").rows()) == [(0, "all_reduce"), (1, "all_gather")]
 
 
+def bare(*ops: dict[str, object], known: pl.LazyFrame | None = None) -> set[tuple[object, ...]]:
+    """Groups and ranks of operations where no line tells how a communicator was made."""
+    found = operations(None, None, table("nccl_ops", *ops), comms(table("nccl_comms")), known, None).collect()
+    return set(found.select("group_key", "rank").rows())
+
+
+def test_without_lines_that_make_communicators_the_only_one_of_all_processes_is_known_by_its_size() -> None:
+    each = [logged(r, n, dev=r) for r in (0, 1) for n in (3, 4)]
+    assert bare(*each) == {("size2", 0), ("size2", 1)}
+    # A launcher's prefix and what else tells ranks come before devices.
+    assert bare(*[o | {"hint_rank": 1 - int(str(o["dev"])), "hint_scope": "global"} for o in each], known=people()) == {
+        ("size2", 0),
+        ("size2", 1),
+    }
+    assert bare(*each, known=people(0, 1)) == {("size2", 0), ("size2", 1)}
+
+
+def test_devices_of_two_hosts_or_of_processes_that_see_one_each_are_no_ranks() -> None:
+    assert bare(logged(0, 3, dev=0), logged(1, 3, dev=1, host="node2")) == {("size2", None)}
+    assert bare(logged(0, 3, dev=0), logged(1, 3, dev=0)) == {("size2", None)}
+
+
+def test_communicators_that_size_does_not_tell_apart_stay_apart() -> None:
+    two = [logged(r, n, dev=r, comm=f"0x{c}{r}") for r in (0, 1) for n, c in ((3, "a"), (4, "b"))]
+    assert {key for key, _ in bare(*two)} == {"size2#0xa0", "size2#0xb0", "size2#0xa1", "size2#0xb1"}
+    # Of three processes that share communicators of two, nothing says which two are one.
+    assert {key for key, _ in bare(*[logged(r, 3, dev=r) for r in range(3)])} == {"size2#0xa0", "size2#0xa1", "size2#0xa2"}
+
+
 def _named(*ops: dict[str, object]) -> list[tuple[object, ...]]:
     found = operations(None, None, table("nccl_ops", *ops), comms(table("nccl_comms", member(0, line_no=4))), people(0, 1), None).collect()
     return found.sort("seq").select("group_key", "op", "seq").rows()
