@@ -196,15 +196,19 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_n
     )
     link = f"{', '.join(hosts[:4]) or 'a host'} to {', '.join(targets[:4]) or 'a peer'}"
     own = bool(targets) and set(targets) <= _own_addresses(nccl_network, hosts)
+    # A process that is gone refuses every connection: where others failed for reasons of their own, this is what follows.
+    gone = _failed_themselves(nccl_errors, processes, rows) if reasons == ["Connection refused"] else ()
     yield Finding(
         title=f"no connection from {link}: {', '.join(reasons) or 'failed after all retries'}",
         summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} gave up after all retries. "
         + (
             "The address is their own host's, so no network lies between: the process there had ended, or was not the one that was meant."
             if own
+            else f"{ranks_words(gone)} had errors of {'its' if len(gone) == 1 else 'their'} own, so the refusal may be no more than that the process had ended."
+            if gone
             else "Which end is at fault needs a look at both."
         ),
-        confidence="medium" if own else "high",
+        confidence="low" if gone else "medium" if own else "high",
         hosts=hosts,
         culprits=tuple(Culprit(link=f"{h} -> {t}") for h in (hosts[:4] or ("?",)) for t in (targets[:4] or ["?"])),
         subject=("connect", *hosts, *reasons),
@@ -215,6 +219,13 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_n
         would_refute=("the peer's process died before the first attempt",),
         actions=(Action("collect_more", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
     )
+
+
+def _failed_themselves(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, refused: pl.DataFrame) -> tuple[int, ...]:
+    """Ranks that NCCL handed an error of a collective up to (1 to 6 are errors), of which no line says that a connection failed."""
+    handed_up = (pl.col("kind") == "propagation") & (pl.col("file") == "enqueue.cc") & pl.col("code").is_between(1, 6)
+    told = where_reported(nccl_errors.filter(handed_up), processes)
+    return tuple(sorted(set(ranks_of(told)) - set(ranks_of(refused))))
 
 
 def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) -> set[str]:

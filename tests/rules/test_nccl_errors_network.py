@@ -107,6 +107,19 @@ def test_a_connection_to_an_address_of_the_own_host_crosses_no_network() -> None
     assert finding.confidence == "high"
 
 
+def test_who_refuses_may_be_gone_for_a_reason_of_its_own() -> None:
+    failed = {"kind": "propagation", "level": "INFO", "file": "enqueue.cc", "code": 3, "host": "node2", "pid": 102, "line_no": 40}
+    [finding] = connection_failed.check(errors(GAVE_UP, failed), PEOPLE)
+    assert finding.confidence == "low"
+    assert "rank 2 had errors of its own" in finding.summary
+    # The rank that is refused hands its own error up, and a time-out is no sign of a process that ended.
+    [finding] = connection_failed.check(errors(GAVE_UP, failed | {"host": "node1", "pid": 101}), PEOPLE)
+    assert finding.confidence == "high"
+    slow = GAVE_UP | {"message": str(GAVE_UP["message"]).replace("refused", "timed out")}
+    [finding] = connection_failed.check(errors(slow, failed), PEOPLE)
+    assert finding.confidence == "high"
+
+
 def test_a_retry_is_no_failure() -> None:
     assert connection_failed.check(errors(GAVE_UP | {"kind": "connect-retry", "level": "INFO"}), PEOPLE) == []
 
