@@ -41,6 +41,7 @@ def nic_underused(
     """Devices that some hosts lack, and filters that leave too few."""
     per_host = {h: set(d) for h, d in host_nics.group_by("host").agg(pl.col("device")).sort("host").collect().iter_rows()}
     gpus = dict(host_ranks.select("host", "n").collect().iter_rows())
+    filters = settings.filter(pl.col("name") == "NCCL_IB_HCA").collect() if settings is not None else None
     if len(per_host) > 1:
         usual = Counter(frozenset(d) for d in per_host.values()).most_common(1)[0][0]
         everything = frozenset(set().union(*per_host.values()))
@@ -54,25 +55,35 @@ def nic_underused(
             if not gone or len(devices) >= len(reference) or not devices & elsewhere:
                 continue
             rows = host_nics.filter(pl.col("host") != host).filter(pl.col("device").is_in(gone)).collect()
+            ranks, value, line = _filtered(filters, host_ranks, host)
             yield Finding(
-                title=f"{host} uses {len(devices)} of {len(reference)} NICs: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing",
-                summary="Other hosts of the job list these devices. A port that is down gives no warning; it is only missing from the list.",
+                title=f"{host} uses {len(devices)} of {len(reference)} NICs: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing"
+                + (f" (NCCL_IB_HCA={value})" if ranks else ""),
+                summary="Other hosts of the job list these devices. "
+                + (
+                    f"NCCL_IB_HCA={value} is set there and not on the other hosts."
+                    if ranks
+                    else "A port that is down gives no warning; it is only missing from the list."
+                ),
                 confidence="high",
+                ranks=ranks,
                 hosts=(host,),
-                culprits=tuple(Culprit(host=host, nic=d) for d in gone),
+                culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=host, nic=d) for d in gone),
                 subject=("nic", host, *gone),
                 evidence=(
                     *cite(rows, "another host uses this device"),
+                    *cite(line, "a filter that this host alone has"),
                     *cite_absence(f"{', '.join(gone)} in NCCL's device list", (f"NCCL logs of {host}",)),
                 ),
-                remedy="Bring the port up or replace the cable; until then every ring runs over fewer links.",
+                remedy="Give this host the NCCL_IB_HCA of the others, or none."
+                if ranks
+                else "Bring the port up or replace the cable; until then every ring runs over fewer links.",
                 prevention="Check that all ports are active in the job's prologue (ibstat).",
                 would_refute=("the host has fewer NICs by design",),
                 actions=(Action("collect_more", hosts=(host,), command=f"ibstat {gone[0]}"),),
             )
-    if settings is None:
+    if filters is None:
         return
-    filters = settings.filter(pl.col("name") == "NCCL_IB_HCA").collect()
     for row in filters.iter_rows(named=True):
         if str(row["value"]).startswith("^"):
             continue
@@ -96,6 +107,17 @@ def nic_underused(
             would_refute=("the hosts have no other NIC",),
             actions=(Action("change-setting", hosts=tuple(short), command="unset NCCL_IB_HCA", confidence="high"),),
         )
+
+
+def _filtered(
+    filters: pl.DataFrame | None, host_ranks: pl.LazyFrame, host: str
+) -> tuple[tuple[int, ...], str | None, list[dict[str, object]]]:
+    """Ranks of this host whose filter of devices is on no other host, its value and the line that shows it; nothing if there is none."""
+    known = {h: set(ranks) for h, ranks in host_ranks.select("host", "ranks").collect().iter_rows()}
+    for row in filters.iter_rows(named=True) if filters is not None else ():
+        if set(row["hosts"]) == {host} and known.get(host) and set(row["ranks"]) == known[host]:
+            return tuple(sorted(row["ranks"])), str(row["value"]), [row]
+    return (), None, []
 
 
 @rule(

@@ -22,6 +22,21 @@ def test_the_host_that_lacks_a_device_is_named_with_it() -> None:
     assert finding.title == "node2 uses 1 of 2 NICs: mlx5_1 is missing"
 
 
+def test_a_filter_that_one_host_alone_has_names_its_ranks() -> None:
+    hosts = host_ranks(node1=[0, 1], node2=[2, 3])
+    filtered = settings("NCCL_IB_HCA", ("mlx5_0", [0, 1]))
+    [finding] = nic_underused.check(nics(node1=["mlx5_0"], node2=BOTH), hosts, filtered)
+    assert told(finding) == ("error", "high", (0, 1))
+    assert finding.title == "node1 uses 1 of 2 NICs: mlx5_1 is missing (NCCL_IB_HCA=mlx5_0)"
+    # A filter that all hosts have, or that some ranks of the host lack, does not tell why a device is missing.
+    for everywhere in (
+        filtered.with_columns(hosts=pl.lit(["node1", "node2"])),
+        filtered.with_columns(ranks=pl.lit([0], dtype=pl.List(pl.Int32))),
+    ):
+        [finding] = nic_underused.check(nics(node1=["mlx5_0"], node2=BOTH), hosts, everywhere)
+        assert [(c.host, c.nic) for c in finding.culprits] == [("node1", "mlx5_1")]
+
+
 def test_of_two_hosts_that_each_lost_another_device_both_are_named() -> None:
     three = ["mlx5_0", "mlx5_1", "mlx5_2"]
     found = nic_underused.check(nics(node1=three[:2], node2=three[1:]), host_ranks(node1=[0], node2=[1]), None)
