@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nccl_forensics.assemble import RunResult, assemble
 from nccl_forensics.bundle import Bundle
 from nccl_forensics.census import all_seen, began, census, ended_orderly, more_than_recorded, most_seen, recorded_by_all, stood_still
 from nccl_forensics.extensions import extensions
-from nccl_forensics.extras import Extras
-from nccl_forensics.pictures import gather
 from nccl_forensics.rules import Value, run_rules
 from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
 from nccl_forensics.traits import traits
 from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
+
+if TYPE_CHECKING:
+    from nccl_forensics.extras import Extras
 
 #: Tables that by themselves do not tell how a job or its machines fared.
 _SILENT = frozenset({"sources", "gaps", "unmodelled", "training_steps"})
@@ -30,8 +32,9 @@ def judged(
     overrides: Mapping[str, Mapping[str, Value]] | None,
     title: str | None,
     progress: Callable[[str, int, int], None] | None,
-) -> tuple[dict[str, object], Extras]:
-    """The report of the contract and what its pictures need; ``overrides`` are thresholds by rule and name."""
+    pictures: bool = True,
+) -> tuple[dict[str, object], Extras | None]:
+    """The report of the contract, and what its ``pictures`` need if there shall be any; ``overrides`` are thresholds by rule and name."""
     runs = find_runs(store)
     step = (lambda done, total: progress("checking", done, total)) if progress is not None else None
     results = [judge_run(store, run, bundle.scratch, overrides, f"R{run.number}-" if len(runs) > 1 else "", step) for run in runs]
@@ -40,6 +43,10 @@ def judged(
     report = assemble([Path(i).name or i for i in bundle.inputs], name, store, results, chosen, bundle.quote)
     report["traits"] = traits(chosen, store)
     report["plugins"] = extensions()
+    if not pictures:
+        return report, None
+    from nccl_forensics.pictures import gather
+
     return report, gather(report, chosen, store, bundle.quote)
 
 

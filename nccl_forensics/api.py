@@ -44,9 +44,16 @@ class Incident:
     """
 
     report: dict[str, object]
-    extras: Extras
+    gathered: Extras | None
     store: Store
     redactor: Redactor = field(default_factory=lambda: Redactor("secrets"))
+
+    @property
+    def extras(self) -> Extras:
+        """What pictures need: nothing where none were wanted."""
+        from nccl_forensics.extras import Extras
+
+        return Extras() if self.gathered is None else self.gathered
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -129,6 +136,7 @@ def analyze(
     tables: Path | None = None,
     redact: Level = "secrets",
     progress: Progress | None = None,
+    pictures: bool = True,
 ) -> Incident:
     """Analyse folders, archives and files; see the contract for what the report holds.
 
@@ -136,7 +144,7 @@ def analyze(
     evidence; the findings that they fit stay in the report and are marked. With a ``cache`` (``nccl_forensics.cache.open_cache``), sources
     that were read before are not read again; the report is the same. ``scratch`` is where archives are unpacked and big tables lie.
     ``redact``: secrets are always masked; ``identity`` also puts pseudonyms for hosts, users, jobs, addresses and paths into the report, the
-    figures and the tables that are written.
+    figures and the tables that are written. Without ``pictures`` nothing is gathered for reports but ``report.json``, whose bytes are the same.
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
@@ -146,7 +154,9 @@ def analyze(
             suppress(_findings(incident), suppressions, today or newest_day(incident.store))
         return _redacted(incident, redact)
 
-    return _pass(inputs, finish, engine, cache, scratch, limits, overrides, title, tables, progress)
+    # Names are learned from the pictures, too: pseudonyms are numbered as they are met.
+    wanted = pictures or redact == "identity"
+    return _pass(inputs, finish, engine, cache, scratch, limits, overrides, title, tables, progress, wanted)
 
 
 def _pass(
@@ -160,6 +170,7 @@ def _pass(
     title: str | None,
     tables: Path | None,
     progress: Progress | None,
+    pictures: bool = True,
 ) -> Incident:
     """The incident as ``finish`` leaves it; with its tables written, and scratch removed now or with the incident."""
     bundle = open_bundle(inputs, limits=limits, scratch=scratch, fetch=engine is None or not engine.fetches)
@@ -169,8 +180,8 @@ def _pass(
             # Loaded now: what readers are forked from should hold what they need, and no more.
             from nccl_forensics.analysis import judged
 
-            report, extras = judged(bundle, store, overrides, title, progress)
-            incident = finish(Incident(report, extras, store))
+            report, gathered = judged(bundle, store, overrides, title, progress, pictures)
+            incident = finish(Incident(report, gathered, store))
             if tables is not None:
                 incident.write_tables(tables)
     except BaseException:
@@ -187,8 +198,8 @@ def _pass(
 def _redacted(incident: Incident, level: Level, *others: object) -> Incident:
     """The incident with its report and figures redacted; names in ``others`` are learned too."""
     redactor = Redactor(level)
-    redactor.learn(incident.store, values=(incident.report, incident.extras, *others))
-    return replace(incident, report=redactor.report(incident.report), extras=redactor.apply(incident.extras), redactor=redactor)
+    redactor.learn(incident.store, values=(incident.report, incident.gathered, *others))
+    return replace(incident, report=redactor.report(incident.report), gathered=redactor.apply(incident.gathered), redactor=redactor)
 
 
 def sql(

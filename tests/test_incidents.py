@@ -14,6 +14,8 @@ import pytest
 
 from nccl_forensics.api import analyze
 from nccl_forensics.engine import InlineEngine, LocalEngine
+from nccl_forensics.extras import Extras
+from nccl_forensics.redaction import Level
 from nccl_forensics.reporters import html, json_report, markdown
 from tests import claims
 from tests.benchmarks.inputs import recorder
@@ -89,3 +91,15 @@ def test_dumps_that_are_read_together_are_judged_as_their_truth_says(tmp_path: P
     assert isinstance(rules, list)
     assert not [r for r in rules if r["status"] == "crashed"]
     assert claims.broken(report, tmp_path / "evidence") == []
+
+
+@pytest.mark.parametrize("redact", ["secrets", "identity"])
+def test_a_report_has_the_same_bytes_where_no_pictures_are_wanted(redact: Level) -> None:
+    evidence = [str(ROOT / "fixtures" / "incidents" / "killed-rank-4r" / "evidence")]
+    whole, bare = (analyze(evidence, engine=InlineEngine(), redact=redact, pictures=pictures) for pictures in (True, False))
+    assert bare.json() == whole.json()
+    assert whole.extras.processes
+    if redact == "secrets":
+        assert bare.gathered is None
+        assert bare.extras == Extras()
+        assert "<html" in bare.html()

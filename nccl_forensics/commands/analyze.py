@@ -123,6 +123,9 @@ def analyze(
             make_folder(outputs.folder)
         read = means(own_cache=folder() if watch else None, limits=configured.limits if configured is not None else None)
 
+        shown = not quiet and not outputs.to_stdout and all(target != "-" for _, target in named)
+        pictures = shown or bool(named) or any((outputs.folder, outputs.html, outputs.markdown))
+
         def once() -> Incident:
             incident = api.analyze(
                 evidence,
@@ -135,12 +138,13 @@ def analyze(
                 tables=outputs.tables,
                 redact=redact,
                 progress=progress_bar(quiet),
+                pictures=pictures,
             )
             outputs.write(incident)
             return incident
 
         def show(incident: Incident) -> None:
-            if not quiet and not outputs.to_stdout and all(target != "-" for _, target in named):
+            if shown:
                 from nccl_forensics.reporters import terminal
 
                 click.echo(terminal.render(incident.report, incident.extras, color=color, width=width()), color=color)

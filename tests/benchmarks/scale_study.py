@@ -124,6 +124,7 @@ def measure(file: Path, workers: int) -> dict[str, object]:
     from nccl_forensics import analysis, api
     from nccl_forensics.bundle import open_bundle
     from nccl_forensics.engine import LocalEngine, read_bundle
+    from nccl_forensics.pictures import gather
     from nccl_forensics.runs import find_runs
     from nccl_forensics.views import Resolver, all_views
 
@@ -155,7 +156,7 @@ def measure(file: Path, workers: int) -> dict[str, object]:
         with stage("report"):
             report = analysis.assemble([file.name], "scale", store, [result], result, bundle.quote)
             report |= {"traits": analysis.traits(result, store), "plugins": []}
-            incident = api.Incident(report, analysis.gather(report, result, store, bundle.quote), store)
+            incident = api.Incident(report, gather(report, result, store, bundle.quote), store)
             sizes = {"html": len(incident.html().encode()), "markdown": len(incident.markdown().encode()), "json": len(incident.json())}
         stages["report"]["out_bytes"] = sum(sizes.values())
         verdict = incident.verdict
