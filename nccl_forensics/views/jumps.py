@@ -23,11 +23,10 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
     """
     state = progress.filter(pl.col("last_seq").is_not_null() & pl.col("rank").is_not_null()).collect()
     last: dict[tuple[str, str], dict[int, int]] = {}
-    facts: dict[tuple[str, str, int], dict[str, object]] = {}
-    for row in state.iter_rows(named=True):
-        key = (row["domain"], row["group_key"])
-        last.setdefault(key, {})[row["rank"]] = row["last_seq"]
-        facts[(*key, row["rank"])] = row
+    facts: dict[tuple[str, str, int], int] = {}  # the rows of the state
+    for at, (domain, group, rank, seq) in enumerate(state.select("domain", "group_key", "rank", "last_seq").iter_rows()):
+        last.setdefault((domain, group), {})[rank] = seq
+        facts[domain, group, rank] = at
     out: dict[int, tuple[dict[str, object], str]] = {}
     recorded = {rank for (domain, _), ranks in last.items() if domain == "fr" for rank in ranks}
     for key, ranks in last.items():
@@ -45,8 +44,8 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
                     continue
                 shared = [p for p in peers if p in theirs]
                 if shared and all(theirs[rank] > theirs[p] for p in shared):
-                    peer = facts[(*key, peers[0])]
-                    mine = facts[(*key, rank)]
+                    peer = state.row(facts[(*key, peers[0])], named=True)
+                    mine = state.row(facts[(*key, rank)], named=True)
                     out[rank] = (
                         {
                             "domain": key[0],
@@ -270,46 +269,41 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     Only the end of each sequence is looked at, and only a minority of the ranks may break its habit: a habit that many break is a new
     phase of the program. Where peers called the same two operations one after the other too, nothing was left out between them.
     """
+    uneven = pl.col("op").is_in(UNEVEN)
+    told = {"shape": pl.when(~uneven).then("shape"), "site": pl.when(uneven).then("call_site")}
+    texts = ("group_key", "op", "shape", "dtype", "site", "group_name", "group_desc", "comm_id", "call_site")
     recent = (
         operations.filter(pl.col("rank").is_not_null() & ~pl.col("is_p2p") & pl.col("domain").is_in(["fr", "nccl"]))
+        # A few texts of many rows: as numbers they take a quarter.
+        .select(
+            *[pl.col(c) for c in ("domain", "rank", "seq", "source_id", "order", "line_no", "record")],
+            *(told.get(c, pl.col(c)).cast(pl.Categorical).alias(c) for c in texts),
+        )
         .sort("domain", "rank", "source_id", "order")
         .group_by("domain", "rank", maintain_order=True)
         .tail(_STEPS_BACK)
-        .with_columns(shape=pl.when(~pl.col("op").is_in(UNEVEN)).then("shape"), site=pl.when(pl.col("op").is_in(UNEVEN)).then("call_site"))
-        .select("domain", "rank", *_OPERATION, "group_name", "group_desc", "comm_id", "seq", "source_id", "line_no", "record", "call_site")
         .collect()
     )
-    numbers: dict[tuple[object, ...], int] = {}
-    codes = [numbers.setdefault(operation, len(numbers)) for operation in recent.select(_OPERATION).iter_rows()]
-    ops, seqs = recent["op"].to_list(), recent["seq"].to_list()
-    spans = recent.group_by("domain", "rank", maintain_order=True).agg(pl.len()).rows()
-    # Ranks of one program run the same pattern in groups of other names: what matters is which operations are equal.
-    known: dict[tuple[tuple[int, ...], bool], tuple[tuple[int, int], ...]] = {}
     breaks: list[tuple[str, int, int, int]] = []  # domain, rank, row of the break, row of the last call of what was left out
-    alike: Counter[tuple[object, ...]] = Counter()
     members: Counter[str] = Counter()
-    start = 0
-    for domain, rank, length in spans:
+    for domain, rank, found in _all_breaks(recent):
         members[domain] += 1
-        first: dict[int, int] = {}
-        pattern = tuple(first.setdefault(code, len(first)) for code in codes[start : start + length])
-        key = pattern, (seqs[start] or 0) > 1
-        if key not in known:
-            known[key] = tuple(_breaks(*key))
-        for at, before in known[key]:
-            breaks.append((domain, rank, start + at, start + before))
-            alike[domain, ops[start + at], seqs[start + at], ops[start + before]] += 1
-        start += length
+        breaks += ((domain, rank, at, before) for at, before in found)
     # A habit that many break at the same place is a new phase of the program, or was no habit yet.
-    few = [b for b in breaks if alike[b[0], ops[b[2]], seqs[b[2]], ops[b[3]]] * 4 <= members[b[0]]]
-    keys, ranks_of = recent["group_key"].to_list(), recent["rank"].to_list()
-    few = [b for b in few if not _numbered_after(keys, seqs, ranks_of, b[2], b[3])]
+    ops, seqs = recent["op"], recent["seq"]
+    ats, befores = [b[2] for b in breaks], [b[3] for b in breaks]
+    places = list(zip([b[0] for b in breaks], ops[ats].to_list(), seqs[ats].to_list(), ops[befores].to_list(), strict=True))
+    alike = Counter(places)
+    few = [b for b, place in zip(breaks, places, strict=True) if alike[place] * 4 <= members[b[0]]]
+    few = [b for b in few if not _numbered_after(recent, b[2], b[3])]
+    if not few:
+        return {}
     # Of a group that no other rank is seen in, nor in one of its role, nobody waits in what is missing.
     seen = recent.select("group_key", "group_desc", "rank")
     common = [seen.group_by(c).agg(pl.col("rank").n_unique()).filter(pl.col("rank") > 1)[c].to_list() for c in ("group_key", "group_desc")]
     groups_of, roles = set(common[0]), set(common[1]) - {None}
-    descs = recent["group_desc"].to_list()
-    few = [b for b in few if keys[b[3]] in groups_of or descs[b[3]] in roles]
+    named = seen[[b[3] for b in few]]
+    few = [b for b, key, desc in zip(few, named["group_key"], named["group_desc"], strict=True) if key in groups_of or desc in roles]
     peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
     for domain, rank, at, before in few:
@@ -317,6 +311,32 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
             out[rank] = _fact(recent, domain, at, before)
     ranks = max(members.values(), default=0)
     return out if len(out) * 4 <= ranks else {}
+
+
+#: So many rows are looked at one by one at a time.
+_ROWS = 1 << 16
+
+
+def _all_breaks(recent: pl.DataFrame) -> Iterator[tuple[str, int, list[tuple[int, int]]]]:
+    """Each rank of each domain, with the rows of its breaks and of the last call of what was left out there (``_breaks``)."""
+    operations = recent.select(_OPERATION).unique(maintain_order=True).with_row_index("code")
+    codes = recent.select(_OPERATION).join(operations, on=_OPERATION, how="left", nulls_equal=True, maintain_order="left")["code"]
+    spans = recent.select(pl.struct("domain", "rank").rle()).unnest("domain").unnest("value")
+    begins = spans["len"].cum_sum() - spans["len"]
+    cut = (recent["seq"].gather(begins).fill_null(0) > 1).to_list()
+    # Ranks of one program run the same pattern in groups of other names: what matters is which operations are equal.
+    known: dict[tuple[tuple[int, ...], bool], tuple[tuple[int, int], ...]] = {}
+    held: list[int] = []
+    base = 0
+    for (length, domain, rank), start, amid in zip(spans.iter_rows(), begins, cut, strict=True):
+        if start + length > base + len(held):
+            base, held = start, codes.slice(start, max(length, _ROWS)).to_list()
+        first: dict[int, int] = {}
+        pattern = tuple([first.setdefault(code, len(first)) for code in held[start - base : start - base + length]])
+        key = pattern, amid
+        if key not in known:
+            known[key] = tuple(_breaks(*key))
+        yield domain, rank, [(start + at, start + before) for at, before in known[key]]
 
 
 def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
@@ -336,14 +356,15 @@ def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
             yield at, max(i for i in range(at) if line[i] == foretold[0])
 
 
-def _numbered_after(keys: Sequence[object], seqs: Sequence[int], ranks: Sequence[int], at: int, before: int) -> bool:
+def _numbered_after(recent: pl.DataFrame, at: int, before: int) -> bool:
     """Whether the rank's next operation in the group bears a number that counts the one that seems left out: then its record was lost, not
-    the call."""
-    last = max(row for row in range(before, at) if keys[row] == keys[before])
-    for row in range(at, min(at + _STEPS_BACK, len(keys))):
-        if ranks[row] != ranks[at]:
+    the call. ``at`` and ``before``: rows of the break and of the last call of what seems left out."""
+    keys, seqs, ranks = recent.select("group_key", "seq", "rank").slice(before, at - before + _STEPS_BACK).to_dict(as_series=False).values()
+    last = max(row for row in range(at - before) if keys[row] == keys[0])
+    for row in range(at - before, len(keys)):
+        if ranks[row] != ranks[0]:
             return False
-        if keys[row] == keys[before]:
+        if keys[row] == keys[0]:
             return bool(seqs[row] > seqs[last] + 1)
     return False
 
@@ -394,10 +415,10 @@ class _Peers:
 
     def _calls(self, names: Sequence[str]) -> tuple[dict[int, tuple[object, ...]], dict[tuple[object, ...], _Calls]]:
         """The places of the rows in question, and place -> rank -> row and kind of its call; places without a name are left out."""
-        known = self._recent.with_row_index("row").drop_nulls(names)
-        asked = known.filter(pl.col("row").is_in(self._rows))
-        places: dict[int, tuple[object, ...]] = {row[0]: tuple(row[1:]) for row in asked.select("row", *names).iter_rows()}
-        called = known.join(asked.select(names).unique(), on=names, how="semi")
+        known = self._recent.lazy().with_row_index("row").select("row", "rank", *dict.fromkeys((*names, *_KIND))).drop_nulls(names)
+        asked = known.filter(pl.col("row").is_in(self._rows)).select("row", *names).collect()
+        places: dict[int, tuple[object, ...]] = {row[0]: tuple(row[1:]) for row in asked.iter_rows()}
+        called = known.join(asked.lazy().select(names).unique(), on=names, how="semi").collect()
         out: dict[tuple[object, ...], _Calls] = {}
         for row, *values in called.select("row", *names, "rank", *_KIND).iter_rows():
             place, rank, kind = tuple(values[:3]), values[3], tuple(values[4:])

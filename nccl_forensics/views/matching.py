@@ -95,9 +95,10 @@ def fr_pg_names(
     if fr_status is not None and fr_groups is not None:
         ids = fr_status.group_by("source_id").agg(pl.col("pg_id").drop_nulls().unique().sort()).collect()
         names = dict(fr_groups.group_by("source_id").agg(pl.col("pg_name").unique()).collect().iter_rows())
+        numeric = {name for name in fr_groups.select(pl.col("pg_name").drop_nulls().unique()).collect()["pg_name"] if is_number(name)}
         for source, numbers in ids.iter_rows():
             listed = [n for n in names.get(source, []) if n is not None]
-            if len(listed) != len(numbers) or not all(is_number(n) for n in listed):
+            if len(listed) != len(numbers) or not numeric.issuperset(listed):
                 continue
             guess = dict(zip(numbers, sorted(listed, key=int), strict=True))
             if all(guess.get(i) == n for i, n in known.get(source, {}).items()):

@@ -76,11 +76,14 @@ def source_hosts(
     by_job = set() if nccl_comms is None else set(nccl_comms.select("host").drop_nulls().unique().collect()["host"])
     by_path = dict(path_hosts.select("source_id", "host").collect().iter_rows())
     rows = []
-    for source, path in sources.select("source_id", "path").collect().sort("source_id").iter_rows():
+    paths = sources.select("source_id", "path").collect().sort("source_id")
+    # Most paths name none of the hosts: these are found at once, and the words of the others are looked up.
+    hold = paths["path"].str.contains_any(sorted(known)).to_list() if known else [False] * paths.height
+    for (source, path), holds in zip(paths.iter_rows(), hold, strict=True):
         content = stated.get(source, set())
         if len(content) == 1:
             rows.append((source, next(iter(content)), "content"))
-        elif not content and (host := host_in_path(path, known) if known else by_path.get(source)):
+        elif not content and (host := host_in_path(path, known) if holds else by_path.get(source)):
             rows.append((source, host, "path"))
         elif not content and len(by_job) == 1:
             rows.append((source, next(iter(by_job)), "only"))

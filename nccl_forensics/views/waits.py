@@ -62,12 +62,15 @@ def waits(
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[dict[str, object]] = []
     # With evidence of one rank alone nobody can be compared.
-    for (domain, key), part in state.group_by("domain", "group_key", maintain_order=True):
-        group = info.get((str(domain), str(key)))
-        if group is None or (str(domain), str(key)) in limits:
+    by_group: dict[tuple[str, str], dict[int, tuple[int, int | None, int | None]]] = {}
+    for at, (domain, key, rank, seq, over) in enumerate(state.select("domain", "group_key", "rank", "last_seq", "last_done").iter_rows()):
+        by_group.setdefault((domain, key), {})[rank] = at, seq, over
+    for (domain, key), ranks in by_group.items():
+        group = info.get((domain, key))
+        if group is None or (domain, key) in limits:
             continue
-        last = {r: s for r, s in part.select("rank", "last_seq").iter_rows() if s is not None}
-        done = {r: s for r, s in part.select("rank", "last_done").iter_rows() if s is not None}
+        last = {r: s for r, (_, s, _) in ranks.items() if s is not None}
+        done = {r: s for r, (_, _, s) in ranks.items() if s is not None}
         if not last or (domain == "nccl" and all(done.get(r) == s for r, s in last.items())):
             continue  # nothing is known of it, or it was taken down in order
         if _looked_at_while_moving(done):
@@ -77,20 +80,22 @@ def waits(
         # All have completed the same operations and entered the next: they stand in that one together, however far ahead hosts enqueued.
         together = done.keys() == last.keys() and len(set(done.values())) == 1 and min(last.values()) > min(done.values())
         slow = {} if together else {r: s for r, s in last.items() if s < front}
-        facts = {r["rank"]: r for r in part.iter_rows(named=True)}
         reached = max(done.values(), default=None)
-        # What one member has behind it, all members entered, seen or not.
-        entered = max(
-            int(str(f["first_pending"])) - 1 if f["first_pending"] is not None else last[r] for r, f in facts.items() if r in last
-        )
         gpu = {
             r: d
             for r, d in done.items()
             if reached is not None and d < reached and last.get(r, d) > d and last.get(r, d) >= min(reached, d + 1)
         }
-        hopeful = [r for r in sorted(last) if len(last) > 1 and (p := facts[r]["first_pending"]) is not None and int(str(p)) > entered]
         late = slow.keys() | gpu.keys()
         unseen = members - last.keys()
+        if not late and not unseen:
+            continue  # nobody is waited for
+        facts = {r["rank"]: r for r in state[[at for at, _, _ in ranks.values()]].iter_rows(named=True)}
+        # What one member has behind it, all members entered, seen or not.
+        entered = max(
+            int(str(f["first_pending"])) - 1 if f["first_pending"] is not None else last[r] for r, f in facts.items() if r in last
+        )
+        hopeful = [r for r in sorted(last) if len(last) > 1 and (p := facts[r]["first_pending"]) is not None and int(str(p)) > entered]
         most = max(_EDGES, _EDGES_PER_MEMBER * len(members))
         allowed = _thinned(
             sorted(last, key=lambda r: (-last[r], r)), sorted(late, key=lambda r: (min(slow.get(r, front), gpu.get(r, front)), r)), most

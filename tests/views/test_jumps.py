@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
+from nccl_forensics.views import jumps as view
 from nccl_forensics.views.jumps import _breaks, broken_steps, jumped_groups, passed_over
 from tests.views.frames import operations, progress
 
@@ -81,6 +83,13 @@ def missing(last: list[int]) -> dict[int, tuple[object, object]]:
 
 
 def test_a_step_that_lacks_an_operation_tells_its_group_and_its_place_among_all_of_that_group() -> None:
+    assert missing([0, 2]) == {2: ("pg:1", 8)}
+    assert missing([0, 1, 2]) == {}
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_ranks_whose_calls_are_looked_at_apart_tell_the_same(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(view, "_ROWS", rows)
     assert missing([0, 2]) == {2: ("pg:1", 8)}
     assert missing([0, 1, 2]) == {}
 
