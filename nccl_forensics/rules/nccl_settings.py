@@ -110,6 +110,7 @@ def few_channels_by_setting(
     trace_bandwidth: pl.LazyFrame | None = None,
     *,
     enough: Annotated[int, "channels from which a limit is taken to be harmless"] = 8,
+    hardly: Annotated[int, "channels up to which nobody limits them on purpose"] = 2,
 ) -> Iterator[Finding]:
     """NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS below what fast links need, on all ranks (on some of them it is an environment mismatch).
 
@@ -127,7 +128,7 @@ def few_channels_by_setting(
             title=f"{row['name']}={row['value']} limits every communicator to {row['value']} channels",
             summary=f"Fast links need more channels than {row['value']}; NCCL would choose their number itself. Whether it was meant so the logs do not tell.",
             # The limit is certain; that it does harm is not: a job may leave the GPU's multiprocessors to its own kernels on purpose.
-            confidence="medium",
+            confidence="high" if int(row["value"]) <= hardly else "medium",
             ranks=tuple(row["ranks"]),
             hosts=tuple(row["hosts"]),
             culprits=tuple(Culprit(rank=r) for r in row["ranks"]),

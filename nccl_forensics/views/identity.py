@@ -135,9 +135,27 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
                 live.pop(key, None)
     rows.extend(live.values())
     rows.sort(key=lambda r: (r["source_id"], r["line_no"]))
+    for row, key in _ambiguous(rows):
+        row["comm_key"] = key
     for row in rows:
         row["comm_key"] = _comm_key(row, by_pointer, legacy, 0)
     return pl.DataFrame([{k: r[k] for k in COMMS_SCHEMA} for r in rows], schema=COMMS_SCHEMA, infer_schema_length=None).lazy()
+
+
+def _ambiguous(rows: list[dict[str, object]]) -> Iterator[tuple[dict[str, object], str]]:
+    """Children whose commId some process has twice, with a key by the number of the split on their parent: up to NCCL 2.22 the id of a child is made
+    of its parent's and its color alone (src/init.cc), so that two splits of one parent make children of one id."""
+    turns: dict[tuple[object, ...], int] = defaultdict(int)
+    met: dict[tuple[object, ...], int] = defaultdict(int)
+    children: list[tuple[dict[str, object], int]] = []
+    for row in rows:
+        if row["parent"] is not None and row["comm_id"] is not None:
+            process = (row["host"], row["pid"], row["bus_id"] if row["pid"] is None else None)
+            turns[*process, row["parent"]] += 1
+            met[*process, row["comm_id"]] += 1
+            children.append((row, turns[*process, row["parent"]]))
+    twice = {key[-1] for key, n in met.items() if n > 1}
+    yield from ((row, f"{row['comm_id']}#{turn}") for row, turn in children if row["comm_id"] in twice)
 
 
 def _comm_key(

@@ -34,7 +34,7 @@ def test_the_value_that_harms_is_named_and_another_is_not(rule: Rule, name: str,
     hosts = (TWO_HOSTS,) if "host_ranks" in rule.inputs.names else ()
     [finding] = rule.check(settings(name, (harmful, EVERYONE)), *hosts)
     # Whoever limits the channels may mean it: the multiprocessors that are left compute.
-    assert told(finding) == ("error", "medium" if rule is few_channels_by_setting else "high", (0, 1, 2, 3))
+    assert told(finding) == ("error", "medium" if harmful == "4" else "high", (0, 1, 2, 3))
     assert cited(finding) == [(0, 2)]
     assert finding.evidence_total == 4
     assert f"{name}={harmful}" in finding.title

@@ -57,6 +57,18 @@ def test_a_split_without_an_id_has_the_same_key_on_all_ranks() -> None:
     assert found["comm_key"].to_list() == ["0xc0", "0xc0/1/7", "0xc0", "0xc0/1/7"]
 
 
+def test_two_splits_of_one_color_that_share_an_id_are_two_communicators() -> None:
+    def child(rank: int, turn: int, comm_id: str) -> dict[str, object]:
+        return event(rank, comm=f"0x{turn}b{rank}", parent=f"0xa{rank}", comm_id=comm_id, line_no=9 + turn)
+
+    # Ranks 0 and 2 have the first color in both splits, rank 1 in the first alone.
+    lines = [child(0, 1, "0xe0"), child(1, 1, "0xe0"), child(0, 2, "0xe0"), child(2, 2, "0xe0"), child(1, 2, "0xe1"), child(2, 1, "0xe1")]
+    keys = {(r["pid"], r["comm"]): r["comm_key"] for r in comms(table("nccl_comms", *lines)).collect().iter_rows(named=True)}
+    pid = {r: int(str(child(r, 1, "0xe0")["pid"])) for r in range(3)}
+    assert keys[pid[0], "0x1b0"] == keys[pid[1], "0x1b1"] != keys[pid[0], "0x2b0"] == keys[pid[2], "0x2b2"]
+    assert keys[pid[1], "0x2b1"] == keys[pid[2], "0x1b2"] == "0xe1"
+
+
 def test_splits_of_other_colors_are_other_communicators() -> None:
     children = [event(r, comm=f"0xb{r}", parent=f"0xa{r}", split_count=1, color=r, line_no=9) for r in (0, 1)]
     found = comms(table("nccl_comms", *[event(r, comm_id="0xc0", line_no=3) for r in (0, 1)], *children)).collect()
