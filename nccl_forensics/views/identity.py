@@ -135,8 +135,8 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
                 live.pop(key, None)
     rows.extend(live.values())
     rows.sort(key=lambda r: (r["source_id"], r["line_no"]))
-    for row, key in _ambiguous(rows):
-        row["comm_key"] = key
+    for row, by_turn in _ambiguous(rows):
+        row["comm_key"] = by_turn
     for row in rows:
         row["comm_key"] = _comm_key(row, by_pointer, legacy, 0)
     return pl.DataFrame([{k: r[k] for k in COMMS_SCHEMA} for r in rows], schema=COMMS_SCHEMA, infer_schema_length=None).lazy()
