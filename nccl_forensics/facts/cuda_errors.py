@@ -41,6 +41,9 @@ CUDA_ERRORS: tuple[CudaError, ...] = (
     CudaError("illegal instruction", 715, "kernel", "a kernel has an instruction that the GPU does not know"),
     CudaError("invalid program counter", 718, "kernel", "a kernel jumped outside its code"),
     CudaError("operation not supported on global/shared address space", 717, "kernel", "a kernel used an address of the wrong space"),
+    CudaError("GPU Hang", None, "gpu", "the driver gave up waiting for the GPU and reset it"),
+    CudaError("Memory access fault by GPU", None, "kernel", "a kernel used an address that is not its own"),
+    CudaError("HW Exception by GPU", None, "gpu", "the GPU met an exception of its own"),
     CudaError("launch timed out", 702, "gpu", "a kernel ran longer than the driver lets it"),
     CudaError(
         "system not yet initialized",

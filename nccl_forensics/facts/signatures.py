@@ -47,6 +47,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("The NVIDIA driver on your system is too old",), "cuda-error"),
     (("cuDNN error: ",), "cuda-error"),
     (("HIP error: ",), "cuda-error"),
+    (("HW Exception by GPU node-",), "cuda-error"),
+    (("Memory access fault by GPU node-",), "cuda-error"),
     (("retrieving ncclUniqueId from",), "store-timeout"),
     (("retreiving ncclUniqueId from",), "store-timeout"),
     (("Watchdog caught collective operation timeout",), "nccl-timeout"),
@@ -121,6 +123,8 @@ TYPES = {
     "bad_alloc": "host-oom",
     "KeyboardInterrupt": "keyboard-interrupt",
     "OutOfMemoryError": "cuda-oom",
+    # What c10d throws for an error of its backend, from the watchdog's thread too: without a text that is known it tells no fault of this rank.
+    "DistBackendError": "nccl-follow-up",
 }
 #: Exceptions of torchrun itself: they say nothing of a rank.
 LAUNCHER_TYPES = frozenset({"SignalException", "ChildFailedError"})

@@ -64,6 +64,8 @@ _SIGNALS = {
 }
 #: What torchrun's own traceback ends with when it is told to stop.
 _LAUNCHER_END = "SignalException: Process "
+#: The last words of a process whose GPU the ROCm runtime gave up (ROCR-Runtime, core/runtime/runtime.cpp): no exception and no traceback follow.
+_HSA = re.compile(r"^(?:HW Exception by GPU node-[0-9]{1,4} |Memory access fault by GPU node-[0-9]{1,4} )\(Agent handle: ")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}[:<][0-9]{1,5})")
 #: Messages name their writer by its rank in the group; in the default group that is the global rank.
 _OWN_RANK = re.compile(r"\[PG (?:ID )?0 (?:PG GUID 0(?:\(default_pg\))? |\(default_pg\) )?Rank ([0-9]{1,7})\]")
@@ -166,6 +168,10 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.used.update(members)
             row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal", "frames": frames}
             found.rows.append({"line_no": number, "end_line": max([number, *members]), **lines.hints, **row})
+        elif _HSA.match(text):
+            found.used.add(number)
+            row = {"kind": "fatal-signal", "type": "HSA", "message": text[:400], "signature": classify("HSA", text)}
+            found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
         elif bare := _bare(lines, at):
             found.used.update(bare.members)
             found.rows.append({"line_no": number, "end_line": bare.members[-1], **lines.hints, **(bare.row or {})})
@@ -484,6 +490,8 @@ FORMAT = TextFormat(
         "Segmentation fault (core dumped)",
         "Bus error (core dumped)",
         "Aborted (core dumped)",
+        "HW Exception by GPU node-",
+        "Memory access fault by GPU node-",
     ),
     read=_read,
     priority=40,

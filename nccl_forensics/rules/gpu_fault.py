@@ -273,7 +273,7 @@ def _hurt(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, wh
     rank_of = _rank_of_source(source_ranks)
     host_of = {rank: host for host, ranks in who.hosts.items() for rank in ranks}
     host_of |= {rank: str(host) for (host, _), rank in who.gpus.items() if rank in who.placed}
-    said = exceptions.filter(pl.col("message").str.contains("(?i)cuda"))
+    said = exceptions.filter(pl.col("message").str.contains("(?i)cuda|by GPU node-"))
     hosts: set[str | None] = set()
     for row in said.select("rank", "hint_rank", "hint_scope", "hint_host", "source_id", "message").collect().iter_rows(named=True):
         if _cuda_fault(str(row["message"])) is not None:
@@ -576,8 +576,9 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
         program = text in texts("kernel")
         names = ranks_words(ranks) if ranks else "a rank that the evidence does not name"
         few = len(rows) <= 2
+        speaker = "CUDA" if "cuda" in str(rows[0]["message"]).lower() else "ROCm"
         yield Finding(
-            title=f"the GPU of {names} failed: CUDA reported '{text}'",
+            title=f"the GPU of {names} failed: {speaker} reported '{text}'",
             summary="An error that sticks to the device: everything that the rank does with it afterwards fails. "
             + (
                 "Such an error is mostly the program's (a wrong address in a kernel)."
@@ -590,7 +591,7 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
             ranks=ranks,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in rows),  # type: ignore[arg-type]  # columns of exceptions: an integer, a text, an integer
             subject=(text,),
-            evidence=cite(rows, f"CUDA error '{text}'"),
+            evidence=cite(rows, f"{speaker} error '{text}'"),
             evidence_total=len(rows),
             remedy="Look into the kernel log of the host (dmesg) for an Xid at that time; run dcgmi diag -r 3 on the node.",
             prevention="Collect dmesg of all hosts with the job's logs.",

@@ -43,6 +43,8 @@ _FALLOUT = (
     "environment-mismatch",
 )
 _NO_SPACE = "No space left on device"
+#: What NCCL up to 2.21 says of a segment that it could not make, without the reason.
+_NO_SEGMENT = ("Error while creating shared memory segment",)
 _NO_MEMORY = "Cannot allocate memory"
 _OUT_OF_MEMORY = "out of memory"
 #: CUDA texts that say that the GPU failed or could not be started, not that the program asked for too much.
@@ -60,8 +62,13 @@ def shm_exhausted_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> It
     about = nccl_errors.filter(pl.col("kind") == "shm")
     said = about.filter(_any((_NO_SPACE,))).head(1).collect().height > 0
     # Up to 2.21 the line has no error text: a tmpfs that cannot be extended is full, while a segment that cannot be made may have other reasons.
-    wanted = _any((_NO_SPACE,)) | (_any(("failed to extend",)) & ~pl.col("message").str.contains(r"error: "))
-    rows = where_reported(about.filter(wanted), processes)
+    unsaid = ~pl.col("message").str.contains(r"error: ")
+    extending = _any(("failed to extend",)) & unsaid
+    wanted = about.filter(_any((_NO_SPACE,)) | extending)
+    guessed = not wanted.head(1).collect().height
+    if guessed and not about.filter(~_any(_NO_SEGMENT) | ~unsaid).head(1).collect().height:
+        wanted = about
+    rows = where_reported(wanted, processes)
     if rows.height:
         hosts = hosts_of(rows)
         yield Finding(
@@ -70,13 +77,13 @@ def shm_exhausted_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> It
             + (
                 "no space left on device."
                 if said
-                else "a segment could not be extended. This release of NCCL does not say why; a full /dev/shm is the usual reason."
+                else f"a segment could not be {'made' if guessed else 'extended'}. This release of NCCL does not say why; a full /dev/shm is the usual reason."
             ),
-            confidence="high" if said else "medium",
+            confidence="high" if said else "low" if guessed else "medium",
             hosts=hosts,
             culprits=tuple(Culprit(host=h) for h in hosts),
             subject=("shm", *hosts),
-            evidence=cite(rows, "no space left in /dev/shm" if said else "could not be extended"),
+            evidence=cite(rows, "no space left in /dev/shm" if said else "could not be made" if guessed else "could not be extended"),
             evidence_total=rows.height,
             remedy="Give the container more shared memory (docker --shm-size, Kubernetes emptyDir medium Memory) and remove stale /dev/shm/nccl-* files.",
             prevention="Check df /dev/shm in the job's prologue.",

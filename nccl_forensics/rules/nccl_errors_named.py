@@ -272,6 +272,18 @@ _MEANINGS: tuple[_Named, ...] = (
         "Compare nvidia-smi topo -m with another host; in a VM give NCCL a topology file.",
         "fix_config",
     ),
+    # EFA's 4126: its device answers for the peer, which does not itself.
+    _Named(
+        ("plugin", "plugin-error"),
+        "Unresponsive receiver .{0,40}handshake failed",
+        "connection-failed",
+        "critical",
+        "medium",
+        "a peer's device was reached and the peer itself did not answer",
+        "Look at what the peer did before: it ended, or it never opened its endpoint; read its log first.",
+        "none",
+        own=False,
+    ),
     _Named(
         ("plugin", "plugin-error"),
         "completed with error|unresponsive|unreachable",

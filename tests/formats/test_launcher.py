@@ -219,3 +219,11 @@ def test_the_end_of_a_real_slurm_job_is_read():
     frame = read_source(corpus("public/corigpu-mpi-cuda-segv/evidence/slurm-405737.out").read_bytes()).frames["worker_exits"]
     ends = frame.filter(pl.col("kind") == "task").select("host", "rank", "signal").rows()
     assert ends == [("cgpu12", 0, "SIGSEGV"), ("cgpu12", 1, "SIGTERM")]
+
+
+def test_a_job_that_slurm_ended_is_told_with_and_without_the_time() -> None:
+    [timed] = rows("slurmstepd: error: *** JOB 42221 ON clr1247 CANCELLED AT 2022-04-14T16:20:46 DUE TO TIME LIMIT ***")
+    [bare] = rows("slurmstepd: error: *** JOB 42221 ON clr1247 CANCELLED DUE TO TIME LIMIT ***")
+    assert timed.pop("time_raw_ns") is not None
+    assert bare == timed == {"kind": "scheduler", "host": "clr1247"}
+    assert rows("slurmstepd: error: *** JOB 42221 ON clr1247 WAS CANCELLED ***") == []

@@ -280,6 +280,17 @@ def test_every_prefix_layout_is_read(prefix: str, expected: dict[str, object]) -
     assert has(found, **expected)
 
 
+def test_the_signature_of_a_plugins_function_stands_in_place_of_its_file() -> None:
+    place = "int cm_req_handle_error_entry(nccl_net_ofi_context_t*, fid_cq*, fi_cq_err_entry*, uint16_t):46"
+    found = row(
+        "nccl_errors", f"[2026-01-01 12:08:32] node-0:194:710 [0] {place} NCCL WARN NET/OFI Request 0x7f completed with error. RC: 103"
+    )
+    assert has(found, level="WARN", kind="plugin-error", host="node-0", pid=194, dev=0, file=None, file_line=46)
+    assert (
+        row("nccl_errors", "node-0:194:710 [0] net_ofi.cc:46 NCCL WARN NET/OFI Request 0x7f completed with error")["file"] == "net_ofi.cc"
+    )
+
+
 def test_a_sentence_about_nccl_is_foreign() -> None:
     reading = read("run it with NCCL_DEBUG and look for NCCL INFO lines", "see the NCCL version in use")
     assert reading.lines.is_empty()

@@ -210,6 +210,26 @@ def test_a_what_line_far_below_its_start_is_found():
     assert found["signature"] == "cuda-error"
 
 
+def test_an_error_of_the_backend_without_its_text_is_no_fault_of_the_rank_that_throws_it():
+    [cut] = rows("terminate called after throwing an instance of 'c10::DistBackendError'")
+    assert (cut["type"], cut["signature"]) == ("c10::DistBackendError", "nccl-follow-up")
+    [own] = rows("terminate called after throwing an instance of 'std::logic_error'\n  what():  table is empty")
+    assert own["signature"] == "user"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HW Exception by GPU node-9 (Agent handle: 0x5b5e27441f40) reason :GPU Hang",
+        "Memory access fault by GPU node-2 (Agent handle: 0x7f30) on address 0x7f1200000000. Reason: Unknown.",
+    ],
+)
+def test_the_last_words_of_rocms_runtime_tell_of_the_gpu(line: str) -> None:
+    [found] = rows(f"{line}\nAborted (core dumped)")[:1]
+    assert (found["type"], found["signature"], found["message"]) == ("HSA", "cuda-error", line)
+    assert rows(f"see the thread about {line.lower()}") == []
+
+
 def test_an_abort_that_ends_a_terminate_block_is_not_a_second_fault():
     assert [r["kind"] for r in rows(TERMINATE)] == ["cpp-terminate"]
     assert [r["type"] for r in rows("Fatal Python error: Aborted")] == ["SIGABRT"]

@@ -48,6 +48,14 @@ def test_a_segment_that_could_not_be_extended_speaks_of_a_full_dev_shm_where_no_
     assert shm_exhausted_nccl.check(errors({"kind": "shm", "pid": 101, "message": other}), PEOPLE) == []
 
 
+def test_a_segment_that_could_not_be_made_is_a_guess_unless_a_line_gives_another_reason() -> None:
+    made = {"kind": "shm", "pid": 101, "message": "Error while creating shared memory segment nccl-shm-recv-1833-0-2-3 (size 9637888)"}
+    [finding] = shm_exhausted_nccl.check(errors(made), PEOPLE)
+    assert (finding.confidence, finding.hosts) == ("low", ("node1",))
+    other = {"kind": "shm", "pid": 101, "message": "shm_open failed on nccl-shm-recv-1833-0-2-3 : Permission denied"}
+    assert shm_exhausted_nccl.check(errors(made, other), PEOPLE) == []
+
+
 # ---- GPU memory ----
 
 OOM = {"kind": "cuda-failure", "pid": 101, "message": "Cuda failure 2 'out of memory'", "line_no": 8}

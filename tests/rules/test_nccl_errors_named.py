@@ -24,6 +24,12 @@ FIRES = [
     ("Cannot initialize CollNet, using point-to-point network instead", "low-bus-bandwidth", "info"),
     ("Could not find any local path from gpu 3 to net.", "nic-underused", "warning"),
     ("NET/OFI Request 0x7f completed with error. RC: 21. Error: 4103: Unresponsive remote", "ib-link", "critical"),
+    (
+        "NET/OFI Request 0x7f completed with error. RC: 103. Error: 4126 (Unresponsive receiver (reachable by EFA device but handshake failed) "
+        "My EFA addr: fi_addr_efa://[fe80::1]:0:1)",
+        "connection-failed",
+        "critical",
+    ),
     ("NET/IB : mlx5_0:1 async fatal event: local catastrophic error", "ib-link", "critical"),
     ("NET/IB: ncclIbTest: Device 1 marked as failed. Initiating recovery? yes", "ib-link", "error"),
     ("failed to open CUDA IPC handle : 400 invalid resource handle", "p2p-disabled", "warning"),
