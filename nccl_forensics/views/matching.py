@@ -18,6 +18,7 @@ from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls
 from nccl_forensics.views.layouts import unlisted_members
 from nccl_forensics.views.nccl_calls import by_line, members_by_size, members_of, numbered_calls
 from nccl_forensics.views.recorded import Recorded, recorded_calls
+from nccl_forensics.views.shared_names import part_key, shared_names
 from nccl_forensics.views.watchdogs import watchdog_progress
 
 
@@ -116,6 +117,7 @@ def operations(
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
+    fr_groups: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame | Parts:
     """Every collective and send/recv with its rank, group and position: columns of ``OPERATIONS``.
 
@@ -124,7 +126,7 @@ def operations(
     parts: list[pl.LazyFrame] = []
     recorded: Recorded | None = None
     if fr_entries is not None and dumps is not None:
-        recorded = recorded_calls(_folded(fr_entries, "fr_entries"), dumps)
+        recorded = recorded_calls(_folded(fr_entries, "fr_entries"), dumps, shared_names(fr_groups))
     if reports is not None:
         parts.append(_detail_operations(reports))
     numbered: Numbered | None = None
@@ -269,23 +271,26 @@ def groups(
     if fr_groups is not None:
         stated = fr_groups.filter(pl.col("ranks").is_not_null() & pl.col("pg_name").is_not_null())
         seen = stated.group_by("pg_name").agg(pl.col("pg_desc").first(), pl.col("ranks").unique()).collect()
+        shared = set(shared_names(fr_groups)["pg_name"].to_list())
         for name, desc, lists in seen.iter_rows():
-            union = sorted({r for ranks in lists for r in unfold(ranks)})
-            entry = out.setdefault(
-                ("fr", f"pg:{name}"),
-                {
-                    "domain": "fr",
-                    "group_key": f"pg:{name}",
-                    "group_name": name,
-                    "group_desc": desc,
-                    "comm_id": None,
-                    "members": [],
-                    "size": None,
-                },
-            )
-            if len(lists) == 1:
-                entry["members"], entry["size"] = union, len(union)
-            entry["group_desc"] = entry["group_desc"] or desc
+            keys = {part_key(name, part): [part] for part in lists if part} if name in shared else {f"pg:{name}": lists}
+            for own_key, told_of in keys.items():
+                union = sorted({r for ranks in told_of for r in unfold(ranks)})
+                entry = out.setdefault(
+                    ("fr", own_key),
+                    {
+                        "domain": "fr",
+                        "group_key": own_key,
+                        "group_name": name,
+                        "group_desc": desc,
+                        "comm_id": None,
+                        "members": [],
+                        "size": None,
+                    },
+                )
+                if len(told_of) == 1:
+                    entry["members"], entry["size"] = union, len(union)
+                entry["group_desc"] = entry["group_desc"] or desc
     if watchdog is not None:
         named = watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
         desc = dict(
@@ -346,6 +351,7 @@ def progress(
     fr_pg_names: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
+    fr_groups: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
 
@@ -354,7 +360,7 @@ def progress(
     """
     parts = []
     if operations is not None:
-        parts.append(_seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps))
+        parts.append(_seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names(fr_groups)))
     if watchdog is not None:
         parts.append(watchdog_progress(watchdog))
     if not parts:
@@ -387,7 +393,11 @@ PROGRESS = {
 
 
 def _seen_progress(
-    calls: Calls, fr_status: pl.LazyFrame | None, fr_pg_names: pl.LazyFrame | None, dumps: pl.LazyFrame | None
+    calls: Calls,
+    fr_status: pl.LazyFrame | None,
+    fr_pg_names: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None,
+    shared: pl.DataFrame,
 ) -> pl.LazyFrame:
     operations = calls.telling
     collectives = operations.filter(placed())
@@ -419,9 +429,13 @@ def _seen_progress(
     status = (
         fr_status.join(fr_pg_names.select("source_id", "pg_id", "pg_name"), on=["source_id", "pg_id"])
         .join(chosen.select("source_id", "rank"), on="source_id")
+        .join(shared.lazy(), on=["rank", "pg_name"], how="left")
         .select(
             pl.lit("fr").alias("domain"),
-            text_of("pg:{}", pl.col("pg_name")).alias("group_key"),
+            pl.when(pl.col("part").is_not_null())
+            .then(text_of("pg:{} of {}", pl.col("pg_name"), pl.col("part")))
+            .otherwise(text_of("pg:{}", pl.col("pg_name")))
+            .alias("group_key"),
             "rank",
             pl.col("last_enqueued").alias("status_enqueued"),
             pl.col("last_completed").alias("status_done"),

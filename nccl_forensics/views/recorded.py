@@ -39,8 +39,9 @@ _GATHERED = 600_000
 _FEW = 64 << 20
 
 
-def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
-    """Operations of the entries of ``dumps`` that are ``chosen``, under the rank of their dump, or a number of its own where none is known."""
+def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared: pl.DataFrame | None = None) -> Recorded:
+    """Operations of the entries of ``dumps`` that are ``chosen``, under the rank of their dump, or a number of its own where none is known.
+    ``shared``: groups that share a name, as ``shared_names`` gives them."""
     parts = _kept(folded)
     chosen = dumps.filter(pl.col("use") == "chosen").select(
         "source_id", pl.coalesce("rank", UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).cast(pl.Int32).alias("rank")
@@ -58,7 +59,7 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame) -> Recorded:
             maintain_order="left",
         )
     )
-    described = _unmixed(_described(words).collect())
+    described = _unmixed(_parted(_described(words).collect(), shared))
     return Recorded(folded, described, _facts(described, folded.words.height), parts)
 
 
@@ -101,6 +102,16 @@ def _described(words: pl.LazyFrame) -> pl.LazyFrame:
         (~p2p & pl.col(told("collective_seq_id"))).alias("placed"),
         *(columns.get(c, pl.lit(None)).cast(t).alias(c) for c, t in OPERATIONS.items() if c not in own),
     )
+
+
+def _parted(words: pl.DataFrame, shared: pl.DataFrame | None) -> pl.DataFrame:
+    """The same, with a key for each of the groups that share a name."""
+    if shared is None or not shared.height:
+        return words
+    parts = shared.select("rank", "part", group_name="pg_name")
+    told = words.join(parts, on=["rank", "group_name"], how="left", maintain_order="left")
+    key = pl.when(pl.col("part").is_not_null()).then(text_of("{} of {}", "group_key", "part")).otherwise("group_key")
+    return told.with_columns(group_key=key).drop("part")
 
 
 def _unmixed(words: pl.DataFrame) -> pl.DataFrame:
