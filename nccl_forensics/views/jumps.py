@@ -113,10 +113,15 @@ def _fewer_calls(
         if mine is None:
             continue
         if rank in theirs:
-            out[rank] = mine < max(theirs[rank])
+            out[rank] = mine < _usual(theirs[rank])
         elif rank in earlier and (mine < earlier[rank][0] or mine >= earlier[rank][1]):
             out[rank] = mine < earlier[rank][1]
     return out
+
+
+def _usual(counts: list[int]) -> int:
+    """The count that most have, of several such the greatest: a peer that left a call out between the two has those of two steps."""
+    return max(counts, key=lambda count: (counts.count(count), count))
 
 
 #: A rank that went on to a group at ``end``, and one of its members, or itself, whose calls like ``op`` and ``call_site`` are counted.

@@ -11,9 +11,10 @@ from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
-from nccl_forensics.views.deaths import told_at
+from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together
+from nccl_forensics.views.silences import FEW_UNSEEN, silent, unheard_of
 from nccl_forensics.words import ranks_words, verb
 
 STALLS = {
@@ -44,6 +45,7 @@ STALLS = {
     "stack_record": pl.String(),
     "seen_by": pl.String(),
 }
+_P2P = ("send", "recv")
 _INPUT = ("data-loader",)
 _HOST = ("lock", "gil", "checkpoint", "gc", "compile", "import", "file-io", "sleep", "compute", "user-code", "evaluation")
 
@@ -94,7 +96,12 @@ def stalls(
                 # Nothing of its progress is known, but it stands elsewhere than those who wait for it.
                 kind = "other-call" if stack["place"] == "collective" else "unseen"
                 found[row["rank"]] = dict(row) | {"kind": kind, "seen_by": "stacks"}
-    stuck_gpu = any(row["kind"] == "gpu" for row in found.values())
+    all_wait = all(row["kind"] in ("unseen", "cycle") or (row["kind"] == "behind" and row["pending"]) for row in found.values())
+    if calls is not None and all_wait:
+        # What GPUs have begun tells more than ranks of which nothing is seen, and than ranks that wait themselves.
+        late = {r: row | {"seen_by": "progress", "timed_out": timed_out} for r, row in not_begun(calls).items()}
+        found = late or found
+    stuck_gpu = any(row["kind"] in ("gpu", "not-begun") for row in found.values())
     jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
     if not jumped and found and calls is not None and not stuck_gpu:
         jumped = broken_steps(calls.recent())
@@ -152,9 +159,9 @@ def stalls(
     if progress is not None and operations is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = _odd_in_circle(found, progress, operations)
     if not found and not parted and not dead and endings is not None:
-        found = _silent(endings, progress)
+        found = silent(endings, progress)
         if not found and progress is not None and groups is not None:
-            found = _unheard(endings, progress, groups)
+            found = unheard_of(endings, progress, groups)
     if found:
         everybody = set(stacks) | (set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set())
         found = _gone_on(found, stacks, everybody) or found
@@ -165,10 +172,13 @@ def stalls(
     tail = _tails(calls, found) if calls is not None else {}
     job = {r for members in groups.select("members").collect()["members"].to_list() for r in members or ()} if groups is not None else set()
     unheard = sorted(job - set(stacks) - dead)
+    circles = {tuple(as_ranks(row.get("cycle"))) for row in found.values() if row["kind"] == "cycle" and row.get("op") not in _P2P}
     rows = []
     for rank in sorted(found):
         if rank in dead:
             continue
+        if tuple(as_ranks(found[rank].get("cycle"))) in circles:
+            found[rank] = {**found[rank], "mixed": any(found[r].get("op") in _P2P for r in as_ranks(found[rank]["cycle"]) if r in found)}
         rows.append(_one_way(_classify(rank, found[rank], stacks, tail.get(rank)), stacks, unheard))
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
     bare = {
@@ -184,12 +194,12 @@ def stalls(
         for r in rows
         if r is not None and found[int(str(r["rank"]))].get("kind") == "behind" and tail.get(int(str(r["rank"]))) is not None
     ]
-    if not timed_out and len(paused) > _FEW_UNSEEN and len(paused) * _PAUSED > len(known):
+    if not timed_out and len(paused) > FEW_UNSEEN and len(paused) * _PAUSED > len(known):
         # Logs that were copied while the job ran end an operation apart.
         rows = [r for r in rows if r not in paused]
     stalled = {rank for r in rows if r is not None and r["cause"] == "host-stall" for rank in [int(str(r["rank"]))]}
     unseen = sorted(rank for rank in stalled if found[rank].get("kind") == "unseen" and rank not in stacks)
-    if len(unseen) > _FEW_UNSEEN and unseen[-1] - unseen[0] >= len(unseen):
+    if len(unseen) > FEW_UNSEEN and unseen[-1] - unseen[0] >= len(unseen):
         # Ranks of a host go together; files that are missing here and there were lost, and their ranks may wait as the others do.
         rows = [r for r in rows if r is None or r["rank"] not in unseen]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
@@ -207,8 +217,6 @@ def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: d
 
 #: One rank in so many that ends before its peers: then they are no exception.
 _PAUSED = 4
-#: Ranks without evidence that may all be what the others wait for, whatever their numbers.
-_FEW_UNSEEN = 2
 
 
 def _beside_waiters(rank: int, row: dict[str, object], found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
@@ -387,75 +395,6 @@ def _odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, obj
     }
 
 
-_TIMED_OUT = ("gloo-timeout", "nccl-timeout")
-
-
-def _silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, dict[str, object]]:
-    """Ranks that were alive to the end without a timeout of their own while most others timed out: they were not in what those waited for.
-
-    Only a rank of which nothing else is known: a recorder or a stack tells better where it was.
-    """
-    ends = endings.filter(pl.col("rank").is_not_null()).sort("rank").collect()
-    late = ends.filter(pl.col("signature").is_in(_TIMED_OUT))
-    alive = ends.filter((pl.col("kind") == "terminated") & pl.col("signature").is_null())
-    if late.height < 2 or alive.height * 2 >= late.height or late.height + alive.height < ends.height:
-        return {}
-    last: dict[str, object] = {"domain": None, "group_key": None, "op": None, "seq": None}
-    if progress is not None:
-        seen = progress.collect()
-        if set(alive["rank"].to_list()) & set(seen["rank"].to_list()):
-            return {}
-        pending = seen.filter(pl.col("rank").is_in(late["rank"].to_list()) & pl.col("first_pending").is_not_null())
-        if pending.height:
-            row = pending.row(0, named=True)
-            last = {k: row[k] for k in ("domain", "group_key")} | {"op": row["last_op"], "seq": row["first_pending"]}
-    first = late.row(0, named=True)
-    return {
-        row["rank"]: last
-        | {
-            "kind": "silent",
-            "waiters": late["rank"].to_list(),
-            **told_at(first),
-            "own_source_id": row["source_id"],
-            "own_line_no": row["line_no"],
-            "seen_by": "endings",
-        }
-        for row in alive.iter_rows(named=True)
-    }
-
-
-def _unheard(endings: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> dict[int, dict[str, object]]:
-    """The one or two members of a group that nothing is heard of, where all others timed out in one and the same operation of it.
-
-    gloo's recorders do not say what is completed, so that who waits shows in the timeouts only.
-    """
-    ends = endings.filter(pl.col("rank").is_not_null()).select("rank", "signature").collect()
-    late = set(ends.filter(pl.col("signature").is_in(_TIMED_OUT))["rank"].to_list())
-    state = progress.filter(pl.col("last_created_ns").is_not_null()).sort("last_created_ns").collect()
-    latest = state.unique("rank", keep="last", maintain_order=True)
-    if len(late) < 2 or set(ends["rank"].to_list()) != late or set(latest["rank"].to_list()) != late:
-        return {}
-    first = latest.row(0, named=True)
-    if latest.select("domain", "group_key", "last_seq").n_unique() != 1:
-        return {}
-    mine = groups.filter((pl.col("domain") == first["domain"]) & (pl.col("group_key") == first["group_key"])).collect()
-    unheard = sorted(set(mine["members"][0].to_list()) - late) if mine.height else []
-    if not 0 < len(unheard) <= min(_FEW_UNSEEN, (len(late) - 1)):
-        return {}
-    waiting = {k: first[k] for k in ("domain", "group_key", "source_id", "line_no", "record")} | {
-        k: mine[k][0] for k in ("group_name", "group_desc", "comm_id")
-    }
-    told = {
-        "kind": "unseen",
-        "waiters": sorted(late),
-        "in_group": sorted(late),
-        "op": first["last_op"],
-        "seq": first["last_seq"],
-        "seen_by": "progress",
-    }
-    return {rank: waiting | told | {"call_site": first["last_call_site"]} for rank in unheard}
-
-
 def _odd_calls(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:
     """Where all ranks stand (or died) in collectives, the few that do in another one than the rest."""
     calls = {r: (str(s["op"]), str(s["user_frame"])) for r, s in stacks.items() if s["place"] == "collective"}
@@ -578,7 +517,11 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {"cause": "collective-skipped", "confidence": "medium", "why": why}
     if row.get("kind") == "cycle":
         cycle = row.get("cycle")
-        if row.get("op") in ("send", "recv"):
+        if row.get("mixed"):
+            # A stage that is a step ahead closes such a circle too: whoever left a call out need not stand in it alone.
+            why = f"ranks {cycle} wait for each other, some in sends and receives and some in collectives"
+            return base | {"cause": "group-deadlock", "confidence": "low", "partners": cycle, "why": why}
+        if row.get("op") in _P2P:
             why = f"ranks {cycle} wait for each other's send or receive in a circle"
             return base | {"cause": "p2p-deadlock", "confidence": "high", "partners": cycle, "why": why}
         if row.get("odd"):
@@ -604,10 +547,18 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
             else "medium",
             "why": f"its stack is outside any collective: {place} ({stack['reason']})",
         }
+    if row.get("kind") == "not-begun":
+        why = (
+            f"the GPUs of its peers have begun {row['op']} #{row['seq']}, and its own has not come to it though it is enqueued: work before it holds "
+            "it up"
+        )
+        return base | {"cause": "gpu-stall", "confidence": "medium" if row["timed_out"] else "low", "why": why}
     if row.get("kind") == "gpu":
         why = "work is enqueued on its GPU that its peers of the same group have long completed"
         return base | {"cause": "gpu-stall", "confidence": "high", "why": why}
-    if stack is not None and place in ("cuda-sync", "backward"):
+    # A rank with open work of its own waits for its GPU as all those do that wait for it: that tells nothing of this one.
+    alike = [r for r in as_ranks(row.get("waiters")) if r in stacks and stacks[r]["place"] == place]
+    if stack is not None and place in ("cuda-sync", "backward") and not (row.get("pending") and len(alike) > 1):
         return base | {
             "cause": "gpu-stall" if place == "cuda-sync" else "host-stall",
             "confidence": "low",

@@ -410,7 +410,9 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
     unfinished = set() if operations is None else _left_open(calls_of(operations))
     pending |= unfinished
     # Whether work is completed is known only where completion is ever marked (not for gloo, nor in NCCL's log lines).
-    marked = set(own.filter(pl.col("last_done").is_not_null())["rank"].to_list())
+    # An operation in which a rank's own watchdog timed out is open, whatever else is known of it.
+    timed_out = (pl.col("domain") == "watchdog") & pl.col("first_pending").is_not_null()
+    marked = set(own.filter(pl.col("last_done").is_not_null() | timed_out)["rank"].to_list())
     marked |= unfinished
     direct = edges.filter(pl.col("awaited").is_in(ends)).sort("created_ns", "seq", "waiter", nulls_last=True)
     # Of each the first edge of a rank that is seen, else the first.

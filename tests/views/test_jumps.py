@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.views import jumps as view
-from nccl_forensics.views.jumps import _breaks, broken_steps, jumped_groups, passed_over
+from nccl_forensics.views.jumps import _breaks, _usual, broken_steps, jumped_groups, passed_over
 from tests.views.frames import operations, progress
 
 BEHIND = {"rank": 2, "kind": "behind", "domain": "fr", "group_key": "pg:7", "seq": 5, "op": "all_to_all", "waiters": [0, 1], "source_id": 0}
@@ -252,3 +252,8 @@ def half_evaluates(ends: dict[int, str]) -> dict[int, object]:
 def test_what_a_rank_itself_called_there_before_tells_where_nobody_else_in_both_groups_came() -> None:
     ends = {0: "xebxe", 2: "xebxe", 1: "xebxb"} | dict.fromkeys((3, 4, 5), "xbxb")
     assert half_evaluates(ends) == {1: ("pg:1", 2)}
+
+
+def test_a_peer_that_left_a_call_out_does_not_set_the_count_for_the_others() -> None:
+    assert _usual([2, 4, 2, 2]) == 2
+    assert _usual([2, 4]) == 4

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nccl_forensics.views import calls as calls_module
-from nccl_forensics.views.calls import calls_of, sequences
+from nccl_forensics.views.calls import OPERATIONS, calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.last_calls import LAST_CALLS
@@ -249,6 +249,34 @@ def test_a_rank_in_another_collective_than_its_peers_called_it_instead_or_went_p
 
 def test_sends_and_receives_that_wait_in_a_circle_are_a_p2p_deadlock() -> None:
     assert found(blocker(kind="cycle", op="send", cycle=[1, 2])) == [(2, "p2p-deadlock", "high", "progress")]
+
+
+def test_a_circle_of_sends_and_collectives_is_no_deadlock_of_sends() -> None:
+    mixed = pl.concat([blocker(kind="cycle", op="send", cycle=[1, 2]), blocker(rank=1, kind="cycle", op="all_reduce", cycle=[1, 2])])
+    assert found(mixed) == [(1, "group-deadlock", "low", "progress"), (2, "group-deadlock", "low", "progress")]
+
+
+# ---- what GPUs have begun ----
+
+
+def test_a_gpu_that_has_not_begun_what_its_peers_have_is_told_before_ranks_that_wait_themselves() -> None:
+    states = ((0, "started"), (1, "started"), (2, "scheduled"))
+    more = [
+        {"domain": "fr", "group_key": "pg:0", "rank": r, "seq": 6, "op": "all_reduce", "is_p2p": False, "pending": True, "done": False}
+        | {"state": s, "order": 5, "source_id": r}
+        for r, s in states
+    ]
+    ops = rows(OPERATIONS, *more)
+    assert found(blocker(rank=1, pending=True), ops=ops) == [(2, "gpu-stall", "low", "progress")]
+    assert found(blocker(rank=1, pending=False), ops=ops) == [(1, "host-stall", "high", "progress")]
+
+
+def test_a_rank_with_open_work_that_waits_for_its_gpu_as_its_waiters_do_is_not_blamed() -> None:
+    alike = standing(r0="cuda-sync", r1="cuda-sync", r2="cuda-sync")
+    assert found(blocker(pending=True), states=alike) == []
+    assert found(blocker(pending=True), states=standing(r0="collective", r1="collective", r2="cuda-sync")) == [
+        (2, "gpu-stall", "low", "progress")
+    ]
 
 
 # ---- a rank that only its silence singles out ----

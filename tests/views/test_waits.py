@@ -50,6 +50,18 @@ def test_a_sender_that_is_done_with_a_broadcast_says_nothing_of_the_receivers_gp
     assert waits(calls, state, groups({"pg:0": [0, 1, 2]}), None, None).filter(pl.col("kind") == "gpu").collect().height == 0
 
 
+def test_a_rank_whose_own_watchdog_timed_out_has_open_work_though_nothing_tells_what_it_completed() -> None:
+    state = progress({"pg:0": {0: (3, 1), 1: (1, None)}}, domain="watchdog").with_columns(
+        first_pending=pl.when(pl.col("rank") == 1).then(pl.lit(1, dtype=pl.Int64)).otherwise(pl.col("first_pending"))
+    )
+    edges = waits(None, state, groups({"pg:0": [0, 1]}, domain="watchdog"), None, None)
+    [found] = blockers(edges, state, None).collect().to_dicts()
+    assert (found["rank"], found["kind"], found["pending"]) == (1, "behind", True)
+    silent = state.with_columns(first_pending=pl.lit(None, dtype=pl.Int64))
+    [unknown] = blockers(waits(None, silent, groups({"pg:0": [0, 1]}, domain="watchdog"), None, None), silent, None).collect().to_dicts()
+    assert (unknown["rank"], unknown["pending"]) == (1, None)
+
+
 def test_a_circle_is_named_where_nobody_is_free() -> None:
     last = {"pg:a": {0: (2, 1), 1: (1, 1)}, "pg:b": {0: (1, 1), 1: (2, 1)}}
     found = ends(last, {"pg:a": [0, 1], "pg:b": [0, 1]})

@@ -1,0 +1,77 @@
+"""Ranks that only their silence singles out: the others timed out, and they did not."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.deaths import told_at
+
+#: Ranks without evidence that may all be what the others wait for, whatever their numbers.
+FEW_UNSEEN = 2
+_TIMED_OUT = ("gloo-timeout", "nccl-timeout")
+
+
+def silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, dict[str, object]]:
+    """Ranks that were alive to the end without a timeout of their own while most others timed out: they were not in what those waited for.
+
+    Only a rank of which nothing else is known: a recorder or a stack tells better where it was.
+    """
+    ends = endings.filter(pl.col("rank").is_not_null()).sort("rank").collect()
+    late = ends.filter(pl.col("signature").is_in(_TIMED_OUT))
+    alive = ends.filter((pl.col("kind") == "terminated") & pl.col("signature").is_null())
+    if late.height < 2 or alive.height * 2 >= late.height or late.height + alive.height < ends.height:
+        return {}
+    last: dict[str, object] = {"domain": None, "group_key": None, "op": None, "seq": None}
+    if progress is not None:
+        seen = progress.collect()
+        if set(alive["rank"].to_list()) & set(seen["rank"].to_list()):
+            return {}
+        pending = seen.filter(pl.col("rank").is_in(late["rank"].to_list()) & pl.col("first_pending").is_not_null())
+        if pending.height:
+            row = pending.row(0, named=True)
+            last = {k: row[k] for k in ("domain", "group_key")} | {"op": row["last_op"], "seq": row["first_pending"]}
+    first = late.row(0, named=True)
+    return {
+        row["rank"]: last
+        | {
+            "kind": "silent",
+            "waiters": late["rank"].to_list(),
+            **told_at(first),
+            "own_source_id": row["source_id"],
+            "own_line_no": row["line_no"],
+            "seen_by": "endings",
+        }
+        for row in alive.iter_rows(named=True)
+    }
+
+
+def unheard_of(endings: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> dict[int, dict[str, object]]:
+    """The one or two members of a group that nothing is heard of, where all others timed out in one and the same operation of it.
+
+    gloo's recorders do not say what is completed, so that who waits shows in the timeouts only.
+    """
+    ends = endings.filter(pl.col("rank").is_not_null()).select("rank", "signature").collect()
+    late = set(ends.filter(pl.col("signature").is_in(_TIMED_OUT))["rank"].to_list())
+    state = progress.filter(pl.col("last_created_ns").is_not_null()).sort("last_created_ns").collect()
+    latest = state.unique("rank", keep="last", maintain_order=True)
+    if len(late) < 2 or set(ends["rank"].to_list()) != late or set(latest["rank"].to_list()) != late:
+        return {}
+    first = latest.row(0, named=True)
+    if latest.select("domain", "group_key", "last_seq").n_unique() != 1:
+        return {}
+    mine = groups.filter((pl.col("domain") == first["domain"]) & (pl.col("group_key") == first["group_key"])).collect()
+    unheard = sorted(set(mine["members"][0].to_list()) - late) if mine.height else []
+    if not 0 < len(unheard) <= min(FEW_UNSEEN, (len(late) - 1)):
+        return {}
+    waiting = {k: first[k] for k in ("domain", "group_key", "source_id", "line_no", "record")} | {
+        k: mine[k][0] for k in ("group_name", "group_desc", "comm_id")
+    }
+    told = {
+        "kind": "unseen",
+        "waiters": sorted(late),
+        "in_group": sorted(late),
+        "op": first["last_op"],
+        "seq": first["last_seq"],
+        "seen_by": "progress",
+    }
+    return {rank: waiting | told | {"call_site": first["last_call_site"]} for rank in unheard}
