@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from nccl_forensics.assemble import RunResult, assemble
 from nccl_forensics.bundle import Bundle
-from nccl_forensics.census import all_seen, began, census, ended_orderly, more_than_recorded, most_seen, recorded_by_all, stood_still
+from nccl_forensics.census import (
+    all_seen,
+    began,
+    census,
+    ended_orderly,
+    left_open,
+    more_than_recorded,
+    most_seen,
+    recorded_by_all,
+    stood_still,
+)
 from nccl_forensics.extensions import extensions
 from nccl_forensics.rules import Value, run_rules
 from nccl_forensics.runs import Run, find_runs
@@ -69,7 +79,7 @@ def judge_run(
     told = _has_job(own) and "failures" not in resolver.failed
     if frame is not None:
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
-    known, still = census(resolver), stood_still(resolver)
+    known, still = census(resolver), stood_still(resolver) or left_open(resolver)
     ended = ended_orderly(resolver, known)
     whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
     verdict = judge(outcomes, signs, told, ended or (whole and not still), enough=most_seen(resolver, known) and not still)

@@ -101,6 +101,25 @@ def stood_still(resolver: Resolver) -> bool:
     return stuck >= 3 and stuck * 2 > told.len() and not bool((told == "moving").any())
 
 
+def left_open(resolver: Resolver) -> bool:
+    """Whether half of the ranks that recorders tell of, or more, have work that is not completed, and no rank was seen to move: dumps taken amid a
+    step look as those of a hang do in which all are alike."""
+    progress, dumps = resolver.get("progress"), resolver.get("dumps")
+    if progress is None or dumps is None:
+        return False
+    # gloo never marks what is completed, so that the last barrier of a good job may be open; its dumps name no library, and the recorder knows
+    # it since schema 2.7.
+    of_nccl = (pl.col("comm_lib_version").fill_null("") != "") | (pl.col("version_major") < 2)
+    of_nccl |= (pl.col("version_major") == 2) & (pl.col("version_minor") < 7)
+    marking = dumps.filter(of_nccl).select("rank").unique()
+    recorded = progress.filter(pl.col("domain") == "fr").join(marking, on="rank", how="semi").group_by("rank")
+    waiting = recorded.agg(pl.col("first_pending").is_not_null().any()).collect()["first_pending"]
+    if not waiting.any() or int(waiting.sum()) * 2 < waiting.len():
+        return False
+    motion = resolver.get("motion")
+    return motion is None or not bool((motion.select("motion").collect()["motion"] == "moving").any())
+
+
 def ended_orderly(resolver: Resolver, known: Census) -> bool:
     """Whether all communicators that were seen, at least one, were taken down in order.
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.census import began, census, recorded_by_all, stood_still
+from nccl_forensics.census import began, census, left_open, recorded_by_all, stood_still
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
@@ -45,6 +45,27 @@ def moved(*motions: str) -> Resolver:
 )
 def test_a_job_stands_still_where_most_ranks_were_looked_at_twice_and_none_moved(motions: tuple[str, ...], still: bool) -> None:
     assert stood_still(moved(*motions)) is still
+
+
+def opened(*pending: int | None, library: str | None = "2.27.7", minor: int = 10, motion: str = "stuck") -> Resolver:
+    ranks = range(len(pending))
+    return Told(
+        progress=pl.DataFrame({"domain": "fr", "rank": ranks, "first_pending": pending}, schema_overrides={"first_pending": pl.Int64}),
+        dumps=pl.DataFrame(
+            {"rank": ranks, "comm_lib_version": [library] * len(pending), "version_major": 2, "version_minor": minor},
+            schema_overrides={"comm_lib_version": pl.String},
+        ),
+        motion=pl.DataFrame({"rank": ranks, "motion": motion}),
+    )
+
+
+def test_dumps_with_open_work_on_half_of_the_ranks_do_not_tell_that_all_is_well() -> None:
+    assert left_open(opened(4, 4, None, None))
+    assert left_open(opened(4, 4, library=None, minor=4)), "a recorder that knows NCCL alone"
+    assert not left_open(opened(4, None, None, None))
+    assert not left_open(opened(4, 4, library=None)), "gloo does not say what is completed"
+    assert not left_open(opened(4, 4, motion="moving"))
+    assert not left_open(Resolver(Store.from_frames({})))
 
 
 def dumped(*ranks: int, world: int) -> Resolver:
