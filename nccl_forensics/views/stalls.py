@@ -97,7 +97,7 @@ def stalls(
                 kind = "other-call" if stack["place"] == "collective" else "unseen"
                 found[row["rank"]] = dict(row) | {"kind": kind, "seen_by": "stacks"}
     all_wait = all(row["kind"] in ("unseen", "cycle") or (row["kind"] == "behind" and row["pending"]) for row in found.values())
-    if calls is not None and all_wait:
+    if calls is not None and progress is not None and all_wait and _recorded_open(progress):
         # What GPUs have begun tells more than ranks of which nothing is seen, and than ranks that wait themselves.
         late = {r: row | {"seen_by": "progress", "timed_out": timed_out} for r, row in not_begun(calls).items()}
         found = late or found
@@ -203,6 +203,11 @@ def stalls(
         # Ranks of a host go together; files that are missing here and there were lost, and their ranks may wait as the others do.
         rows = [r for r in rows if r is None or r["rank"] not in unseen]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _recorded_open(progress: pl.LazyFrame) -> bool:
+    """Whether a recorder holds work that is not completed: NCCL's lines, which may be many, are looked through for nothing else."""
+    return progress.filter((pl.col("domain") == "fr") & pl.col("first_pending").is_not_null()).head(1).collect().height > 0
 
 
 def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: dict[int, dict[str, object]]) -> bool:

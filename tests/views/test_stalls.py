@@ -267,8 +267,9 @@ def test_a_gpu_that_has_not_begun_what_its_peers_have_is_told_before_ranks_that_
         for r, s in states
     ]
     ops = rows(OPERATIONS, *more)
-    assert found(blocker(rank=1, pending=True), ops=ops) == [(2, "gpu-stall", "low", "progress")]
-    assert found(blocker(rank=1, pending=False), ops=ops) == [(1, "host-stall", "high", "progress")]
+    reached = progress({"pg:0": dict.fromkeys(range(3), (6, 5))})
+    assert found(blocker(rank=1, pending=True), ops=ops, reached=reached) == [(2, "gpu-stall", "low", "progress")]
+    assert found(blocker(rank=1, pending=False), ops=ops, reached=reached) == [(1, "host-stall", "high", "progress")]
 
 
 def test_a_rank_with_open_work_that_waits_for_its_gpu_as_its_waiters_do_is_not_blamed() -> None:
