@@ -249,7 +249,9 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> di
             mine = own[last]
             fact |= {f"own_{k}": mine[k] for k in ("source_id", "line_no", "record")}
             out[rank] = (fact, str(own[last + 1]["group_key"]))
-    return out
+    # One that left a call out itself is a number ahead in the other group: to it, all the others seem to have gone past what it waits in.
+    witnesses = {w for row in behind for w in as_ranks(row["waiters"])} - set(out)
+    return out if len(out) <= len(witnesses) else {}
 
 
 _FACTS = frozenset({"domain", "group_key", "seq", "op", "call_site", "source_id", "line_no", "record", "waiters"})

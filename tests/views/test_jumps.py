@@ -46,6 +46,13 @@ def test_a_call_that_the_others_made_before_the_missing_one_shows_nothing() -> N
     assert passed_over([BEHIND], called(waiters | {2: [FOUR, data(2)]})) == {}
 
 
+def test_what_one_rank_alone_says_of_most_others_is_not_believed() -> None:
+    most = {r: [FOUR, data(r)] for r in (1, 2)}
+    behind = [BEHIND | {"rank": r, "waiters": [0]} for r in (1, 2)]
+    assert passed_over(behind, called(most | {0: [FOUR, FIVE, data(0)]})) == {}
+    assert list(passed_over(behind[:1], called(most | {0: [FOUR, FIVE, data(0)]}))) == [1]
+
+
 def test_a_rank_that_called_nothing_more_may_still_come() -> None:
     waiters = {r: [FOUR, FIVE, data(r)] for r in (0, 1)}
     assert passed_over([BEHIND], called(waiters | {2: [FOUR]})) == {}
