@@ -560,7 +560,8 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
     """
     seen: dict[str, dict[object, dict[str, object]]] = defaultdict(dict)
     rank_of = _rank_of_source(source_ranks)
-    for row in exceptions.filter(pl.col("message").str.contains("(?i)cuda")).sort("source_id", "line_no").collect().iter_rows(named=True):
+    said = exceptions.filter(pl.col("message").str.contains("(?i)cuda|by GPU node-")).sort("source_id", "line_no")
+    for row in said.collect().iter_rows(named=True):
         text = _cuda_fault(str(row["message"]))
         if text is None:
             continue

@@ -351,3 +351,13 @@ def test_a_gpu_that_told_its_driver_nothing_is_a_warning_and_no_proof() -> None:
     silent = table("gpu_tool_errors", {"kind": "gpu-silent", "bus_id": "0000:3b:00.0", "host": "node7", "message": "Video BIOS: ??"})
     [finding] = check(gpu_tool_errors=silent)
     assert (finding.severity, finding.confidence, finding.actions[0].action) == ("warning", "medium", "collect_more")
+
+
+def test_the_last_words_of_rocms_runtime_speak_of_a_gpu_that_nobody_names() -> None:
+    said = "HW Exception by GPU node-9 (Agent handle: 0x5b5e27441f40) reason :GPU Hang"
+    told = {"kind": "fatal-signal", "type": "HSA", "signature": "cuda-error", "line_no": 1, "source_id": 0}
+    nothing = (None,) * 6
+    [finding] = gpu_fault.check(*nothing[:5], table("exceptions", told | {"message": said}), *nothing)
+    assert finding.title == "the GPU of a rank that the evidence does not name failed: ROCm reported 'GPU Hang'"
+    assert finding.confidence == "medium"
+    assert gpu_fault.check(*nothing[:5], table("exceptions", told | {"message": "no GPU node-9 in this job"}), *nothing) == []
