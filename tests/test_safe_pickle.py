@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccl_forensics.formats.flight_recorder import FORMAT
-from nccl_forensics.safe_pickle import RefusedPickle, is_pickle, load_plain
+from nccl_forensics.safe_pickle import RefusedPickle, _check_each, _is_torch_like, is_pickle, load_plain
 
 #: What a dump begins with, so that a hostile file would be taken for one.
 HEAD = b"\x80\x02}X\x07\x00\x00\x00entries"
@@ -180,3 +180,22 @@ def test_a_tuple_that_gets_a_number_behind_a_string_without_one_is_no_string() -
     data = b"\x80\x02](" + numbered + pair + bare + b"X\x01\x00\x00\x00cq\x02" + pair + b"q\x05" + b"h\x05h\x05\x86e."
     with pytest.raises(RefusedPickle, match="a tuple inside a tuple"):
         load_plain(data)
+
+
+#: Two strings with numbers and a tuple of them, and what may come behind: strings with and without numbers, pairs, numbers given to what is on top.
+PAIRED = b"\x80\x02](X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00bq\x01h\x00h\x01\x86"
+PIECES = [b"X\x01\x00\x00\x00z", b"h\x00h\x01\x86", b"r\x01\x00\x00\x00", b"j\x01\x00\x00\x00", b"\x86", b"}", b"]", b"K\x01", b"N"]
+PIECES += [b"X\x01\x00\x00\x00cq" + bytes([n]) for n in range(4)]
+PIECES += [opcode + bytes([n]) for n in range(4) for opcode in (b"q", b"h")]
+PIECES += [b"h%ch%c\x86" % (n, n) for n in (2, 3)]
+#: A pair right behind a string, and one of what was numbered last: where the short way has much to remember.
+PIECES += [b"X\x01\x00\x00\x00z" + b"X\x01\x00\x00\x00cq" + bytes([n]) + b"h\x00h\x01\x86" for n in (2, 3)]
+PIECES += [b"q%ch%ch%c\x86" % (n, n, n) for n in (2, 3)]
+
+
+@given(pieces=st.lists(st.sampled_from(PIECES), min_size=3, max_size=14))
+@settings(max_examples=1000, deadline=None)
+def test_what_passes_in_the_short_way_passes_opcode_by_opcode(pieces: list[bytes]) -> None:
+    data = PAIRED + b"".join(pieces) + b"e."
+    if _is_torch_like(data):
+        _check_each(data)
