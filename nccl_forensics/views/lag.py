@@ -35,11 +35,12 @@ LATE_MS = 50.0
 @view(rows="ranks x groups")
 def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
-    ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last),
+    ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last, and no more
+    than the time since its operation before),
     ``late_count`` (how often that was at least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
 
-    Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival, so
-    that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Where the ends of
+    Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival (the usual
+    one where the rank is merely early to a few), so that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Where the ends of
     operations were noticed too, they tell the offset of a clock from a constant lateness, within what their spread allows: an operation
     ends on all ranks at once, whoever came late to it. Cites the collective in which the rank was latest.
     """
@@ -75,7 +76,7 @@ def _late(arrived: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
         )  # fmt: skip
         usual.append(
             apart.group_by("life").agg(
-                pl.col("distance").quantile(0.1).alias("usual"),
+                _offset(pl.col("distance")).alias("usual"),
                 pl.col("end").count().alias("ends"),
                 pl.col("end").median().alias("offset"),
                 pl.col("end").std().alias("spread"),
@@ -98,6 +99,18 @@ def _late(arrived: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
         told.append(_told(known.with_columns(first.gather(at), latest.gather(at), second.gather(at)), arrived))
     empty = pl.DataFrame(schema=_TOLD)
     return pl.concat([empty, *told]).join(arrived.lives.select("life", "rank", "members"), on="life", how="left")
+
+
+def _offset(distance: pl.Expr) -> pl.Expr:
+    """The constant part of a rank's distances to the median arrival.
+
+    A rank that is late to many collectives keeps to it in those where it is not, so it is sought at the low end. But a rank that is early to a
+    few, as the first to be up, lies below it in these, and taking that for its clock would make it late to all the others. Where the low end
+    and the middle differ by more than the clock would be off, the one that asks for less of a clock's error is taken.
+    """
+    low, middle = distance.quantile(0.1), distance.median()
+    nearest = pl.min_horizontal(low.abs(), middle.abs())
+    return pl.when((nearest < (middle - low)) & (middle.abs() < low.abs())).then(middle).otherwise(low)
 
 
 _MIDDLES = {"at": pl.UInt32(), "middle": pl.Float64(), "end_middle": pl.Float64()}
@@ -158,7 +171,9 @@ class _Edges:
 
 def _told(rows: pl.DataFrame, arrived: Arrivals) -> pl.DataFrame:
     """``_TOLD`` of ranks that all rows are there of, with ``first``, ``latest`` and ``second`` of their collectives."""
-    lost = pl.col("latest") - pl.col("second")
+    # A rank that enqueues several operations in a row, none of them waited for, is late to all of them and has lost that time once.
+    since = pl.col("created_ns").diff().over("life")
+    lost = pl.min_horizontal(pl.col("latest") - pl.col("second"), since)
     ranked = rows.select(
         "life",
         "row",

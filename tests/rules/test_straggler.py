@@ -51,6 +51,30 @@ def test_a_rank_late_to_the_first_of_many_collectives_of_each_step_is_named() ->
     assert found(arrivals([300, 0, 0, 0, 0, 0, 0, 0] * 6)) == [(2,)]
 
 
+def at_times(times: dict[int, list[int]]) -> pl.LazyFrame:
+    """Collectives that each rank entered at these milliseconds."""
+    frame = operations({r: ["all_reduce"] * len(own) for r, own in times.items()}).collect()
+    created = [times[r][s - 1] for r, s in frame.select("rank", "seq").iter_rows()]
+    return frame.with_columns(created_ns=pl.Series(created) * MS).lazy()
+
+
+def test_the_first_to_be_up_is_not_late_to_what_follows() -> None:
+    # Three collectives that nobody waited for, entered by rank 0 long before the others were up; then all are together.
+    steps = [1000 + 400 * step + 5 * n for step in range(5) for n in range(3)]
+    assert found(at_times({0: [0, 10, 20, *steps], 1: [300, 310, 320, *steps], 2: [305, 315, 325, *steps]})) == []
+    # The same rank really late to the first operation of each step, which the others wait for.
+    slow = [at + 200 for at in steps]
+    waited = [at + (0 if n % 3 == 0 else 200) for n, at in enumerate(steps)]
+    assert found(at_times({0: [0, 10, 20, *slow], 1: [300, 310, 320, *waited], 2: [305, 315, 325, *waited]})) == [(0,)]
+
+
+def test_operations_that_nobody_waits_for_are_lost_time_once() -> None:
+    # Six operations in a row, all of them 300 ms after the others' and a millisecond apart: 0.3 s in 3 s, to one arrival.
+    rest = [1000 + 100 * n for n in range(20)]
+    on_time, late = [n for n in range(6)], [300 + n for n in range(6)]
+    assert found(at_times({0: [*on_time, *rest], 1: [*late, *rest], 2: [*on_time, *rest]})) == []
+
+
 def with_ends(frame: pl.LazyFrame, *, offset_ms: int, rank: int = 2, scatter_ms: int = 40) -> pl.LazyFrame:
     """All ranks notice the end of each operation 90 ms after its start, each at its own moment within ``scatter_ms``, by its own clock."""
     table = frame.collect()
