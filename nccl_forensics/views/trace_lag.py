@@ -48,7 +48,8 @@ _DOING = ("compute", "memcpy", "loader", "gc", "lead")
 @view(rows="operations")
 def trace_arrivals(trace_matches: pl.LazyFrame) -> pl.LazyFrame:
     """Matched collectives of all traces of a group with ``lag_ns`` (how long after the first rank it came), ``wait_ns`` (how long it
-    waited for the last), ``lost_ns`` (only where it came last: how much later than the rank before it) and ``is_last``."""
+    waited for the last), ``lost_ns`` (only where it came last: how much later than the rank before it, and no more than the time since it began
+    the one before) and ``is_last``."""
     key = ["group_key", "capture", "position"]
     full = trace_matches.filter(pl.col("op").n_unique().over(key) == 1).with_columns(
         present=pl.len().over(key), members=pl.col("rank").n_unique().over("group_key", "capture")
@@ -57,13 +58,17 @@ def trace_arrivals(trace_matches: pl.LazyFrame) -> pl.LazyFrame:
     seen = full.filter((pl.col("present") == pl.col("members")) & (pl.col("members") > 1))
     shortest = pl.col("duration_ns").min().over(key)
     second = pl.col("duration_ns").sort().get(1).over(key)
+    # A rank that begins several collectives in a row, none of them waited for, is late to all of them and has lost that time once.
+    gone = pl.col("start_ns") - pl.col("start_ns").shift(1).over("group_key", "capture", "rank", order_by="start_ns")
     timed = seen.with_columns(
         lag_ns=pl.col("duration_ns").max().over(key) - pl.col("duration_ns"),
         wait_ns=pl.col("duration_ns") - shortest,
         margin=second - shortest,
+        gone=gone,
     )
     last = (pl.col("duration_ns") == shortest) & (pl.col("margin") >= pl.max_horizontal(pl.lit(MATERIAL_NS), MATERIAL_SHARE * shortest))
-    return timed.with_columns(is_last=last, lost_ns=pl.when(last).then("margin").otherwise(0)).drop("margin", "present")
+    lost = pl.when(last).then(pl.min_horizontal("margin", "gone")).otherwise(0)
+    return timed.with_columns(is_last=last, lost_ns=lost).drop("margin", "present", "gone")
 
 
 @view(rows="ranks x groups")

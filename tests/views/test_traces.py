@@ -10,7 +10,8 @@ import pytest
 from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.views import Resolver
-from nccl_forensics.views.trace_lag import chance
+from nccl_forensics.views.trace_lag import chance, trace_arrivals
+from nccl_forensics.views.trace_matching import TRACE_MATCHES
 from nccl_forensics.views.trace_matching import shift_of
 from tests.corpus import corpus
 from tests.trace_samples import ALL_REDUCE, Sample, collective
@@ -166,3 +167,24 @@ def test_the_lab_runs_come_out_in_order() -> None:
     assert shares["comm_overlap"][1] > 0.4
     assert shares["comm_heavy"][1] < 0.05
     assert shares["compute_heavy"][1] < 0.1
+
+
+def lost_by(rank: int, starts: dict[int, list[int]], ends: list[int]) -> float:
+    """What was lost to a rank, in ms, of collectives that ranks began and that ended on all of them at these times."""
+    told = [
+        dict.fromkeys(TRACE_MATCHES)
+        | {"group_key": "g", "capture": 0, "position": at, "rank": r, "op": "all_reduce", "start_ns": start, "duration_ns": end - start}
+        for r, own in starts.items()
+        for at, (start, end) in enumerate(zip(own, ends, strict=True))
+    ]
+    frame = pl.DataFrame(told, schema=TRACE_MATCHES).lazy()
+    ms = 10**6
+    frame = frame.with_columns(start_ns=pl.col("start_ns") * ms, duration_ns=pl.col("duration_ns") * ms)
+    return float(trace_arrivals(frame).filter(pl.col("rank") == rank).select(pl.col("lost_ns").sum()).collect().item()) / ms
+
+
+def test_collectives_begun_in_a_row_lose_their_time_once() -> None:
+    early = [0, 1, 2, 500]
+    assert lost_by(2, {0: early, 1: early, 2: [300, 301, 302, 500]}, [400, 401, 402, 510]) == 302
+    # Each waited for before the next began: lost each time.
+    assert lost_by(2, {0: [0, 410, 820], 1: [0, 410, 820], 2: [300, 710, 1120]}, [400, 810, 1220]) == 900
