@@ -89,8 +89,11 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, co
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
     explained_by: dict[str, str] = {}
-    roots = _roots(stops, explained_by)
     signs = tuple(failure)
+    if not signs:
+        explained_by = {s.id: late.id for s in stops for late in losses if _comes_late(s, late)}
+        stops = [s for s in stops if s.id not in explained_by]
+    roots = _roots(stops, explained_by)
     # A loss that NCCL refuses to live with is behind a stop that says no more than that NCCL failed.
     weak = [f for f in stops if f.finding.confidence != "high"]
     behind = [f for f in losses if f.finding.cause in _CAN_STOP and f.finding.confidence == "high" and any(explains(f, s) for s in weak)]
@@ -120,6 +123,18 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, co
     if unchecked or not has_job or not (complete or enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
     return Verdict("nothing-wrong", None, "medium" if complete else "low", (), explained_by, signs)
+
+
+#: What a look at a rank is taken for that is away from the others.
+_AWAY = ("host-stall", "input-stall")
+
+
+def _comes_late(stop: Found, late: Found) -> bool:
+    """Whether a rank that a few looks found away from the others is surely known to come late, and goes on: of a job that nothing says
+    to have failed, that is where it spends the time by which it is late."""
+    guess, known = stop.finding, late.finding
+    surer = CONFIDENCES.index(known.confidence) < CONFIDENCES.index(guess.confidence)
+    return guess.cause in _AWAY and known.cause == "straggler" and surer and _blames(known, guess)
 
 
 #: Causes of a loss that can also end a job.
@@ -171,8 +186,13 @@ def _roots(candidates: Sequence[Found], explained_by: dict[str, str]) -> list[Fo
 
 def restates(a: Found, b: Found) -> bool:
     """Whether ``b`` blames, for the same cause, nobody but those whom ``a`` blames: two rules may report one trouble by different evidence."""
-    blamed, again = _blamed(a.finding), _blamed(b.finding)
-    return a.finding.cause == b.finding.cause and bool(again) and all(any(_same(x, y) for x in blamed) for y in again)
+    return a.finding.cause == b.finding.cause and _blames(a.finding, b.finding)
+
+
+def _blames(a: Finding, b: Finding) -> bool:
+    """Whether all whom ``b`` blames, and it blames somebody, are blamed by ``a``."""
+    blamed, again = _blamed(a), _blamed(b)
+    return bool(again) and all(any(_same(x, y) for x in blamed) for y in again)
 
 
 def blamed_by(finding: Finding) -> tuple[Culprit, ...]:

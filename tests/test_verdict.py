@@ -78,6 +78,24 @@ def test_a_loss_without_a_failure_is_the_verdict() -> None:
     assert (verdict.status, verdict.root and verdict.root.finding.cause) == ("explained", "p2p-disabled")
 
 
+def test_a_rank_known_to_come_late_is_not_held_for_stuck_by_a_few_looks() -> None:
+    looked = outcome("host-stall", confidence="low", ranks=(1,))
+    slow = outcome("straggler", severity="error", ranks=(1,))
+    verdict = judge([looked, slow], [], has_job=True)
+    assert verdict.root is not None
+    assert verdict.root.finding.cause == "straggler"
+    assert verdict.explained_by == {"host-stall-1": "straggler-1"}
+
+
+def test_a_rank_that_comes_late_may_be_stuck_where_the_job_failed_or_another_one_is_late() -> None:
+    looked = outcome("host-stall", confidence="low", ranks=(1,))
+    slow = outcome("straggler", severity="error", ranks=(1,))
+    for others, signs in (([slow], ["timeouts"]), ([outcome("straggler", severity="error", ranks=(2,))], [])):
+        verdict = judge([looked, *others], signs, has_job=True)
+        assert verdict.root is not None
+        assert verdict.root.finding.cause == "host-stall"
+
+
 def test_a_gpu_accounts_for_wrong_numbers_of_its_own_host_alone() -> None:
     fault = outcome("gpu-fault", explains=("data-corruption",), hosts=("node1",))
     assert judge([fault, outcome("data-corruption", severity="error", hosts=("node1",))], ["x"], has_job=True).explained_by == {

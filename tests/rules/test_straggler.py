@@ -71,7 +71,7 @@ def test_the_first_to_be_up_is_not_late_to_what_follows() -> None:
 def test_operations_that_nobody_waits_for_are_lost_time_once() -> None:
     # Six operations in a row, all of them 300 ms after the others' and a millisecond apart: 0.3 s in 3 s, to one arrival.
     rest = [1000 + 100 * n for n in range(20)]
-    on_time, late = [n for n in range(6)], [300 + n for n in range(6)]
+    on_time, late = list(range(6)), [300 + n for n in range(6)]
     assert found(at_times({0: [*on_time, *rest], 1: [*late, *rest], 2: [*on_time, *rest]})) == []
 
 

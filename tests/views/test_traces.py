@@ -11,8 +11,7 @@ from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.trace_lag import chance, trace_arrivals
-from nccl_forensics.views.trace_matching import TRACE_MATCHES
-from nccl_forensics.views.trace_matching import shift_of
+from nccl_forensics.views.trace_matching import TRACE_MATCHES, shift_of
 from tests.corpus import corpus
 from tests.trace_samples import ALL_REDUCE, Sample, collective
 
