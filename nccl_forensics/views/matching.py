@@ -52,19 +52,26 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
         if r["use"] is None:
             by_rank.setdefault(r["rank"] if r["rank"] is not None else f"source {r['source_id']}", []).append(r)
     for group in by_rank.values():
-        group.sort(key=lambda r: (_known(r["last_created_ns"]), -_known(r["source_id"])))
-        group[-1]["use"] = "chosen"
+        group.sort(key=lambda r: (_known(r["last_created_ns"]), r["encoding"] == "pickle", -_known(r["source_id"])))
+        chosen = group[-1]
+        chosen["use"] = "chosen"
         for r in group[:-1]:
-            r["use"] = "older"
+            # Both encodings of one moment, written one after the other: an operation may have ended between the two. The pickle holds frames.
+            same = r["encoding"] != chosen["encoding"] and all(r[name] == chosen[name] for name in _MOMENT)
+            r["use"] = "duplicate" if same else "older"
     # Stale: everything in it happened before most of the other dumps even begin, by more than their own length.
-    chosen = [r for r in rows if r["use"] == "chosen" and r["last_created_ns"] is not None]
-    if newest is not None and median_begin is not None and len(chosen) > 1:
+    current = [r for r in rows if r["use"] == "chosen" and r["last_created_ns"] is not None]
+    if newest is not None and median_begin is not None and len(current) > 1:
         for r in rows:
             end = r["last_created_ns"]
             if end is not None and end < median_begin - 60 * 10**9 and newest - end > 10 * 60 * 10**9:
                 r["use"] = "stale"
     schema = dict(frame.schema) | {"use": pl.String()}
     return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
+
+
+#: What two dumps have alike between which nothing was enqueued.
+_MOMENT = ("entries", "first_record_id", "last_record_id", "first_created_ns", "last_created_ns")
 
 
 def _known(value: object) -> int:

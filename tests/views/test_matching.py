@@ -40,6 +40,15 @@ def test_a_dump_in_two_encodings_counts_once() -> None:
     assert use([2, 2], *both) == [(0, "duplicate"), (1, "chosen")]
 
 
+def test_an_operation_that_ended_between_two_encodings_makes_no_second_look() -> None:
+    same = {"entries": 9, "first_record_id": 0, "last_record_id": 8}
+    text = dump(0, encoding="json", content_key="ended", **same)
+    assert use([2, 2], text, dump(1, content_key="open", **same)) == [(0, "duplicate"), (1, "chosen")]
+    # Something was enqueued between the two, or both are of one encoding: two looks.
+    assert use([2, 2], text, dump(1, content_key="open", entries=8, first_record_id=0, last_record_id=7)) == [(0, "older"), (1, "chosen")]
+    assert use([2, 2], dump(0, content_key="ended", **same), dump(1, content_key="open", **same)) == [(0, "chosen"), (1, "older")]
+
+
 def test_equal_contents_of_two_ranks_are_two_dumps() -> None:
     assert use([0, 1], dump(0, content_key="k"), dump(1, content_key="k")) == [(0, "chosen"), (1, "chosen")]
 
