@@ -37,6 +37,8 @@ _RANK = re.compile(r"(?:^|[^A-Za-z])(local[ _-]?)?rank[ _:=#-]{0,3}([0-9]{1,6})\
 _PID = re.compile(r"(?:\bpid\b|\bprocess\b|\s-p)[ :=#]{0,3}([0-9]{2,10})\b", re.IGNORECASE)
 _HOST = re.compile(r"\b(?:node|host|hostname|server|pod)\b[ :=#]{1,3}([A-Za-z][A-Za-z0-9._-]{0,62})", re.IGNORECASE)
 _HOST_HEADING = re.compile(r"^\W{0,8}(node|host|hostname|server|pod)\b[ :=#]{0,3}([A-Za-z0-9][A-Za-z0-9._-]{0,62})\W{0,8}$", re.IGNORECASE)
+#: An argument of torch.distributed's send or recv: ranks of the whole job (``group_src`` and ``group_dst`` count inside the group).
+_PEER = re.compile(r"^\s*(?:src|dst): ([0-9]{1,6})\s*$")
 _COUNT = re.compile(r"^\W{0,8}([0-9]{1,6}) (?:process(?:es)?|ranks?)?(?: ?are| ?is)? ?in\b")
 
 
@@ -46,6 +48,7 @@ class _Thread:
     last: int
     frames: list[str] = field(default_factory=list)
     native: bool = False
+    peer: int | None = None
 
     @property
     def name(self) -> str | None:
@@ -148,7 +151,10 @@ def _threads(lines: Sequence[Line], at: int, headed: bool, used: set[int], gaps:
         elif not threads or depth <= indent(threads[-1].header):
             break
         elif margin and depth > margin:
-            pass  # locals and arguments of the frame above
+            # Locals and arguments of the frame above.
+            thread = threads[-1]
+            if thread.peer is None and (named := _PEER.match(line.text)) and _is_pairwise(thread.frames):
+                thread.peer = int(named.group(1))
         elif line.kind == "frame" and " (" in line.text:
             margin = margin or depth
             thread = threads[-1]
@@ -163,6 +169,14 @@ def _threads(lines: Sequence[Line], at: int, headed: bool, used: set[int], gaps:
         used.add(line.number)
         at += 1
     return at, threads
+
+
+def _is_pairwise(frames: Sequence[str]) -> bool:
+    """Whether the frame read last is torch's own send or receive, with no other one of Python's inside."""
+    pythons = [f for f in frames if split_frame(f)[1].endswith(".py")]
+    return (
+        len(pythons) == 1 and pythons[0].startswith(("send (torch/distributed/", "recv (torch/distributed/")) and frames[-1] == pythons[0]
+    )
 
 
 def _processes(threads: Sequence[_Thread]) -> Iterator[list[_Thread]]:
@@ -180,7 +194,7 @@ def _processes(threads: Sequence[_Thread]) -> Iterator[list[_Thread]]:
             waiting.append(thread)
             continue
         for other in waiting:
-            yield [_Thread(other.header, thread.last, thread.frames, thread.native)]
+            yield [_Thread(other.header, thread.last, thread.frames, thread.native, thread.peer)]
         waiting = []
         current = [thread]
     if current:
@@ -235,6 +249,7 @@ def _rows(
             "native": thread.native,
             "depth": len(thread.frames),
             "frames": thread.frames,
+            "peer": thread.peer,
             "heading": heading.text,
             "stands_for": heading.count if heading.count and listed == 1 else None,
         }

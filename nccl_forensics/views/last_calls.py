@@ -13,6 +13,7 @@ LAST_CALLS = {
     "rank": pl.Int32(),
     "place": pl.String(),
     "op": pl.String(),
+    "peer": pl.Int32(),
     "user_frame": pl.String(),
     "reason": pl.String(),
     "witness": pl.String(),
@@ -31,7 +32,7 @@ def last_calls(
     processes: pl.LazyFrame | None,
     checked_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank: ``place``, ``op`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
+    """One row per rank: ``place``, ``op``, ``peer`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
     that was being compared with the other ranks'); ``moved``: null where one sample was taken, which tells no motion."""
     found: dict[int, dict[str, object]] = {}
     if thread_states is not None:

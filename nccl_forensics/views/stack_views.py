@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.stack_frames import function_of, python_frames, runs_python, split_frame, without_address
-from nccl_forensics.stack_places import UNTOLD, WAITING, is_user, place_of, role_of, standing
+from nccl_forensics.stack_places import UNTOLD, WAITING, Standing, is_user, place_of, role_of, standing
 from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
 
@@ -22,6 +22,7 @@ THREAD_STATES = {
     "moved": pl.Boolean(),
     "place": pl.String(),
     "op": pl.String(),
+    "peer": pl.Int32(),
     "user_frame": pl.String(),
     "active": pl.Boolean(),
     "by_name": pl.Boolean(),
@@ -42,7 +43,7 @@ _ALIVE = ("active", "Has the GIL")
 def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
     """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell nothing): ``place`` (collective, p2p, data-loader, lock,
     gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, compute, user-code, unknown),
-    ``op``, ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), with the frame that decided in ``reason``; ``by_name`` where only a
+    ``op``, ``peer`` (whom a send or receive is for, where arguments were taken), ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), with the frame that decided in ``reason``; ``by_name`` where only a
     name of the user's code hints at it.
 
     ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here.
@@ -113,11 +114,19 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
         "moved": moves,
         "place": found.place,
         "op": found.op,
+        "peer": _peer(rows, found) if found.place == "p2p" else None,
         "user_frame": found.user_frame,
         "active": active,
         "by_name": found.by_name,
         "reason": found.reason,
     }
+
+
+def _peer(rows: list[dict[str, object]], found: Standing) -> object:
+    """Whom the send or receive is for, by the last look at this very call that took arguments."""
+    told = [r for r in rows if r.get("peer") is not None]
+    same = [r for r in told if (own := standing(_frames(r), _active(r))).op == found.op and own.user_frame == found.user_frame]
+    return same[-1]["peer"] if same else None
 
 
 #: Samplers that see Python's frames of a process that lives, at a moment of their own; py-spy's text and JSON come from one call.

@@ -67,6 +67,15 @@ def test_frames_are_innermost_first_and_names_keep_their_blanks_and_parentheses(
     ]
 
 
+def test_arguments_tell_whom_a_send_or_receive_is_for_and_only_those_of_the_call_itself() -> None:
+    head = 'Process 7: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 7 (idle): "MainThread"\n'
+    call = "    recv (torch/distributed/distributed_c10d.py:2799)\n        Arguments:\n            src: 3\n            group_src: None\n"
+    below = "    exchange (train.py:9)\n        Locals:\n            src: 5\n"
+    assert [row["peer"] for row in rows(head + call + below)] == [3]
+    assert [row["peer"] for row in rows(head + below)] == [None]
+    assert [row["peer"] for row in rows(head + call.replace("recv", "broadcast"))] == [None]
+
+
 def test_locals_are_lines_of_the_block_and_no_frames() -> None:
     result = read_source((FIXTURES / "py_spy_ranks.txt").read_bytes())
     assert lines_add_up(result)
