@@ -176,8 +176,9 @@ _STDLIB = (
     "tempfile textwrap threading timeit token tokenize trace traceback tracemalloc types typing unittest urllib uuid warnings wave weakref xml xmlrpc "
     "zipfile zipimport zlib zoneinfo _bootstrap _collections_abc _compression _pyio _strptime _weakrefset _threading_local"
 )
-#: Modules of Python itself that stand in stacks: not the user's code.
-STDLIB = frozenset(_STDLIB.split())
+#: Modules of Python itself that stand in stacks: not the user's code. typing_extensions, one file as these are, has newer parts of ``typing`` for older
+#: Pythons; its wrapper stands between the program and calls of torch 2.13 that are deprecated (all_gather_into_tensor).
+STDLIB = frozenset(_STDLIB.split()) | {"typing_extensions"}
 _LIBRARIES = (
     "torch torchvision torchaudio torchdata torchtext torchcomms triton functorch numpy scipy pandas pyarrow PIL cv2 sklearn tqdm wandb mlflow tensorboard "
     "datasets tokenizers peft safetensors huggingface_hub apex transformer_engine flash_attn xformers "

@@ -63,6 +63,7 @@ def shape_mismatch_by_transport(
     progress: pl.LazyFrame | None,
     groups: pl.LazyFrame | None,
     ring_senders: pl.LazyFrame | None = None,
+    last_calls: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless what others recorded
     leaves only the one that sent them, or only the one that aborted."""
@@ -78,7 +79,11 @@ def shape_mismatch_by_transport(
         yield _from_the_sender(sent)
         return
     odd = _the_unrecorded(ranks, progress, groups) if progress is not None and groups is not None and len(ranks) == 1 else None
-    if odd is not None:
+    apart = _elsewhere(ranks[0], odd["last_call_site"].to_list(), last_calls) if odd is not None and last_calls is not None else None
+    if odd is not None and apart is not None and apart["place"] == "collective":
+        yield _in_another_call(ranks[0], apart, odd, lines)
+        return
+    if odd is not None and apart is None:
         others = ranks_words(odd["rank"].to_list())
         waited = operation_words(odd["last_op"][0], odd["last_seq"][0])
         yield Finding(
@@ -130,6 +135,46 @@ def shape_mismatch_by_transport(
         would_refute=("Flight Recorder dumps that show equal sizes",),
         actions=(_COMPARE, Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000")),
         alternatives=(("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),),
+    )
+
+
+def _elsewhere(rank: int, sites: list[object], last_calls: pl.LazyFrame) -> dict[str, object] | None:
+    """The last call of a rank, where that is in another function of the program than the operation that the others recorded last."""
+    own = next(last_calls.filter((pl.col("rank") == rank) & pl.col("user_frame").is_not_null()).collect().iter_rows(named=True), None)
+    if own is None or not all(sites) or own["place"] not in ("collective", "p2p", "user-code"):
+        return None
+    return own if _function(own["user_frame"]) not in {_function(site) for site in sites} else None
+
+
+def _function(frame: object) -> tuple[str, str]:
+    """Name and file of ``Class.func (dir/file.py:12)``: the class and the folder are not always told."""
+    name, _, place = str(frame).partition(" (")
+    return name.rpartition(".")[2], place.rpartition(":")[0].rpartition("/")[2]
+
+
+def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines: list[dict[str, object]]) -> Finding:
+    """A rank that aborted in a call that the others had not come to."""
+    others = ranks_words(odd["rank"].to_list())
+    waited = operation_words(odd["last_op"][0], odd["last_seq"][0])
+    return Finding(
+        title=f"rank {rank} was in {own['op'] or 'a call'} at {own['user_frame']} and not in {waited}, where {others} were",
+        summary=f"It received more bytes than it expected there and aborted, as the others were at {odd['last_call_site'][0]}: it left that call out, or made "
+        "another one in its place.",
+        cause="collective-skipped",
+        confidence="medium",
+        ranks=(rank,),
+        culprits=(Culprit(rank=rank),),
+        subject=("gloo-size", str(odd["last_op"][0]), "another call"),
+        evidence=(
+            *cite([own], "where the rank stood that aborted"),
+            *cite(lines, "received data size does not match"),
+            *cite(odd, "the last operation of the others"),
+        ),
+        remedy=f"Find the branch by which rank {rank} passes {odd['last_call_site'][0]} without the call.",
+        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        would_refute=(f"a Flight Recorder dump of rank {rank} that holds {waited}",),
+        actions=(Action("fix-code", ranks=(rank,), confidence="medium"), _COMPARE),
+        alternatives=(("collective-mismatch", (rank,), "it may have called something else in its place"),),
     )
 
 

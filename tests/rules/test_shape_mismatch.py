@@ -46,6 +46,28 @@ def test_where_operations_tell_whose_size_is_wrong_the_transport_is_silent() -> 
     assert shape_mismatch_by_transport.check(endings({"rank": 2, "signature": "gloo-closed"}), None, None, None) == []
 
 
+def standing(place: str, frame: str, op: str | None = None) -> pl.LazyFrame:
+    return rows(LAST_CALLS, {"rank": 2, "place": place, "op": op, "user_frame": frame, "witness": "stack", "source_id": 2, "line_no": 64})
+
+
+def test_the_member_without_a_record_is_asked_where_it_aborted() -> None:
+    known = groups({"pg:0": [0, 1, 2]})
+    level = progress({"pg:0": {0: (9, None), 1: (9, None)}}).with_columns(last_call_site=pl.lit("reduce (train.py:8)"))
+    # In that very operation, told with a class and a folder: it brought another size.
+    there = standing("collective", "Trainer.reduce (job/train.py:9)", "all_reduce")
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, level, known, None, there)
+    assert told(finding) == ("critical", "medium", (2,))
+    assert finding.cause == "shape-mismatch"
+    # In another call: it left that operation out.
+    [finding] = shape_mismatch_by_transport.check(
+        ABORTED, None, level, known, None, standing("collective", "log (train.py:30)", "broadcast")
+    )
+    assert (finding.cause, finding.ranks) == ("collective-skipped", (2,))
+    # In a line that tells no collective, a wait for what somebody sent it: nothing says that its own size is wrong.
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, level, known, None, standing("user-code", "rotate (train.py:21)"))
+    assert finding.culprits == ()
+
+
 def test_the_one_member_without_a_record_is_named_where_all_others_agree() -> None:
     known = groups({"pg:0": [0, 1, 2]})
     [finding] = shape_mismatch_by_transport.check(ABORTED, None, progress({"pg:0": {0: (9, None), 1: (9, None)}}), known)

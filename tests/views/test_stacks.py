@@ -667,3 +667,15 @@ def test_a_sample_of_a_process_that_takes_itself_down_says_nothing_of_where_it_s
     assert (found["place"], found["samples"], found["source_id"]) == ("p2p", 1, 0)
     assert standing(["gc_collect_main (libpython3.11.so.1.0)", "_PyEval_EvalFrameDefault (libpython3.11.so.1.0)"]).place == "gc"
     assert standing(["Garbage-collecting", "step (train.py:9)"]).place == "gc"
+
+
+def test_the_wrapper_of_a_deprecated_call_is_not_the_users_line() -> None:
+    # torch 2.13 marks reduce_scatter_tensor as deprecated with typing_extensions, whose wrapper stands between the call and the program.
+    frames = (
+        "reduce_scatter_single (torch/distributed/distributed_c10d.py:4936)",
+        "reduce_scatter_tensor (torch/distributed/distributed_c10d.py:4962)",
+        "wrapper (typing_extensions.py:3140)",
+        "Layer.reduce (sharded.py:30)",
+    )
+    found = standing(frames)
+    assert (found.place, found.op, found.user_frame) == ("collective", "reduce_scatter_single", "Layer.reduce (sharded.py:30)")
