@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from nccl_forensics.stack_places import WAITING
+
 #: The half that ends a wait in this one.
 _ANSWERS = {"send": "recv", "recv": "send"}
 
@@ -41,3 +43,39 @@ def _peer(rank: int, row: Mapping[str, object], job: Collection[int]) -> int | N
         return int(str(told))
     others = set(job) - {rank}
     return others.pop() if len(others) == 1 and rank in job else None
+
+
+def in_circles(
+    rows: list[dict[str, object] | None], stacks: Mapping[int, dict[str, object]], job: Collection[int], *, sure: bool
+) -> list[dict[str, object] | None]:
+    """The rows of stalls, with those of ranks that wait for each other in sends and receives in place of what else stands in such calls: who waits for one of
+    a circle is no part of it."""
+    pairs = circles(stacks, job)
+    if not pairs:
+        return rows
+    kept = {int(str(r["rank"])): r for r in rows if r is not None}
+    out: list[dict[str, object] | None] = [r for r in rows if r is not None and r["place"] != "p2p" and r["rank"] not in pairs]
+    waiting = sorted(r for r, s in stacks.items() if s["place"] in WAITING and r not in pairs)
+    for rank, circle in sorted(pairs.items()):
+        own, partner = stacks[rank], stacks[circle[circle.index(rank) - 1]]
+        twice = own["moved"] is False and partner["moved"] is False
+        place = {name: partner[name] for name in ("source_id", "line_no", "record")} | {
+            "op": partner["op"],
+            "waiters": waiting,
+            "seen_by": "stacks",
+        }
+        out.append(
+            place
+            | kept.get(rank, {})
+            | {
+                "rank": rank,
+                "cause": "p2p-deadlock",
+                "confidence": "high" if sure or twice else "medium",
+                "place": "p2p",
+                "user_frame": own["user_frame"],
+                "partners": circle,
+                "why": f"ranks {', '.join(map(str, circle))} wait for each other's send or receive in a circle: it stands in {own['op']} at {own['user_frame']}",
+                **{f"stack_{name}": own[name] for name in ("source_id", "line_no", "record")},
+            }
+        )
+    return out

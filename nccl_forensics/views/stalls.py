@@ -15,7 +15,7 @@ from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together
 from nccl_forensics.views.silences import FEW_UNSEEN, silent, unheard_of
-from nccl_forensics.views.stack_pairs import circles
+from nccl_forensics.views.stack_pairs import in_circles
 from nccl_forensics.words import ranks_words, verb
 
 STALLS = {
@@ -198,7 +198,7 @@ def stalls(
     if not timed_out and len(paused) > FEW_UNSEEN and len(paused) * _PAUSED > len(known):
         # Logs that were copied while the job ran end an operation apart.
         rows = [r for r in rows if r not in paused]
-    rows = _in_circles(rows, circles(stacks, job | known), stacks, sure=timed_out)
+    rows = in_circles(rows, stacks, job | known, sure=timed_out)
     stalled = {rank for r in rows if r is not None and r["cause"] == "host-stall" for rank in [int(str(r["rank"]))]}
     unseen = sorted(rank for rank in stalled if found[rank].get("kind") == "unseen" and rank not in stacks)
     if len(unseen) > FEW_UNSEEN and unseen[-1] - unseen[0] >= len(unseen):
@@ -210,41 +210,6 @@ def stalls(
 def _recorded_open(progress: pl.LazyFrame) -> bool:
     """Whether a recorder holds work that is not completed: NCCL's lines, which may be many, are looked through for nothing else."""
     return progress.filter((pl.col("domain") == "fr") & pl.col("first_pending").is_not_null()).head(1).collect().height > 0
-
-
-def _in_circles(
-    rows: list[dict[str, object] | None], pairs: Mapping[int, list[int]], stacks: Mapping[int, dict[str, object]], *, sure: bool
-) -> list[dict[str, object] | None]:
-    """The rows, with those of ranks that wait for each other in sends and receives in place of what else stands in such calls: who waits for one of
-    a circle is no part of it."""
-    if not pairs:
-        return rows
-    kept = {int(str(r["rank"])): r for r in rows if r is not None}
-    out: list[dict[str, object] | None] = [r for r in rows if r is not None and r["place"] != "p2p" and r["rank"] not in pairs]
-    waiting = sorted(r for r, s in stacks.items() if s["place"] in WAITING and r not in pairs)
-    for rank, circle in sorted(pairs.items()):
-        own, partner = stacks[rank], stacks[circle[circle.index(rank) - 1]]
-        twice = own["moved"] is False and partner["moved"] is False
-        place = {name: partner[name] for name in ("source_id", "line_no", "record")} | {
-            "op": partner["op"],
-            "waiters": waiting,
-            "seen_by": "stacks",
-        }
-        out.append(
-            place
-            | kept.get(rank, {})
-            | {
-                "rank": rank,
-                "cause": "p2p-deadlock",
-                "confidence": "high" if sure or twice else "medium",
-                "place": "p2p",
-                "user_frame": own["user_frame"],
-                "partners": circle,
-                "why": f"ranks {', '.join(map(str, circle))} wait for each other's send or receive in a circle: it stands in {own['op']} at {own['user_frame']}",
-                **{f"stack_{name}": own[name] for name in ("source_id", "line_no", "record")},
-            }
-        )
-    return out
 
 
 def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: dict[int, dict[str, object]]) -> bool:
@@ -528,7 +493,7 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         )
         return base | {"cause": "p2p-deadlock", "confidence": "high" if partners else "medium", "partners": partners, "why": why}
     if row.get("kind") == "other-call" and stack is not None:
-        same = _function(stack["user_frame"]) == _function(row.get("call_site"))
+        same = str(stack["user_frame"] or "").split(" (", 1)[0] == str(row.get("call_site") or "").split(" (", 1)[0]
         why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']} while its peers stand in {row['op']} at {row['call_site']}"
         return base | {"cause": "collective-mismatch" if same else "collective-skipped", "confidence": "medium", "why": why}
     if row.get("kind") == "swapped":
@@ -646,8 +611,3 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
             }
         return base | {"cause": "host-stall", "confidence": "medium", "why": "it never entered an operation that its peers wait in"}
     return None
-
-
-def _function(frame: object) -> str:
-    """Name of the function of ``func (file.py:12)``."""
-    return str(frame or "").split(" (", 1)[0]
