@@ -316,7 +316,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         SETTINGS,
         "Do all ranks run with the same NCCL settings?",
-        "environment-mismatch",
+        "environment-mismatch channels-differ",
         "settings",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV; cat /proc/PID/environ",
     ),

@@ -51,6 +51,9 @@ def mixed_transports(
     )
     networks = pl.col("theirs", "ours").is_in([_NET_SOCKET, _NET_IB]).fill_null(value=True)  # a cut line may lack its numbers
     told = told.filter(pl.all_horizontal(networks))
+    seen = set(told.select("theirs", "ours").drop_nulls().unique().rows())
+    # Each side says of the other what the other says of itself: no line that was cut or printed late makes that.
+    both = seen == {(_NET_SOCKET, _NET_IB), (_NET_IB, _NET_SOCKET)} and told["host"].n_unique() == len(seen)
     for _, rows in told.group_by("host", maintain_order=True):
         hosts, message = hosts_of(rows), str(rows["message"][0])
         kinds = set(rows.select("theirs", "ours").drop_nulls().unique().rows())
@@ -60,7 +63,7 @@ def mixed_transports(
         yield Finding(
             title=f"a peer answered for another transport: one side uses RDMA and the other sockets ({who}){named}: {message[:140]}",
             summary="NCCL says so itself." + (" The other host of the job has RDMA, which is then meant to be used." if slow else ""),
-            confidence="medium",
+            confidence="high" if slow and both else "medium",
             ranks=slow,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r) for r in slow),

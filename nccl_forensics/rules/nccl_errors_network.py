@@ -198,6 +198,7 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_n
     own = bool(targets) and set(targets) <= _own_addresses(nccl_network, hosts)
     # A process that is gone refuses every connection: where others failed for reasons of their own, this is what follows.
     gone = _failed_themselves(nccl_errors, processes, rows) if reasons == ["Connection refused"] else ()
+    mixed = _other_type(nccl_errors)
     yield Finding(
         title=f"no connection from {link}: {', '.join(reasons) or 'failed after all retries'}",
         summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} gave up after all retries. "
@@ -206,9 +207,11 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_n
             if own
             else f"{ranks_words(gone)} had errors of {'its' if len(gone) == 1 else 'their'} own, so the refusal may be no more than that the process had ended."
             if gone
+            else "A socket of another type answered where these ranks meet, so they may not speak the same transport."
+            if mixed
             else "Which end is at fault needs a look at both."
         ),
-        confidence="low" if gone else "medium" if own else "high",
+        confidence="low" if gone else "medium" if own or mixed else "high",
         hosts=hosts,
         culprits=tuple(Culprit(link=f"{h} -> {t}") for h in (hosts[:4] or ("?",)) for t in (targets[:4] or ["?"])),
         subject=("connect", *hosts, *reasons),
@@ -219,6 +222,12 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_n
         would_refute=("the peer's process died before the first attempt",),
         actions=(Action("collect_more", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
     )
+
+
+def _other_type(nccl_errors: pl.LazyFrame) -> bool:
+    """Whether some rank was answered by a socket of another type (NCCL src/misc/socket.cc): it meets a peer that speaks another transport."""
+    answered = (pl.col("kind") == "handshake-mismatch") & pl.col("message").str.contains("wrong type", literal=True)
+    return bool(nccl_errors.filter(answered).head(1).collect().height)
 
 
 def _failed_themselves(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, refused: pl.DataFrame) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ def checked_calls(operations: pl.LazyFrame | Calls, fr_entries: pl.LazyFrame | F
     last = _last(calls_of(operations).telling)
     if last.height < 3 or last["is_p2p"].any() or last.select("group_key", "seq", "op").n_unique() != 1:
         return pl.DataFrame(rows, schema=CHECKED_CALLS).lazy()
-    last = _with_frames(last, fr_entries)
+    last = with_frames(last, fr_entries)
     if last["frames"].null_count():
         return pl.DataFrame(rows, schema=CHECKED_CALLS).lazy()
     # Ranks of one program stand in few places.
@@ -68,14 +68,16 @@ def _last(telling: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def _with_frames(last: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> pl.DataFrame:
-    """The same with the ``frames`` of each entry, which words hold where the table is folded."""
+def with_frames(last: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> pl.DataFrame:
+    """Operations of recorders with the ``frames`` of each entry, which words hold where the table is folded."""
     folded = fr_entries if isinstance(fr_entries, FoldedTable) else None
     entry = ["source_id", "record"]
     rows = folded.lazy().select(*entry, "collective_seq_id", SORT) if folded is not None else fr_entries.lazy().select(
         *entry, "collective_seq_id", "frames"
     )  # fmt: skip
-    found = rows.filter(pl.col("collective_seq_id") == last["seq"][0]).join(last.lazy().select(entry), on=entry, how="semi")
+    found = rows.filter(pl.col("collective_seq_id").is_in(last["seq"].unique().implode())).join(
+        last.lazy().select(entry), on=entry, how="semi"
+    )
     if folded is not None:
         found = found.join(folded.words.lazy().select("source_id", SORT, "frames"), on=["source_id", SORT], how="left")
     return last.join(found.select(*entry, "frames").unique(entry, keep="last").collect(), on=entry, how="left", maintain_order="left")

@@ -172,7 +172,7 @@ class _Edges:
 def _told(rows: pl.DataFrame, arrived: Arrivals) -> pl.DataFrame:
     """``_TOLD`` of ranks that all rows are there of, with ``first``, ``latest`` and ``second`` of their collectives."""
     # A rank that enqueues several operations in a row, none of them waited for, is late to all of them and has lost that time once.
-    since = pl.col("created_ns").diff().over("life")
+    since = pl.col("created_ns").diff().over("life", order_by="created_ns")
     lost = pl.min_horizontal(pl.col("latest") - pl.col("second"), since)
     ranked = rows.select(
         "life",

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from nccl_forensics.folding import FoldedTable
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
+from nccl_forensics.views.call_paths import by_another_path
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
@@ -64,6 +66,7 @@ def stalls(
     groups: pl.LazyFrame | None,
     stuck: pl.LazyFrame | None = None,
     source_ranks: pl.LazyFrame | None = None,
+    fr_entries: pl.LazyFrame | FoldedTable | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -114,6 +117,9 @@ def stalls(
         for rank, (behind, ahead) in jumped.items():
             how: dict[str, object] = {"kind": "swapped", "partners": sorted(jumped)} if swapped else {"kind": "jumped"}
             found[rank] = {**found.get(rank, {}), **behind, **how, "ahead": ahead, "seen_by": "progress"}
+        if calls is not None and fr_entries is not None and not swapped:
+            for rank in by_another_path(calls, fr_entries, {r: ahead for r, (_, ahead) in jumped.items()}):
+                found[rank]["another_path"] = True
     if reports is not None:
         barriers = _barriers(reports)
         beyond = _beyond_the_barrier(barriers, blockers) if blockers is not None and barriers else {}
@@ -513,6 +519,10 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
                 "confidence": "medium",
                 "why": f"{why}; a line lost from its log would look the same",
             }
+        if row.get("another_path"):
+            # Whoever is held up in the call that it went on to never comes to what it would have called next.
+            order = f"{why}, to which it came by another path through the program than before: it may as well have taken the two in another order"
+            return base | {"cause": "collective-skipped", "confidence": "medium", "why": order}
         # A word that no operation bears is more likely a damaged record.
         known = row["op"] is None or row["op"] in OP_WORDS
         return base | {"cause": "collective-skipped", "confidence": "high" if known else "medium", "why": why}

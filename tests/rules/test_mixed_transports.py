@@ -42,6 +42,14 @@ def test_in_a_larger_job_or_without_all_logs_of_the_host_nobody_is_named() -> No
         assert (finding.ranks, finding.culprits) == ((), ())
 
 
+def test_where_both_sides_say_so_it_is_sure() -> None:
+    theirs = RDMA_HERE.with_columns(host=pl.lit("node2"), message=pl.lit("socketFinalizeAccept from 10.0.0.1<5000>: wrong type 4 != 3"))
+    told_by_both = mixed_transports.check(pl.concat([RDMA_HERE, theirs]), PEOPLE, MEMBERS, placed())
+    assert [f.confidence for f in told_by_both if f.ranks == (2, 3)] == ["high"]
+    again = mixed_transports.check(pl.concat([RDMA_HERE, RDMA_HERE]), PEOPLE, MEMBERS, placed())
+    assert [f.confidence for f in again] == ["medium"]
+
+
 def test_other_handshakes_are_left_alone() -> None:
     assert mixed_transports.check(said("socketFinalizeAccept: wrong magic 1 != 2"), PEOPLE, MEMBERS, placed()) == []
     other = said("socketFinalizeAccept from 10.0.0.2<5000>: wrong type 1 != 2")

@@ -99,6 +99,15 @@ def test_a_failed_connection_names_both_ends_and_no_rank() -> None:
     assert finding.title == "no connection from node1 to 10.0.0.7: Connection refused"
 
 
+def test_where_a_socket_of_another_type_answered_the_network_is_not_surely_at_fault() -> None:
+    other = {"kind": "handshake-mismatch", "level": "WARN", "message": "socketFinalizeAccept: wrong type 3 != 4"}
+    [finding] = connection_failed.check(errors(GAVE_UP, other), PEOPLE)
+    assert finding.confidence == "medium"
+    assert "another type" in finding.summary
+    [finding] = connection_failed.check(errors(GAVE_UP, other | {"message": "socketFinalizeAccept: wrong magic 1 != 2"}), PEOPLE)
+    assert finding.confidence == "high"
+
+
 def test_a_connection_to_an_address_of_the_own_host_crosses_no_network() -> None:
     own = table("nccl_network", {"item": "bootstrap", "name": "eth0", "address": "10.0.0.7", "host": "node1", "pid": 101})
     [finding] = connection_failed.check(errors(GAVE_UP), PEOPLE, own)

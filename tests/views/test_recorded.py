@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
@@ -113,6 +113,7 @@ def calls(entries: pl.LazyFrame, chosen: pl.LazyFrame, *, pieces: int = 1, folde
     faults=st.integers(0, 4),
     pieces=st.integers(1, 3),
 )
+@example(seed=1, ranks=2, steps=3, faults=3, pieces=1)  # entries that do not stand in the order in which they were made
 @settings(max_examples=40, deadline=None)
 def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: int, faults: int, pieces: int) -> None:
     entries, chosen = rings(seed, ranks, steps, faults)
