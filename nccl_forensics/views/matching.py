@@ -18,7 +18,7 @@ from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls
 from nccl_forensics.views.layouts import unlisted_members
 from nccl_forensics.views.nccl_calls import by_line, members_by_size, members_of, numbered_calls
 from nccl_forensics.views.recorded import Recorded, recorded_calls
-from nccl_forensics.views.shared_names import part_key, shared_names
+from nccl_forensics.views.shared_names import part_key, shared_names, with_part
 from nccl_forensics.views.watchdogs import watchdog_progress
 
 
@@ -439,10 +439,7 @@ def _seen_progress(
         .join(shared.lazy(), on=["rank", "pg_name"], how="left")
         .select(
             pl.lit("fr").alias("domain"),
-            pl.when(pl.col("part").is_not_null())
-            .then(text_of("pg:{} of {}", pl.col("pg_name"), pl.col("part")))
-            .otherwise(text_of("pg:{}", pl.col("pg_name")))
-            .alias("group_key"),
+            with_part(text_of("pg:{}", pl.col("pg_name"))).alias("group_key"),
             "rank",
             pl.col("last_enqueued").alias("status_enqueued"),
             pl.col("last_completed").alias("status_done"),

@@ -18,6 +18,7 @@ import polars as pl
 from nccl_forensics.folding import SORT, FoldedTable, told
 from nccl_forensics.frames import text_of
 from nccl_forensics.views.calls import ENDS, OPERATIONS, Told, op_word, signs_of
+from nccl_forensics.views.shared_names import with_part
 from nccl_forensics.words import UNIDENTIFIED
 
 _DOMAIN = "fr"
@@ -110,8 +111,7 @@ def _parted(words: pl.DataFrame, shared: pl.DataFrame | None) -> pl.DataFrame:
         return words
     parts = shared.select("rank", "part", group_name="pg_name")
     told = words.join(parts, on=["rank", "group_name"], how="left", maintain_order="left")
-    key = pl.when(pl.col("part").is_not_null()).then(text_of("{} of {}", "group_key", "part")).otherwise("group_key")
-    return told.with_columns(group_key=key).drop("part")
+    return told.with_columns(group_key=with_part(pl.col("group_key"))).drop("part")
 
 
 def _unmixed(words: pl.DataFrame) -> pl.DataFrame:

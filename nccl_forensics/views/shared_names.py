@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import text_of
 from nccl_forensics.ranklist import unfold
 
 SHARED = {"rank": pl.Int32(), "pg_name": pl.String(), "part": pl.String()}
@@ -28,3 +29,8 @@ def shared_names(fr_groups: pl.LazyFrame | None) -> pl.DataFrame:
 def part_key(name: str, part: str) -> str:
     """The key of a group that shares its name."""
     return f"pg:{name} of {part}"
+
+
+def with_part(key: pl.Expr) -> pl.Expr:
+    """The same of rows: ``key`` as it is, but for groups that have a ``part``."""
+    return pl.when(pl.col("part").is_not_null()).then(text_of("{} of {}", key, pl.col("part"))).otherwise(key)
