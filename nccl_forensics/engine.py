@@ -23,7 +23,7 @@ from polars.exceptions import PanicException
 
 from nccl_forensics.bundle import Bundle, Member
 from nccl_forensics.cache import Cache, Packed
-from nccl_forensics.folding import ROWS, WORDS, fold
+from nccl_forensics.folding import ROWS, WORDS, fold, texts_once
 from nccl_forensics.limits import Limits
 from nccl_forensics.readers import Loss, each, forkable
 from nccl_forensics.store import ALWAYS, SOURCES, Store
@@ -152,6 +152,7 @@ def read_refs(refs: Sequence[Ref]) -> list[Result]:
 def _shared(ref: Ref, name: str, parts: Sequence[pl.DataFrame]) -> Shared:
     """Small frames of several sources as one; ``ref`` is one of the sources, in the name of whose scratch it is filed if it is big."""
     frame = pl.concat(parts, rechunk=True)
+    frame = texts_once(frame) if name.endswith(WORDS) else frame
     counts = frame.get_column("source_id").rle().struct.unnest()
     rows = tuple(zip(counts.get_column("value").to_list(), counts.get_column("len").to_list(), strict=True))
     if frame.estimated_size() <= _BY_MESSAGE:
@@ -202,7 +203,8 @@ def _facts(ref: Ref, reading: SourceReading, digest: str | None, size: int, sett
 def _message(frame: pl.DataFrame) -> Packed:
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer)
-    return Packed(frame.height, int(frame.estimated_size()), buffer.getvalue())
+    # As long as what the frame takes; ``estimated_size`` counts a text for each row that has it.
+    return Packed(frame.height, buffer.tell(), buffer.getvalue())
 
 
 def _filed(ref: Ref, name: str, frame: pl.DataFrame) -> Path:
@@ -550,16 +552,17 @@ def _join(name: str, parts: list[tuple[int, _Part]], scratch: Path) -> pl.DataFr
     """One table of all its parts in their order: a frame if it is small, else files, small neighbours in one."""
     parts = _in_runs(parts)
     size = sum(_bytes(p) for _, p in parts)
+    together = _words if name.endswith(WORDS) else _together
     # Rows of a folded table are read part by part, so a file of one need not be copied into memory.
     if size <= (_IN_MEMORY if not name.endswith(ROWS) else _BY_MESSAGE):
-        return _together(parts)
+        return together(parts)
     files: list[Path] = []
     small: list[tuple[int, _Part]] = []
 
     def flush() -> None:
         if small:
             files.append(scratch / f"{name}.{len(files)}.joined.arrow")
-            _together(small).write_ipc(files[-1])
+            together(small).write_ipc(files[-1])
             for _, copied in small:
                 if isinstance(copied, Path):
                     copied.unlink(missing_ok=True)
@@ -601,6 +604,11 @@ def _together(parts: list[tuple[int, _Part]]) -> pl.DataFrame:
     """One frame of several parts, each row with the number of its source in front."""
     # In one piece: Polars 2.1.0 leaves an empty piece behind when a frame of several is filtered, on which some functions panic.
     return pl.concat([_numbered(source_id, part) for source_id, part in parts], rechunk=True)
+
+
+def _words(parts: list[tuple[int, _Part]]) -> pl.DataFrame:
+    """The same of words, which say of one source much of what they say of the next."""
+    return texts_once(_together(parts))
 
 
 def _numbered(source_id: int, part: _Part) -> pl.DataFrame:

@@ -133,6 +133,20 @@ def joined(parts: Sequence[Folded], order: str) -> Folded:
     return Folded(rows if rows.get_column(order).is_sorted() else rows.sort(order, maintain_order=True), words)
 
 
+def texts_once(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same frame, each text of a column in memory once where it stands in many rows. Polars keeps each text where it was read, and words of
+    thousands of dumps say the same: of 690 bytes that a word of a dump takes 260 are left."""
+    return frame.with_columns(map(_once, frame.select(pl.col(pl.String)).get_columns()))
+
+
+def _once(texts: pl.Series) -> pl.Series:
+    different = texts.unique(maintain_order=True).drop_nulls()
+    if different.len() * 2 > texts.len():
+        return texts
+    own = pl.Series(texts.name, different.to_list(), dtype=pl.String)  # what ``unique`` gives still holds all of them
+    return own.gather(texts.cast(pl.Enum(own)).to_physical())
+
+
 def unfold(rows: pl.LazyFrame, words: pl.LazyFrame, on: list[str], schema: dict[str, pl.DataType]) -> pl.LazyFrame:
     """The rows with their words: the table."""
     return rows.join(words, on=on, how="left", maintain_order="left").select(list(schema))

@@ -18,7 +18,7 @@ from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls
 from nccl_forensics.views.layouts import unlisted_members
 from nccl_forensics.views.nccl_calls import by_line, members_by_size, members_of, numbered_calls
 from nccl_forensics.views.recorded import Recorded, recorded_calls
-from nccl_forensics.views.shared_names import part_key, shared_names, with_part
+from nccl_forensics.views.shared_names import SHARED, part_key, with_part
 from nccl_forensics.views.watchdogs import watchdog_progress
 
 
@@ -124,7 +124,7 @@ def operations(
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
-    fr_groups: pl.LazyFrame | None = None,
+    shared_names: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame | Parts:
     """Every collective and send/recv with its rank, group and position: columns of ``OPERATIONS``.
 
@@ -133,7 +133,7 @@ def operations(
     parts: list[pl.LazyFrame] = []
     recorded: Recorded | None = None
     if fr_entries is not None and dumps is not None:
-        recorded = recorded_calls(_folded(fr_entries, "fr_entries"), dumps, shared_names(fr_groups))
+        recorded = recorded_calls(_folded(fr_entries, "fr_entries"), dumps, shared_names)
     if reports is not None:
         parts.append(_detail_operations(reports))
     numbered: Numbered | None = None
@@ -217,6 +217,7 @@ def groups(
     processes: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
+    shared_names: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Process groups and communicators: ``domain``, ``group_key``, ``group_name``, ``group_desc``, ``comm_id``, ``members`` (global ranks
     that evidence names, or that the layout of the groups beside it leaves over), ``size`` (as stated; null where nothing states it)."""
@@ -278,7 +279,7 @@ def groups(
     if fr_groups is not None:
         stated = fr_groups.filter(pl.col("ranks").is_not_null() & pl.col("pg_name").is_not_null())
         seen = stated.group_by("pg_name").agg(pl.col("pg_desc").first(), pl.col("ranks").unique()).collect()
-        shared = set(shared_names(fr_groups)["pg_name"].to_list())
+        shared = set() if shared_names is None else set(shared_names.select("pg_name").collect().to_series().to_list())
         for name, desc, lists in seen.iter_rows():
             keys = {part_key(name, part): [part] for part in lists if part} if name in shared else {f"pg:{name}": lists}
             for own_key, told_of in keys.items():
@@ -358,7 +359,7 @@ def progress(
     fr_pg_names: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
-    fr_groups: pl.LazyFrame | None = None,
+    shared_names: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
 
@@ -367,7 +368,7 @@ def progress(
     """
     parts = []
     if operations is not None:
-        parts.append(_seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names(fr_groups)))
+        parts.append(_seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names))
     if watchdog is not None:
         parts.append(watchdog_progress(watchdog))
     if not parts:
@@ -404,7 +405,7 @@ def _seen_progress(
     fr_status: pl.LazyFrame | None,
     fr_pg_names: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
-    shared: pl.DataFrame,
+    shared_names: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     operations = calls.telling
     collectives = operations.filter(placed())
@@ -436,7 +437,7 @@ def _seen_progress(
     status = (
         fr_status.join(fr_pg_names.select("source_id", "pg_id", "pg_name"), on=["source_id", "pg_id"])
         .join(chosen.select("source_id", "rank"), on="source_id")
-        .join(shared.lazy(), on=["rank", "pg_name"], how="left")
+        .join(pl.LazyFrame(schema=SHARED) if shared_names is None else shared_names, on=["rank", "pg_name"], how="left")
         .select(
             pl.lit("fr").alias("domain"),
             with_part(text_of("pg:{}", pl.col("pg_name"))).alias("group_key"),

@@ -40,9 +40,9 @@ _GATHERED = 600_000
 _FEW = 64 << 20
 
 
-def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared: pl.DataFrame | None = None) -> Recorded:
+def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared_names: pl.LazyFrame | None = None) -> Recorded:
     """Operations of the entries of ``dumps`` that are ``chosen``, under the rank of their dump, or a number of its own where none is known.
-    ``shared``: groups that share a name, as ``shared_names`` gives them."""
+    ``shared_names``: groups that share a name, if that is known."""
     parts = _kept(folded)
     chosen = dumps.filter(pl.col("use") == "chosen").select(
         "source_id", pl.coalesce("rank", UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).cast(pl.Int32).alias("rank")
@@ -60,7 +60,7 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared: pl.DataFram
             maintain_order="left",
         )
     )
-    described = _unmixed(_parted(_described(words).collect(), shared))
+    described = _unmixed(_parted(_described(words).collect(), shared_names))
     return Recorded(folded, described, _facts(described, folded.words.height), parts)
 
 
@@ -105,11 +105,11 @@ def _described(words: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _parted(words: pl.DataFrame, shared: pl.DataFrame | None) -> pl.DataFrame:
+def _parted(words: pl.DataFrame, shared_names: pl.LazyFrame | None) -> pl.DataFrame:
     """The same, with a key for each of the groups that share a name."""
-    if shared is None or not shared.height:
+    parts = None if shared_names is None else shared_names.select("rank", "part", group_name="pg_name").collect()
+    if parts is None or not parts.height:
         return words
-    parts = shared.select("rank", "part", group_name="pg_name")
     told = words.join(parts, on=["rank", "group_name"], how="left", maintain_order="left")
     return told.with_columns(group_key=with_part(pl.col("group_key"))).drop("part")
 

@@ -6,16 +6,16 @@ import polars as pl
 
 from nccl_forensics.frames import text_of
 from nccl_forensics.ranklist import unfold
+from nccl_forensics.views import view
 
 SHARED = {"rank": pl.Int32(), "pg_name": pl.String(), "part": pl.String()}
 
 
-def shared_names(fr_groups: pl.LazyFrame | None) -> pl.DataFrame:
+@view(rows="ranks x groups")
+def shared_names(fr_groups: pl.LazyFrame) -> pl.LazyFrame:
     """Of each name that dumps give to several groups without a rank in common: ``rank``, ``pg_name``, and the ``part`` it is in, the folded list
     of its ranks. Lists that overlap are several accounts of one group, and its name stays one.
     """
-    if fr_groups is None:
-        return pl.DataFrame(schema=SHARED)
     stated = fr_groups.filter(pl.col("ranks").is_not_null() & (pl.col("ranks") != "") & pl.col("pg_name").is_not_null())
     lists = stated.group_by("pg_name").agg(pl.col("ranks").unique().sort()).filter(pl.col("ranks").list.len() > 1).collect()
     rows: list[tuple[int, str, str]] = []
@@ -23,7 +23,7 @@ def shared_names(fr_groups: pl.LazyFrame | None) -> pl.DataFrame:
         members = {part: unfold(part) for part in parts}
         if sum(map(len, members.values())) == len({rank for ranks in members.values() for rank in ranks}):
             rows += [(rank, name, part) for part, ranks in members.items() for rank in ranks]
-    return pl.DataFrame(rows, schema=SHARED, orient="row")
+    return pl.LazyFrame(rows, schema=SHARED, orient="row")
 
 
 def part_key(name: str, part: str) -> str:
