@@ -12,7 +12,6 @@ from nccl_forensics.folding import FoldedTable
 from nccl_forensics.frames import text_of
 from nccl_forensics.ranklist import unfold
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
 from nccl_forensics.views.layouts import unlisted_members
@@ -87,33 +86,36 @@ def fr_pg_names(
     Entries say it. For groups without an entry: numbers grow in order of creation and so do numeric names, so where a dump lists as many
     groups as counters, both are matched in order; entries that contradict this switch the inference off.
     """
-    schema = {"source_id": pl.UInt32(), "pg_id": pl.Int32(), "pg_name": pl.String(), "inferred": pl.Boolean()}
-    known: dict[int, dict[int, str]] = {}
+    known = pl.DataFrame(schema=_PG_NAMES)
     if fr_entries is not None:
         words = fr_entries.words.lazy() if isinstance(fr_entries, FoldedTable) else fr_entries
-        pairs = (
-            words.filter(pl.col("pg_name").is_not_null() & pl.col("pg_id").is_not_null())
-            .select("source_id", "pg_id", "pg_name")
-            .unique()
-            .collect()
-        )
-        for source, pg_id, name in pairs.iter_rows():
-            known.setdefault(source, {})[pg_id] = name
-    inferred: dict[int, dict[int, str]] = {}
+        told = words.filter(pl.col("pg_name").is_not_null() & pl.col("pg_id").is_not_null()).select(*_PG_NAMES)
+        known = told.unique().sort(*_PG_NAMES).unique(_PG_ID, keep="last", maintain_order=True).collect()
+    names = known.with_columns(inferred=pl.lit(False))
     if fr_status is not None and fr_groups is not None:
-        ids = fr_status.group_by("source_id").agg(pl.col("pg_id").drop_nulls().unique().sort()).collect()
-        names = dict(fr_groups.group_by("source_id").agg(pl.col("pg_name").unique()).collect().iter_rows())
-        numeric = {name for name in fr_groups.select(pl.col("pg_name").drop_nulls().unique()).collect()["pg_name"] if is_number(name)}
-        for source, numbers in ids.iter_rows():
-            listed = [n for n in names.get(source, []) if n is not None]
-            if len(listed) != len(numbers) or not numeric.issuperset(listed):
-                continue
-            guess = dict(zip(numbers, sorted(listed, key=int), strict=True))
-            if all(guess.get(i) == n for i, n in known.get(source, {}).items()):
-                inferred[source] = guess
-    rows = [(s, i, n, False) for s, pairs in known.items() for i, n in pairs.items()]
-    rows += [(s, i, n, True) for s, pairs in inferred.items() for i, n in pairs.items() if i not in known.get(s, {})]
-    return pl.DataFrame(sorted(rows), schema=schema, orient="row").lazy()
+        inferred = _names_in_order(fr_status, fr_groups, known).with_columns(inferred=pl.lit(True))
+        names = pl.concat([names, inferred.join(known, on=_PG_ID, how="anti")])
+    return names.sort(*_PG_NAMES).lazy()
+
+
+_PG_NAMES = {"source_id": pl.UInt32(), "pg_id": pl.Int32(), "pg_name": pl.String()}
+_PG_ID = ("source_id", "pg_id")
+
+
+def _names_in_order(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Numbers and names of groups matched in order, of dumps in which nothing that is ``known`` is otherwise."""
+    numbers = fr_status.select(_PG_ID).drop_nulls().unique().sort(_PG_ID).collect()
+    names = fr_groups.select("source_id", "pg_name").drop_nulls().unique().collect()
+    numeric = pl.col("pg_name").str.contains(r"^[0-9]{1,18}$")  # as ``units.is_number``
+    odd = names.filter(~numeric).select("source_id")
+    names = names.join(odd, on="source_id", how="anti").sort("source_id", pl.col("pg_name").cast(pl.Int64), "pg_name")
+    at = pl.int_range(pl.len()).over("source_id")
+    counts = [frame.group_by("source_id").agg(listed=pl.len()) for frame in (numbers, names)]
+    level = counts[0].join(counts[1], on=["source_id", "listed"], how="semi")
+    guess = numbers.with_columns(at=at).join(names.with_columns(at=at), on=["source_id", "at"]).drop("at")
+    guess = guess.join(level, on="source_id", how="semi")
+    against = known.join(guess, on=list(_PG_NAMES), how="anti").select("source_id")
+    return guess.join(against, on="source_id", how="anti")
 
 
 @view(rows="operations")

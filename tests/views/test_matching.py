@@ -146,6 +146,22 @@ def test_local_numbers_of_groups_are_inferred_unless_an_entry_contradicts() -> N
     assert fr_pg_names(status, listed, None).select("pg_id", "pg_name", "inferred").collect().rows() == [(0, "0", True), (1, "3", True)]
     against = table("fr_entries", entry(0, 1, pg_id=0, pg_name="3"))
     assert fr_pg_names(status, listed, against).select("pg_id", "pg_name").collect().rows() == [(0, "3")]
+    agreeing = table("fr_entries", entry(0, 1, pg_id=0, pg_name="0"))
+    assert fr_pg_names(status, listed, agreeing).select("pg_id", "pg_name", "inferred").collect().rows() == [
+        (0, "0", False),
+        (1, "3", True),
+    ]
+
+
+def test_names_are_matched_in_the_order_in_which_groups_were_made() -> None:
+    """By number and not as text, and only where as many names as counters are there, all of them numbers."""
+    counters = [{"source_id": source, "pg_id": number} for source in range(4) for number in range(3)]
+    lists = [["2", "10", "9"], ["0", "1"], ["0", "1", "tp"], ["0", "1", "2"]]
+    listed = table(
+        "fr_groups", *[{"source_id": source, "pg_name": name} for source, names in enumerate(lists) for name in (*names, names[0])]
+    )
+    found = fr_pg_names(table("fr_status", *counters), listed, table("fr_entries", entry(3, 1, pg_id=7, pg_name="5"))).collect()
+    assert found.rows() == [(0, 0, "2", True), (0, 1, "9", True), (0, 2, "10", True), (3, 7, "5", False)]
 
 
 # ---- operations of NCCL's log ----
