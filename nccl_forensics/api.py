@@ -364,6 +364,8 @@ def _read(
 ) -> Store:
     step = (lambda done, total: progress("reading", done, total)) if progress is not None else None
     store = read_bundle(bundle, engine or default_engine(bundle, limits), step, cache, digests=digests)
+    counted = store.sources.filter(pl.col("lines").is_not_null() & pl.col("error").is_null()).select("source_id", "lines")
+    bundle.counted(dict(counted.iter_rows()))
     if not any(store.sources["formats"].list.len().fill_null(0).to_list()):
         raise UnusableEvidence(f"nothing recognised in {', '.join(bundle.inputs)}: {_why_nothing(store)}")
     return store

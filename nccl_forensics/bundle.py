@@ -8,8 +8,9 @@ import os
 import shutil
 import sys
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -19,7 +20,8 @@ from nccl_forensics.archives import HEAD, Budget, Unpacked, Unpacker, junk, kind
 from nccl_forensics.errors import ForensicsError, UnusableEvidence
 from nccl_forensics.limits import Limits
 
-_INDEX_EVERY = 1024
+#: Lines between those whose offsets are kept.
+_MARK_EVERY = 1024
 _CUT = 4096
 #: Bytes in which line ends are counted at once, and lines of which each end is looked for.
 _COUNTED, _FEW_LINES = 8192, 64
@@ -59,7 +61,8 @@ class Bundle:
     members: tuple[Member, ...]
     skipped: tuple[tuple[str, str], ...]
     scratch: Path
-    _index: dict[int, list[int]] = field(default_factory=dict)
+    _marks: dict[int, _Marks] = field(default_factory=dict)
+    _lines: dict[int, int] = field(default_factory=dict)
     _plain: dict[int, Path] = field(default_factory=dict)
 
     def __enter__(self) -> Bundle:
@@ -77,6 +80,10 @@ class Bundle:
         for file in self.scratch.rglob("*"):
             if file.suffix != ".arrow" and (file.is_file() or file.is_symlink()):
                 file.unlink(missing_ok=True)
+
+    def counted(self, lines: Mapping[int, int]) -> None:
+        """Say how many lines sources have, ended or not: what stands near the end of a long log is then looked for from there."""
+        self._lines |= lines
 
     def quote(self, source_id: int, line: int, before: int = 0, after: int = 0) -> list[tuple[int, str]]:
         """Raw lines around a 1-based line, each cut at 4,096 bytes; lines are LF-separated as ``sed -n Np`` counts."""
@@ -125,15 +132,47 @@ class Bundle:
         return self._plain[source_id]
 
     def _seek(self, source_id: int, data: mmap.mmap, line: int) -> int:
-        """Offset of a line, from a sparse index that grows as far as it was asked for."""
-        index = self._index.setdefault(source_id, [0])
-        block = (line - 1) // _INDEX_EVERY
-        while len(index) <= block:
-            position = _skip(data, index[-1], _INDEX_EVERY)
+        """Offset of a line, sought from the nearest one whose offset is known; the end where there are fewer lines."""
+        marks = self._marks.get(source_id)
+        if marks is None:
+            marks = self._marks[source_id] = _Marks()
+            # A file that was still being written to has more lines now than were counted.
+            if source_id in self._lines and len(data) == self.members[source_id].bytes:
+                last = data.rfind(b"\n") + 1
+                marks.add(self._lines[source_id] + (last == len(data)), last)
+        return marks.seek(data, line)
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Offsets of some lines of a text, in their order: as many as were come by, and at most so far apart where one was looked for."""
+
+    lines: list[int] = field(default_factory=lambda: [1])
+    offsets: list[int] = field(default_factory=lambda: [0])
+
+    def add(self, line: int, offset: int) -> None:
+        """Remember where a line begins."""
+        at = bisect_left(self.lines, line)
+        if at == len(self.lines) or self.lines[at] != line:
+            self.lines.insert(at, line)
+            self.offsets.insert(at, offset)
+
+    def seek(self, data: mmap.mmap, line: int) -> int:
+        """Offset of a line, or the end where there are fewer."""
+        at = bisect_right(self.lines, line) - 1
+        number, position = self.lines[at], self.offsets[at]
+        if at + 1 < len(self.lines) and self.lines[at + 1] - line < line - number:
+            number, position = self.lines[at + 1], self.offsets[at + 1]
+            while number - line > _MARK_EVERY:
+                number, position = number - _MARK_EVERY, _back(data, position, _MARK_EVERY)
+                self.add(number, position)
+            return _back(data, position, number - line)
+        while line - number > _MARK_EVERY:
+            number, position = number + _MARK_EVERY, _skip(data, position, _MARK_EVERY)
             if position >= len(data):
                 return len(data)
-            index.append(position)
-        return _skip(data, index[block], (line - 1) % _INDEX_EVERY)
+            self.add(number, position)
+        return _skip(data, position, line - number)
 
 
 def _skip(data: mmap.mmap, position: int, lines: int) -> int:
@@ -153,6 +192,22 @@ def _skip(data: mmap.mmap, position: int, lines: int) -> int:
             return len(data)
         position = end + 1
     return position
+
+
+def _back(data: mmap.mmap, position: int, lines: int) -> int:
+    """Offset of the line so many before the one that begins at ``position``, or the beginning."""
+    ends, stop = lines + 1, position  # the line begins behind so many line ends back from here
+    while ends > _FEW_LINES and stop > _COUNTED:
+        here = data[stop - _COUNTED : stop].count(b"\n")
+        if here >= ends:
+            break
+        ends -= here
+        stop -= _COUNTED
+    for _ in range(ends):
+        stop = data.rfind(b"\n", 0, stop)
+        if stop < 0:
+            return 0
+    return stop + 1
 
 
 def open_bundle(inputs: Sequence[str | Path], *, limits: Limits | None = None, scratch: Path | None = None, fetch: bool = True) -> Bundle:

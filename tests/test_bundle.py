@@ -25,6 +25,7 @@ from nccl_forensics import archives
 from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.errors import LimitReached, UnusableEvidence
 from nccl_forensics.limits import Limits
+from nccl_forensics.simulate.noise import mix
 
 LOG = b"node01:1:2 [0] NCCL INFO one\nnode01:1:2 [0] NCCL INFO two\n"
 SMALL = Limits(ratio_from_bytes=1 << 20)
@@ -411,6 +412,42 @@ def test_a_long_line_is_cut_between_two_characters(put):
         [(_, first), (_, second)] = bundle.quote(0, 1, after=1)
     assert first == "x" + "é" * 2047
     assert second == "next"
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_lines_are_the_same_from_whichever_end_they_are_sought(put, end):
+    """Long lines, empty ones and short ones: in any order, once with and once without the number of lines."""
+    texts = [["", "x", "y" * 300, "z" * 20_000][mix(n, "line") % (4 if n % 500 == 0 else 3)] + str(n) * (n % 7 > 0) for n in range(9_000)]
+    whole = "\n".join(texts) + end
+    log = put("a.log", whole.encode())
+    lines = whole.removesuffix("\n").split("\n") if whole.endswith("\n") else whole.split("\n")
+    wanted = [
+        1,
+        2,
+        len(lines),
+        len(lines) - 1,
+        len(lines) + 1,
+        len(lines) + 2,
+        1024,
+        1025,
+        *(1 + mix(n, "wanted") % len(lines) for n in range(200)),
+    ]
+    for known in ({}, {0: len(lines)}):
+        with open_bundle([log]) as bundle:
+            bundle.counted(known)
+            for number in wanted:
+                said = [(number, lines[number - 1][:4096])] if number <= len(lines) else []
+                assert bundle.quote(0, number) == said
+
+
+def test_a_file_that_grew_since_its_lines_were_counted_is_read_from_its_beginning(put):
+    log = put("a.log", b"".join(b"line %d\n" % n for n in range(1, 3001)))
+    with open_bundle([log]) as bundle:
+        bundle.counted({0: 3000})
+        with log.open("a") as more:
+            more.writelines(f"line {n}\n" for n in range(3001, 6001))
+        assert bundle.quote(0, 2999) == [(2999, "line 2999")]
+        assert bundle.quote(0, 5999) == [(5999, "line 5999")]
 
 
 def test_utf16_is_quoted_as_it_was_read(put):
