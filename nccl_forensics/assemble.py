@@ -387,12 +387,17 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
         states = chosen.resolver.get("thread_states")
         if states is not None:
             have_stack = set(states.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-        bare = sorted(r for r in ends["rank"].to_list() if r not in have_stack)
+        root = chosen.verdict.root
+        named = [c.rank for c in (blamed_by(root.finding) if root is not None else ()) if c.rank is not None]
+        sure = bool(named) and chosen.verdict.confidence == "high"
+        waited_for = () if sure else sorted(set(ends["rank"].to_list()) - set(named))
+        gone = _ended(chosen.resolver)
+        bare = [r for r in (*named, *waited_for) if r not in have_stack and r not in gone]
         if bare:
             hosts = sorted({str(people[r]["host"]) for r in bare if r in people and people[r]["host"]})
             gap(
-                f"a stack of rank {', '.join(map(str, bare[:8]))}",
-                "all others wait for it; its stack says where it is",
+                f"a stack of rank {', '.join(map(str, bare[:8]))}{f' and {len(bare) - 8} more' if len(bare) > 8 else ''}",
+                f"{'the verdict names it' if sure else 'all others wait for it'}; its stack says where it is",
                 bare,
                 hosts,
                 f"py-spy dump --pid {people[bare[0]]['pid']}"
@@ -436,6 +441,14 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     if "kernel_events" not in present:
         gap("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", command="dmesg -T")
     return out
+
+
+def _ended(resolver: Resolver) -> set[int]:
+    """Ranks whose process is over for a reason of its own: there is nothing to look at any more."""
+    endings = resolver.get("endings")
+    if endings is None:
+        return set()
+    return set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect().to_series().to_list())
 
 
 def _not_collected(chosen: RunResult, store: Store) -> list[tuple[str, str, list[int], list[str], str | None]]:
