@@ -29,6 +29,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import polars as pl
+
+from nccl_forensics.folding import ROWS, WORDS
+from nccl_forensics.store import Store
 from tests.benchmarks.memory import children
 from tests.corpus import ROOT
 
@@ -119,8 +123,6 @@ def _cpu() -> float:
 
 def measure(file: Path, workers: int) -> dict[str, object]:
     """Take evidence through the pass, stage by stage; what each cost."""
-    import polars as pl
-
     from nccl_forensics import analysis, api
     from nccl_forensics.bundle import open_bundle
     from nccl_forensics.engine import LocalEngine, read_bundle
@@ -169,14 +171,17 @@ def measure(file: Path, workers: int) -> dict[str, object]:
     }
 
 
-def _held(store: object, name: str) -> int:
-    from nccl_forensics.store import Store
+def _held(store: Store, name: str) -> int:
+    """Bytes of a table, folded or not: of its files, or of a frame as it is sent (a text that many rows have counts once)."""
+    return sum(map(_bytes, (t for end in ("", ROWS, WORDS) if (t := store._tables.get(name + end)) is not None)))
 
-    assert isinstance(store, Store)
-    held = store._tables.get(name)
-    if held is None:
-        return 0
-    return sum(f.stat().st_size for f in held) if isinstance(held, tuple) else int(held.lazy().collect().estimated_size())
+
+def _bytes(held: pl.DataFrame | pl.LazyFrame | tuple[Path, ...]) -> int:
+    if isinstance(held, tuple):
+        return sum(f.stat().st_size for f in held)
+    buffer = io.BytesIO()
+    held.lazy().collect().write_ipc_stream(buffer)
+    return buffer.tell()
 
 
 def exponent(small: float, large: float, factor: float) -> float | None:
