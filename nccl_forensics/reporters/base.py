@@ -6,9 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-from nccl_forensics.extras import Extras
 from nccl_forensics.plugins import Plugin, Unacceptable, gathered, load
+
+if TYPE_CHECKING:  # twenty dataclasses that a run without pictures has no need of
+    from nccl_forensics.extras import Extras
 
 
 @dataclass(frozen=True, slots=True)
