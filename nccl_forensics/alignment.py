@@ -10,8 +10,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-#: How many operations of context decide what comes next, and how far a rank may have jumped ahead.
-CONTEXT, REACH = 8, 64
+#: How far a rank may have jumped ahead.
+REACH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,31 @@ def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
 
 
 def _successor(line: Sequence[Hashable]) -> Hashable | None:
-    """What followed the longest recent context (at most CONTEXT operations) when it was seen last."""
+    """What followed the longest context when it was seen last."""
     start, length = _context(line)
     return line[start + length] if length else None
 
 
 def _context(line: Sequence[Hashable]) -> tuple[int, int]:
-    """Where the longest recent context was seen last, and its length: 0 where the last operation is new."""
-    for length in range(min(CONTEXT, len(line) - 1), 0, -1):
-        tail = list(line[-length:])
-        for start in range(len(line) - length - 1, -1, -1):
-            if list(line[start : start + length]) == tail:
-                return start, length
-    return 0, 0
+    """Where the longest end of the line was seen before, of several such places the last, and its length: 0 where the last operation is new.
+
+    However long: amid a run of the same operations, a layer's after a layer's, only what came before the run tells how much of it is left.
+    """
+    # How much of the line's end stands at each place before, from the last on (the Z function of the line from behind).
+    back = line[::-1]
+    n = len(back)
+    alike = [0] * n
+    left = right = longest = place = 0
+    for at in range(1, n):
+        length = min(right - at, alike[at - left]) if at < right else 0
+        while at + length < n and back[length] == back[at + length]:
+            length += 1
+        alike[at] = length
+        if at + length > right:
+            left, right = at, at + length
+        if length > longest:
+            longest, place = length, at
+    return (n - place - longest, longest) if longest else (0, 0)
 
 
 def opens_in_a_run(line: Sequence[Hashable]) -> bool:

@@ -11,6 +11,18 @@ def test_the_next_operation_is_foretold_by_the_steps_before() -> None:
     assert expect([*STEP, *STEP, "gather"], 3) == ["reduce", "scatter", "loss"]
 
 
+def test_how_much_of_a_run_is_left_is_told_by_what_came_before_it() -> None:
+    """Tensor parallelism calls the same for layer after layer, more often than any fixed number of operations would see."""
+    run = ["layer", "exchange"] * 24
+    step = ["batch", *run, *STEP]
+    for done in range(0, len(run) + 1, 2):
+        assert expect([*step, *step, "batch", *run[:done]], 3) == [*run, *STEP][done : done + 3]
+
+
+def test_the_latest_of_equally_long_contexts_counts() -> None:
+    assert expect(["start", *STEP, "save", *STEP, "log", *STEP], 1) == ["log"]
+
+
 def test_nothing_is_foretold_without_a_repetition() -> None:
     assert expect(["a", "b", "c"], 2) == []
 
