@@ -45,12 +45,15 @@ def collective_stuck(
     # A computation that takes longer than ever before, and in which no collective ends either, looks alike.
     guessed = signs == {LONGER}
     seen = looks.collect() if looks is not None else pl.DataFrame(schema=LOOKS)
-    for row in stuck.sort("domain", "group_key").collect().iter_rows(named=True):
+    # What stands behind something unfinished of another group waits for that.
+    for row in stuck.filter(~pl.col("held").fill_null(value=False)).sort("domain", "group_key").collect().iter_rows(named=True):
         group = group_words(row)
         waited = operation_words(row["op"], row["seq"])
         evidence = cite([row], "a rank that waits in it")
         if watchdog is not None:
             evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
+        # NCCL's own lines mark neither begin nor end, and those that time out in one call say no more than that.
+        reached = row["begun"] or row["domain"] == "nccl"
         own = seen.filter(pl.col("rank").is_in(row["ranks"])) if LONGER in signs else seen.clear()
         if own.height:
             look = own.select("rank", "age_ms", source_id="look_source_id", line_no="look_line_no")
@@ -63,12 +66,13 @@ def collective_stuck(
             + ("" if row["complete"] else _unseen(row)),
             summary=(
                 "Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
+                + ("" if reached else " Nothing tells whether every GPU has come to it: one that stands before it looks the same.")
                 if row["complete"]
                 else "If the others are in it as well, it is the transport (network, plugin, links, GPU) and not the program; one that never came, "
                 "or came with something else, would look the same."
             )
             + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
-            confidence="low" if not row["complete"] else "high" if row["stated"] is not False and not guessed else "medium",
+            confidence="low" if not row["complete"] else "high" if row["stated"] is not False and reached and not guessed else "medium",
             culprits=(),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
@@ -77,7 +81,9 @@ def collective_stuck(
             prevention="Run a short all_reduce health check over all nodes and NICs before each job.",
             would_refute=(f"evidence of a rank that never entered {waited}",),
             actions=(Action("collect-more", ranks=tuple(row["ranks"][:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
-            alternatives=(("host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),),
+            alternatives=(
+                ("gpu-stall" if row["complete"] and not reached else "host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),
+            ),
         )
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import comb
 from typing import Annotated
 
 import polars as pl
@@ -44,6 +45,7 @@ def straggler(
     time_share: Annotated[float, "share of the window that must be lost to the rank, by enqueue times"] = 0.1,
     window_share: Annotated[float, "share of the traced time that the others must lose to it, by traces"] = 0.05,
     p_value: Annotated[float, "chance of so many last places among alike ranks, by traces"] = 0.001,
+    late_chance: Annotated[float, "chance of so many late arrivals among alike ranks of all groups, by enqueue times"] = 0.01,
     at_least: Annotated[int, "collectives of the group that must be comparable"] = 8,
     own_share: Annotated[
         float, "share of the window that a rank must spend by itself, where groups are too small to compare arrivals"
@@ -59,7 +61,7 @@ def straggler(
             else []
         )
     }
-    enqueued = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least)) if lag is not None else []
+    enqueued = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least, late_chance)) if lag is not None else []
     if not enqueued and own_time is not None:
         enqueued = list(_never_waiting(own_time.collect(), late_at_least, 2 * at_least, own_share, margin))
     for found in enqueued:
@@ -92,9 +94,12 @@ def _only_in_the_window(lag: pl.LazyFrame, rank: int, traced: int, time_share: f
     return longest.height > 0 and not (known["lost_ms"] >= time_share * known["span_ms"]).any()
 
 
-def _enqueued(lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int) -> Iterator[Finding]:
+def _enqueued(
+    lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int, late_chance: float
+) -> Iterator[Finding]:
     """By the enqueue times of Flight Recorder dumps."""
     rows = lag.filter((pl.col("collectives") >= at_least) & (pl.col("members") > 2)).collect()
+    looked_at = rows["group_key"].n_unique()
     for _, part in rows.group_by("group_key", maintain_order=True):
         total = float(part["lost_ms"].sum() or 0.0)
         if total <= 0:
@@ -103,6 +108,9 @@ def _enqueued(lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_sha
         late = worst["late_count"]
         # A step has many collectives and a slow rank is late to the first of them only, so that they cannot be counted as shares.
         if late < late_at_least:
+            continue
+        # Where all come late by chance, somebody is last most often, the more so the more groups there are.
+        if _chance(late, int(part["late_count"].sum()), worst["members"]) * looked_at > late_chance:
             continue
         if worst["lost_ms"] < lost_share * total or worst["lost_ms"] < time_share * (worst["span_ms"] or 0.0):
             continue
@@ -122,6 +130,12 @@ def _enqueued(lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_sha
             actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
             metrics={"lost_ms": round(worst["lost_ms"], 1), "median_ms": round(worst["median_ms"], 2), "late": late},
         )
+
+
+def _chance(own: int, late: int, members: int) -> float:
+    """How likely one of so many alike members makes ``own`` or more of the ``late`` arrivals."""
+    share = 1 / members
+    return sum(comb(late, n) * share**n * (1 - share) ** (late - n) for n in range(own, late + 1))
 
 
 def _never_waiting(rows: pl.DataFrame, late_at_least: int, at_least: int, own_share: float, margin: float) -> Iterator[Finding]:

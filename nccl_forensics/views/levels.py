@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from nccl_forensics.frames import text_of
+
 #: Calls of torch.distributed that no recorder holds (torch 2.13: gloo's monitored barrier, sends and receives of gloo).
 _UNRECORDED = frozenset({"monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv"})
 
@@ -77,3 +79,33 @@ def awaited_alone(
         for rank in sorted(awaited):
             found.setdefault(rank, fact | {"call_site": row["last_call_site"], "seen_by": "stacks"})
     return found
+
+
+#: One host in so many that is not where those are that have finished the same: then hosts were at work when recorders were looked at.
+_AT_WORK = 3
+
+
+def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame) -> bool:
+    """Whether hosts of ranks that wait, and have finished the same operations, have not come equally far: in a job that stands they stop at one
+    place of the program, and at another each while it goes on. Groups of one description are alike."""
+    described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique("group_key")
+    state = (
+        progress.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
+        .join(described, on="group_key", how="left")
+        .with_columns(role=pl.coalesce("group_desc", "group_key"))
+        .sort("rank", "role", "last_seq")
+        .group_by("rank")
+        .agg(
+            pl.col("first_pending").is_not_null().any().alias("waits"),
+            text_of("{}:{}", "role", pl.col("last_done").cast(pl.String()).fill_null("none")).str.join(" ").alias("done"),
+            text_of("{}:{}", "role", "last_seq").str.join(" ").alias("enqueued"),
+        )
+        .filter("waits")
+        .group_by("done", "enqueued")
+        .len()
+        .group_by("done")
+        .agg(pl.col("len").sum().alias("ranks"), (pl.col("len").sum() - pl.col("len").max()).alias("elsewhere"))
+        .filter(pl.col("ranks") > 1)
+        .collect()
+    )
+    return int(state["elsewhere"].sum()) * _AT_WORK > int(state["ranks"].sum())

@@ -365,6 +365,9 @@ def progress(
 ) -> pl.LazyFrame:
     """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
 
+    Of recorders also: the state of the first that is pending (``pending_state``), its place in the order of the rank's own operations
+    (``pending_order``), and that of the first that is pending in whatever group (``first_open``).
+
     Counters of the recorder (``pg_status``) survive a ring wrap and empty dumps; they count collectives only where the group has no
     send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone.
     """
@@ -382,6 +385,9 @@ def progress(
     return pl.concat(typed).sort("domain", "group_key", "rank")
 
 
+#: The domain of recorders.
+_RECORDED = "fr"
+
 PROGRESS = {
     "domain": pl.String(),
     "group_key": pl.String(),
@@ -390,6 +396,9 @@ PROGRESS = {
     "last_seq": pl.Int64(),
     "last_done": pl.Int64(),
     "first_pending": pl.Int64(),
+    "pending_state": pl.String(),
+    "pending_order": pl.Int64(),
+    "first_open": pl.Int64(),
     "count": pl.Int64(),
     "last_op": pl.String(),
     "last_call_site": pl.String(),
@@ -412,11 +421,15 @@ def _seen_progress(
     operations = calls.telling
     collectives = operations.filter(placed())
     last = pl.col("seq") == pl.col("seq").max()
+    waiting = pl.col("pending") & (pl.col("domain") == _RECORDED) & (pl.col("seq") == pl.col("seq").filter(pl.col("pending")).min())
+    opened = operations.filter(pl.col("pending") & (pl.col("domain") == _RECORDED)).group_by("domain", "rank")
     seen = collectives.group_by("domain", "group_key", "rank").agg(
         pl.col("seq").min().alias("first_seq"),
         pl.col("seq").max().alias("last_seq"),
         pl.col("seq").filter(pl.col("done")).max().alias("last_done"),
         pl.col("seq").filter(pl.col("pending")).min().alias("first_pending"),
+        pl.col("state").filter(waiting).first().alias("pending_state"),
+        pl.col("order").filter(waiting).first().alias("pending_order"),
         pl.col("op").filter(last).last().alias("last_op"),
         pl.col("call_site").filter(last).last().alias("last_call_site"),
         pl.col("created_ns").max().alias("last_created_ns"),
@@ -428,6 +441,7 @@ def _seen_progress(
     )
     counted = calls.counts.group_by("domain", "group_key", "rank").agg(pl.col("calls").sum().alias("count"))
     seen = seen.join(counted, on=["domain", "group_key", "rank"], how="left", nulls_equal=True)
+    seen = seen.join(opened.agg(pl.col("order").min().alias("first_open")), on=["domain", "rank"], how="left", nulls_equal=True)
     if fr_status is None or fr_pg_names is None or dumps is None:
         return seen.with_columns(
             status_enqueued=pl.lit(None, dtype=pl.Int64()),

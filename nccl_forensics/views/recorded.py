@@ -26,6 +26,8 @@ _GROUP = ["domain", "group_key"]
 #: How the key of a group begins that has a number and no name, and ranks up to which such a number is taken for one group.
 _NUMBERED, _PAIR = "pg_id:", 2
 _KEY, _ROW, _AT, _WORD, _LIFE = "key", "row", "at", "word", "life"
+#: The entry that ends a batch, and operations that are only ever called inside one.
+_BATCH, _PARTS = "coalesced", ("_broadcast_oop", "_reduce_oop")
 #: What each entry has of its own, by the column of ``OPERATIONS`` that it becomes.
 _OWN = {"created_ns": "time_created_ns", "completed_ns": "time_completed_ns", "order": "record_id", "record": "record"}
 #: Columns of rows that operations are made of.
@@ -72,11 +74,17 @@ def _kept(folded: FoldedTable) -> tuple[tuple[pl.DataFrame, pl.Series], ...]:
 
 def _described(words: pl.LazyFrame) -> pl.LazyFrame:
     """Sorts of entries in the columns of ``OPERATIONS``, but for what each entry has of its own."""
-    p2p = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
     nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
     op = op_word(pl.col("op"))
     over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
     gloo = pl.col("backend") == "gloo"
+    # PyTorch gives what runs in one batch no events: its entries say ``scheduled`` for ever, and the entry that ends the batch has the state
+    # of all. That of a batch of sends and receives says it is a collective, under the number of the last one (ProcessGroupNCCL, 2.3 to 2.13).
+    paired = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
+    role = pl.coalesce(pl.col("pg_desc").replace("", None), pl.col("pg_name"), pl.col("pg_id").cast(pl.String()))
+    batches = (op == _BATCH).any().over(role) & paired.any().over(role)
+    member = op.is_in(_PARTS) | (paired & ~over & batches & ~(paired & over).any().over("source_id", "pg_id"))
+    p2p = paired | op.is_in(_PARTS) | ((op == _BATCH) & batches)
     own = {*_OWN, "seq", "source_id"}
     columns = {
         "domain": pl.lit(_DOMAIN),
@@ -93,8 +101,12 @@ def _described(words: pl.LazyFrame) -> pl.LazyFrame:
         "call_site": pl.col("user_frame"),
         "state": pl.col("state"),
         # gloo never marks completion: retired says that the operation is over, well or badly.
-        "done": pl.when(~gloo).then(over),
-        "pending": pl.when(gloo).then(~pl.col("retired")).otherwise((pl.col("state") != "completed") & ~pl.col(told("time_completed_ns"))),
+        "done": pl.when(~gloo & ~member).then(over),
+        "pending": pl.when(member)
+        .then(None)
+        .when(gloo)
+        .then(~pl.col("retired"))
+        .otherwise((pl.col("state") != "completed") & ~pl.col(told("time_completed_ns"))),
         "timeout_ms": pl.col("timeout_ms"),
     }
     return words.select(
@@ -154,7 +166,7 @@ class Recorded:
     """Operations of the dumps that count. ``words``: what entries of one sort of one dump share, in the columns of ``OPERATIONS``, by their place
     ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position. ``facts``: for each
     word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where the dump does not count),
-    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``. ``parts`` and ``held``: entries and their ``numbers``, if they are few."""
+    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched`` (one of a batch) and ``batch`` (the end of one). ``parts`` and ``held``: entries and their ``numbers``, if they are few."""
 
     folded: FoldedTable
     words: pl.DataFrame
@@ -281,6 +293,9 @@ def _facts(words: pl.DataFrame, height: int) -> pl.DataFrame:
         "rank",
         pl.col("done").fill_null(False),
         pl.col("pending").fill_null(False),
+        # Of these no entry of their own tells whether they are done.
+        batched=pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_null(),
+        batch=pl.col("is_p2p") & (pl.col("op") == _BATCH),
         group=pl.col("group_key").rank("dense").cast(pl.Int64),
         life=pl.struct("source_id", "group_key").rank("dense").cast(pl.UInt32),
         sign=signs_of(words, _counts(words)).cast(pl.UInt32),

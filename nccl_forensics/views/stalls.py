@@ -15,7 +15,7 @@ from nccl_forensics.views.call_paths import by_another_path
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
-from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together
+from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together, still_enqueuing
 from nccl_forensics.views.silences import FEW_UNSEEN, silent, unheard_of
 from nccl_forensics.views.stack_pairs import in_circles
 from nccl_forensics.words import ranks_words, verb
@@ -187,6 +187,10 @@ def stalls(
         if tuple(as_ranks(found[rank].get("cycle"))) in circles:
             found[rank] = {**found[rank], "mixed": any(found[r].get("op") in _P2P for r in as_ranks(found[rank]["cycle"]) if r in found)}
         rows.append(_one_way(_classify(rank, found[rank], stacks, tail.get(rank)), stacks, unheard))
+    high = any(r is not None and r["confidence"] == "high" for r in rows)
+    if high and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups):
+        # A job that goes on looks the same at the moment at which its recorders were looked at.
+        rows = [_less_sure(r) for r in rows]
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
     bare = {
         r["rank"]
@@ -211,6 +215,16 @@ def stalls(
         # Ranks of a host go together; files that are missing here and there were lost, and their ranks may wait as the others do.
         rows = [r for r in rows if r is None or r["rank"] not in unseen]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _less_sure(row: dict[str, object] | None) -> dict[str, object] | None:
+    """A stall that recorders alone tell, of a job whose hosts were still at work."""
+    if row is None or row["seen_by"] != "progress" or row["confidence"] != "high" or row["place"] is not None:
+        return row
+    return row | {
+        "confidence": "low",
+        "why": f"{row['why']}; hosts were at work when their recorders were looked at, so it may have gone on",
+    }
 
 
 def _recorded_open(progress: pl.LazyFrame) -> bool:

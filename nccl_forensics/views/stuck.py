@@ -21,6 +21,8 @@ STUCK = {
     "size": pl.Int32(),
     "complete": pl.Boolean(),
     "stated": pl.Boolean(),
+    "held": pl.Boolean(),
+    "begun": pl.Boolean(),
     "timeout_ms": pl.Int64(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
@@ -40,8 +42,9 @@ def stuck(
     the stated size is seen (else some members have no evidence, and they may be the ones that are missing); of the default group every
     rank that any evidence names, as all ranks of the job are in it. Nor is it known while somebody waits in another group for a rank of
     which nothing is seen, or a rank has not finished what its peers of another group have: the GPUs may not have come to this operation, which
-    is enqueued behind that one. ``stated``: some evidence says how
-    many members there are; else all that is known is that no number is missing below the highest one seen."""
+    is enqueued behind that one, or while a member has something unfinished in another group that it enqueued before (``held``). ``stated``: some
+    evidence says how many members there are; else all that is known is that no number is missing below the highest one seen. ``begun``: recorders
+    mark that the GPUs of all of them have begun it; without it a GPU that never came to it looks the same."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
     told = comms is not None and comms.select(pl.col("nranks").max()).collect().item() is not None
@@ -67,6 +70,7 @@ def stuck(
         ranks = part["rank"].to_list()
         first = part.row(0, named=True)
         op = next((o for o in part["last_op"].to_list() if o), None)
+        held = part.filter(pl.col("first_open") < pl.col("pending_order")).height > 0
         rows.append(
             {
                 **{k: group[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")},
@@ -74,8 +78,10 @@ def stuck(
                 "op": op,
                 "ranks": ranks,
                 "size": size,
-                "complete": not behind and set(ranks) >= members and size is not None and len(ranks) >= size,
+                "complete": not (behind or held) and set(ranks) >= members and size is not None and len(ranks) >= size,
                 "stated": group["size"] is not None or told,
+                "held": held,
+                "begun": (part["pending_state"] == "started").all() and part["pending_state"].null_count() == 0,
                 "timeout_ms": first["timeout_ms"],
                 "source_id": first["source_id"],
                 "line_no": first["line_no"],

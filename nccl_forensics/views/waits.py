@@ -51,7 +51,7 @@ def waits(
     ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
     ``p2p`` (its send or receive has no partner there), ``gpu`` (the awaited rank enqueued it and its GPU has not finished what the
     peers finished). Positions of a group are compared up to its first divergence only: after it the numbers no longer mean the same.
-    At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member) wait, an edge or
+    Ranks whose recorder was looked at earlier than those of the others neither wait nor are awaited. At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member) wait, an edge or
     more for each waiter and each awaited rank.
     """
     limits: dict[tuple[str, str], int] = {}
@@ -59,6 +59,8 @@ def waits(
         split = divergences.filter(pl.col("kind").is_in(["skipped", "different", "extra"])).select("domain", "group_key", "seq").collect()
         limits = {(d, g): s for d, g, s in split.iter_rows()}
     state = progress.collect()
+    earlier = _looked_at_earlier(state, calls_of(operations)) if operations is not None else set()
+    state = state.filter((pl.col("domain") != "fr") | ~pl.col("rank").is_in(sorted(earlier)))
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[dict[str, object]] = []
     # With evidence of one rank alone nobody can be compared.
@@ -87,7 +89,7 @@ def waits(
             if reached is not None and d < reached and last.get(r, d) > d and last.get(r, d) >= min(reached, d + 1)
         }
         late = slow.keys() | gpu.keys()
-        unseen = members - last.keys()
+        unseen = members - last.keys() - (earlier if domain == "fr" else set())
         if not late and not unseen:
             continue  # nobody is waited for
         facts = {r["rank"]: r for r in state[[at for at, _, _ in ranks.values()]].iter_rows(named=True)}
@@ -123,7 +125,21 @@ def waits(
         rows = _name_operations(rows, calls.every)
         # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
         rows = [r for r in rows if r["kind"] != "gpu" or not _ONE_WAY.match(str(r["op"] or ""))]
+        rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
+
+
+def _looked_at_earlier(state: pl.DataFrame, calls: Calls) -> set[int]:
+    """Ranks that by their recorder never entered what a peer has finished, of operations that end on no rank before all are in them: that
+    recorder was written before the peer's, and tells nothing of what came after."""
+    recorded = state.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
+    reached = recorded.group_by("group_key").agg(pl.col("last_done").max().alias("seq"))
+    behind = recorded.join(reached, on="group_key").filter(pl.col("last_seq") < pl.col("seq"))
+    if not behind.height:
+        return set()
+    ends = calls.telling.filter((pl.col("domain") == "fr") & pl.col("done") & ~pl.col("is_p2p") & pl.col("op").str.contains(_JOINED))
+    joined = ends.select("group_key", "seq").unique().collect()
+    return set(behind.join(joined, on=["group_key", "seq"])["rank"].to_list())
 
 
 #: Ranks from which on their finished operations tell a job that moves from one that stands.
@@ -197,17 +213,30 @@ def _unfinished(calls: Calls) -> pl.LazyFrame | None:
     every = (pl.col("domain") == "fr") & ~pl.col("done").fill_null(False)
     recorded = calls.recorded
     if recorded is None:
-        return calls.every.filter(every)
+        return _of_open_batches(calls.every.filter(every), ["group_key", "rank", "seq"], _OF_BATCH, pl.col("op") == "coalesced")
     facts = recorded.facts
     if not facts.get_column("is_p2p").any():
         return None
     found = [pl.DataFrame(schema={"row": pl.UInt32(), "rank": pl.Int32(), "is_p2p": pl.Boolean()})]
     for numbers in recorded.numbers():
         left = numbers.filter(~facts.get_column("done").gather(numbers.get_column("word")))
+        kinds = (facts.get_column(c).gather(left.get_column("word")) for c in ("batched", "batch"))
+        left = _of_open_batches(left.with_columns(kinds).lazy(), ["life", "seq"], pl.col("batched"), pl.col("batch")).collect()
         found.append(left.select("row", *(facts.get_column(c).gather(left.get_column("word")) for c in ("rank", "is_p2p"))))
     left = pl.concat(found)
     sending = left.filter("is_p2p").get_column("rank").unique()
     return recorded.named(left.filter(pl.col("rank").is_in(sending.implode())).get_column("row")).lazy()
+
+
+#: A send or receive of which its entry does not tell whether it is done.
+_OF_BATCH = pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_null()
+
+
+def _of_open_batches(left: pl.LazyFrame, key: list[str], of_batch: pl.Expr, batch: pl.Expr) -> pl.LazyFrame:
+    """Of what is not known to be done, the sends and receives of a batch only where the entry that ends the batch is there, and open as well."""
+    opened = left.filter(batch & pl.col("seq").is_not_null()).select(key).unique()
+    members = left.filter(of_batch).join(opened, on=key, how="semi", maintain_order="left")
+    return pl.concat([left.filter(~of_batch), members])
 
 
 def _left_open(calls: Calls) -> set[int]:

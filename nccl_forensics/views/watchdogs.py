@@ -83,11 +83,11 @@ def _counters(watchdog: pl.LazyFrame, lines: pl.LazyFrame) -> pl.LazyFrame:
 def watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters.
 
-    Of a group with sends and receives nothing is told: each pair of its ranks counts its own. Nor of lines that name no group and whose numbers
+    Of a group with sends and receives, single or in batches, nothing is told: each pair of its ranks counts its own. Nor of lines that name no group and whose numbers
     lie further apart than ranks of one group can be.
     """
     lines = watchdog_lines(watchdog)
-    pairs = lines.filter(pl.col("op").is_in(["SEND", "RECV"])).select("group_key").unique()
+    pairs = lines.filter(pl.col("op").is_in(["SEND", "RECV", "COALESCED"])).select("group_key").unique()
     waited = lines.group_by("group_key", "rank").agg(pl.col("seq").min(), named=pl.col("pg_name").is_not_null().any())
     apart = waited.group_by("group_key").agg(pl.col("seq").max() - pl.col("seq").min(), pl.col("named").any())
     several = apart.filter(~pl.col("named") & (pl.col("seq") > _APART)).select("group_key")

@@ -13,9 +13,12 @@ from tests.rules.host_frames import table
 from tests.views.frames import rows
 
 
-def stuck(complete: bool = True) -> pl.LazyFrame:
+def stuck(complete: bool = True, begun: bool = True) -> pl.LazyFrame:
     group = {"domain": "fr", "group_key": "pg:0", "group_name": "0", "group_desc": "default_pg", "seq": 5, "op": "all_reduce"}
-    return rows(STUCK, group | {"ranks": [0, 1, 2], "complete": complete, "timeout_ms": 600_000, "source_id": 0, "record": "entries[4]"})
+    return rows(
+        STUCK,
+        group | {"ranks": [0, 1, 2], "complete": complete, "begun": begun, "timeout_ms": 600_000, "source_id": 0, "record": "entries[4]"},
+    )
 
 
 def sign(words: str) -> pl.LazyFrame:
@@ -28,6 +31,13 @@ def test_a_collective_that_all_entered_and_none_left_blames_the_transport_and_no
     assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "high", (), ())
     assert cited(finding) == [(0, 30), (0, "entries[4]")]
     assert finding.title == "all 3 ranks entered all_reduce #5 of process group default_pg (0) and none finished after 600 s"
+
+
+def test_where_nothing_marks_that_the_gpus_have_begun_it_a_gpu_may_stand_before_it() -> None:
+    [finding] = collective_stuck.check(stuck(begun=False), None, sign("watchdog timeouts"), None)
+    assert finding.confidence == "medium"
+    assert finding.alternatives[0][0] == "gpu-stall"
+    assert "one that stands before it looks the same" in finding.summary
 
 
 def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
@@ -64,3 +74,9 @@ def test_of_a_hang_in_which_nothing_has_timed_out_yet_it_tells_how_long_it_laste
     assert cited(finding) == [(0, "entries[4]"), (9, 2), (9, 3), (9, 4)]
     [finding] = collective_stuck.check(stuck(), None, sign(STANDSTILL), None)
     assert finding.title.endswith("none finished")
+
+
+def test_what_stands_behind_something_unfinished_of_another_group_is_not_what_is_stuck() -> None:
+    held = stuck(complete=False).with_columns(held=pl.lit(True))
+    assert not list(collective_stuck.check(held, None, sign("watchdog timeouts"), None))
+    assert list(collective_stuck.check(held.with_columns(held=pl.lit(False)), None, sign("watchdog timeouts"), None))

@@ -51,6 +51,14 @@ def test_a_rank_late_to_the_first_of_many_collectives_of_each_step_is_named() ->
     assert found(arrivals([300, 0, 0, 0, 0, 0, 0, 0] * 6)) == [(2,)]
 
 
+def test_late_arrivals_that_fall_to_all_by_chance_name_nobody() -> None:
+    # Everybody is late in turn; one of them by far the most, twice.
+    late = [[9_000 if r == 0 and n in (8, 12) else 60 if n % 4 == r else 0 for n in range(20)] for r in range(4)]
+    frame = operations({r: ["all_reduce"] * 20 for r in range(4)}).collect()
+    shift = pl.Series([late[r][s - 1] for r, s in frame.select("rank", "seq").iter_rows()])
+    assert found(frame.with_columns(created_ns=(pl.col("seq") * 1_000 + shift) * MS).lazy()) == []
+
+
 def at_times(times: dict[int, list[int]]) -> pl.LazyFrame:
     """Collectives that each rank entered at these milliseconds."""
     frame = operations({r: ["all_reduce"] * len(own) for r, own in times.items()}).collect()

@@ -95,11 +95,12 @@ def test_the_lines_of_a_rank_are_joined_by_their_number() -> None:
     ]
 
 
-def test_a_group_with_sends_and_receives_tells_no_progress() -> None:
+@pytest.mark.parametrize("op", ["SEND", "RECV", "COALESCED"])
+def test_a_group_with_sends_and_receives_tells_no_progress(op: str) -> None:
     # Each pair counts its own: 169 of one pair is not before 173 of another.
     line = {"kind": "timeout", "hint_scope": "global", "source_id": 0}
     rows_of = [
-        {"hint_rank": 0, "pg_name": "49", "op": "SEND", "seq": 169, "line_no": 1},
+        {"hint_rank": 0, "pg_name": "49", "op": op, "seq": 169, "line_no": 1},
         {"hint_rank": 1, "pg_name": "49", "op": "ALLREDUCE", "seq": 173, "line_no": 2},
         {"hint_rank": 1, "pg_name": "0", "op": "ALLREDUCE", "seq": 9, "line_no": 3},
     ]

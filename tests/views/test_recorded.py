@@ -25,7 +25,7 @@ from nccl_forensics.views.long_waits import long_waits
 from nccl_forensics.views.looks import looks
 from nccl_forensics.views.matching import fr_pg_names, groups, operations, progress
 from nccl_forensics.views.motion import motion
-from nccl_forensics.views.waits import waits
+from nccl_forensics.views.waits import _unfinished, waits
 from tests.rules.host_frames import table
 
 OPS = ("all_reduce", "_all_gather_base", "broadcast", "all_to_all", "send", "coalesced")
@@ -196,3 +196,57 @@ def test_a_rank_of_which_nothing_is_known_has_a_number_of_its_own(missing: bool)
     ranks = calls(entries, unknown).every.select(pl.col("rank").unique()).collect()["rank"].to_list()
     assert len(ranks) == 2
     assert (0 in ranks) != missing
+
+
+def entry(record: int, op: str, *, p2p: int, seq: int = 7, peer: int | None = None, over: bool = False) -> dict[str, object]:
+    name = {
+        "record_id": record,
+        "record": f"entries[{record}]",
+        "pg_id": 1,
+        "pg_name": "5",
+        "pg_desc": "mesh_pp",
+        "backend": "nccl",
+        "op": op,
+    }
+    numbers = {"collective_seq_id": seq, "p2p_seq_id": p2p, "is_p2p": op in ("send", "recv"), "peer_dst": peer if op == "send" else None}
+    ends = {"state": "completed" if over else "scheduled", "retired": over, "time_completed_ns": 9_000 if over else None}
+    return name | numbers | ends | {"peer_src": peer if op == "recv" else None, "time_created_ns": 1_000 + record, "input_sizes": "[[4]]"}
+
+
+def of_one(*entries: dict[str, object]) -> Calls:
+    table = TABLES["fr_entries"].frame([dict(e) for e in entries])
+    table = table.insert_column(0, pl.Series("source_id", [2] * len(entries), dtype=pl.UInt32))
+    chosen = pl.DataFrame(
+        {"source_id": [2], "rank": [0], "use": ["chosen"], "comm_lib_version": ["2.27.7"]},
+        schema_overrides={"source_id": pl.UInt32, "rank": pl.Int32},
+    )
+    return calls(table.lazy(), chosen.lazy())
+
+
+def test_what_runs_in_a_batch_has_the_state_of_the_entry_that_ends_it() -> None:
+    made = of_one(
+        *(entry(0, "send", p2p=1, peer=1), entry(1, "recv", p2p=1, peer=1), entry(2, "coalesced", p2p=1, over=True)),
+        *(entry(3, "send", p2p=2, peer=1), entry(4, "coalesced", p2p=2)),
+    )
+    rows = made.every.select("op", "seq", "is_p2p", "done", "pending").collect().rows()
+    assert rows == [
+        ("send", 1, True, None, None),
+        ("recv", 1, True, None, None),
+        ("coalesced", 1, True, True, False),
+        ("send", 2, True, None, None),
+        ("coalesced", 2, True, False, True),
+    ]
+    unfinished = _unfinished(made)
+    assert unfinished is not None
+    assert unfinished.select("op", "seq").collect().rows() == [("send", 2), ("coalesced", 2)]
+
+
+def test_a_single_send_keeps_its_own_state_and_a_batch_of_collectives_its_position() -> None:
+    rows = (
+        of_one(entry(0, "send", p2p=1, peer=1, over=True), entry(1, "send", p2p=2, peer=1)).every.select("done", "pending").collect().rows()
+    )
+    assert rows == [(True, False), (False, True)]
+    rows = (
+        of_one(entry(0, "all_reduce", p2p=0, over=True), entry(1, "coalesced", p2p=0, seq=8)).every.select("seq", "is_p2p").collect().rows()
+    )
+    assert rows == [(7, False), (8, False)]

@@ -564,3 +564,12 @@ def test_a_rank_of_which_no_file_is_there_or_one_whose_peers_do_not_all_wait_or_
     assert answered(dumps=(2, 3)) == lone  # a dump is missing beside the stack of another
     assert answered(stacks=standing(r0="lock", r2="collective", r3="p2p")) == lone
     assert answered(stacks=standing(r0="collective", r2="collective", r3="p2p").with_columns(moved=pl.col("rank") == 0)) == lone
+
+
+@pytest.mark.parametrize(("ends", "confidence"), [((9, 9, 9), "high"), ((9, 8, 7), "low")])
+def test_where_hosts_were_at_work_when_recorders_were_looked_at_the_job_may_have_gone_on(
+    ends: tuple[int, int, int], confidence: str
+) -> None:
+    state = progress({"pg:0": dict(zip((0, 1, 3), ((end, 5) for end in ends), strict=True)) | {2: (5, 5)}})
+    frame = stalls(blocker(pending=False), None, None, None, None, None, state, None, groups({"pg:0": [0, 1, 2, 3]})).collect()
+    assert frame.select("rank", "cause", "confidence").rows() == [(2, "host-stall", confidence)]

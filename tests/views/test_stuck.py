@@ -86,3 +86,18 @@ def test_behind_a_rank_that_alone_has_not_finished_what_its_peers_have_it_is_not
         assert ("pg:0", sure) in rows, (
             "GPUs work off in order: what is enqueued behind a broadcast that one rank has not left never began there"
         )
+
+
+def test_what_a_member_enqueued_behind_something_unfinished_of_another_group_is_not_known_to_be_reached() -> None:
+    state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}})
+    for first, whole in ((6, True), (4, False)):
+        opened = state.with_columns(first_open=pl.when(pl.col("rank") == 1).then(pl.lit(first, pl.Int64)))
+        rows = stuck(opened, groups({"pg:0": [0, 1]}).with_columns(size=pl.lit(2, pl.Int32)), None, None, None)
+        assert rows.select("complete", "held").collect().rows() == [(whole, not whole)]
+
+
+def test_a_collective_that_the_gpus_of_all_have_begun_says_so() -> None:
+    known = groups({"pg:0": [0, 1]})
+    for states, begun in ((["started", "started"], True), (["started", "scheduled"], False), ([None, None], False)):
+        state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}).collect().with_columns(pl.Series("pending_state", states, dtype=pl.String))
+        assert stuck(state.lazy(), known, None, None, None).select("begun").collect().item() is begun

@@ -188,3 +188,42 @@ def test_a_rank_with_entries_that_are_not_completed_is_not_idle(op: str, done: b
     edges = waits(operations({}), state, groups({"pg:0": [0, 1]}), None, None)
     [row] = blockers(edges.collect().lazy(), state, rows(OPERATIONS, own)).collect().to_dicts()
     assert (row["rank"], row["pending"]) == (1, told)
+
+
+def test_a_recorder_that_lacks_what_a_peer_has_finished_was_written_earlier() -> None:
+    state, known = (
+        progress({"pg:0": {0: (9, 9), 1: (9, 9), 2: (6, 6)}, "pg:1": {1: (4, 3), 2: (3, 3)}}),
+        groups({"pg:0": [0, 1, 2], "pg:1": [1, 2]}),
+    )
+    for op, awaited in (("all_reduce", set()), ("broadcast", {2})):
+        calls = operations({r: [op] for r in range(2)}, first=9, done=9)
+        edges = waits(calls, state, known, None, None).collect()
+        assert set(edges["awaited"].to_list()) == awaited, "whoever sends may be done with a broadcast before all have come"
+
+
+def batch(rank: int, pairs: list[tuple[str, int]], number: int, *, over: bool) -> pl.LazyFrame:
+    """Sends and receives of one batch and the entry that ends it, which alone tells whether they are done."""
+    calls = operations({rank: [op for op, _ in pairs] + ["coalesced"]})
+    ends = pl.col("op") == "coalesced"
+    return calls.with_columns(
+        seq=pl.lit(number, pl.Int64),
+        is_p2p=pl.lit(True),
+        peer=pl.Series([peer for _, peer in pairs] + [None], dtype=pl.Int32),
+        done=pl.when(ends).then(pl.lit(over)),
+        pending=pl.when(ends).then(pl.lit(not over)),
+        order=pl.col("order") + 10 * number,
+        created_ns=pl.lit(1_000 * number, pl.Int64),
+    )
+
+
+def test_sends_and_receives_of_a_batch_are_done_when_the_batch_is() -> None:
+    state, known = progress({"pg:0": {0: (1, 0), 1: (1, 0)}}), groups({"pg:0": [0, 1]})
+
+    def edges(last_over: bool) -> list[tuple[int, int, str]]:
+        calls = pl.concat(
+            [batch(0, [("send", 1)], 1, over=True), batch(0, [("recv", 1)], 2, over=last_over), batch(1, [("recv", 0)], 1, over=True)]
+        )
+        return waits(calls, state, known, None, None).select("waiter", "awaited", "kind").collect().rows()
+
+    assert edges(last_over=True) == [], "a finished batch leaves entries that say scheduled for ever"
+    assert edges(last_over=False) == [(0, 1, "p2p")]

@@ -1,0 +1,19 @@
+"""Whether ranks stand level."""
+
+from __future__ import annotations
+
+import pytest
+
+from nccl_forensics.views.levels import still_enqueuing
+from tests.views.frames import groups, progress
+
+
+@pytest.mark.parametrize(("ends", "working"), [((9, 9, 9), False), ((9, 8, 7), True), ((9, 9, 8), False)])
+def test_hosts_of_a_job_that_stands_stop_at_one_place(ends: tuple[int, int, int], working: bool) -> None:
+    state = progress({"pg:0": {rank: (end, 5) for rank, end in enumerate(ends)} | {3: (5, 5)}})
+    assert still_enqueuing(state, groups({"pg:0": [0, 1, 2, 3]})) is working
+
+
+def test_ranks_that_have_not_finished_the_same_are_not_compared() -> None:
+    state = progress({"pg:0": {0: (9, 5), 1: (8, 4), 2: (7, 3)}})
+    assert not still_enqueuing(state, groups({"pg:0": [0, 1, 2]}))
