@@ -18,6 +18,7 @@ from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together, still_enqueuing
 from nccl_forensics.views.silences import FEW_UNSEEN, silent, unheard_of
 from nccl_forensics.views.stack_pairs import in_circles
+from nccl_forensics.views.waits import looked_at_while_moving
 from nccl_forensics.words import ranks_words, verb
 
 STALLS = {
@@ -104,6 +105,7 @@ def stalls(
     if calls is not None and progress is not None and all_wait and _recorded_open(progress):
         # What GPUs have begun tells more than ranks of which nothing is seen, and than ranks that wait themselves.
         late = {r: row | {"seen_by": "progress", "timed_out": timed_out} for r, row in not_begun(calls).items()}
+        late = {} if late and _moves(progress) else late
         found = late or found
     stuck_gpu = any(row["kind"] in ("gpu", "not-begun") for row in found.values())
     jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
@@ -187,10 +189,10 @@ def stalls(
         if tuple(as_ranks(found[rank].get("cycle"))) in circles:
             found[rank] = {**found[rank], "mixed": any(found[r].get("op") in _P2P for r in as_ranks(found[rank]["cycle"]) if r in found)}
         rows.append(_one_way(_classify(rank, found[rank], stacks, tail.get(rank)), stacks, unheard))
-    high = any(r is not None and r["confidence"] == "high" for r in rows)
-    if high and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups):
+    alone = [r for r in rows if r is not None and r["seen_by"] == "progress" and r["place"] is None]
+    if alone and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups):
         # A job that goes on looks the same at the moment at which its recorders were looked at.
-        rows = [_less_sure(r) for r in rows]
+        rows = [r for r in rows if r not in alone]
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
     bare = {
         r["rank"]
@@ -217,14 +219,11 @@ def stalls(
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
 
 
-def _less_sure(row: dict[str, object] | None) -> dict[str, object] | None:
-    """A stall that recorders alone tell, of a job whose hosts were still at work."""
-    if row is None or row["seen_by"] != "progress" or row["confidence"] != "high" or row["place"] is not None:
-        return row
-    return row | {
-        "confidence": "low",
-        "why": f"{row['why']}; hosts were at work when their recorders were looked at, so it may have gone on",
-    }
+def _moves(progress: pl.LazyFrame) -> bool:
+    """Whether recorders show a group whose ranks have not finished the same, as dumps do that are asked for one after the other while a job goes on."""
+    recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
+    finished = recorded.select("group_key", "rank", pl.col("last_done").fill_null(-1)).collect()
+    return any(looked_at_while_moving(dict(part.select("rank", "last_done").iter_rows())) for _, part in finished.group_by("group_key"))
 
 
 def _recorded_open(progress: pl.LazyFrame) -> bool:

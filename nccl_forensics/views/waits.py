@@ -75,7 +75,7 @@ def waits(
         done = {r: s for r, (_, _, s) in ranks.items() if s is not None}
         if not last or (domain == "nccl" and all(done.get(r) == s for r, s in last.items())):
             continue  # nothing is known of it, or it was taken down in order
-        if _looked_at_while_moving(done):
+        if looked_at_while_moving(done):
             continue
         front = max(last.values())
         members = set(group["members"]) | set(last)
@@ -146,7 +146,7 @@ def _looked_at_earlier(state: pl.DataFrame, calls: Calls) -> set[int]:
 _LEAST_MOVING = 4
 
 
-def _looked_at_while_moving(done: dict[int, int]) -> bool:
+def looked_at_while_moving(done: dict[int, int]) -> bool:
     """Whether what the ranks of a group have finished differs in three ways and more, none of them that of two thirds: a group that stands has finished
     the same on all ranks but those whose GPU or watchdog stands too, while dumps asked for one after the other show a job that goes on."""
     counted = Counter(done.values())

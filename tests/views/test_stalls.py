@@ -566,10 +566,26 @@ def test_a_rank_of_which_no_file_is_there_or_one_whose_peers_do_not_all_wait_or_
     assert answered(stacks=standing(r0="collective", r2="collective", r3="p2p").with_columns(moved=pl.col("rank") == 0)) == lone
 
 
-@pytest.mark.parametrize(("ends", "confidence"), [((9, 9, 9), "high"), ((9, 8, 7), "low")])
+@pytest.mark.parametrize(("ends", "told"), [((9, 9, 9), [(2, "host-stall", "high")]), ((9, 8, 7), [])])
 def test_where_hosts_were_at_work_when_recorders_were_looked_at_the_job_may_have_gone_on(
-    ends: tuple[int, int, int], confidence: str
+    ends: tuple[int, int, int], told: list[tuple[int, str, str]]
 ) -> None:
     state = progress({"pg:0": dict(zip((0, 1, 3), ((end, 5) for end in ends), strict=True)) | {2: (5, 5)}})
-    frame = stalls(blocker(pending=False), None, None, None, None, None, state, None, groups({"pg:0": [0, 1, 2, 3]})).collect()
-    assert frame.select("rank", "cause", "confidence").rows() == [(2, "host-stall", confidence)]
+    known = groups({"pg:0": [0, 1, 2, 3]})
+    frame = stalls(blocker(pending=False), None, None, None, None, None, state, None, known).collect()
+    assert frame.select("rank", "cause", "confidence").rows() == told
+    # A watchdog that timed out says that it stood.
+    timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
+    frame = stalls(blocker(pending=False), None, None, None, None, None, state, timeouts, known).collect()
+    assert frame.select("rank", "cause", "confidence").rows() == [(2, "host-stall", "high")]
+
+
+def test_gpus_that_have_not_begun_say_nothing_where_ranks_have_not_finished_the_same() -> None:
+    entry = {"domain": "fr", "group_key": "pg:0", "op": "all_reduce", "is_p2p": False, "pending": True, "seq": 6}
+    begun = rows(
+        OPERATIONS, *(entry | {"rank": r, "state": "scheduled" if r == 2 else "started", "order": 1, "source_id": r} for r in range(4))
+    )
+    for done, told in (((5, 5, 5, 5), [2]), ((5, 4, 2, 3), [])):
+        state = progress({"pg:0": {r: (9, end) for r, end in enumerate(done)}})
+        frame = stalls(blocker(kind="unseen", rank=3), None, None, None, None, begun, state, None, groups({"pg:0": [0, 1, 2, 3]})).collect()
+        assert [r for r in frame["rank"].to_list() if r != 3] == told
