@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Divergence, Finding
+from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.views.failures import LONGER, STANDSTILL
 from nccl_forensics.views.looks import LOOKS
@@ -72,7 +72,7 @@ def collective_stuck(
                 "or came with something else, would look the same."
             )
             + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
-            confidence="low" if not row["complete"] else "high" if row["stated"] is not False and reached and not guessed else "medium",
+            confidence=_sure(row, reached=reached, guessed=guessed),
             culprits=(),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
@@ -85,6 +85,13 @@ def collective_stuck(
                 ("gpu-stall" if row["complete"] and not reached else "host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),
             ),
         )
+
+
+def _sure(row: dict[str, object], *, reached: bool, guessed: bool) -> Confidence:
+    """A recorder without marks of begin leaves two causes of equal right: the transport, and a GPU that never came to the operation."""
+    if not row["complete"] or (row["domain"] == "fr" and not reached):
+        return "low"
+    return "high" if row["stated"] is not False and reached and not guessed else "medium"
 
 
 def _unseen(row: dict[str, object]) -> str:
