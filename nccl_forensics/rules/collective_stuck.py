@@ -52,8 +52,8 @@ def collective_stuck(
         evidence = cite([row], "a rank that waits in it")
         if watchdog is not None:
             evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
-        # NCCL's own lines mark neither begin nor end, and those that time out in one call say no more than that.
-        reached = row["begun"] or row["domain"] == "nccl"
+        # Only a recorder tells of each operation whether a GPU has begun it.
+        reached = row["begun"] or row["domain"] != "fr"
         own = seen.filter(pl.col("rank").is_in(row["ranks"])) if LONGER in signs else seen.clear()
         if own.height:
             look = own.select("rank", "age_ms", source_id="look_source_id", line_no="look_line_no")
@@ -89,9 +89,9 @@ def collective_stuck(
 
 def _sure(row: dict[str, object], *, reached: bool, guessed: bool) -> Confidence:
     """A recorder without marks of begin leaves two causes of equal right: the transport, and a GPU that never came to the operation."""
-    if not row["complete"] or (row["domain"] == "fr" and not reached):
+    if not row["complete"] or not reached:
         return "low"
-    return "high" if row["stated"] is not False and reached and not guessed else "medium"
+    return "high" if row["stated"] is not False and not guessed else "medium"
 
 
 def _unseen(row: dict[str, object]) -> str:

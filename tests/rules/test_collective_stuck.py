@@ -39,7 +39,7 @@ def test_where_nothing_marks_that_the_gpus_have_begun_it_a_gpu_may_stand_before_
     assert finding.alternatives[0][0] == "gpu-stall"
     assert "one that stands before it looks the same" in finding.summary
     [finding] = collective_stuck.check(stuck(begun=False).with_columns(domain=pl.lit("watchdog")), None, sign("watchdog timeouts"), None)
-    assert finding.confidence == "medium"
+    assert finding.confidence == "high"
 
 
 def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
