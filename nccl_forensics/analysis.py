@@ -14,6 +14,7 @@ from nccl_forensics.census import (
     census,
     ended_orderly,
     left_open,
+    lost_a_peer,
     more_than_recorded,
     most_seen,
     recorded_by_all,
@@ -82,7 +83,9 @@ def judge_run(
     known, still = census(resolver), stood_still(resolver) or left_open(resolver)
     ended = ended_orderly(resolver, known)
     whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
-    verdict = judge(outcomes, signs, told, ended or (whole and not still), enough=most_seen(resolver, known) and not still)
+    # Where a process may have left before the others, no end in order says that all is well, and nothing else is missing.
+    complete = ended or (whole and not still and not lost_a_peer(resolver))
+    verdict = judge(outcomes, signs, told, complete, enough=(whole or most_seen(resolver, known)) and not still)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

@@ -120,6 +120,16 @@ def left_open(resolver: Resolver) -> bool:
     return motion is None or not bool((motion.select("motion").collect()["motion"] == "moving").any())
 
 
+def lost_a_peer(resolver: Resolver) -> bool:
+    """Whether a process lost the connection to another one of its host, while no communicator was taken down: a job whose processes just exit ends
+    so, and one of which a process was killed between two collectives does too."""
+    notes = resolver.get("nccl_notes")
+    if notes is None or not notes.filter(pl.col("kind") == "local-peer-closed").head(1).collect().height:
+        return False
+    comms = resolver.get("comms")
+    return comms is None or not comms.filter(pl.col("ended").is_not_null()).head(1).collect().height
+
+
 def ended_orderly(resolver: Resolver, known: Census) -> bool:
     """Whether all communicators that were seen, at least one, were taken down in order.
 

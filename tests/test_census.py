@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.census import began, census, left_open, recorded_by_all, stood_still
+from nccl_forensics.census import began, census, left_open, lost_a_peer, recorded_by_all, stood_still
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
@@ -103,3 +103,11 @@ def test_a_log_that_ends_before_any_communicator_is_called_well_with_low_confide
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert isinstance(verdict, dict)
     assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", confidence)
+
+
+def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_process() -> None:
+    lost = pl.DataFrame({"kind": ["local-peer-closed"]})
+    open_ended = pl.DataFrame({"ended": [None]}, schema={"ended": pl.String()})
+    assert lost_a_peer(Told(nccl_notes=lost, comms=open_ended))
+    assert not lost_a_peer(Told(nccl_notes=lost, comms=pl.DataFrame({"ended": ["destroy-complete"]})))
+    assert not lost_a_peer(Told(nccl_notes=lost.clear(), comms=open_ended))

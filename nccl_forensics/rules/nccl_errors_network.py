@@ -58,6 +58,7 @@ def wrong_interface(
     host_ranks: pl.LazyFrame | None,
     settings: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
+    nccl_tails: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """No interface at all, or one that no other host can reach, where connections failed."""
     # NCCL goes on without an interface for the bootstrap alone, and says so ("…, ignoring").
@@ -89,14 +90,18 @@ def wrong_interface(
             actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="ip -br addr", confidence="high"),),
         )
     failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), people)
-    if not failed.height or nccl_network is None or host_ranks is None:
+    asked = failed
+    if nccl_tails is not None:
+        asked = where_reported(_still_trying(nccl_errors, nccl_tails), people)
+        asked = pl.concat([failed, asked.filter(pl.col("message").str.contains(_LOOPBACK))], how="diagonal_relaxed")
+    if not asked.height or nccl_network is None or host_ranks is None:
         return
     named = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"]))
     # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
     ranked = host_ranks.select("host").collect()["host"].to_list()
     hosts_seen = set(ranked or named.select("host").collect()["host"].drop_nulls().to_list())
     if len(hosts_seen) < 2:
-        yield from _loopback_peers(failed, nccl_network, host_ranks, comms)
+        yield from _loopback_peers(asked, nccl_network, host_ranks, comms)
         return
     ranked_ones = people.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     private = (
@@ -129,14 +134,71 @@ def wrong_interface(
                 Action("change-setting", ranks=ranks, hosts=hosts, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="high"),
             ),
         )
+        return
+    yield from _loopback_peers(asked, nccl_network, host_ranks, comms)
+    yield from _apart(failed, named.collect())
+
+
+#: What a connection to another network fails with.
+_NO_WAY = ("Network is unreachable", "No route to host", "Connection timed out")
+
+
+def _apart(failed: pl.DataFrame, named: pl.DataFrame) -> Iterator[Finding]:
+    """A host that finds no way to the address that a peer gave, where the two use interfaces of other names in other networks."""
+    used = {
+        str(r["address"]).split("<")[0]: r for r in named.filter(pl.col("address").is_not_null() & pl.col("name").is_not_null()).to_dicts()
+    }
+    own = {r["host"]: (a, r) for a, r in used.items()}
+    for row in failed.iter_rows(named=True):
+        match = _ADDRESS.search(str(row["message"]))
+        target = used.get(match.group(1).split("<")[0]) if match else None
+        if target is None or row["host"] not in own or not any(words in str(row["message"]) for words in _NO_WAY):
+            continue
+        address, mine = own[row["host"]]
+        theirs = str(target["address"]).split("<")[0]
+        if mine["name"] == target["name"] or address.split(".")[:2] == theirs.split(".")[:2] or ":" in address + theirs:
+            continue
+        hosts = tuple(sorted({str(row["host"]), str(target["host"])}))
+        yield Finding(
+            title=f"{row['host']} uses {mine['name']} ({address}) and {target['host']} uses {target['name']} ({theirs}): one finds no way to the other",
+            summary="The two talk over interfaces of different networks. Which of the two was meant the logs do not tell.",
+            confidence="medium",
+            hosts=hosts,
+            culprits=(),
+            subject=("interfaces-apart", *hosts),
+            evidence=(*cite([row], "the connection that failed"), *cite([mine, target], "the interface that the host uses")),
+            remedy="Set NCCL_SOCKET_IFNAME on both hosts to the interface of the network that connects them.",
+            prevention="Give all hosts of a job the same NCCL_SOCKET_IFNAME.",
+            would_refute=("a route between the two networks that both hosts have",),
+            actions=(Action("change-setting", hosts=hosts, command="ip route get " + theirs, confidence="medium"),),
+        )
+        return
+
+
+#: Times that one process must have tried in vain before it counts.
+_TRIES = 3
+
+
+def _still_trying(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame) -> pl.LazyFrame:
+    """The last retry of each process whose log ends with it, or with a torn line behind it, after at least ``_TRIES`` of them: it got no further."""
+    place = ["source_id", "host", "pid"]
+    retries = nccl_errors.filter(pl.col("kind") == "connect-retry").sort("source_id", "line_no")
+    counted = retries.group_by(place, maintain_order=True).agg(pl.len().alias("tries"), pl.all().exclude(place).last())
+    ends = nccl_tails.group_by(place).agg(last_line=pl.col("line_no").max())
+    last = counted.join(ends, on=place, nulls_equal=True).filter(
+        (pl.col("tries") >= _TRIES) & (pl.col("line_no") + 1 >= pl.col("last_line"))
+    )
+    return last.drop("tries", "last_line")
 
 
 def _loopback_peers(
     failed: pl.DataFrame, nccl_network: pl.LazyFrame, host_ranks: pl.LazyFrame, comms: pl.LazyFrame | None
 ) -> Iterator[Finding]:
-    """Peers that left no evidence and told the only host that did to reach them at its own loopback address."""
+    """Peers that left no evidence and told hosts that did to reach them at a loopback address."""
     asked = failed.filter(pl.col("message").str.contains(_LOOPBACK))
-    used = nccl_network.filter(pl.col("item") == "bootstrap").collect()
+    told = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"])).collect()
+    # Where no line tells the interface of the bootstrap, the sockets' is the same.
+    used = told.filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any())
     if comms is None or not asked.height or not used.height:
         return
     # Where these processes use loopback themselves, they talk to each other.
@@ -148,13 +210,15 @@ def _loopback_peers(
     if not unseen or not seen:
         return
     host = hosts_of(asked)
+    # Logs of a few ranks only: which of the others gave the address is not to be seen.
+    named = unseen if len(unseen) <= len(seen) else ()
     yield Finding(
         title=f"a peer among {ranks_words(unseen)} (no evidence) told {', '.join(host) or 'others'} to connect to a loopback address",
         summary="All processes seen here use another interface, so whoever gave that address is among those that are not seen: there NCCL "
         "bootstrapped over loopback.",
         confidence="medium",
-        ranks=unseen,
-        culprits=tuple(Culprit(rank=r) for r in unseen),
+        ranks=named,
+        culprits=tuple(Culprit(rank=r) for r in named),
         subject=("loopback", *host),
         evidence=(*cite(asked, "the address that a peer gave"), *cite(used.head(1), "the interface of a process seen here")),
         evidence_total=asked.height + 1,
@@ -173,9 +237,16 @@ def _loopback_peers(
     at_most=4,
     explains=("rank-never-joined", "host-stall", "collective-stuck", "collective-skipped"),
 )
-def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_network: pl.LazyFrame | None = None) -> Iterator[Finding]:
-    """Connections that failed after all retries, by errno text and pair of host and address."""
+def connection_failed(
+    nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_network: pl.LazyFrame | None = None, nccl_tails: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
+    """Connections that failed after all retries, or of which the log ends amid retries that find no way, by errno text and pair of host and address."""
     rows = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), processes)
+    trying = not rows.height
+    if trying and nccl_tails is not None:
+        # A peer that is late or gone refuses; that nothing answers, or no way leads there, is the network's doing.
+        no_way = pl.any_horizontal(pl.col("message").str.contains(words, literal=True) for words in _NO_WAY)
+        rows = where_reported(_still_trying(nccl_errors, nccl_tails).filter(no_way), processes)
     if not rows.height:
         return
     hosts = hosts_of(rows)
@@ -201,7 +272,7 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_n
     mixed = _other_type(nccl_errors)
     yield Finding(
         title=f"no connection from {link}: {', '.join(reasons) or 'failed after all retries'}",
-        summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} gave up after all retries. "
+        summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} {'tried in vain to the end of the log' if trying else 'gave up after all retries'}. "
         + (
             "The address is their own host's, so no network lies between: the process there had ended, or was not the one that was meant."
             if own
@@ -211,7 +282,7 @@ def connection_failed(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_n
             if mixed
             else "Which end is at fault needs a look at both."
         ),
-        confidence="low" if gone else "medium" if own or mixed else "high",
+        confidence="low" if gone else "medium" if own or mixed or trying else "high",
         hosts=hosts,
         culprits=tuple(Culprit(link=f"{h} -> {t}") for h in (hosts[:4] or ("?",)) for t in (targets[:4] or ["?"])),
         subject=("connect", *hosts, *reasons),
@@ -232,7 +303,7 @@ def _other_type(nccl_errors: pl.LazyFrame) -> bool:
 
 def _failed_themselves(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, refused: pl.DataFrame) -> tuple[int, ...]:
     """Ranks that NCCL handed an error of a collective up to (1 to 6 are errors), of which no line says that a connection failed."""
-    handed_up = (pl.col("kind") == "propagation") & (pl.col("file") == "enqueue.cc") & pl.col("code").is_between(1, 6)
+    handed_up = (pl.col("kind") == "propagation") & pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_between(1, 6)
     told = where_reported(nccl_errors.filter(handed_up), processes)
     return tuple(sorted(set(ranks_of(told)) - set(ranks_of(refused))))
 

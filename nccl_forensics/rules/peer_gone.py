@@ -1,8 +1,9 @@
-"""A process of the job was gone while its peers went on, and nothing in the evidence is its own.
+"""A process of the job was gone while its peers went on, and nothing of its own says why.
 
 ## What it finds
-Ranks that had joined the communicator, of which no line is in the evidence, and whose connections other processes found closed or refused
-while they themselves went on working. A job that is stopped as a whole ends without such lines.
+Ranks that had joined the communicator, and whose connections other processes found closed or refused while they themselves went on working:
+no line is left of the rank, or its lines end before a collective that these peers entered. A job that is stopped as a whole ends without
+such lines.
 
 ## Why it matters
 Whatever its peers say later follows from this: they wait for, or fail on, a process that is no more. Why it ended only its own output, the
@@ -28,6 +29,7 @@ from nccl_forensics.words import ranks_words, verb
 
 _FOUND = {
     "closed": ("found its connection closed and went on", "found its connection closed and went on"),
+    "left": ("lost the connection to it before their last collective", "lost the connection to it before their last collective"),
     "refused": ("is refused a connection to it after the bootstrap", "are refused connections to it after the bootstrap"),
 }
 
@@ -37,8 +39,8 @@ _FOUND = {
     code="DE07",
     cause="rank-died",
     severity="critical",
-    at_most=1,
-    explains=("timeout", "closed", "connection-failed", "host-stall", "collective-stuck"),
+    at_most=2,
+    explains=("timeout", "closed", "connection-failed", "host-stall", "collective-stuck", "collective-skipped"),
 )
 def peer_gone(
     gone_peers: pl.LazyFrame, endings: pl.LazyFrame | None, progress: pl.LazyFrame | None, last_calls: pl.LazyFrame | None
@@ -55,15 +57,19 @@ def peer_gone(
         hosts = tuple(sorted({str(h) for h in part["host"].drop_nulls().to_list()}))
         yield Finding(
             title=f"{ranks_words(ranks)} {verb(ranks, 'was', 'were')} gone while the others went on: {ranks_words(witnesses)} {verb(witnesses, *_FOUND[str(how)])}",
-            summary="That says that the process ended, not why: nothing in the evidence is its own.",
-            confidence="low",
+            summary="That says that the process ended, not why: "
+            + ("its log just ends." if how == "left" else "nothing in the evidence is its own."),
+            confidence="medium" if how == "left" else "low",
             ranks=ranks,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"]) for r in part.iter_rows(named=True)),
             subject=("peer-gone", str(how)),
             evidence=(
                 *cite(part, "what a peer saw of its end"),
-                *cite_absence(f"a line of NCCL of {ranks_words(ranks)}", ("all NCCL logs of the bundle",)),
+                *cite_absence(
+                    f"{'an end of the communicator' if how == 'left' else 'a line of NCCL'} of {ranks_words(ranks)}",
+                    ("all NCCL logs of the bundle",),
+                ),
             ),
             evidence_total=part.height + 1,
             remedy=f"Look at the standard error, exit code and kernel log of {ranks_words(ranks)}: why it ended stands there.",

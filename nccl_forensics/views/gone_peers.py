@@ -26,12 +26,14 @@ def gone_peers(
     nccl_notes: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None,
     nccl_tails: pl.LazyFrame,
+    progress: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Ranks of a communicator that all had joined, of which no line is left, and whose processes ended before those of their peers.
+    """Ranks of a communicator that all had joined, and whose processes ended before those of their peers.
 
-    ``how``: ``closed`` (a process of the same host lost the connection to it, by its local rank, and wrote on), or ``refused`` (a connection
-    to a process of the communicator is refused after the bootstrap, in which each had opened its port, and the lines of all others but one
-    are there). A process that was stopped with all the others also loses connections, but writes nothing after that.
+    ``how``: ``closed`` (of the rank no line is left, and a process of the same host lost the connection to it, by its local rank, and wrote on),
+    ``left`` (its lines end before a collective that its peers entered, and one of these lost the connection to it before it called its last), or
+    ``refused`` (a connection to a process of the communicator is refused after the bootstrap, in which each had opened its port, and the
+    lines of all others but one are there). A process that was stopped with all the others also loses connections, but writes nothing after that.
     """
     rows: list[dict[str, object]] = []
     joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
@@ -42,15 +44,31 @@ def gone_peers(
     members = known.filter(pl.col("nranks") == size).sort("comm_key", "rank")
     members = members.filter(pl.col("comm_key") == members["comm_key"][0])  # of the job's first communicator ranks are those of the job
     absent = set(range(size)) - set(members["rank"].to_list())
-    if not absent or size > 1_000_000:
+    if size > 1_000_000 or not (absent or progress is not None):
         return pl.DataFrame(rows, schema=GONE_PEERS).lazy()
     base = {"comm_id": members["comm_id"][0]}
     rank_of = {(h, p): r for h, p, r in members.select("host", "pid", "rank").iter_rows()}
-    if nccl_notes is not None and nccl_placement is not None:
-        rows += [base | row for row in _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, absent)]
+    if nccl_notes is not None and nccl_placement is not None and absent:
+        rows += [base | {"how": "closed"} | row for row in _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, absent)]
+    if nccl_notes is not None and nccl_placement is not None and progress is not None:
+        behind = _behind(progress, members)
+        last_calls = nccl_tails.filter(pl.col("message").str.contains(_CALL))
+        found = _closed(nccl_notes, nccl_placement, last_calls, rank_of, behind) if behind else []
+        rows += [base | {"how": "left"} | row for row in found]
     if not rows and nccl_errors is not None and len(absent) == 1:
         rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
     return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
+
+
+#: A call of a collective, in NCCL's log.
+_CALL = r"^\w+: opCount "
+
+
+def _behind(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:
+    """Ranks whose NCCL lines end before a collective that others of a group entered, without an end of their communicator."""
+    own = progress.filter((pl.col("domain") == "nccl") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
+    late = own.filter(pl.col("last_seq") < pl.col("last_seq").max().over("group_key")).select("rank").unique().collect()["rank"].to_list()
+    return set(late) & set(members.filter(pl.col("ended").is_null())["rank"].to_list())
 
 
 def _closed(
@@ -60,7 +78,7 @@ def _closed(
     rank_of: dict[tuple[object, object], int],
     absent: set[int],
 ) -> list[dict[str, object]]:
-    """Absent ranks whose connections processes of their host found closed before they themselves were done."""
+    """Those of the ranks ``absent`` whose connections processes of their host found closed before they themselves were done."""
     place = ["source_id", "host", "pid"]
     ends = nccl_tails.sort("source_id", "line_no").group_by(place).agg(pl.col("line_no", "message").last())
     ends = ends.filter(~pl.col("message").str.starts_with(_CLOSED)).select(*place, last_line="line_no")
@@ -89,9 +107,7 @@ def _closed(
         rank = int(row["value"]) + int(str(offset)) if offset is not None else None
         if rank is None or own is None or rank not in absent:
             continue
-        found.setdefault(
-            rank, {"rank": rank, "host": row["host"], "how": "closed", "source_id": row["source_id"], "line_no": row["line_no"]}
-        )
+        found.setdefault(rank, {"rank": rank, "host": row["host"], "source_id": row["source_id"], "line_no": row["line_no"]})
         witnesses.setdefault(rank, set()).add(own)
     return [found[rank] | {"seen_by": sorted(witnesses[rank])} for rank in sorted(found)]
 

@@ -314,6 +314,7 @@ def processes(
             if met(tail["host"], tail["pid"], one_naming=comms is not None) is None:
                 person(tail["host"], tail["pid"]).update(source_id=tail["source_id"], line_no=tail["line_no"])
         _by_placement(people, world, {(h, p): d for h, p, d in tails.select("host", "pid", "dev").iter_rows() if d is not None})
+        _by_name(people, world, tails, path_hints.filter((pl.col("path_strength") == WORD) & pl.col("path_rank").is_not_null()).collect())
     _last_one(people, world)
     rows: list[dict[str, object]] = []
     for index, key in enumerate(sorted(people, key=lambda k: tuple(str(x) for x in k))):
@@ -361,6 +362,33 @@ def _by_placement(people: dict[tuple[object, ...], dict[str, object]], world: in
 
 
 _PLACED = 3
+
+
+def _by_name(people: dict[tuple[object, ...], dict[str, object]], world: int, tails: pl.DataFrame, named: pl.DataFrame) -> None:
+    """A process without a rank whose NCCL lines, alone, stand in a file that is named by a rank, where no such name contradicts what is known."""
+    alone = tails.unique(["source_id", "host", "pid"]).filter(pl.len().over("source_id") == 1)
+    files = alone.join(named, on="source_id").sort("source_id")
+    by_rank: dict[int, set[tuple[object, object]]] = defaultdict(set)
+    told: dict[tuple[object, object], set[int]] = defaultdict(set)
+    for host, pid, rank in files.select("host", "pid", "path_rank").iter_rows():
+        by_rank[rank].add((host, pid))
+        told[host, pid].add(rank)
+    without: list[tuple[dict[str, object], int]] = []
+    for who in people.values():
+        claims = who["claims"]
+        assert isinstance(claims, list)
+        rank, own = settle(claims)[0], told.get((who["host"], who["pid"]), set())
+        if rank is not None and own and own != {rank}:
+            return  # these names count something else
+        if rank is not None:
+            by_rank[rank].add((who["host"], who["pid"]))
+        elif len(own) == 1 and who["pid"] is not None:
+            without.append((who, min(own)))
+    for who, rank in without:
+        if len(by_rank[rank]) == 1 and (not world or rank < world):
+            claims = who["claims"]
+            assert isinstance(claims, list)
+            claims.append((WORD, rank, "name of the file of its NCCL log"))
 
 
 def _last_one(people: dict[tuple[object, ...], dict[str, object]], world: int) -> None:

@@ -9,7 +9,7 @@ import polars as pl
 
 from nccl_forensics.alignment import REACH, expect, opens_in_a_run, read_divergence
 from nccl_forensics.ranklist import as_ranks
-from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN
+from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN, Calls, calls_of
 
 
 def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
@@ -210,35 +210,45 @@ def _earlier(spans: pl.DataFrame, own: pl.LazyFrame, most: pl.DataFrame) -> dict
     return out
 
 
-def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
+def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Calls) -> dict[int, tuple[dict[str, object], str]]:
     """Ranks that are behind in one group and have enqueued, in another, an operation that those who wait for them called only after the
     missing one: they went past it. ``behind``: rows of ``blockers``.
 
     Operations of two ranks are alike by the description of their group, their position in it and their name: each rank has its own group of
-    a role, such as data parallelism.
+    a role, such as data parallelism. Of NCCL's lines, which may be millions, the last of each rank are looked at.
     """
+    calls = calls_of(operations)
     wanted = {int(str(r["rank"])) for r in behind} | {w for r in behind for w in as_ranks(r["waiters"])}
     if not wanted:
         return {}
+    domains = {str(r["domain"]) for r in behind}
+    parts = [
+        every.filter((pl.col("domain") == domain) & ~pl.col("is_p2p") & pl.col("rank").is_in(sorted(wanted)) & pl.col("seq").is_not_null())
+        for domain, every in (("fr", calls.every), ("nccl", calls.recent()))
+        if domain in domains
+    ]
+    if not parts:
+        return {}
     frame = (
-        operations.filter(
-            (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("rank").is_in(sorted(wanted)) & pl.col("seq").is_not_null()
+        pl.concat(
+            [p.select("domain", "rank", "group_key", "group_desc", "seq", "op", "order", "source_id", "line_no", "record") for p in parts]
         )
-        .select("rank", "group_key", "group_desc", "seq", "op", "order", "source_id", "line_no", "record")
-        .sort("rank", "order")
+        .sort("domain", "rank", "order")
         .collect()
     )
-    lines = {int(str(rank)): part.to_dicts() for (rank,), part in frame.group_by("rank", maintain_order=True)}
+    lines = {
+        (str(domain), int(str(rank))): part.to_dicts() for (domain, rank), part in frame.group_by("domain", "rank", maintain_order=True)
+    }
     out: dict[int, tuple[dict[str, object], str]] = {}
     for row in behind:
-        rank, missed = int(str(row["rank"])), (row["group_key"], row["seq"])
-        own = lines.get(rank, [])
+        domain, rank, missed = str(row["domain"]), int(str(row["rank"])), (row["group_key"], row["seq"])
+        own = lines.get((domain, rank), [])
         last = max((i for i, call in enumerate(own) if call["group_key"] == row["group_key"]), default=None)
         if last is None:
             continue
         votes: list[bool] = []
         for waiter in as_ranks(row["waiters"]):
-            theirs = lines.get(waiter, [])
+            theirs = lines.get((domain, waiter), [])
             at = next((i for i, call in enumerate(theirs) if (call["group_key"], call["seq"]) == missed), None)
             if at is not None:
                 known = {_alike(call): i for i, call in enumerate(theirs)}

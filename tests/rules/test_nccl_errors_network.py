@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.rules.nccl_errors_network import connection_failed, ib_error, wrong_interface
-from tests.rules.frames import cited, errors, host_ranks, people, settings, told
+from tests.rules.frames import cited, comms, errors, host_ranks, people, settings, told
 from tests.rules.host_frames import table
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
@@ -208,3 +208,59 @@ def test_the_address_is_named_in_the_words_of_releases_before_2_27_too() -> None
 def test_an_interface_that_nccl_goes_on_without_is_no_fault() -> None:
     said = errors({"kind": "no-interface", "pid": 101, "message": "no device found matching NCCL_OOB_NET_IFNAME=eth9, ignoring"})
     assert wrong_interface.check(bootstrap("eth0"), said, PEOPLE, TWO_HOSTS, None, None) == []
+
+
+RETRIED = GAVE_UP | {"kind": "connect-retry", "level": "INFO"}
+LOOPBACK = "socketPollConnect: connect to 127.0.0.1<41234> returned Connection refused, retrying (8/34) after sleep for 800 msec"
+NO_ANSWER = "socketPollConnect: connect to 10.0.0.7<41234> returned Connection timed out, retrying (8/34) after sleep for 800 msec"
+
+
+def retries(message: str, ends_at: int = 12, times: int = 3) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Retries of one process, and where its log ends."""
+    lines = errors(*[RETRIED | {"message": message, "line_no": 10 + n} for n in range(times)])
+    return lines, table("nccl_tails", {"host": "node1", "pid": 101, "lines": 20, "line_no": ends_at})
+
+
+def test_a_log_that_ends_amid_retries_to_which_nothing_answers_tells_of_the_connection() -> None:
+    lines, tails = retries(NO_ANSWER)
+    [finding] = connection_failed.check(lines, PEOPLE, None, tails)
+    assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "medium", ())
+    assert finding.title == "no connection from node1 to 10.0.0.7: Connection timed out"
+
+
+def test_a_peer_that_refuses_may_only_be_late_and_two_tries_are_few() -> None:
+    for message, ends_at, times in ((LOOPBACK, 12, 3), (NO_ANSWER, 30, 3), (NO_ANSWER, 11, 2)):
+        lines, tails = retries(message, ends_at, times)
+        assert connection_failed.check(lines, PEOPLE, None, tails) == []
+
+
+def test_retries_to_a_loopback_address_that_a_peer_gave_tell_of_its_interface() -> None:
+    lines, tails = retries(LOOPBACK)
+    members = comms({"rank": 0, "nranks": 4}, {"rank": 1, "nranks": 4}, {"rank": 2, "nranks": 4})
+    [finding] = wrong_interface.check(bootstrap("eth0"), lines, PEOPLE, TWO_HOSTS, None, members, tails)
+    assert told(finding) == ("critical", "medium", (3,))
+    # Of most ranks nothing is seen: which of them gave the address is not known.
+    members = comms({"rank": 0, "nranks": 16})
+    [finding] = wrong_interface.check(bootstrap("eth0"), lines, PEOPLE, TWO_HOSTS, None, members, tails)
+    assert told(finding) == ("critical", "medium", ())
+    lines, tails = retries(LOOPBACK, ends_at=40)
+    assert wrong_interface.check(bootstrap("eth0"), lines, PEOPLE, TWO_HOSTS, None, members, tails) == []
+
+
+def interfaces(*used: tuple[str, str, str]) -> pl.LazyFrame:
+    rows = [
+        {"item": "bootstrap", "host": h, "name": n, "address": f"{a}<0>", "pid": 100 + i, "source_id": i}
+        for i, (h, n, a) in enumerate(used)
+    ]
+    return table("nccl_network", *rows)
+
+
+def test_two_hosts_that_use_interfaces_of_different_networks_find_no_way() -> None:
+    failed = errors(GAVE_UP | {"message": "socketStartConnect: Connect to 10.42.8.11<43791> failed : Network is unreachable"})
+    both = interfaces(("node1", "eth0", "172.19.0.12"), ("node2", "ib0", "10.42.8.11"))
+    [finding] = wrong_interface.check(both, failed, PEOPLE, TWO_HOSTS, None, None)
+    assert told(finding) == ("critical", "medium", ())
+    assert finding.hosts == ("node1", "node2")
+    # One network, or one name on both: then the network between them is at fault.
+    for mine in (("node1", "eth0", "10.42.9.12"), ("node1", "ib0", "172.19.0.12")):
+        assert wrong_interface.check(interfaces(mine, ("node2", "ib0", "10.42.8.11")), failed, PEOPLE, TWO_HOSTS, None, None) == []

@@ -165,6 +165,21 @@ def test_of_two_processes_without_a_rank_neither_is_guessed() -> None:
     assert [p["rank"] for p in found] == [0, None, None]
 
 
+def test_a_process_that_never_came_to_a_communicator_has_the_rank_of_its_files_name() -> None:
+    files = sources("logs/rank0.out", "logs/rank5.out")
+    members = [event(r, nranks=8) for r in (0, 1)]
+
+    def found(*tails: dict[str, object], first: int = 0) -> list[object]:
+        started = world(members[0] | {"rank": first}, members[1] | {"source_id": 7})
+        own = [{"source_id": 0, "host": "node1", "pid": 100}, *({"source_id": 1, "host": "node1"} | t for t in tails)]
+        return [p["rank"] for p in known(files, comms=started, nccl_tails=table("nccl_tails", *own))]
+
+    assert found({"pid": 777}) == [0, 1, 5]
+    # Two processes in one file, and names that count something else, tell nothing.
+    assert found({"pid": 777}, {"pid": 778}) == [0, 1, None, None]
+    assert found({"pid": 777}, first=3) == [3, 1, None]
+
+
 def test_a_process_without_a_rank_is_placed_by_its_device_as_its_neighbours_are() -> None:
     def found(*devices: int) -> list[object]:
         tails = [{"host": "node1", "pid": 100 + r, "dev": d} for r, d in enumerate(devices)]

@@ -41,6 +41,17 @@ def test_a_later_call_that_the_others_made_after_the_missing_one_shows_that_it_w
     assert (fact["seq"], fact["own_source_id"], fact["own_record"], ahead) == (5, 2, "entries[0]", "pg:22")
 
 
+def test_the_lines_of_a_log_show_it_too_where_members_share_another_group() -> None:
+    lines = {"domain": pl.lit("nccl"), "group_desc": pl.lit(None, dtype=pl.String()), "record": pl.lit(None, dtype=pl.String())}
+    waiters = {r: [FOUR, FIVE, ("pg:0", "", 9)] for r in (0, 1)}
+    behind = BEHIND | {"domain": "nccl"}
+    assert list(passed_over([behind], called(waiters | {2: [FOUR, ("pg:0", "", 9)]}).with_columns(**lines))) == [2]
+    # It stopped before both.
+    assert passed_over([behind], called(waiters | {2: [FOUR]}).with_columns(**lines)) == {}
+    # What a recorder holds of another rank is no witness of a log.
+    assert passed_over([behind], called(waiters | {2: [FOUR, ("pg:0", "", 9)]})) == {}
+
+
 def test_a_call_that_the_others_made_before_the_missing_one_shows_nothing() -> None:
     waiters = {r: [FOUR, data(r), FIVE] for r in (0, 1)}
     assert passed_over([BEHIND], called(waiters | {2: [FOUR, data(2)]})) == {}

@@ -100,11 +100,12 @@ def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
     [
         ({"kind": "gpu"}, "gpu-stall", "high"),
         ({"kind": "cycle", "cycle": [1, 2]}, "group-deadlock", "medium"),
-        ({"pending": False}, "host-stall", "high"),
+        ({"pending": False, "own_record": "entries[4]"}, "host-stall", "high"),
+        ({"pending": False}, "host-stall", "medium"),
         ({"pending": None}, "host-stall", "medium"),
         ({"domain": "nccl", "pending": False}, "host-stall", "low"),
     ],
-    ids=["gpu", "cycle", "all done and idle", "nothing marked", "an NCCL log that ends"],
+    ids=["gpu", "cycle", "all done and idle", "all done by a watchdog's line alone", "nothing marked", "an NCCL log that ends"],
 )
 def test_without_a_stack_progress_names_the_cause(fact: dict[str, object], cause: str, confidence: str) -> None:
     assert found(blocker(**fact)) == [(2, cause, confidence, "progress")]
@@ -150,7 +151,7 @@ def test_a_rank_behind_in_one_group_and_ahead_in_another_left_an_operation_out()
 
 def test_a_rank_behind_in_every_group_stalls_in_place() -> None:
     reached = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}, "pg:1": {0: (4, 4), 1: (4, 4), 2: (3, 3)}})
-    assert found(blocker(pending=False), reached=reached) == [(2, "host-stall", "high", "progress")]
+    assert found(blocker(pending=False, own_record="entries[4]"), reached=reached) == [(2, "host-stall", "high", "progress")]
 
 
 def test_a_step_without_one_of_its_operations_shows_who_left_it_out() -> None:
@@ -269,7 +270,9 @@ def test_a_gpu_that_has_not_begun_what_its_peers_have_is_told_before_ranks_that_
     ops = rows(OPERATIONS, *more)
     reached = progress({"pg:0": dict.fromkeys(range(3), (6, 5))})
     assert found(blocker(rank=1, pending=True), ops=ops, reached=reached) == [(2, "gpu-stall", "low", "progress")]
-    assert found(blocker(rank=1, pending=False), ops=ops, reached=reached) == [(1, "host-stall", "high", "progress")]
+    assert found(blocker(rank=1, pending=False, own_record="entries[5]"), ops=ops, reached=reached) == [
+        (1, "host-stall", "high", "progress")
+    ]
 
 
 def test_a_rank_with_open_work_that_waits_for_its_gpu_as_its_waiters_do_is_not_blamed() -> None:
