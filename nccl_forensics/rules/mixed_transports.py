@@ -39,7 +39,11 @@ _NET_SOCKET, _NET_IB = 3, 4
     explains=("connection-failed", "rank-died", "rank-never-joined", "host-stall", "collective-stuck", "software-crash", "timeout"),
 )
 def mixed_transports(
-    nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None, nccl_placement: pl.LazyFrame | None
+    nccl_errors: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    comms: pl.LazyFrame | None,
+    nccl_placement: pl.LazyFrame | None,
+    networks: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding for each host that says so."""
     lines = nccl_errors.filter(
@@ -49,15 +53,16 @@ def mixed_transports(
     told = where_reported(lines, processes).with_columns(
         theirs=types.field("theirs").cast(pl.Int32), ours=types.field("ours").cast(pl.Int32)
     )
-    networks = pl.col("theirs", "ours").is_in([_NET_SOCKET, _NET_IB]).fill_null(value=True)  # a cut line may lack its numbers
-    told = told.filter(pl.all_horizontal(networks))
+    of_networks = pl.col("theirs", "ours").is_in([_NET_SOCKET, _NET_IB]).fill_null(value=True)  # a cut line may lack its numbers
+    told = told.filter(pl.all_horizontal(of_networks))
     seen = set(told.select("theirs", "ours").drop_nulls().unique().rows())
     # Each side says of the other what the other says of itself: no line that was cut or printed late makes that.
     both = seen == {(_NET_SOCKET, _NET_IB), (_NET_IB, _NET_SOCKET)} and told["host"].n_unique() == len(seen)
+    chosen = _chose_sockets(networks) if networks is not None else ()
     for _, rows in told.group_by("host", maintain_order=True):
         hosts, message = hosts_of(rows), str(rows["message"][0])
         kinds = set(rows.select("theirs", "ours").drop_nulls().unique().rows())
-        slow = _on_sockets(kinds, hosts, comms, nccl_placement)
+        slow = chosen or _on_sockets(kinds, hosts, comms, nccl_placement)
         who = ", ".join(hosts) or "a host whose name is not in the evidence"
         named = f"; {ranks_words(slow)} {verb(slow, 'speaks', 'speak')} sockets" if slow else ""
         yield Finding(
@@ -75,6 +80,16 @@ def mixed_transports(
             would_refute=("another rank had failed before this line was printed", "the job was meant to run over sockets"),
             actions=(Action("fix_config", hosts=hosts, ranks=slow, confidence="medium"),),
         )
+
+
+def _chose_sockets(networks: pl.LazyFrame) -> tuple[int, ...]:
+    """Ranks of the hosts whose own lines say that they use sockets, where those of most hosts say InfiniBand and none says both."""
+    told = networks.filter(pl.col("host").is_not_null()).collect()
+    slow, fast = (set(told.filter(pl.col("network") == name)["host"].to_list()) for name in ("Socket", "IB"))
+    if slow & fast or not slow or len(slow) >= len(fast):
+        return ()
+    ranks = told.filter(pl.col("host").is_in(sorted(slow)))["ranks"].to_list()
+    return tuple(sorted({r for own in ranks for r in own})) if all(ranks) else ()
 
 
 def _on_sockets(

@@ -69,6 +69,17 @@ _MEANINGS: tuple[_Named, ...] = (
         file="transport/nvls.cc",
     ),
     _Named(
+        ("ibv-call",),
+        r"ibv_reg_(?:mr|dmabuf_mr)\w* failed with error (?:Bad address|Invalid argument)",
+        "gdr-disabled",
+        "critical",
+        "medium",
+        "the network card could not register memory, as where the module that gives it the GPU's is missing or of another release",
+        "Load the nvidia_peermem that belongs to the driver (modprobe nvidia_peermem, then dmesg); NCCL_NET_GDR_LEVEL=LOC goes around it at a loss of "
+        "bandwidth.",
+        "fix_config",
+    ),
+    _Named(
         ("mnnvl",),
         "not (?:working|supported)",
         "nvlink-fault",
@@ -83,7 +94,8 @@ _MEANINGS: tuple[_Named, ...] = (
         "",
         "nvlink-fault",
         "critical",
-        "high",
+        # "Probably due to a hardware issue", NCCL says: a hypervisor or container that keeps GPUs apart looks the same.
+        "medium",
         "GPUs that NVLink connects cannot copy to each other",
         "Read nvidia-smi nvlink -s and -e and the fabric manager's log of this host; drain it.",
         "drain_and_reset",

@@ -110,6 +110,7 @@ def wrong_interface(
         .filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any().over("host", "pid"))
         .filter(pl.col("name").str.contains(_PRIVATE) | pl.col("address").str.starts_with("127."))
         .join(ranked_ones, on=["host", "pid"], how="left")
+        .with_columns(rank=pl.coalesce("rank", pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank"))))
         .sort("source_id", "line_no")
         .collect()
     )

@@ -108,11 +108,13 @@ def few_channels(
     traced_share: Annotated[float, "share of the expected bus bandwidth below which few channels in profiler traces count"] = 0.6,
     large_bytes: Annotated[int, "size from which a traced AllReduce uses all channels that there are"] = LARGE_BYTES,
 ) -> Iterator[Finding]:
-    """Communicators of one host, over fast NVLink, with fewer channels than such links feed: by NCCL's log, or by profiler traces, where its
+    """Communicators of one host, over fast NVLink, with fewer channels than such links feed, or with one on whatever links: by NCCL's log, or by profiler traces, where its
     kernels have one block per channel and the largest AllReduces run far below what the platform reaches."""
     short = pl.DataFrame()
     if local_channels is not None:
-        short = local_channels.filter((pl.col("coll") < enough) & (pl.col("nvlink_gb_s") >= nvlink_gb_s)).collect()
+        # NCCL uses each ring that it finds twice (src/graph/connect.cc), so that a single channel is a limit on any links.
+        alone = pl.col("nvlink_gb_s").is_null() & (pl.col("coll").max().over("host") == 1)
+        short = local_channels.filter(alone | ((pl.col("coll") < enough) & (pl.col("nvlink_gb_s") >= nvlink_gb_s))).collect()
     traced = _short_in_traces(trace_bandwidth, enough, traced_share, large_bytes)
     seen = (
         cite(traced, f"the kernels of the largest traced AllReduces have fewer than {enough} blocks, one per channel")
@@ -122,9 +124,13 @@ def few_channels(
     if short.height:
         lowest = int(str(short["coll"].min()))
         hosts = tuple(sorted(set(short["host"].to_list())))
+        known = short["nvlink_gb_s"].null_count() == 0
+        more = f"NVLink could feed {enough} and more" if known else "NCCL makes two of each ring that it finds"
         yield Finding(
-            title=f"{lowest} channel{'s' if lowest != 1 else ''} on {', '.join(hosts[:4])}, where NVLink could feed {enough} and more",
-            summary="NCCL's search found few rings: a topology file, a degraded link or a limit stands behind it.",
+            title=f"{lowest} channel{'s' if lowest != 1 else ''} on {', '.join(hosts[:4])}, where {more}",
+            summary="NCCL's search found few rings: a topology file, a degraded link or a limit stands behind it."
+            if known
+            else "A limit stands behind it: NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS, or that of the communicator's own configuration.",
             confidence="medium",
             hosts=hosts,
             culprits=tuple(Culprit(host=h) for h in hosts),

@@ -197,7 +197,7 @@ def _name_unseen(gpus: list[dict[str, object]]) -> None:
 @view(rows="communicators x ranks")
 def local_channels(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: pl.LazyFrame) -> pl.LazyFrame:
     """Channel counts ('N coll channels') on hosts of which some communicator has all of its ranks there: ``host``, ``coll``, ``nvlink_gb_s``
-    (the most that a GPU of the host has), and the line."""
+    (the most that a GPU of the host has; null where no line tells), and the line."""
     single = (
         comms.filter(pl.col("nranks") > 1)
         .group_by("comm_key")
@@ -209,7 +209,7 @@ def local_channels(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: 
     links = gpu_links.group_by("host").agg(pl.col("nvlink_gb_s").max())
     return (
         nccl_channels.filter(pl.col("coll") > 0)
-        .join(links, on="host")
+        .join(links, on="host", how="left")
         .join(single, on="host")
         .select("host", "coll", "nvlink_gb_s", "source_id", "line_no")
         .sort("source_id", "line_no")

@@ -54,3 +54,16 @@ def test_other_handshakes_are_left_alone() -> None:
     assert mixed_transports.check(said("socketFinalizeAccept: wrong magic 1 != 2"), PEOPLE, MEMBERS, placed()) == []
     other = said("socketFinalizeAccept from 10.0.0.2<5000>: wrong type 1 != 2")
     assert mixed_transports.check(other, PEOPLE, MEMBERS, placed()) == []
+
+
+def chose(**networks: str) -> pl.LazyFrame:
+    return pl.LazyFrame([{"host": host, "network": name, "ranks": [n]} for n, (host, name) in enumerate(networks.items())])
+
+
+def test_in_a_larger_job_the_hosts_that_say_that_they_use_sockets_are_named() -> None:
+    [finding] = mixed_transports.check(RDMA_HERE, PEOPLE, MEMBERS, placed(3), chose(node1="IB", node2="Socket", node3="IB"))
+    assert finding.ranks == (1,)
+    # Half of the hosts, or one that says both, are no exception.
+    for networks in (chose(node1="IB", node2="Socket"), pl.concat([chose(node1="IB", node2="Socket", node3="IB"), chose(node2="IB")])):
+        [finding] = mixed_transports.check(RDMA_HERE, PEOPLE, MEMBERS, placed(3), networks)
+        assert finding.ranks == ()

@@ -57,7 +57,11 @@ def test_interfaces_of_sockets_count_where_no_line_tells_the_bootstraps_and_no_r
 
     nobody = host_ranks()
     [finding] = wrong_interface.check(sockets("wk0", "wk1"), errors(GAVE_UP), PEOPLE, nobody, None, None)
-    assert finding.hosts == ("wk0", "wk1")
+    assert (finding.hosts, finding.ranks) == (("wk0", "wk1"), ())
+    # A launcher's prefix tells the ranks.
+    marked = sockets("wk0", "wk1").with_columns(hint_rank=pl.col("source_id").cast(pl.Int32) + 4, hint_scope=pl.lit("global"))
+    [finding] = wrong_interface.check(marked, errors(GAVE_UP), PEOPLE, nobody, None, None)
+    assert finding.ranks == (4, 5)
     assert wrong_interface.check(sockets("wk0"), errors(GAVE_UP), PEOPLE, nobody, None, None) == []
 
 

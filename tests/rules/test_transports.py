@@ -68,5 +68,14 @@ def test_two_channels_without_nvlink_are_as_they_should_be() -> None:
     assert few_channels.check(local_channels(channels(2), comms(["a"]), links("a", 0.0))) == []
 
 
+def test_one_channel_is_a_limit_where_no_line_tells_the_links_and_two_may_be_all() -> None:
+    unknown = links("b", 370.8)
+    [finding] = few_channels.check(local_channels(channels(1), comms(["a"]), unknown))
+    assert (finding.confidence, finding.title) == ("medium", "1 channel on a, where NCCL makes two of each ring that it finds")
+    assert few_channels.check(local_channels(channels(2), comms(["a"]), unknown)) == []
+    # A second communicator of the host has more: the first one is limited by itself.
+    assert few_channels.check(local_channels(pl.concat([channels(1), channels(4)]), comms(["a"]), unknown)) == []
+
+
 def test_sixteen_channels_are_enough() -> None:
     assert few_channels.check(local_channels(channels(16), comms(["a"]), links("a", 370.8))) == []

@@ -57,9 +57,10 @@ def test_a_split_without_an_id_has_the_same_key_on_all_ranks() -> None:
     assert found["comm_key"].to_list() == ["0xc0", "0xc0/1/7", "0xc0", "0xc0/1/7"]
 
 
-def test_two_splits_of_one_color_that_share_an_id_are_two_communicators() -> None:
+@pytest.mark.parametrize("parent", [True, False], ids=["with their parent", "of a release that prints no parent"])
+def test_two_splits_of_one_color_that_share_an_id_are_two_communicators(parent: bool) -> None:
     def child(rank: int, turn: int, comm_id: str) -> dict[str, object]:
-        return event(rank, comm=f"0x{turn}b{rank}", parent=f"0xa{rank}", comm_id=comm_id, line_no=9 + turn)
+        return event(rank, comm=f"0x{turn}b{rank}", parent=f"0xa{rank}" if parent else None, comm_id=comm_id, line_no=9 + turn)
 
     # Ranks 0 and 2 have the first color in both splits, rank 1 in the first alone.
     lines = [child(0, 1, "0xe0"), child(1, 1, "0xe0"), child(0, 2, "0xe0"), child(2, 2, "0xe0"), child(1, 2, "0xe1"), child(2, 1, "0xe1")]
