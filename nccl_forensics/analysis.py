@@ -13,6 +13,7 @@ from nccl_forensics.census import (
     began,
     census,
     ended_orderly,
+    left_connecting,
     left_open,
     lost_a_peer,
     more_than_recorded,
@@ -83,8 +84,8 @@ def judge_run(
     known, still = census(resolver), stood_still(resolver) or left_open(resolver)
     ended = ended_orderly(resolver, known)
     whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
-    # Where a process may have left before the others, no end in order says that all is well, and nothing else is missing.
-    complete = ended or (whole and not still and not lost_a_peer(resolver))
+    # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
+    complete = ended or (whole and not still and not lost_a_peer(resolver) and not left_connecting(resolver))
     verdict = judge(outcomes, signs, told, complete, enough=(whole or most_seen(resolver, known)) and not still)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))

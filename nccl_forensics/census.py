@@ -130,6 +130,13 @@ def lost_a_peer(resolver: Resolver) -> bool:
     return comms is None or not comms.filter(pl.col("ended").is_not_null()).head(1).collect().height
 
 
+def left_connecting(resolver: Resolver) -> bool:
+    """Whether a process began to connect channels and its log ends before it says that all are connected: one that hangs in it and one whose log was
+    copied too early look alike."""
+    unfinished = resolver.get("connecting")
+    return unfinished is not None and unfinished.head(1).collect().height > 0
+
+
 def ended_orderly(resolver: Resolver, known: Census) -> bool:
     """Whether all communicators that were seen, at least one, were taken down in order.
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.census import began, census, left_open, lost_a_peer, recorded_by_all, stood_still
+from nccl_forensics.census import began, census, left_connecting, left_open, lost_a_peer, recorded_by_all, stood_still
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
@@ -111,3 +111,9 @@ def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_p
     assert lost_a_peer(Told(nccl_notes=lost, comms=open_ended))
     assert not lost_a_peer(Told(nccl_notes=lost, comms=pl.DataFrame({"ended": ["destroy-complete"]})))
     assert not lost_a_peer(Told(nccl_notes=lost.clear(), comms=open_ended))
+
+
+def test_a_job_whose_log_ends_amid_the_channels_is_not_surely_well() -> None:
+    process = pl.DataFrame({"host": ["node1"], "pid": [7]})
+    assert left_connecting(Told(connecting=process))
+    assert not left_connecting(Told(connecting=process.clear()))

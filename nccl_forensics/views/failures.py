@@ -64,9 +64,8 @@ def failures(
     worker_exits: pl.LazyFrame | None,
     bandwidth_tests: pl.LazyFrame | None,
     looks: pl.LazyFrame | None = None,
-    connecting: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests that failed, communicators that never came up or whose channels were never all connected, ranks that wait (unless
+    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests that failed, communicators that never came up, ranks that wait (unless
     half of the ranks or more moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), a launcher that was told to
     end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of the ranks that were looked at or more."""
     parts: list[pl.LazyFrame] = []
@@ -123,8 +122,6 @@ def failures(
             "communicators that never came up",
             pl.col("rank").implode(),
         )
-    if connecting is not None:
-        add(connecting.sort("source_id", "line_no"), "channels that were never all connected")
     if waits is not None and not _moving(last_calls):
         strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
         add(strong, "ranks that wait for others", pl.col("waiter").unique().sort().implode(), pl.col("record").first())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.connecting import CONNECTING
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.failures import HARMLESS, LONGER, failures
 from nccl_forensics.views.identity import COMMS_SCHEMA
@@ -27,7 +26,6 @@ ORDER = (
     "worker_exits",
     "bandwidth_tests",
     "looks",
-    "connecting",
 )
 
 
@@ -50,7 +48,6 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
             {"nccl_errors": table("nccl_errors", {"level": "INFO", "kind": "propagation", "file": "enqueue.cc", "code": 6})},
             "collectives that NCCL failed",
         ),
-        ({"connecting": rows(CONNECTING, {"host": "node1", "pid": 7})}, "channels that were never all connected"),
         ({"comms": rows(COMMS_SCHEMA, {"started": True, "completed": False, "rank": 1})}, "communicators that never came up"),
         ({"waits": rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})}, "ranks that wait for others"),
     ],
