@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,8 @@ WAITING = ("collective", "p2p")
 WAITING_ON_GPU = ("cuda-sync", "backward")
 #: Places of a stack of which no frame tells what the process does or waits in.
 UNTOLD = ("compute", "user-code", "unknown")
+#: What faulthandler and pystack write above the frames of a thread while its interpreter collects garbage (Python 3.11 traceback.c).
+_MARK = re.compile(r"Garbage-collecting\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,9 @@ def standing(frames: Sequence[str], active: bool | None = None) -> Standing:
     if found and found[0] == "gc" and not any(runs_python(f) for f in frames[found[1] + 1 :]):
         found = None  # a collection with no program below it is the interpreter taking itself down: the program is over
     call = _communication(plain)
+    if found and call and _MARK.match(frames[found[1]]) and not any(is_user(f) for f in frames[found[1] : call[2]]):
+        # The mark tells of the interpreter, whichever of its threads collects: one that stands in a call that waits has let go of it.
+        found = None
     if found and (call is None or found[1] <= call[2]):
         return Standing(found[0], None, user, found[1], f"frame {found[1]}: {frames[found[1]]}")
     if call:

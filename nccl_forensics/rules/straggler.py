@@ -4,7 +4,8 @@
 Ranks that come last in a good share of their group's collectives and by a margin that costs real time. Measured by the enqueue times of the
 Flight Recorder after taking off each host's clock offset, and by profiler traces without any clock: a collective ends on all ranks together,
 so the rank that is in it for the shortest time came last. In a mesh of pairs on one host, where who is late makes its neighbours late in their
-other groups: the one rank that never waits.
+other groups: the one rank that never waits. Where every rank but one left a trace, and all of these wait alike in the same small call of each
+step: the one that left none, with low confidence.
 
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.
@@ -27,7 +28,7 @@ from typing import Annotated
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import late_finding, late_rows, late_words
@@ -39,6 +40,7 @@ def straggler(
     lag: pl.LazyFrame | None,
     late_ranks: pl.LazyFrame | None = None,
     own_time: pl.LazyFrame | None = None,
+    unseen_late: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -51,6 +53,7 @@ def straggler(
         float, "share of the window that a rank must spend by itself, where groups are too small to compare arrivals"
     ] = 0.9,
     margin: Annotated[float, "share of the window by which that must exceed the time of every other rank"] = 0.25,
+    unseen_share: Annotated[float, "share of the traced time that all ranks with a trace must wait for one without"] = 0.3,
 ) -> Iterator[Finding]:
     """At most one rank per group: nobody is late where lateness is shared. A rank that both sources show is one finding."""
     traced = {
@@ -62,8 +65,12 @@ def straggler(
         )
     }
     enqueued = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least, late_chance)) if lag is not None else []
-    if not enqueued and own_time is not None:
-        enqueued = list(_never_waiting(own_time.collect(), late_at_least, 2 * at_least, own_share, margin))
+    own = own_time.collect() if own_time is not None else None
+    if own is not None:
+        enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
+        enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin))
+    if not enqueued and not traced and unseen_late is not None:
+        yield from _unseen(unseen_late, unseen_share)
     for found in enqueued:
         row = traced.pop(found.ranks[0], None)
         if row is None:
@@ -132,6 +139,45 @@ def _enqueued(
         )
 
 
+def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
+    """The one rank without a trace, for which all others wait in each step."""
+    for row in unseen_late.filter(pl.col("window_share") >= share).collect().iter_rows(named=True):
+        rank, others = row["rank"], f"all {row['world_size'] - 1} ranks that left a trace"
+        yield Finding(
+            title=f"{others} wait alike in the same {row['op']} of each step, {row['lost_ms'] / 1000:.1f} s in all; rank {rank} is the only one without a trace",
+            summary=f"In each of {row['steps']} steps they wait {row['least_ms']:,.0f} ms or more in a call that carries next to nothing, {row['window_share']:.0%} "
+            "of the traced time, and none of them comes last. So they wait for somebody whose time is not seen.",
+            confidence="low",
+            ranks=(rank,),
+            culprits=(Culprit(rank=rank),),
+            subject=("straggler", "without a trace"),
+            evidence=(
+                *cite([row], "the longest of these waits"),
+                *cite_absence(f"a trace, or a recorder's dump, of rank {rank}", ("all profiler traces and dumps of the bundle",)),
+            ),
+            evidence_total=row["steps"],
+            remedy=f"Collect the trace of rank {rank} of the same steps: in that call its own time is short if it is the one that comes late.",
+            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            would_refute=(f"a trace of rank {rank} shows it waiting in the same call as long as the others",),
+            alternatives=(("collective-stuck", (), "the call may itself be slow: a link that drops what is sent and sends it again"),),
+            actions=(Action("collect-more", ranks=(rank,), command="py-spy record -d 30 -f raw --idle --pid <pid>"),),
+            metrics={"lost_ms": round(row["lost_ms"], 1), "steps": row["steps"]},
+        )
+
+
+#: A rank with so many times the own time of any other, in half of the window or more, is busy where the others are not. One gap alone is no rule.
+_BUSIER, _HALF, _ONE_GAP = 3.0, 0.5, 0.45
+
+
+def _itself_waiting(own: pl.DataFrame, rank: int, margin: float) -> bool:
+    """Whether another rank has by so much more time of its own that this one, where it came late, had waited for it in another group."""
+    mine = own.filter(pl.col("rank") == rank)
+    if not mine.height or not own.height:
+        return False
+    row = mine.row(0, named=True)
+    return bool(float(str(own["own_ms"].max())) - row["own_ms"] >= margin * row["span_ms"])
+
+
 def _chance(own: int, late: int, members: int) -> float:
     """How likely one of so many alike members makes ``own`` or more of the ``late`` arrivals."""
     share = 1 / members
@@ -139,16 +185,18 @@ def _chance(own: int, late: int, members: int) -> float:
 
 
 def _never_waiting(rows: pl.DataFrame, late_at_least: int, at_least: int, own_share: float, margin: float) -> Iterator[Finding]:
-    """The one rank that spends the window by itself while every other waits for a good part of it."""
+    """The one rank that spends the window by itself while every other waits for a good part of it, or that again and again is busy for much
+    longer than any other."""
     shares = rows.with_columns(share=pl.col("own_ms") / pl.col("span_ms")).sort("share", "rank", descending=[True, False])
     if rows.height < 3 or int(str(rows["collectives"].min())) < at_least:
         return
     worst, second = shares.row(0, named=True), shares.row(1, named=True)
-    if worst["long_count"] < late_at_least or worst["share"] < own_share or worst["share"] - second["share"] < margin:
+    busier = worst["share"] >= _HALF and worst["own_ms"] >= _BUSIER * second["own_ms"] and worst["longest_ms"] <= _ONE_GAP * worst["own_ms"]
+    if worst["long_count"] < late_at_least or not (worst["share"] >= own_share or busier) or worst["share"] - second["share"] < margin:
         return
     lost_ms = (worst["share"] - second["share"]) * worst["span_ms"]
     yield Finding(
-        title=f"rank {worst['rank']} never waits while every other rank does: {worst['own_ms'] / 1000:.1f} s of {worst['span_ms'] / 1000:.1f} s are its own between collectives",
+        title=f"rank {worst['rank']} {'never waits while every other rank does' if worst['share'] >= own_share else 'works while every other rank waits'}: {worst['own_ms'] / 1000:.1f} s of {worst['span_ms'] / 1000:.1f} s are its own between collectives",
         summary=f"The next busiest, rank {second['rank']}, spends {second['share']:.0%} of the time by itself. In groups of two, who is late makes its "
         "neighbours late in their other groups; the one that waits for nobody is where it begins.",
         confidence="medium",

@@ -157,6 +157,7 @@ def endings(
             people[key] = dict.fromkeys(DEATHS) | {"rank": rank, "pid": pid if pid is not None else its_pid, "host": host}
         return people[key]
 
+    asked: set[tuple[str, object]] = set()
     if worker_exits is not None:
         rows = worker_exits.sort("source_id", "line_no").collect()
         launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
@@ -164,6 +165,9 @@ def endings(
         kills = rows.filter((pl.col("kind") == "closing-signal") & (pl.col("signal") == "SIGKILL") & pl.col("pid").is_not_null())
         forced: set[object] = set(kills.select("source_id", "pid").rows())
         forced |= {by_pid.rank(pid, host) for pid, host in kills.select("pid", "host").iter_rows()} - {None}
+        for pid, host in rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null()).select("pid", "host").iter_rows():
+            asked |= {("pid", pid), ("rank", by_pid.rank(pid, host))}
+        asked.discard(("rank", None))
         for row in rows.iter_rows(named=True):
             if row["exit_code"] is None and row["signal"] is None:
                 continue
@@ -248,6 +252,8 @@ def endings(
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
+            if who["kind"] == "exception" and _broken_off(who["message"]) and {("rank", who["rank"]), ("pid", who["pid"])} & asked:
+                who.update(kind="terminated", own=False, why="a system call of it broke off at the signal by which its launcher ended it")
             if who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog:
                 who.update(kind="victim", own=False, signature="nccl-timeout", why="its own watchdog ended it after a timeout")
         if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
@@ -396,6 +402,11 @@ def _inside(signature: object, frames: object) -> object:
     """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program."""
     innermost = str(frames or "").split("\n", 1)[0]
     return "in-collective" if signature == "user" and "torch/distributed/" in innermost else signature
+
+
+def _broken_off(message: object) -> bool:
+    """Whether an exception says that a signal broke off the system call that the process was in (EINTR)."""
+    return any(text in str(message) for text in ("Interrupted system call", "[Errno 4]"))
 
 
 def _telling(signature: object) -> int:

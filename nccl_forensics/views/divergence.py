@@ -444,7 +444,7 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
     if len(set(ops.values())) > 1:
         odd = tuple(r for r in odd if ops[r] != right[0]) if isinstance(right, tuple) else odd
         peers = [r for r in sorted(here) if signatures[r] == right]
-        return _different_op(base, by_rank, history, odd, peers, certain, at)
+        return _different_op(group, base, history, odd, peers, certain)
     for kind, name in (("dtype", "dtype"), ("shape", "shape"), ("argument", "red_op"), ("argument", "root")):
         values: dict[int, Hashable] = {r: str(row[name]) for r, row in here.items() if row[name] is not None}
         if len(set(values.values())) < 2:
@@ -526,18 +526,19 @@ def _jumped(group: _Group, history: Sequence[Hashable], odd: Sequence[int], peer
 
 
 def _different_op(
-    base: dict[str, object],
-    by_rank: _ByRank,
-    history: Sequence[Hashable],
-    odd: Sequence[int],
-    peers: Sequence[int],
-    certain: bool,
-    at: int,
+    group: _Group, base: dict[str, object], history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], certain: bool
 ) -> dict[str, object]:
+    at, by_rank = group.at, group.by_rank
     peer_line = _longest(by_rank, peers, at)
     readings = {r: read_divergence(history, peer_line, _line(by_rank[r], at)) for r in odd}
     reading = readings[odd[0]]
     kind = reading.kind
+    own = by_rank[odd[0]][at]
+    # Who went on stands where its peers will: a line of the program that no call like it came from before is one more, in place of theirs.
+    lines = group.sites(odd[0]) if kind == "skipped" and certain and own["call_site"] is not None else set()
+    if lines and None not in lines and own["call_site"] not in lines:
+        why = f"{own['op']} at {own['call_site']}, a line from which nobody had called it before; its peers call it elsewhere"
+        return _row(base, "different", by_rank, odd, peers, at, None, certain, why)
     # Without a majority, the reading that sees a jump on one side only tells who skipped.
     if not certain and len(peers) >= 1:
         own_line = _longest(by_rank, odd, at)

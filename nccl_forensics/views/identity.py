@@ -208,6 +208,8 @@ def processes(
     worker_exits: pl.LazyFrame | None,
     stacks: pl.LazyFrame | None,
     nccl_tails: pl.LazyFrame | None,
+    traces: pl.LazyFrame | None = None,
+    fr_dumps: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per process (and GPU, where a process drives several): ``rank`` (global), ``host``, ``pid``, ``bus_id``, ``gpu_index``.
 
@@ -307,6 +309,13 @@ def processes(
                 claims.append((claim[1], claim[0], "name of a stack file"))
             if who["source_id"] is None:
                 who.update(source_id=row["source_id"], line_no=row["line_no"])
+    for (host, pid), claimed, sure, how in (*_traced(traces, path_hints), *_recorded(fr_dumps, stacks, path_hints)):
+        # Only of a process that something else tells of: of a job on many hosts a pid alone is nobody's.
+        known = met(host, pid, one_naming=False)
+        if known is not None:
+            own = known["claims"]
+            assert isinstance(own, list)
+            own.append((sure, claimed, how))
     versions = _versions(nccl_versions)
     if nccl_tails is not None:
         # A process that ended before its communicator started has NCCL lines and no rank.
@@ -325,6 +334,42 @@ def processes(
         who["nccl_version"] = versions.get((who["host"], who["pid"]))
         rows.append(who)
     return pl.DataFrame(rows, schema=PROCESSES_SCHEMA, infer_schema_length=None).lazy()
+
+
+#: A process by host and pid, the rank that it is said to have, how strong that is, and what says it.
+_Claim = tuple[tuple[str | None, int], int, int, str]
+
+
+def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Claim]:
+    """Ranks of processes that a profiler traced: it writes the pid, and the rank itself or in the file's name. A pid that two ranks have is nobody's."""
+    if traces is None:
+        return []
+    named = path_hints.filter(pl.col("path_strength") == WORD).select("source_id", "path_rank")
+    rows = (
+        traces.filter(pl.col("pid").is_not_null())
+        .join(named, on="source_id", how="left")
+        .select("pid", rank=pl.coalesce("rank", "path_rank"), strength=pl.when(pl.col("rank").is_null()).then(WORD).otherwise(CONTENT))
+        .filter(pl.col("rank").is_not_null())
+        .unique()
+        .filter((pl.len().over("pid") == 1) & (pl.len().over("rank") == 1))
+        .sort("pid")
+        .collect()
+    )
+    return [((None, pid), rank, strength, "profiler trace of its process") for pid, rank, strength in rows.iter_rows()]
+
+
+def _recorded(fr_dumps: pl.LazyFrame | None, stacks: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Claim]:
+    """Ranks of processes of which a sampler wrote a thread that the dump of one rank, by the name of its file, has entries of."""
+    if fr_dumps is None or stacks is None:
+        return []
+    named = path_hints.filter(pl.col("path_strength") == WORD).select("source_id", rank="path_rank")
+    of_rank = fr_dumps.select("source_id", pthread="thread_ids").explode("pthread").drop_nulls().join(named, on="source_id")
+    seen = stacks.filter(pl.col("pid").is_not_null() & pl.col("pthread_id").is_not_null()).select("pid", "hint_host", pthread="pthread_id")
+    met = of_rank.select("rank", "pthread").unique().join(seen.unique(), on="pthread").select("pid", "hint_host", "rank", "pthread")
+    # Processes that one parent made share addresses: then a thread tells nobody.
+    told = met.unique().filter(pl.len().over("pthread") == 1).select("pid", "hint_host", "rank").unique()
+    rows = told.filter((pl.len().over("pid", "hint_host") == 1) & (pl.len().over("rank") == 1)).sort("pid", "hint_host").collect()
+    return [((host, pid), rank, WORD, "dump of a thread of it") for pid, host, rank in rows.iter_rows()]
 
 
 def _one_host(exits: pl.DataFrame) -> dict[int, str]:

@@ -9,6 +9,8 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, arrivals, entered
 from nccl_forensics.views.calls import Calls
+from nccl_forensics.views.source_hosts import one_host
+from nccl_forensics.words import UNIDENTIFIED
 
 LAG = {
     "group_key": pl.String(),
@@ -33,7 +35,7 @@ LATE_MS = 50.0
 
 
 @view(rows="ranks x groups")
-def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None) -> pl.LazyFrame:
+def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None, path_hints: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
     ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last, and no more
     than the time since its operation before),
@@ -50,6 +52,9 @@ def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None)
         hosts = told.select("rank", "host").unique("rank", keep="first", maintain_order=True)
     known = entered(operations)
     with arrivals(known) as arrived:
+        seen = arrived.lives.get_column("rank").unique().to_list()
+        if path_hints is not None and one_host({r for r in seen if r < UNIDENTIFIED}, processes, path_hints):
+            hosts = pl.LazyFrame({"rank": seen, "host": [_ONE_LAUNCHER] * len(seen)}, schema={"rank": pl.Int32(), "host": pl.String()})
         late = _late(arrived, hosts)
     places = pl.concat([late.get_column("row"), late.get_column("first_row")])
     group, place = ("group_key", "group_name", "group_desc", "comm_id"), ("source_id", "record", "call_site")
@@ -80,6 +85,7 @@ def _late(arrived: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
                 pl.col("end").count().alias("ends"),
                 pl.col("end").median().alias("offset"),
                 pl.col("end").std().alias("spread"),
+                ((pl.col("created_ns").max() - pl.col("created_ns").min()) / pl.len()).alias("apart"),
             )
         )
         arrived.keep(part, apart.drop("end"))
@@ -113,8 +119,17 @@ def _offset(distance: pl.Expr) -> pl.Expr:
     return pl.when((nearest < (middle - low)) & (middle.abs() < low.abs())).then(middle).otherwise(low)
 
 
+#: Stands for the host of ranks of which no host is named, and one launcher started them all.
+_ONE_LAUNCHER = ""
 _MIDDLES = {"at": pl.UInt32(), "middle": pl.Float64(), "end_middle": pl.Float64()}
-_USUAL = {"life": pl.UInt32(), "usual": pl.Float64(), "ends": pl.UInt32(), "offset": pl.Float64(), "spread": pl.Float64()}
+_USUAL = {
+    "life": pl.UInt32(),
+    "usual": pl.Float64(),
+    "ends": pl.UInt32(),
+    "offset": pl.Float64(),
+    "spread": pl.Float64(),
+    "apart": pl.Float64(),
+}
 _EDGES = {"at": pl.UInt32(), "first": pl.Float64(), "latest": pl.Float64(), "second": pl.Float64()}
 _TOLD = {
     "life": pl.UInt32(),
@@ -127,10 +142,11 @@ _TOLD = {
 def _clocks(usual: pl.DataFrame, lives: pl.DataFrame, hosts: pl.LazyFrame) -> pl.DataFrame:
     """``clock`` of each life: how far its times are beside those of the others without its being late."""
     own = usual.lazy().join(lives.lazy(), on="life", how="left").join(hosts, on="rank", how="left")
-    shared = pl.col("host").is_not_null() & (pl.len().over("group", "host") > 2)
-    return own.select(
-        "life", clock=pl.when(shared).then(pl.col("usual").median().over("group", "host")).otherwise(_between_ends(pl.col("usual")))
-    ).collect()
+    together = pl.col("usual").median().over("group", "host")
+    # Who waits for the others in each collective is never later than these are apart; that its clock is theirs is known of one launcher only.
+    possible = (pl.col("host") != _ONE_LAUNCHER) | ((pl.col("usual") - together).abs() <= pl.col("apart"))
+    shared = pl.col("host").is_not_null() & (pl.len().over("group", "host") > 2) & possible
+    return own.select("life", clock=pl.when(shared).then(together).otherwise(_between_ends(pl.col("usual")))).collect()
 
 
 def _arrived(rows: pl.DataFrame, begins: pl.Series, clock: pl.Series) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
@@ -12,17 +12,24 @@ from nccl_forensics.frames import text_of
 _UNRECORDED = frozenset({"monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv"})
 
 
-def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.LazyFrame) -> bool:
+def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.LazyFrame, place: object = None) -> bool:
     """Whether recorders of this rank and of all who were seen waiting for it in ``op`` are level and it has nothing unfinished itself: it
-    came, and finished what they waited in. False where a recorder is missing, or where recorders do not hold such calls."""
+    came, and finished what they waited in. A recorder that was written in its last operation, which is another one than they waited in and which
+    these have finished, says so too, unless it was seen in its data loader (``place``): of a job that goes on, that is what slows it. False where a recorder is missing, or where recorders do not hold such calls."""
     if op is None or str(op) in _UNRECORDED:
         return False
     ranks = {rank, *waiters}
     seen = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_in(sorted(ranks))).collect()
     if not ranks <= set(seen["rank"].to_list()):
         return False
-    own = seen.filter(pl.col("rank") == rank)["first_pending"]
-    return own.null_count() == own.len() and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
+    others = seen.filter((pl.col("rank") != rank) & pl.col("first_pending").is_null())
+    left = [(key, last) for key, last in others.select("group_key", "last_seq").iter_rows()]
+    own = seen.filter((pl.col("rank") == rank) & pl.col("first_pending").is_not_null())
+    beyond = all(
+        place != "data-loader" and pending == last and str(word) not in str(op) and str(op) not in str(word) and (key, last) in left
+        for key, pending, last, word in own.select("group_key", "first_pending", "last_seq", "last_op").iter_rows()
+    )
+    return beyond and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
 
 
 def held_together(stuck: pl.LazyFrame, progress: pl.LazyFrame) -> set[int]:
@@ -43,6 +50,27 @@ def held_together(stuck: pl.LazyFrame, progress: pl.LazyFrame) -> set[int]:
         whole = len(inside) >= size if size is not None else everybody and set(inside) >= users[key]
         out |= {r for r in inside if where.get(r) == (key, at)} if whole else set()
     return out
+
+
+#: Calls in which some members are done before others: whoever only sends, or only receives, waits for nobody else.
+_ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
+
+
+def in_a_rooted_call(stood: Mapping[int, object], progress: pl.LazyFrame) -> set[int]:
+    """Of ranks and the operations that their stacks stand in, those in a call with a root that another member of its group entered too, and
+    has left: they did not take it in another order than the rest. What is wrong with it (two roots, a count, a member that does not come) no
+    place tells."""
+    standing = {r for r, op in stood.items() if op in _ROOTED}
+    if not standing:
+        return set()
+    seen = progress.filter(pl.col("domain") == "fr").sort("last_order", nulls_last=False).collect()
+    ends = seen.unique("rank", keep="last", maintain_order=True)
+    latest = {r: (key, at, op) for r, key, at, op in ends.select("rank", "group_key", "last_seq", "last_op").iter_rows()}
+    entered: dict[tuple[object, object], set[int]] = {}
+    for r, key, at in seen.select("rank", "group_key", "last_seq").iter_rows():
+        entered.setdefault((key, at), set()).add(r)
+    mine = {r: latest[r][:2] for r in standing if r in latest and latest[r][2] == stood[r]}
+    return {r for r, here in mine.items() if any(latest[other][:2] != here for other in entered[here] - {r})}
 
 
 def alone_in_group(progress: pl.LazyFrame) -> pl.DataFrame:

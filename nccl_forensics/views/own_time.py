@@ -6,7 +6,8 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
-from nccl_forensics.words import UNIDENTIFIED, first_label
+from nccl_forensics.views.source_hosts import one_host
+from nccl_forensics.words import UNIDENTIFIED
 
 OWN_TIME = {
     "rank": pl.Int32(),
@@ -14,6 +15,7 @@ OWN_TIME = {
     "own_ms": pl.Float64(),
     "span_ms": pl.Float64(),
     "long_count": pl.UInt32(),
+    "longest_ms": pl.Float64(),
     "source_id": pl.UInt32(),
     "record": pl.String(),
     "call_site": pl.String(),
@@ -29,7 +31,8 @@ def own_time(
     operations: pl.LazyFrame | Calls, groups: pl.LazyFrame, processes: pl.LazyFrame | None, path_hints: pl.LazyFrame
 ) -> pl.LazyFrame:
     """Per rank, over the recorded collectives of all its groups in order: ``own_ms``, the time from the arrival of the last member at one to
-    the rank's own arrival at the next, summed; ``span_ms``, from its first to its last; ``long_count``, how often that was 50 ms and more.
+    the rank's own arrival at the next, summed; ``span_ms``, from its first to its last; ``long_count``, how often that was 50 ms and more,
+    ``longest_ms``, the longest of these.
     Cites the collective before which it was longest.
 
     In a mesh a late rank makes its neighbours late in their other groups; its own time is the only one that nothing waits in. Arrivals are
@@ -40,7 +43,7 @@ def own_time(
     timed = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
     # The first operation of each sort is among those that tell, and with a time and without one are two sorts.
     seen = set(calls.telling.filter(timed).select(pl.col("rank").unique()).collect()["rank"].to_list())
-    if not 2 < len(seen) <= _MOST_RANKS or not _all_recorded(groups, seen) or not _one_host(seen, processes, path_hints):
+    if not 2 < len(seen) <= _MOST_RANKS or not _all_recorded(groups, seen) or not one_host(seen, processes, path_hints):
         return nothing
     met = (
         calls.every.filter(timed).with_columns(met=pl.col("created_ns").max().over("group_key", "seq")).sort("rank", "created_ns", "order")
@@ -58,6 +61,7 @@ def own_time(
             pl.col("own").sum().alias("own_ms"),
             ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"),
             (pl.col("own") >= LONG_MS).sum().alias("long_count"),
+            pl.col("own").max().alias("longest_ms"),
             *(pl.col(c).sort_by("own", nulls_last=False).last() for c in ("source_id", "record", "call_site")),
         )
         .select([pl.col(c).cast(t) for c, t in OWN_TIME.items()])
@@ -71,15 +75,3 @@ def _all_recorded(groups: pl.LazyFrame, seen: set[int]) -> bool:
     return bool(told.height) and all(
         set(members or ()) <= seen and (size is None or size == len(members or ())) for members, size in told.iter_rows()
     )
-
-
-def _one_host(seen: set[int], processes: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> bool:
-    """Whether one host is named for all ranks, or one launcher's folders of local ranks hold exactly the ranks of the job."""
-    if processes is not None:
-        known = (
-            processes.filter(pl.col("rank").is_in(sorted(seen)) & pl.col("host").is_not_null()).select("rank", "host").unique().collect()
-        )
-        if known.height:
-            return set(known["rank"].to_list()) == seen and len({first_label(h) for h in known["host"]}) == 1
-    folders = path_hints.select(pl.col("attempt_local_rank").drop_nulls().unique()).collect()
-    return set(folders["attempt_local_rank"].to_list()) == seen

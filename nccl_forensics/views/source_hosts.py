@@ -9,6 +9,7 @@ from itertools import pairwise
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.words import first_label
 
 #: Words of a path that look like a host: letters, then a number somewhere; but not the words of ranks, devices, runs and files.
 _LIKE_HOST = re.compile(r"^[A-Za-z][A-Za-z-]*[-_]?\d[A-Za-z0-9-]*(?:\.[A-Za-z][A-Za-z0-9.-]*)?$")
@@ -123,3 +124,15 @@ def _words(part: str) -> set[str]:
     starts = [i for i in range(len(part)) if i == 0 or not part[i - 1].isalnum()]
     ends = [i for i in range(1, len(part) + 1) if i == len(part) or not (part[i].isalnum() or part[i] == "-")]
     return {part[start:end] for start in starts for end in ends if 0 < end - start <= _LONGEST_NAME}
+
+
+def one_host(seen: set[int], processes: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> bool:
+    """Whether one host is named for all these ranks, or one launcher's folders of local ranks hold exactly the ranks of the job."""
+    if processes is not None:
+        known = (
+            processes.filter(pl.col("rank").is_in(sorted(seen)) & pl.col("host").is_not_null()).select("rank", "host").unique().collect()
+        )
+        if known.height:
+            return set(known["rank"].to_list()) == seen and len({first_label(h) for h in known["host"]}) == 1
+    folders = path_hints.select(pl.col("attempt_local_rank").drop_nulls().unique()).collect()
+    return set(folders["attempt_local_rank"].to_list()) == seen

@@ -70,7 +70,9 @@ def stack_stalls(
                 not failed
                 and progress is not None
                 and row["rank"] is not None
-                and came_after_all(row["rank"], row["others"] or (), row["others_op"] or _on_gpu(row["others_place"]), progress)
+                and came_after_all(
+                    row["rank"], row["others"] or (), row["others_op"] or _on_gpu(row["others_place"]), progress, row["place"]
+                )
             ):
                 continue
             if row["reason"] == ALIKE and not all(moved.get(r) is False for r in row["others"] or ()):

@@ -15,7 +15,7 @@ from nccl_forensics.views.call_paths import by_another_path
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
-from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together, still_enqueuing
+from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together, in_a_rooted_call, still_enqueuing
 from nccl_forensics.views.silences import FEW_UNSEEN, silent, unheard_of
 from nccl_forensics.views.stack_pairs import in_circles
 from nccl_forensics.views.waits import looked_at_while_moving
@@ -140,6 +140,10 @@ def stalls(
             if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] in ("jumped", "swapped")
         }
     found = {r: row for r, row in found.items() if row["kind"] != "unseen" or not _beside_waiters(r, row, found, stacks)}
+    if progress is not None:
+        stood = {r: stacks[r]["op"] for r, row in found.items() if row["kind"] == "behind" and r in stacks}
+        apart = in_a_rooted_call(stood, progress)
+        found = {r: row for r, row in found.items() if r not in apart}
     if progress is not None and stuck is not None and any(row["kind"] == "behind" for row in found.values()):
         # One that stands with all members of another group in an operation that none of them leaves is held up there as they are.
         held = held_together(stuck, progress)
@@ -166,7 +170,8 @@ def stalls(
             found = {
                 rank: row
                 for rank, row in found.items()
-                if row["kind"] == "other-call" or not came_after_all(rank, as_ranks(row["waiters"]), row["op"], progress)
+                if row["kind"] == "other-call"
+                or not came_after_all(rank, as_ranks(row["waiters"]), row["op"], progress, stacks[rank]["place"])
             }
     if progress is not None and operations is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = _odd_in_circle(found, progress, operations)
@@ -184,10 +189,15 @@ def stalls(
     tail = _tails(calls, found) if calls is not None else {}
     job = {r for members in groups.select("members").collect()["members"].to_list() for r in members or ()} if groups is not None else set()
     unheard = sorted(job - set(stacks) - dead)
+    # Who made another call in place of its peers' did not leave one out.
+    other = (
+        divergences.filter(pl.col("kind") == "different").select("group_key", "ranks").collect().rows() if divergences is not None else []
+    )
+    another = {(group, rank) for group, ranks in other for rank in ranks or ()}
     circles = {tuple(as_ranks(row.get("cycle"))) for row in found.values() if row["kind"] == "cycle" and row.get("op") not in _P2P}
     rows = []
     for rank in sorted(found):
-        if rank in dead:
+        if rank in dead or (found[rank]["kind"] == "jumped" and (found[rank].get("group_key"), rank) in another):
             continue
         if tuple(as_ranks(found[rank].get("cycle"))) in circles:
             found[rank] = {**found[rank], "mixed": any(found[r].get("op") in _P2P for r in as_ranks(found[rank]["cycle"]) if r in found)}

@@ -46,6 +46,17 @@ def test_a_late_rank_is_named_although_its_clock_is_off() -> None:
     assert found(arrivals([200, 0] * 6, offset_ms=3_600_000)) == [(2,)]
 
 
+#: Folders of one launcher, which hold all ranks.
+ONE_LAUNCHER = pl.LazyFrame({"attempt_local_rank": [0, 1, 2, 3]}, schema={"attempt_local_rank": pl.Int32()})
+
+
+def test_ranks_of_one_launcher_share_a_clock_so_that_one_late_to_all_by_as_much_is_named() -> None:
+    assert [f.ranks for f in straggler.check(lag(arrivals([60] * 12), None, ONE_LAUNCHER))] == [(2,)]
+    assert [f.ranks for f in straggler.check(lag(arrivals([60] * 12)))] == []
+    # Later than the collectives are apart no rank can be that waits for the others in each: that is a clock.
+    assert [f.ranks for f in straggler.check(lag(arrivals([0] * 12, offset_ms=3_600_000), None, ONE_LAUNCHER))] == []
+
+
 def test_a_rank_late_to_the_first_of_many_collectives_of_each_step_is_named() -> None:
     # Eight collectives a step, of which it delays one: 12 % of them, and nearly all the time that is lost.
     assert found(arrivals([300, 0, 0, 0, 0, 0, 0, 0] * 6)) == [(2,)]

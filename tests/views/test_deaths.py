@@ -131,6 +131,18 @@ def test_one_that_its_launcher_kills_as_it_does_not_end_died_of_no_fault_of_its_
     assert [e["kind"] for e in elsewhere] == ["killed", "killed"]
 
 
+def test_a_system_call_that_broke_off_at_the_launchers_signal_is_no_fault_of_its_own() -> None:
+    asked = {"kind": "closing-signal", "signal": "SIGTERM", "pid": 42, "line_no": 4}
+    report = {"kind": "failure", "rank": 2, "pid": 42, "exit_code": 1, "line_no": 30}
+    text = "open file failed with strerror: Interrupted system call"
+    [one] = ended(table("worker_exits", asked, report), raised("user", message=text))
+    assert (one["rank"], one["kind"], one["own"]) == (2, "terminated", False)
+    # Nobody had asked it to end; or it says something else.
+    [alone] = ended(table("worker_exits", report), raised("user", message=text))
+    [other] = ended(table("worker_exits", asked, report), raised("user", message="open file failed with strerror: No space left on device"))
+    assert (alone["own"], other["own"]) == (True, True)
+
+
 def test_the_launchers_report_at_the_end_is_cited_before_its_first_word() -> None:
     lines = [{"kind": k, "rank": 2, "exit_code": -9, "line_no": n} for k, n in (("failed", 5), ("root-cause", 40))]
     [one] = ended(table("worker_exits", *lines))

@@ -66,3 +66,22 @@ def test_a_call_of_another_type_that_comes_next_anyway_was_reached_too_early() -
     early = [*step, *step, *step[:2], *step[:2]]
     [row] = typed({0: whole, 1: whole, 2: whole, 3: early})
     assert (row["kind"], row["ranks"], row["seq"]) == ("skipped", [3], 9)
+
+
+def test_a_call_from_a_line_that_nobody_called_it_from_before_stands_in_place_of_the_peers_call() -> None:
+    full = [*STEP, *STEP, *STEP]
+    short = [*STEP, *STEP, "all_gather [8]", "barrier"]
+
+    def at(line: str) -> list[dict[str, object]]:
+        """Rank 1 calls the barrier in place of the reduction, from this line; each operation has a line of its own otherwise."""
+        frame = operations({0: full, 1: short, 2: full})
+        odd = (pl.col("rank") == 1) & (pl.col("seq") == 8)
+        return (
+            divergences(frame.with_columns(call_site=pl.when(odd).then(pl.lit(line)).otherwise(pl.col("op") + " (t.py:9)")))
+            .collect()
+            .to_dicts()
+        )
+
+    [skipped], [another] = at("barrier (t.py:9)"), at("barrier (t.py:77)")
+    assert (skipped["kind"], skipped["ranks"]) == ("skipped", [1])
+    assert (another["kind"], another["ranks"], another["sure"]) == ("different", [1], True)

@@ -106,7 +106,7 @@ def world(*members: dict[str, object]) -> pl.LazyFrame:
 
 def known(paths: pl.LazyFrame | None = None, **evidence: pl.LazyFrame) -> list[dict[str, object]]:
     where = paths if paths is not None else sources("log")
-    others = (evidence.get(n) for n in ("comms", "nccl_versions", "worker_exits", "stacks", "nccl_tails"))
+    others = (evidence.get(n) for n in ("comms", "nccl_versions", "worker_exits", "stacks", "nccl_tails", "traces", "fr_dumps"))
     return processes(where, path_hints(where), *others).collect().to_dicts()
 
 
@@ -114,6 +114,35 @@ def test_the_communicator_beats_a_launchers_prefix_and_the_conflict_is_kept() ->
     [one] = known(comms=world(event(1, hint_rank=5, hint_scope="global")))
     assert (one["rank"], one["strength"]) == (1, CONTENT)
     assert one["conflict"] == "rank 1 against rank 5 by launcher prefix"
+
+
+def sampled(*pids: int, pthread: str | None = None) -> pl.LazyFrame:
+    """Stacks of processes, in files named by nothing but their pids."""
+    return table(
+        "stacks", *[{"pid": p, "pthread_id": pthread and f"{pthread}{p}", "source_id": n, "line_no": 1} for n, p in enumerate(pids)]
+    )
+
+
+def test_a_profilers_trace_tells_whose_pid_a_stack_is_of() -> None:
+    names = sources("stacks/1.txt", "stacks/2.txt", "traces/rank1.json")
+    traced = [{"pid": 101, "rank": 0, "source_id": 5}, {"pid": 102, "rank": None, "source_id": 2}]
+    found = known(names, stacks=sampled(101, 102), traces=table("traces", *traced))
+    assert [(p["pid"], p["rank"]) for p in found] == [(101, 0), (102, 1)]
+    # A pid that nothing else tells of is no process, and one that two ranks have on two hosts is nobody's.
+    assert known(names, traces=table("traces", *traced)) == []
+    twice = known(names, stacks=sampled(101), traces=table("traces", traced[0], {"pid": 101, "rank": 8, "source_id": 6}))
+    assert [(p["pid"], p["rank"]) for p in twice] == [(101, None)]
+
+
+def test_a_dump_named_by_its_rank_tells_whose_pid_it_is_by_the_thread() -> None:
+    names = sources("stacks/1.json", "stacks/2.json", "fr/fr_trace_rank_3", "fr/fr_trace_rank_4")
+    dumps = table("fr_dumps", {"thread_ids": ["7101"], "source_id": 2}, {"thread_ids": ["7102"], "source_id": 3})
+    found = known(names, stacks=sampled(101, 102, pthread="7"), fr_dumps=dumps)
+    assert [(p["pid"], p["rank"]) for p in found] == [(101, 3), (102, 4)]
+    # Processes that were forked have their threads at the same addresses.
+    alike = table("fr_dumps", {"thread_ids": ["9"], "source_id": 2}, {"thread_ids": ["9"], "source_id": 3})
+    forked = table("stacks", *[{"pid": p, "pthread_id": "9", "source_id": n, "line_no": 1} for n, p in enumerate((101, 102))])
+    assert [p["rank"] for p in known(names, stacks=forked, fr_dumps=alike)] == [None, None]
 
 
 def test_a_prefix_that_counts_within_the_host_is_no_rank() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from nccl_forensics.rules.straggler import straggler
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
+from nccl_forensics.views.lag import lag
 from nccl_forensics.views.own_time import own_time
 from tests.views.frames import groups, operations, rows
 
@@ -84,3 +85,46 @@ def test_a_clock_that_is_ahead_is_no_late_rank() -> None:
     for ops in (even, ahead):
         rows_of_ranks = own_time(ops, groups({"pg:0": [0, 1, 2, 3]}), None, HINTS)
         assert straggler.check(None, None, rows_of_ranks) == []
+
+
+#: Islands of two, and one group of three over the islands for each place in them: whoever is late makes its neighbour late in another group.
+ISLANDS, ACROSS = {"pg:i0": (0, 1), "pg:i1": (2, 3), "pg:i2": (4, 5)}, {"pg:a0": (0, 2, 4), "pg:a1": (1, 3, 5)}
+
+
+def islands(slow_ms: list[int], *, rank: int = 5, start_ms: int = 0) -> pl.LazyFrame:
+    """Steps of a collective in each island and one across; ``rank`` works so long before the first of each, the others 5 ms; rank 0 comes up late."""
+    clock = dict.fromkeys(range(6), 0) | {0: start_ms}
+    made = []
+    for step, slow in enumerate(slow_ms, start=1):
+        for place, sets in enumerate((ISLANDS, ACROSS)):
+            for r in clock:
+                clock[r] += slow if r == rank and place == 0 else 5
+            for key, ranks in sets.items():
+                frame = operations({r: ["all_reduce"] for r in ranks}, group=key, first=step).collect()
+                times = pl.Series([clock[r] * MS for r in frame["rank"].to_list()], dtype=pl.Int64)
+                made.append(frame.with_columns(created_ns=times, order=pl.lit(2 * step + place, dtype=frame.schema["order"])))
+                for r in ranks:
+                    clock[r] = max(clock[x] for x in ranks)
+    return pl.concat(made).lazy()
+
+
+def named_beside_arrivals(ops: pl.LazyFrame) -> list[tuple[int, ...]]:
+    hints = pl.LazyFrame({"attempt_local_rank": list(range(6))}, schema={"attempt_local_rank": pl.Int32()})
+    members = groups({key: list(ranks) for key, ranks in (ISLANDS | ACROSS).items()})
+    return [f.ranks for f in straggler.check(lag(ops, None, hints), None, own_time(ops, members, None, hints))]
+
+
+def test_a_rank_made_late_by_its_neighbour_is_not_named_for_it() -> None:
+    late = lag(islands([300] * 10), None, pl.LazyFrame({"attempt_local_rank": list(range(6))}, schema={"attempt_local_rank": pl.Int32()}))
+    across = late.filter(pl.col("group_key") == "pg:a0").collect()
+    assert across.sort("lost_ms")["rank"][-1] == 4
+    assert named_beside_arrivals(islands([300] * 10)) == [(5,)]
+
+
+def test_a_rank_that_is_busy_in_half_of_the_time_is_named_although_the_start_took_as_long() -> None:
+    assert named_beside_arrivals(islands([300] * 10, start_ms=2_500)) == [(5,)]
+
+
+def test_one_long_gap_or_little_time_is_no_rule() -> None:
+    assert named_beside_arrivals(islands([5, 5, 3_000, 5, 5, 5, 5, 5, 5, 5])) == []
+    assert named_beside_arrivals(islands([8] * 10)) == []

@@ -445,6 +445,26 @@ def test_a_rank_whose_recorder_finished_what_the_others_waited_in_came_after_all
         assert found.height == expected, state
 
 
+def test_a_rank_whose_recorder_was_written_in_a_later_call_that_all_others_left_came_after_all() -> None:
+    odd = odd_stacks(
+        states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, ["gc_collect_main (python3.11)", "clean (train.py:30)"])))
+    )
+    inside: dict[int, tuple[int, int | None]] = dict.fromkeys(range(3), (9, 9)) | {3: (9, 8)}
+    last = progress({"pg:0": inside})
+    # The last operation is another one than the others were seen in, or the same.
+    later = last.with_columns(last_op=pl.lit("barrier"))
+    assert stack_stalls(odd, None, None, None, None, None, None, later).collect().height == 0
+    assert stack_stalls(odd, None, None, None, None, None, None, last).collect().height == 1
+    # More than that is open, or nobody has left it.
+    open_too = progress({"pg:0": inside | {3: (9, 7)}}).with_columns(last_op=pl.lit("barrier"))
+    nobody = progress({"pg:0": dict.fromkeys(range(4), (9, 8))}).with_columns(last_op=pl.lit("barrier"))
+    assert stack_stalls(odd, None, None, None, None, None, None, open_too).collect().height == 1
+    assert stack_stalls(odd, None, None, None, None, None, None, nobody).collect().height == 1
+    # In its data loader it is what slows the job, which goes on.
+    reading = odd_stacks(states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, LOADER))))
+    assert stack_stalls(reading, None, None, None, None, None, None, later).collect().height == 1
+
+
 def looked(rank: int, py_spy: list[str], later: list[str]) -> list[dict[str, object]]:
     """A rank as py-spy saw it and as faulthandler did, which writes whole paths and bare names."""
     return [ranked(rank, py_spy), ranked(rank, later, sampler="faulthandler")]
@@ -667,6 +687,15 @@ def test_a_sample_of_a_process_that_takes_itself_down_says_nothing_of_where_it_s
     assert (found["place"], found["samples"], found["source_id"]) == ("p2p", 1, 0)
     assert standing(["gc_collect_main (libpython3.11.so.1.0)", "_PyEval_EvalFrameDefault (libpython3.11.so.1.0)"]).place == "gc"
     assert standing(["Garbage-collecting", "step (train.py:9)"]).place == "gc"
+
+
+def test_a_thread_that_waits_for_others_is_not_the_one_that_collects_garbage() -> None:
+    waits = ["all_reduce (/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:3252)", "step (/job/train.py:9)"]
+    assert standing(stack("Garbage-collecting ()", *ALL_REDUCE[:2])).place == "collective"
+    # The user's own function collects, whoever called it.
+    assert standing(stack("Garbage-collecting ()", "clean (train.py:30)", *ALL_REDUCE[:2])).place == "gc"
+    # Native frames tell this very thread.
+    assert standing(stack("gc_collect_main (python3.11)", *waits)).place == "gc"
 
 
 def test_the_wrapper_of_a_deprecated_call_is_not_the_users_line() -> None:

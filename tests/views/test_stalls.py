@@ -111,6 +111,22 @@ def test_without_a_stack_progress_names_the_cause(fact: dict[str, object], cause
     assert found(blocker(**fact)) == [(2, cause, confidence, "progress")]
 
 
+def test_members_of_a_broadcast_that_another_one_has_left_did_not_take_it_in_another_order() -> None:
+    # Ranks 1 and 2 stand in the broadcast of their group (two roots, say); rank 0 was in it too, and waits in the next call of the job.
+    calls = {"r0": "barrier", "r1": "broadcast", "r2": "broadcast"}
+    stood = standing(**dict.fromkeys(calls, "collective")).with_columns(op=pl.Series(list(calls.values())))
+    both = [blocker(rank=r, kind="behind", op="barrier", own_last_op="barrier") for r in (1, 2)]
+    late = pl.concat(both)
+    first = progress({"pg:0": {0: (6, None), 1: (5, None), 2: (5, None)}}).with_columns(last_op=pl.lit("barrier"))
+    inner = progress({"pg:1": {0: (5, None), 1: (5, None), 2: (5, None)}}).with_columns(
+        last_op=pl.lit("broadcast"), last_order=pl.when(pl.col("rank") == 0).then(pl.lit(1, pl.Int64)).otherwise(pl.lit(90, pl.Int64))
+    )
+    assert found(late, stood, reached=pl.concat([first, inner])) == []
+    # Nobody has entered it but those two: they are where the others are not.
+    alone = inner.with_columns(last_seq=pl.when(pl.col("rank") == 0).then(pl.lit(4, pl.Int64)).otherwise(pl.lit(5, pl.Int64)))
+    assert found(late, stood, reached=pl.concat([first, alone])) != []
+
+
 def test_a_rank_whose_own_work_is_not_finished_is_not_blamed() -> None:
     assert found(blocker(pending=True)) == []
 
