@@ -18,6 +18,8 @@ from nccl_forensics.census import (
     lost_a_peer,
     more_than_recorded,
     most_seen,
+    only_looked_at,
+    only_warned,
     recorded_by_all,
     stood_still,
 )
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 #: Tables that by themselves do not tell how a job or its machines fared.
 _SILENT = frozenset({"sources", "gaps", "unmodelled", "training_steps"})
 #: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
-_FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits"})
+_FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits", "nccl_errors"})
 
 
 def judged(
@@ -84,9 +86,11 @@ def judge_run(
     known, still = census(resolver), stood_still(resolver) or left_open(resolver)
     ended = ended_orderly(resolver, known)
     whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
+    going = not still and not only_looked_at(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
-    complete = ended or (whole and not still and not lost_a_peer(resolver) and not left_connecting(resolver))
-    verdict = judge(outcomes, signs, told, complete, enough=(whole or most_seen(resolver, known)) and not still)
+    complete = ended or (whole and going and not lost_a_peer(resolver) and not left_connecting(resolver))
+    enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going
+    verdict = judge(outcomes, signs, told, complete, enough=enough)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

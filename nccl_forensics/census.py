@@ -62,15 +62,45 @@ def recorded_by_all(resolver: Resolver, known: Census) -> bool:
 
 
 def began(resolver: Resolver) -> bool:
-    """Whether, where NCCL says by which interface it starts (or nothing but its release), it says of a communicator too: a log that ends before looks the same in a hang
-    and in a copy that was made too early."""
+    """Whether, where NCCL says by which interface it starts (or nothing but its release, its settings or warnings), it says of a communicator too: a log that ends
+    before looks the same in a hang and in a copy that was made too early."""
     if not _comparable(resolver):
         return False
     network = resolver.get("nccl_network")
     started = network is not None and network.filter(pl.col("item") == "bootstrap").head(1).collect().height > 0
-    if not started and (not resolver.holds("nccl_versions") or any(resolver.holds(name) for name in _WENT_ON)):
+    nccl = any(resolver.holds(name) for name in _OF_NCCL)
+    if not started and (not nccl or any(resolver.holds(name) for name in _WENT_ON)):
         return True
     return resolver.holds("comms")
+
+
+def only_looked_at(resolver: Resolver) -> bool:
+    """Whether stacks are all that was read, and no rank moved between two of them: those of a job that works look like those of one that hangs."""
+    sources = resolver.get("sources")
+    if sources is None:
+        return False
+    formats = {f for found in sources.select("formats").collect()["formats"].to_list() for f in found or ()}
+    if not formats or formats - _STACKS:
+        return False
+    motion = resolver.get("motion")
+    return motion is None or not bool((motion.select("motion").collect()["motion"] == "moving").any())
+
+
+#: Formats of stacks of running processes.
+_STACKS = frozenset({"py-spy", "py-spy-raw", "py-spy-json", "py-spy-speedscope", "pystack", "gdb", "faulthandler"})
+
+
+def only_warned(resolver: Resolver) -> bool:
+    """Whether NCCL or a plugin of it warned of something, and nothing tells of a communicator or of a job that went on: such lines are copied out of
+    logs because something failed."""
+    errors = resolver.get("nccl_errors")
+    if errors is None or resolver.holds("comms") or any(resolver.holds(name) for name in _WENT_ON):
+        return False
+    return errors.filter(~pl.col("kind").is_in(_ADVICE)).head(1).collect().height > 0
+
+
+#: What NCCL says of a host or of itself that does not keep it from working.
+_ADVICE = ("rccl-platform", "rccl-balancing", "fallback", "ib-event")
 
 
 def _comparable(resolver: Resolver) -> bool:
@@ -79,7 +109,9 @@ def _comparable(resolver: Resolver) -> bool:
     return not resolver.holds("nccl_ops") or resolver.holds("comms") or resolver.holds("dumps")
 
 
-#: What tells of a job that went on, where NCCL's release is all that its log says.
+#: What NCCL's log may hold without a word of a communicator.
+_OF_NCCL = ("nccl_versions", "nccl_errors", "nccl_env")
+#: What tells of a job that went on, where these are all that its log says.
 _WENT_ON = ("training_steps", "bandwidth_rows", "fr_entries", "traces", "stacks", "nccl_ops")
 
 

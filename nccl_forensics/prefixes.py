@@ -82,6 +82,8 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
     Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),
+    # A viewer's or a cluster's clock before PyTorch's own prefix
+    Prefix("clock", r"\d", r"^\d\d:\d\d:\d\d[.,]\d{1,9} (?P<next>\[rank\d)", keep="${next}"),
     # PyTorch's excepthook puts one blank after it, its C++ log none
     Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),
@@ -93,7 +95,11 @@ PREFIXES: tuple[Prefix, ...] = (
         r"^(?:\[\d+m)?\([\w.:-]+ (?:rank=(?P<rank>\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)(?:\[0m)? ",
         scope="global",
     ),
+    # SkyPilot: its rank counts hosts, and its pid is that of the shell which it started there
+    Prefix("skypilot", r"\(", r"^\((?:head|worker\d{1,6}), rank=\d{1,6}, pid=\d{1,9}(?:, ip=(?P<host>[\w.:-]+))?\) "),
     Prefix("raylet", r"\(", r"^\(raylet(?:, ip=(?P<host>[\w.:-]+))?\) "),
+    # Modal tells a container what the driver of its host said
+    Prefix("modal", r"\[", r"^\[gpu-health\] \[[A-Z]{4,8}\] (?:GPU-[\w-]{1,64}: )?[A-Z][\w -]{0,40}: "),
     Prefix("kubectl", r"\[", r"^\[pod/(?P<host>[\w.-]+)/[\w.-]+\] "),
     Prefix("syslog", r"[A-Z\d]", rf"^(?:{_BSD}|(?P<iso>{_ISO})) (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[(?P<pid>\d+)\]: ", "job"),
     Prefix("compose", r"\w", r"^(?P<host>[\w.-]+-\d+) +\| ?", "column"),

@@ -8,7 +8,16 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.census import began, census, left_connecting, left_open, lost_a_peer, recorded_by_all, stood_still
+from nccl_forensics.census import (
+    began,
+    census,
+    left_connecting,
+    left_open,
+    lost_a_peer,
+    only_looked_at,
+    recorded_by_all,
+    stood_still,
+)
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
@@ -93,6 +102,61 @@ def test_a_start_without_a_communicator_is_no_whole_log() -> None:
     assert not began(Resolver(Store.from_frames({"nccl_ops": calls}))), "calls of communicators that nothing names"
     steps = table("training_steps", {"step": 1, "loss": 2.5}).collect()
     assert began(Resolver(Store.from_frames({"nccl_versions": release, "training_steps": steps})))
+
+
+UNKNOWN = "node1:10:20 [0] ofi_mr:81 NCCL WARN NET/OFI Could not register memory on rail 0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (UNKNOWN, "insufficient-evidence"),
+        (BOOTSTRAP + UNKNOWN, "insufficient-evidence"),
+        (UNKNOWN + STARTED, "nothing-wrong"),
+        (
+            'node1:10:20 [0] init.cpp:122 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to low performance\n'
+            + STARTED,
+            "nothing-wrong",
+        ),
+    ],
+)
+def test_warnings_alone_do_not_tell_that_all_is_well(tmp_path: Path, text: str, status: str) -> None:
+    (tmp_path / "nccl.log").write_text(text, encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert verdict["status"] == status
+
+
+WAITING = """Process 7: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 7 (idle): "MainThread"
+    wait (threading.py:327)
+    get (queue.py:171)
+    train (train.py:{0})
+"""
+
+
+def test_stacks_of_one_look_do_not_tell_that_all_is_well(tmp_path: Path) -> None:
+    (tmp_path / "pyspy.txt").write_text(WAITING.format(40), encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert verdict["status"] == "insufficient-evidence"
+    # Beside what the job itself wrote they are one more witness.
+    (tmp_path / "nccl.log").write_text(BOOTSTRAP + STARTED, encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert verdict["status"] == "nothing-wrong"
+
+
+def test_stacks_that_show_motion_tell_of_a_job_that_goes_on() -> None:
+    def looked(*formats: str, motions: tuple[str, ...]) -> bool:
+        motion = pl.DataFrame({"motion": motions}, schema={"motion": pl.String})
+        return only_looked_at(Told(sources=pl.DataFrame({"formats": [[name] for name in formats]}), motion=motion))
+
+    assert looked("py-spy", "gdb", motions=("stuck", "unknown"))
+    assert not looked("py-spy", motions=("stuck", "moving"))
+    assert not looked("py-spy", "nccl-log", motions=())
 
 
 @pytest.mark.parametrize(("text", "confidence"), [(BOOTSTRAP, "low"), (BOOTSTRAP + STARTED, "medium")])

@@ -258,7 +258,7 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
     return [r for r in rows if len(r) > 3], numbers
 
 
-_PARTS = frozenset({"mpi_process", "mpi_exit", "hydra", "hydra_pid", "hydra_signal", "hydra_exit"})
+_PARTS = frozenset({"mpi_process", "mpi_exit", "hydra", "hydra_pid", "hydra_signal", "hydra_exit", "hydra_string"})
 _BELOW = re.compile(r"^\s*(?:signal ([0-9]{1,3})|with errorcode (-?[0-9]{1,5}))\b")
 
 
@@ -304,7 +304,7 @@ def _part(kind: str, values: Row) -> Row:
         out = {"pid": _number(values["pid"]), "host": values["host"]}
         if values["rank"] is not None:
             out["rank"] = _number(values["rank"])
-    elif kind == "hydra_signal":
+    elif kind in ("hydra_signal", "hydra_string"):
         _end(out, signal=str(values["signal"]))
     elif kind in ("mpi_exit", "hydra_exit"):
         _end(out, code=str(values["exit_code"]))
@@ -416,6 +416,7 @@ FORMAT = TextFormat(
         " RUNNING AT ",
         "KILLED BY SIGNAL: ",
         "EXIT CODE: ",
+        "TERMINATED WITH THE EXIT STRING: ",
         ": line ",
     ),
     read=_read,

@@ -446,6 +446,7 @@ FORMAT = TextFormat(
         "Error: NCCL error in: ",
         "Error: CUDA out of memory",
         "Error: CUDA error: ",
+        "Error: cuda runtime error (",
         "Error: HIP error: ",
         "Error: NCCL error: ",
         "Error: NCCL Error ",

@@ -579,16 +579,17 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
         few = len(rows) <= 2
         speaker = "CUDA" if "cuda" in str(rows[0]["message"]).lower() else "ROCm"
         yield Finding(
-            title=f"the GPU of {names} failed: {speaker} reported '{text}'",
+            title=f"{'a kernel' if program else 'the GPU'} of {names} failed: {speaker} reported '{text}'",
             summary="An error that sticks to the device: everything that the rank does with it afterwards fails. "
             + (
-                "Such an error is mostly the program's (a wrong address in a kernel)."
+                "It tells of a wrong address or instruction in a kernel, which mostly is the program's or a library's."
                 if program
                 else "It stands for an Xid in the host's kernel log."
             )
             + ("" if few else f" {len(rows)} ranks saw it: then one of them infected the others, or the program is at fault."),
             severity="critical",
             confidence="medium" if few else "low",
+            cause="software-crash" if program else None,
             ranks=ranks,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in rows),  # type: ignore[arg-type]  # columns of exceptions: an integer, a text, an integer
             subject=(text,),
@@ -598,7 +599,7 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
             prevention="Collect dmesg of all hosts with the job's logs.",
             would_refute=("the same error on other GPUs with the same program and input",),
             actions=(Action("collect_more", ranks=ranks, command="dmesg -T | grep -i -E 'xid|nvrm'"),),
-            alternatives=(("software-crash", ranks, "a kernel of the program may have used a wrong address"),) if program else (),
+            alternatives=(("gpu-fault", ranks, "no kernel log shows that the device is well"),) if program else (),
         )
 
 

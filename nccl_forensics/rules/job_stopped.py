@@ -59,6 +59,10 @@ _EVENTS = {
     "DeletionByTaintManager": "was evicted because of a taint on its node",
     "TerminationByKubelet": "was ended by the node's kubelet",
 }
+#: Signals of a fault in the process itself.
+_NEVER_SENT = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
+#: What srun says where a task that ended badly makes it end the others (Slurm, --kill-on-bad-exit and --wait).
+_ENDS_THE_REST = r"srun: Terminating (?:job step|StepId=)"
 _NODE_EVENTS = {"NodeNotReady": "is not ready", "Rebooted": "rebooted"}
 
 
@@ -115,16 +119,18 @@ def job_stopped(
 
 
 def _before(exits: pl.LazyFrame) -> bool:
-    """Whether few tasks ended by themselves before the scheduler ended the rest: srun says so in the order in which it comes. A job that is
-    cancelled gets SIGTERM first, and SIGKILL only after ``KillWait`` (Slurm, slurm.conf)."""
-    rows = exits.filter(pl.col("kind").is_in(["task", "scheduler"])).sort("source_id", "line_no").collect()
+    """Whether tasks ended by themselves before the scheduler ended the rest: srun says so in the order in which it comes. A job that is
+    cancelled gets SIGTERM first, and SIGKILL only after ``KillWait`` (Slurm, slurm.conf): many such ends tell nothing, few do, as do a signal
+    that no scheduler sends and srun's own word that it ends the rest."""
+    rows = exits.filter(pl.col("kind").is_in(["task", "scheduler", "scheduler-note"])).sort("source_id", "line_no").collect()
     for _, part in rows.group_by("source_id", maintain_order=True):
         ends = part.filter((pl.col("kind") == "scheduler") & pl.col("message").str.contains("CANCELLED", literal=True))
         tasks = part.filter(pl.col("kind") == "task")
         own = tasks.filter((pl.col("exit_code").fill_null(0) != 0) & ~pl.col("signal").fill_null("").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
         if ends.height:
             first = own.filter(pl.col("line_no") < ends["line_no"][0])
-            if first.height and first.height * 2 <= tasks.height:
+            ended = part.filter(pl.col("message").str.contains(_ENDS_THE_REST) & (pl.col("line_no") < ends["line_no"][0]))
+            if first.height and (first.height * 2 <= tasks.height or ended.height or first["signal"].is_in(_NEVER_SENT).any()):
                 return True
     return False
 

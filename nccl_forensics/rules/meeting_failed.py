@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -95,6 +96,20 @@ def gloo_wrong_interface(exceptions: pl.LazyFrame) -> Iterator[Finding]:
             ("gloo-interface", *names),
         )
     far = rows.filter(pl.col("signature") == "gloo-connect")
+    nowhere = far.filter(~pl.col("message").str.contains(_FAR.pattern))
+    if nowhere.height and nowhere.height == far.height:
+        yield replace(
+            _interface(
+                nowhere,
+                "gloo's ranks could not connect to each other",
+                "gloo does not say whom it could not reach. Most often it took an interface that does not lead to the other hosts; a firewall or a rank "
+                "that had ended looks alike.",
+                "low",
+                ("gloo-connect",),
+            ),
+            cause="connection-failed",
+            alternatives=(("wrong-interface", (), "which interface gloo took is not in the evidence"),),
+        )
     looped = [bool(_LOOPBACK.match(_first(_FAR, text)) and _LOOPBACK.match(_first(_NEAR, text))) for text in far["message"].to_list()]
     if any(looped):
         yield _interface(

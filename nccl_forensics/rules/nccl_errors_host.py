@@ -154,7 +154,7 @@ def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame
 
 @rule(name="cuda-fault", code="GP03", cause="gpu-fault", severity="critical", at_most=8, explains=_FALLOUT)
 def cuda_fault(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
-    """CUDA errors that stick: the GPU or the kernel on it failed, or the GPU could not be started."""
+    """CUDA errors that stick: the GPU failed or could not be started, or a kernel on it did what none may, which is the program's fault."""
     said, raised, ranks, hosts, text = _reported(nccl_errors, processes, endings, "gpu", _GPU_TEXTS)
     if text is None:
         return
@@ -177,7 +177,7 @@ def cuda_fault(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, ending
         ranks=ranks,
         hosts=hosts,
         culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
-        cause="nvlink-fault" if "nvlink" in text.lower() else None,
+        cause="software-crash" if program else "nvlink-fault" if "nvlink" in text.lower() else None,
         subject=("cuda", text, *hosts),
         evidence=_proof(said, raised, text),
         evidence_total=said.height + raised.height,
@@ -188,7 +188,7 @@ def cuda_fault(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, ending
         prevention="Collect dmesg of every host with the job's logs.",
         would_refute=("no Xid in the kernel log, and the same kernel fails on other GPUs too",),
         actions=(Action("collect_more", ranks=ranks, hosts=hosts, command="nvidia-smi -q" if asleep else "dmesg -T | grep -i xid"),),
-        alternatives=(("software-crash", ranks, "a kernel of the program may have used a wrong address"),) if program else (),
+        alternatives=(("gpu-fault", ranks, "no kernel log shows that the device is well"),) if program else (),
     )
 
 

@@ -76,6 +76,9 @@ def rank_never_joined(
         lost = absent != unseen or scattered
         if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
             continue
+        # Known from its end alone: what is left of the log begins later than init.
+        if not part["started"].any() and part["ended"].is_not_null().all():
+            continue
         # Logs of a few ranks only were collected: which of the others came is not to be seen.
         named = () if strewn or len(missing) > len(present) else missing
         yield Finding(

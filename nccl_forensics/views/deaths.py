@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import polars as pl
@@ -247,14 +248,17 @@ def endings(
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
     heard = _heard(ranks_of_source, path_hints, sources)
-    ended_by_watchdog = _ended_by_watchdog(watchdog, ranks_of_source)
+    ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
+    # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
+    nameless_aborts = Counter(who["source_id"] for who in people.values() if who["rank"] is None and who["signal"] == "SIGABRT")
     rows_out = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
+            unnamed = who["rank"] is None and 0 < nameless_aborts[who["source_id"]] <= watchdogs.get(who["source_id"], 0)
             if who["kind"] == "exception" and _broken_off(who["message"]) and {("rank", who["rank"]), ("pid", who["pid"])} & asked:
                 who.update(kind="terminated", own=False, why="a system call of it broke off at the signal by which its launcher ended it")
-            if who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog:
+            if (who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog) or (who["kind"] == "abort" and unnamed):
                 who.update(kind="victim", own=False, signature="nccl-timeout", why="its own watchdog ended it after a timeout")
         if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
@@ -298,17 +302,22 @@ def _of_local(ranks: set[int], host: str | None, where: dict[int, tuple[object, 
     return next(iter(there)) if len(there) == 1 else None
 
 
-def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> set[int]:
+def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:
     """Ranks whose own watchdog says that an operation timed out: it ends the process (ProcessGroupNCCL, "taking the entire process down"),
-    with SIGABRT and without a message of its own where the end of the log is missing."""
+    with SIGABRT and without a message of its own where the end of the log is missing. Then how many such watchdogs each source holds."""
     if watchdog is None:
-        return set()
-    lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"])).select("source_id", "hint_rank", "hint_scope").unique().collect()
-    return {
-        rank
-        for source, hint, scope in lines.iter_rows()
-        if (rank := hint if scope == "global" else ranks_of_source.get(source)) is not None
-    }
+        return set(), {}
+    columns = ("source_id", "hint_rank", "hint_scope", "pg_rank")
+    lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"])).select(columns).unique().collect()
+    ranks: set[int] = set()
+    writers: dict[object, set[int]] = {}
+    for source, hint, scope, inside in lines.iter_rows():
+        rank = hint if scope == "global" else ranks_of_source.get(source)
+        if rank is not None:
+            ranks.add(rank)
+        if (writer := rank if rank is not None else inside) is not None:
+            writers.setdefault(source, set()).add(writer)
+    return ranks, {source: len(found) for source, found in writers.items()}
 
 
 #: What a launcher that starts several workers says of them.

@@ -103,6 +103,14 @@ def test_hydras_block_is_one_row():
     assert rows(block) == [{"kind": "failure", "rank": 3, "pid": 1234, "host": "node1", "exit_code": -9, "signal": "SIGKILL"}]
 
 
+def test_hydras_last_line_tells_the_signal_too():
+    block = "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   EXIT CODE: 135\nTHE END"
+    said = block.replace("THE END", "APPLICATION TERMINATED WITH THE EXIT STRING: Bus error (signal 7)")
+    for text in (block, said, said.replace("=   EXIT CODE: 135\n", "")):
+        [row] = rows(text)
+        assert row["signal"] == "SIGBUS"
+
+
 BLOCK = """============================================================
 train.py FAILED
 ------------------------------------------------------------

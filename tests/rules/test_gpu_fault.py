@@ -298,6 +298,13 @@ def test_ill_captures_are_told(file: str, rule: str):
     assert {"critical", "error"} & set(found(file).get(rule, ()))
 
 
+def test_a_wrong_address_that_a_nameless_process_met_is_the_programs_until_a_kernel_log_says_more() -> None:
+    [finding] = check(exceptions=table("exceptions", {"message": "CUDA error: misaligned address"}))
+    assert (finding.cause, finding.confidence, finding.alternatives[0][0]) == ("software-crash", "medium", "gpu-fault")
+    [device] = check(exceptions=table("exceptions", {"message": "CUDA error: unspecified launch failure"}))
+    assert device.cause in (None, "gpu-fault")
+
+
 def test_a_rank_that_failed_otherwise_had_no_fault_of_its_program_on_the_gpu():
     job = processes((3, "node7", 5091, "17000"))
     fault = table("xids", xid(13, pid=4000, time_kind="epoch"))

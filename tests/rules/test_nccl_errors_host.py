@@ -115,6 +115,23 @@ def test_a_cuda_error_that_a_rank_raised_needs_no_nccl_log(message: str, confide
     assert cited(finding) == [(0, 70)]
 
 
+@pytest.mark.parametrize(
+    ("message", "cause", "other"),
+    [
+        ("CUDA error: misaligned address", "software-crash", "gpu-fault"),
+        ("CUDA error: an illegal memory access was encountered", "software-crash", "gpu-fault"),
+        ("CUDA error: unspecified launch failure", None, None),
+        ("CUDA error: uncorrectable NVLink error detected during the execution", "nvlink-fault", None),
+    ],
+)
+def test_a_wrong_address_in_a_kernel_speaks_of_the_program_and_leaves_the_device_open(
+    message: str, cause: str | None, other: str | None
+) -> None:
+    [finding] = cuda_fault.check(None, PEOPLE, endings({"rank": 0, "kind": "gpu", "message": message, "line_no": 70}))
+    assert finding.cause in (cause, "gpu-fault" if cause is None else cause)
+    assert [a[0] for a in finding.alternatives] == ([other] if other else [])
+
+
 OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
 
 

@@ -258,3 +258,17 @@ def test_only_those_that_tried_a_loopback_address_are_cited_for_it(tmp_path: Pat
     findings = analyze([tmp_path], engine=InlineEngine()).report["findings"]
     [found] = [f for f in findings if f["rule"] == "gloo-wrong-interface"]
     assert [e["path"] for e in found["evidence"]] == ["log0.txt"]
+
+
+def test_gloo_that_names_no_peer_leaves_open_why_it_could_not_connect(tmp_path: Path) -> None:
+    said = "RuntimeError: Gloo connectFullMesh failed with [/src/gloo/gloo/transport/tcp/pair.cc:144] no error\n"
+    (tmp_path / "log.txt").write_text(said)
+    told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert (told["cause"], told["confidence"], [a["cause"] for a in told["alternatives"]]) == (
+        "connection-failed",
+        "low",
+        ["wrong-interface"],
+    )
+    # One that it could not reach is named by others: what became of that one says more.
+    (tmp_path / "log.txt").write_text(said.replace("no error", "connect to [10.1.0.7]:40111: Connection refused, remote=[10.1.0.7]:40111"))
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] != "connection-failed"

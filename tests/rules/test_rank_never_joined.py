@@ -63,6 +63,12 @@ def test_a_rank_without_a_log_did_join_where_another_got_past_the_bootstrap() ->
     assert len(rank_never_joined.check(comms(*members), past("another communicator"), None, None, None, None)) == 1
 
 
+def test_a_communicator_of_which_only_the_end_is_seen_may_have_had_all_its_ranks() -> None:
+    late = comm(6, 8, started=False, ended="abort-complete")
+    assert rank_never_joined.check(comms(late), past(), None, None, None, None) == []
+    assert len(rank_never_joined.check(comms(late | {"started": True}), past(), None, None, None, None)) == 1
+
+
 @pytest.mark.parametrize(
     "members",
     [[comm(r, 4) for r in range(4)], [comm(r, 4, completed=r == 0) for r in (0, 1, 3)], [comm(0, 4) | {"nranks": None}]],

@@ -70,3 +70,23 @@ def test_a_task_that_was_killed_before_the_cancellation_comes_first():
     # All of them at once: that was somebody from outside.
     [together] = stopped("srun: error: node4: tasks 0-3: Killed", CANCELLED)
     assert together.severity == "critical"
+
+
+def test_a_task_that_met_a_fault_of_its_own_comes_before_the_cancellation_though_no_other_is_told_of():
+    [crashed] = stopped("srun: error: node7: task 3: Bus error", CANCELLED)
+    assert crashed.severity in ("info", "warning")
+    [after] = stopped(CANCELLED, "srun: error: node7: task 3: Bus error")
+    assert after.severity == "critical"
+
+
+def test_srun_says_that_it_ends_the_others_because_of_a_task():
+    for said in ("srun: Terminating job step 8812.0", "srun: Terminating StepId=8812.0"):
+        [before] = stopped(KILLED, said, CANCELLED)
+        assert before.severity in ("info", "warning")
+    [by_somebody] = stopped(KILLED, "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", CANCELLED)
+    assert by_somebody.severity == "critical"
+
+
+def test_a_cancelled_step_may_be_told_of_without_its_host():
+    [finding] = stopped("slurmstepd: error: *** STEP 8812.0 CANCELLED AT 2025-09-23T06:30:02 DUE TO TIME LIMIT ***")
+    assert finding.title == "the job ran into its time limit"

@@ -283,6 +283,21 @@ def test_who_aborts_after_a_timeout_of_its_own_watchdog_is_a_victim() -> None:
     assert kinds(-6, hint_rank=2, hint_scope="global", kind="dump-signal") == [("abort", True)]
 
 
+def test_as_many_unnamed_that_abort_as_watchdogs_of_the_same_text_timed_out_are_victims() -> None:
+    def kinds(*writers: int, of: int = 0, aborted: int = 1) -> list[object]:
+        lines = [
+            {"kind": "failed", "rank": None, "pid": 900 + n, "exit_code": -6, "signal": "SIGABRT", "line_no": 30 + n}
+            for n in range(aborted)
+        ]
+        watchdog = table("watchdog", *[{"kind": "timeout", "source_id": of, "pg_rank": rank} for rank in writers])
+        return [e["kind"] for e in endings(table("worker_exits", *lines), *[None] * 8, watchdog).collect().to_dicts()]
+
+    assert kinds(0) == ["victim"]
+    assert kinds(0, 3, aborted=2) == ["victim", "victim"]
+    assert kinds(0, aborted=2) == ["abort", "abort"], "one of them is none of the watchdog's"
+    assert kinds(0, of=7) == ["abort"], "the watchdog of another text"
+
+
 def test_an_exception_belongs_to_the_rank_of_its_source() -> None:
     sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 5, "rank": 1})
     [one] = ended(None, raised("user", rank=None), sources=sources)
