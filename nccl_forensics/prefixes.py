@@ -103,6 +103,8 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("kubectl", r"\[", r"^\[pod/(?P<host>[\w.-]+)/[\w.-]+\] "),
     Prefix("syslog", r"[A-Z\d]", rf"^(?:{_BSD}|(?P<iso>{_ISO})) (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[(?P<pid>\d+)\]: ", "job"),
     Prefix("compose", r"\w", r"^(?P<host>[\w.-]+-\d+) +\| ?", "column"),
+    # Again, behind what was peeled before in the same round: a column of it is no column of a role's name
+    Prefix("torch-rank-behind", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("torchrun-role", r"\[", r"^\[[A-Za-z_][A-Za-z_-]*(?P<rank>\d+)\]:", "column", "local"),
     Prefix("srun", r"[ \d]", r"^ *(?P<rank>\d{1,6}):(?: |$)", "column", "task"),
     Prefix("mpich", r"\[", r"^\[(?P<rank>\d{1,6})\] ", "column", "global"),

@@ -111,6 +111,7 @@ UNKNOWN = "node1:10:20 [0] ofi_mr:81 NCCL WARN NET/OFI Could not register memory
     ("text", "status"),
     [
         (UNKNOWN, "insufficient-evidence"),
+        ("NCCL version 2.2.13+cuda9.0\n", "insufficient-evidence"),
         (BOOTSTRAP + UNKNOWN, "insufficient-evidence"),
         (UNKNOWN + STARTED, "nothing-wrong"),
         (

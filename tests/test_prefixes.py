@@ -194,3 +194,10 @@ def test_lines_keep_their_numbers_and_their_order():
 def test_what_pdsh_says_itself_does_not_keep_its_hosts_from_being_a_column() -> None:
     rows = peeled(f"w0: {NCCL}", f"w1: {NCCL}", f"w0: {NCCL}", f"w1: {NCCL}", "pdsh@w0: w1: ssh exited with exit code 255")
     assert [row["hint_host"] for row in rows[:4]] == ["w0", "w1", "w0", "w1"]
+
+
+@pytest.mark.parametrize("lead", ["(RayWorkerWrapper pid=4009) ", "(worker1, rank=1, pid=27, ip=10.1.0.4) [rank4]: "])
+def test_a_column_of_pytorchs_own_prefix_behind_another_one_tells_global_ranks(lead: str) -> None:
+    found = peeled(*[f"{lead}[rank4]: line {n}" for n in range(12)])
+    assert {(row["hint_rank"], row["hint_scope"]) for row in found} == {(4, "global")}
+    assert found[3]["text"] == "line 3"
