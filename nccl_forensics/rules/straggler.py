@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import comb
 from typing import Annotated
 
 import polars as pl
 
+from nccl_forensics.chances import tail
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
@@ -117,7 +117,7 @@ def _enqueued(
         if late < late_at_least:
             continue
         # Where all come late by chance, somebody is last most often, the more so the more groups there are.
-        if _chance(late, int(part["late_count"].sum()), worst["members"]) * looked_at > late_chance:
+        if tail(int(part["late_count"].sum()), late, 1 / worst["members"]) * looked_at > late_chance:
             continue
         if worst["lost_ms"] < lost_share * total or worst["lost_ms"] < time_share * (worst["span_ms"] or 0.0):
             continue
@@ -176,12 +176,6 @@ def _itself_waiting(own: pl.DataFrame, rank: int, margin: float) -> bool:
         return False
     row = mine.row(0, named=True)
     return bool(float(str(own["own_ms"].max())) - row["own_ms"] >= margin * row["span_ms"])
-
-
-def _chance(own: int, late: int, members: int) -> float:
-    """How likely one of so many alike members makes ``own`` or more of the ``late`` arrivals."""
-    share = 1 / members
-    return sum(comb(late, n) * share**n * (1 - share) ** (late - n) for n in range(own, late + 1))
 
 
 def _never_waiting(rows: pl.DataFrame, late_at_least: int, at_least: int, own_share: float, margin: float) -> Iterator[Finding]:

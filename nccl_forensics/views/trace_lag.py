@@ -6,10 +6,9 @@ is late, whatever the clocks of the hosts say.
 
 from __future__ import annotations
 
-from math import comb
-
 import polars as pl
 
+from nccl_forensics.chances import tail
 from nccl_forensics.views import view
 
 #: A last place counts only if the others lost at least so much: less is noise of the measurement.
@@ -119,15 +118,4 @@ def chance(members: int, trials: int, last: int) -> float:
     """Chance that some one of ``members`` alike ranks is last in at least ``last`` of ``trials`` collectives (a union bound)."""
     if members < 2 or last < 1:
         return 1.0
-    if trials > 2000:
-        # The tail of a binomial is bounded by Chernoff: exact sums of huge numbers say no more.
-        share, even = last / trials, 1 / members
-        if share <= even:
-            return 1.0
-        from math import exp, log
-
-        rest = 1 - share
-        divergence = share * log(share / even) + (rest * log(rest / (1 - even)) if rest > 0 else 0.0)
-        return min(1.0, members * exp(-trials * divergence))
-    tail = sum(comb(trials, k) * (members - 1) ** (trials - k) for k in range(last, trials + 1))
-    return min(1.0, float(members * tail / members**trials))
+    return min(1.0, members * tail(trials, last, 1 / members))
