@@ -206,6 +206,9 @@ def stalls(
     if alone and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups):
         # A job that goes on looks the same at the moment at which its recorders were looked at.
         rows = [r for r in rows if r not in alone]
+    if not timed_out and progress is not None and _mostly_idle(progress, {int(str(r["rank"])) for r in rows if r is not None}):
+        sampled = {r for r, s in stacks.items() if s["witness"] == "stack"}
+        rows = [_unsure(r) if r is not None and r["seen_by"] == "progress" and r["rank"] not in sampled else r for r in rows]
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
     bare = {
         r["rank"]
@@ -230,6 +233,21 @@ def stalls(
         # Ranks of a host go together; files that are missing here and there were lost, and their ranks may wait as the others do.
         rows = [r for r in rows if r is None or r["rank"] not in unseen]
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _mostly_idle(progress: pl.LazyFrame, named: set[int]) -> bool:
+    """Whether more than half of the ranks that are recorded have nothing open and are not ``named``: those of a job that hangs wait, soon all of them."""
+    recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null()).group_by("rank")
+    opened = dict(
+        recorded.agg(pl.col("first_open").is_not_null().any() | pl.col("first_pending").is_not_null().any()).collect().iter_rows()
+    )
+    return sum(not waits and rank not in named for rank, waits in opened.items()) * 2 > len(opened)
+
+
+def _unsure(row: dict[str, object]) -> dict[str, object]:
+    """A stall that may be a moment of a job that goes on."""
+    why = f"{row['why']}; nothing has timed out and most ranks have nothing open, as in a job that goes on"
+    return row | {"confidence": "low", "why": why}
 
 
 def _moves(progress: pl.LazyFrame) -> bool:
