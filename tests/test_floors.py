@@ -32,6 +32,7 @@ FLOORS: list[set[str]] = [
         "archives",
         "remote",
         "alignment",
+        "chances",
         "damage",
         "safe_pickle",
         "alike_pickle",

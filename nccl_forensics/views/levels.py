@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from nccl_forensics.frames import text_of
+from nccl_forensics.views.waits import looked_at_while_moving
 
 #: Calls of torch.distributed that no recorder holds (torch 2.13: gloo's monitored barrier, sends and receives of gloo).
 _UNRECORDED = frozenset({"monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv"})
@@ -137,3 +138,19 @@ def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame) -> bool:
         .collect()
     )
     return int(state["elsewhere"].sum()) * _AT_WORK > int(state["ranks"].sum())
+
+
+def mostly_idle(progress: pl.LazyFrame, named: set[int]) -> bool:
+    """Whether more than half of the ranks that are recorded have nothing open and are not ``named``: those of a job that hangs wait, soon all of them."""
+    recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null()).group_by("rank")
+    opened = dict(
+        recorded.agg(pl.col("first_open").is_not_null().any() | pl.col("first_pending").is_not_null().any()).collect().iter_rows()
+    )
+    return sum(not waits and rank not in named for rank, waits in opened.items()) * 2 > len(opened)
+
+
+def finished_apart(progress: pl.LazyFrame) -> bool:
+    """Whether recorders show a group whose ranks have not finished the same, as dumps do that are asked for one after the other while a job goes on."""
+    recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
+    finished = recorded.select("group_key", "rank", pl.col("last_done").fill_null(-1)).collect()
+    return any(looked_at_while_moving(dict(part.select("rank", "last_done").iter_rows())) for _, part in finished.group_by("group_key"))

@@ -15,10 +15,18 @@ from nccl_forensics.views.call_paths import by_another_path
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
-from nccl_forensics.views.levels import alone_in_group, awaited_alone, came_after_all, held_together, in_a_rooted_call, still_enqueuing
+from nccl_forensics.views.levels import (
+    alone_in_group,
+    awaited_alone,
+    came_after_all,
+    finished_apart,
+    held_together,
+    in_a_rooted_call,
+    mostly_idle,
+    still_enqueuing,
+)
 from nccl_forensics.views.silences import FEW_UNSEEN, silent, unheard_of
 from nccl_forensics.views.stack_pairs import in_circles
-from nccl_forensics.views.waits import looked_at_while_moving
 from nccl_forensics.words import ranks_words, verb
 
 STALLS = {
@@ -108,7 +116,7 @@ def stalls(
     if calls is not None and progress is not None and all_wait and _recorded_open(progress):
         # What GPUs have begun tells more than ranks of which nothing is seen, and than ranks that wait themselves.
         late = {r: row | {"seen_by": "progress", "timed_out": timed_out} for r, row in not_begun(calls).items()}
-        late = {} if late and _moves(progress) else late
+        late = {} if late and finished_apart(progress) else late
         found = late or found
     stuck_gpu = any(row["kind"] in ("gpu", "not-begun") for row in found.values())
     jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
@@ -206,7 +214,7 @@ def stalls(
     if alone and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups):
         # A job that goes on looks the same at the moment at which its recorders were looked at.
         rows = [r for r in rows if r not in alone]
-    if not timed_out and progress is not None and _mostly_idle(progress, {int(str(r["rank"])) for r in rows if r is not None}):
+    if not timed_out and progress is not None and mostly_idle(progress, {int(str(r["rank"])) for r in rows if r is not None}):
         sampled = {r for r, s in stacks.items() if s["witness"] == "stack"}
         rows = [_unsure(r) if r is not None and r["seen_by"] == "progress" and r["rank"] not in sampled else r for r in rows]
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
@@ -235,26 +243,10 @@ def stalls(
     return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
 
 
-def _mostly_idle(progress: pl.LazyFrame, named: set[int]) -> bool:
-    """Whether more than half of the ranks that are recorded have nothing open and are not ``named``: those of a job that hangs wait, soon all of them."""
-    recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null()).group_by("rank")
-    opened = dict(
-        recorded.agg(pl.col("first_open").is_not_null().any() | pl.col("first_pending").is_not_null().any()).collect().iter_rows()
-    )
-    return sum(not waits and rank not in named for rank, waits in opened.items()) * 2 > len(opened)
-
-
 def _unsure(row: dict[str, object]) -> dict[str, object]:
     """A stall that may be a moment of a job that goes on."""
     why = f"{row['why']}; nothing has timed out and most ranks have nothing open, as in a job that goes on"
     return row | {"confidence": "low", "why": why}
-
-
-def _moves(progress: pl.LazyFrame) -> bool:
-    """Whether recorders show a group whose ranks have not finished the same, as dumps do that are asked for one after the other while a job goes on."""
-    recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
-    finished = recorded.select("group_key", "rank", pl.col("last_done").fill_null(-1)).collect()
-    return any(looked_at_while_moving(dict(part.select("rank", "last_done").iter_rows())) for _, part in finished.group_by("group_key"))
 
 
 def _recorded_open(progress: pl.LazyFrame) -> bool:

@@ -591,11 +591,11 @@ def test_where_hosts_were_at_work_when_recorders_were_looked_at_the_job_may_have
 ) -> None:
     state = progress({"pg:0": dict(zip((0, 1, 3), ((end, 5) for end in ends), strict=True)) | {2: (5, 5)}})
     known = groups({"pg:0": [0, 1, 2, 3]})
-    frame = stalls(blocker(pending=False), None, None, None, None, None, state, None, known).collect()
+    frame = stalls(blocker(pending=False, own_record="entries[4]"), None, None, None, None, None, state, None, known).collect()
     assert frame.select("rank", "cause", "confidence").rows() == told
     # A watchdog that timed out says that it stood.
     timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
-    frame = stalls(blocker(pending=False), None, None, None, None, None, state, timeouts, known).collect()
+    frame = stalls(blocker(pending=False, own_record="entries[4]"), None, None, None, None, None, state, timeouts, known).collect()
     assert frame.select("rank", "cause", "confidence").rows() == [(2, "host-stall", "high")]
 
 
@@ -608,3 +608,20 @@ def test_gpus_that_have_not_begun_say_nothing_where_ranks_have_not_finished_the_
         state = progress({"pg:0": {r: (9, end) for r, end in enumerate(done)}})
         frame = stalls(blocker(kind="unseen", rank=3), None, None, None, None, begun, state, None, groups({"pg:0": [0, 1, 2, 3]})).collect()
         assert [r for r in frame["rank"].to_list() if r != 3] == told
+
+
+@pytest.mark.parametrize(("idle", "confidence"), [(4, "low"), (1, "high")])
+def test_where_most_ranks_have_nothing_open_a_stall_told_by_recorders_alone_may_be_a_moment_of_a_job_that_goes_on(
+    idle: int, confidence: str
+) -> None:
+    reached = {2: (5, 5)} | dict.fromkeys((0, 1), (6, 5)) | dict.fromkeys(range(3, 3 + idle), (6, 6))
+    state = progress({"pg:0": reached}).with_columns(first_pending=pl.when(pl.col("last_done") < pl.col("last_seq")).then("last_seq"))
+    known = groups({"pg:0": sorted(reached)})
+    behind = blocker(pending=False, own_record="entries[4]")
+    frame = stalls(behind, None, None, None, None, None, state, None, known).collect()
+    assert frame.select("rank", "confidence").rows() == [(2, confidence)]
+    # What timed out stood, and a stack says for itself where its rank is.
+    timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
+    assert stalls(behind, None, None, None, None, None, state, timeouts, known).collect()["confidence"].to_list() == ["high"]
+    seen = stalls(behind, standing(r2="lock"), None, None, None, None, state, None, known).collect()
+    assert seen["confidence"].to_list() == ["high"]
