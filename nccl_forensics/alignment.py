@@ -25,22 +25,14 @@ class Reading:
 
 
 def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
-    """The next ``count`` operations after ``history``, as the latest repetition of its last operations foretells; shorter if unknown."""
-    future: list[Hashable] = []
+    """The next ``count`` operations after ``history``, as the latest repetition of its last operations foretells; none if the last one is new."""
+    start, length = _context(history)
     line = list(history)
-    while len(future) < count:
-        following = _successor(line)
-        if following is None:
-            break
-        future.append(following)
-        line.append(following)
-    return future
-
-
-def _successor(line: Sequence[Hashable]) -> Hashable | None:
-    """What followed the longest context when it was seen last."""
-    start, length = _context(line)
-    return line[start + length] if length else None
+    behind = start + length  # what followed that end of the line follows it again: no other place stays alike for longer
+    while length and len(line) < len(history) + count:
+        line.append(line[behind])
+        behind += 1
+    return line[len(history) :]
 
 
 def _context(line: Sequence[Hashable]) -> tuple[int, int]:

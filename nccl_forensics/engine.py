@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _BY_MESSAGE = 1 << 20
 #: A table up to this size is held in memory, and one of many rows is looked at in parts of about so many bytes.
 _IN_MEMORY, _PART = 256 << 20, 8 << 20
+#: Words of more bytes are worth looking for texts that several of them have.
+_MANY_WORDS = 16 << 20
 _BATCH_FILES, _BATCH_BYTES = 64, 4 << 20
 #: Batches of much evidence have up to so many bytes, as long as each worker gets so many of them.
 _BATCH_MOST, _BATCHES_EACH = 16 << 20, 4
@@ -152,7 +154,6 @@ def read_refs(refs: Sequence[Ref]) -> list[Result]:
 def _shared(ref: Ref, name: str, parts: Sequence[pl.DataFrame]) -> Shared:
     """Small frames of several sources as one; ``ref`` is one of the sources, in the name of whose scratch it is filed if it is big."""
     frame = pl.concat(parts, rechunk=True)
-    frame = texts_once(frame) if name.endswith(WORDS) else frame
     counts = frame.get_column("source_id").rle().struct.unnest()
     rows = tuple(zip(counts.get_column("value").to_list(), counts.get_column("len").to_list(), strict=True))
     if frame.estimated_size() <= _BY_MESSAGE:
@@ -552,7 +553,7 @@ def _join(name: str, parts: list[tuple[int, _Part]], scratch: Path) -> pl.DataFr
     """One table of all its parts in their order: a frame if it is small, else files, small neighbours in one."""
     parts = _in_runs(parts)
     size = sum(_bytes(p) for _, p in parts)
-    together = _words if name.endswith(WORDS) else _together
+    together = _words if name.endswith(WORDS) and size > _MANY_WORDS else _together
     # Rows of a folded table are read part by part, so a file of one need not be copied into memory.
     if size <= (_IN_MEMORY if not name.endswith(ROWS) else _BY_MESSAGE):
         return together(parts)
