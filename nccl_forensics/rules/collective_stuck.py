@@ -88,10 +88,10 @@ def collective_stuck(
 
 
 def _sure(row: dict[str, object], *, reached: bool, guessed: bool) -> Confidence:
-    """A recorder without marks of begin leaves two causes of equal right: the transport, and a GPU that never came to the operation."""
-    if not row["complete"] or not reached:
+    """A recorder without marks of begin leaves a second cause beside the transport: a GPU that never came to the operation."""
+    if not row["complete"]:
         return "low"
-    return "high" if row["stated"] is not False and not guessed else "medium"
+    return "high" if row["stated"] is not False and reached and not guessed else "medium"
 
 
 def _unseen(row: dict[str, object]) -> str:

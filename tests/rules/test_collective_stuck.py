@@ -35,7 +35,7 @@ def test_a_collective_that_all_entered_and_none_left_blames_the_transport_and_no
 
 def test_where_nothing_marks_that_the_gpus_have_begun_it_a_gpu_may_stand_before_it() -> None:
     [finding] = collective_stuck.check(stuck(begun=False), None, sign("watchdog timeouts"), None)
-    assert finding.confidence == "low"
+    assert finding.confidence == "medium"
     assert finding.alternatives[0][0] == "gpu-stall"
     assert "one that stands before it looks the same" in finding.summary
     [finding] = collective_stuck.check(stuck(begun=False).with_columns(domain=pl.lit("watchdog")), None, sign("watchdog timeouts"), None)
