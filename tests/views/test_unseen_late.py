@@ -24,6 +24,7 @@ def found(
     recorded: tuple[int, ...] = (0, 1, 3),
     pairs: bool = False,
     share: float = 0.3,
+    world: int = 4,
 ) -> list[tuple[int, ...]]:
     """Whom the rule names: steps of operation, bytes and milliseconds, on each traced rank; ``longer``: factors of single ranks."""
     made: list[dict[str, object]] = []
@@ -38,7 +39,7 @@ def found(
                 )
                 position += 1
     span = int(sum(ms for calls in steps for _, _, ms in calls) * MS) + 60 * MS
-    traces = rows(TRACE_RANKS, *({"rank": r, "source_id": r, "world_size": 4, "capture": 0, "span_ns": span} for r in seen))
+    traces = rows(TRACE_RANKS, *({"rank": r, "source_id": r, "world_size": world, "capture": 0, "span_ns": span} for r in seen))
     calls_of_all = rows(TRACE_MATCHES, *made)
     collectives = calls_of_all.with_columns(op=pl.lit("send")) if pairs else calls_of_all
     known = rows(LAG, *({"rank": r, "group_key": "pg:0", "collectives": 40, "members": 1} for r in recorded))
@@ -91,6 +92,11 @@ def test_ranks_that_do_not_wait_alike_tell_who_came_last_themselves() -> None:
 def test_nobody_is_named_where_two_ranks_or_none_left_no_trace() -> None:
     assert found([SLOW] * 3, seen=(0, 1)) == []
     assert found([SLOW] * 3, seen=(0, 1, 2, 3)) == []
+
+
+def test_a_trace_may_state_any_number_of_ranks() -> None:
+    """The greatest that the column holds: no list of so many ranks is made."""
+    assert found([SLOW] * 3, world=2**31 - 1) == []
 
 
 def test_a_recorder_that_tells_when_the_rank_came_speaks_for_it() -> None:
