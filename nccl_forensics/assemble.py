@@ -22,6 +22,7 @@ from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
 from nccl_forensics.verdict import Verdict, blamed_by
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.deaths import ended_themselves
 
 SCHEMA = "nccl-forensics/report/1"
 ROWS = 4096
@@ -391,7 +392,7 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
         named = [c.rank for c in (blamed_by(root.finding) if root is not None else ()) if c.rank is not None]
         sure = bool(named) and chosen.verdict.confidence == "high"
         waited_for = () if sure else sorted(set(ends["rank"].to_list()) - set(named))
-        gone = _ended(chosen.resolver)
+        gone = ended_themselves(chosen.resolver.get("endings"))
         bare = [r for r in (*named, *waited_for) if r not in have_stack and r not in gone]
         if bare:
             hosts = sorted({str(people[r]["host"]) for r in bare if r in people and people[r]["host"]})
@@ -441,14 +442,6 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     if "kernel_events" not in present:
         gap("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", command="dmesg -T")
     return out
-
-
-def _ended(resolver: Resolver) -> set[int]:
-    """Ranks whose process is over for a reason of its own: there is nothing to look at any more."""
-    endings = resolver.get("endings")
-    if endings is None:
-        return set()
-    return set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect().to_series().to_list())
 
 
 def _not_collected(chosen: RunResult, store: Store) -> list[tuple[str, str, list[int], list[str], str | None]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,23 +55,28 @@ def test_the_files_that_the_first_gap_names_make_the_verdict_surer(name: str, tm
     assert _sureness(whole["verdict"]) > _sureness(less["verdict"])  # type: ignore[arg-type]
 
 
+def _told(evidence: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The verdict and the gaps of a report."""
+    report = json.loads(analyze([evidence], engine=InlineEngine()).json())
+    return report["verdict"], report["gaps"]
+
+
 @pytest.mark.parametrize("seed", [1, 6])
 def test_stacks_are_asked_of_the_rank_that_a_sure_verdict_names_and_of_no_other(seed: int, tmp_path: Path) -> None:
     """Where a rank left a call out, all those wait in the end that wait for it in groups of their own."""
     simulate(Request("collective-skipped", 64, seed, variant="dump-only"), tmp_path)
-    report = analyze([tmp_path / "evidence"], engine=InlineEngine()).report
-    verdict, [first, *rest] = report["verdict"], report["gaps"]  # type: ignore[misc]
-    assert verdict["confidence"] == "high"  # type: ignore[index]
-    assert first["ranks"] == [c["rank"] for c in verdict["culprits"]]  # type: ignore[index]
+    verdict, [first, *rest] = _told(tmp_path / "evidence")
+    assert verdict["confidence"] == "high"
+    assert first["ranks"] == [c["rank"] for c in verdict["culprits"]]
     assert first["what"].startswith("a stack of rank ")
     assert not any(gap["what"].startswith("a stack of rank ") for gap in rest)
 
 
 def test_no_stack_is_asked_of_a_process_that_died() -> None:
-    report = analyze([ROOT / "fixtures" / "incidents" / "killed-rank-4r" / "evidence"], engine=InlineEngine()).report
-    assert report["verdict"]["cause"] == "rank-died"  # type: ignore[index]
-    dead = {c["rank"] for c in report["verdict"]["culprits"]}  # type: ignore[index]
-    assert not any(dead & set(gap["ranks"]) for gap in report["gaps"] if gap["what"].startswith("a stack of"))  # type: ignore[attr-defined]
+    verdict, gaps = _told(ROOT / "fixtures" / "incidents" / "killed-rank-4r" / "evidence")
+    assert verdict["cause"] == "rank-died"
+    dead = {c["rank"] for c in verdict["culprits"]}
+    assert not any(dead & set(gap["ranks"]) for gap in gaps if gap["what"].startswith("a stack of"))
 
 
 def test_equal_dumps_alone_find_no_fault_with_low_confidence_only() -> None:

@@ -48,6 +48,8 @@ from nccl_forensics.rules_hosts import (
 )
 from nccl_forensics.words import first_label, ranks_words
 
+#: Messages of the runtimes of GPUs, CUDA's and ROCm's.
+_RUNTIMES = "(?i)cuda|by GPU node-"
 #: Codes whose pid is only the process that asked.
 _PID_MISLEADS = frozenset({79, 119, 120})
 _ACTION_WORDS = {
@@ -273,7 +275,7 @@ def _hurt(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, wh
     rank_of = _rank_of_source(source_ranks)
     host_of = {rank: host for host, ranks in who.hosts.items() for rank in ranks}
     host_of |= {rank: str(host) for (host, _), rank in who.gpus.items() if rank in who.placed}
-    said = exceptions.filter(pl.col("message").str.contains("(?i)cuda|by GPU node-"))
+    said = exceptions.filter(pl.col("message").str.contains(_RUNTIMES))
     hosts: set[str | None] = set()
     for row in said.select("rank", "hint_rank", "hint_scope", "hint_host", "source_id", "message").collect().iter_rows(named=True):
         if _cuda_fault(str(row["message"])) is not None:
@@ -560,7 +562,7 @@ def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, 
     """
     seen: dict[str, dict[object, dict[str, object]]] = defaultdict(dict)
     rank_of = _rank_of_source(source_ranks)
-    said = exceptions.filter(pl.col("message").str.contains("(?i)cuda|by GPU node-")).sort("source_id", "line_no")
+    said = exceptions.filter(pl.col("message").str.contains(_RUNTIMES)).sort("source_id", "line_no")
     for row in said.collect().iter_rows(named=True):
         text = _cuda_fault(str(row["message"]))
         if text is None:

@@ -23,6 +23,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import argument_findings
+from nccl_forensics.stack_frames import split_frame
 from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import operation_words, ranks_words
 
@@ -148,8 +149,8 @@ def _elsewhere(rank: int, sites: list[object], last_calls: pl.LazyFrame) -> dict
 
 def _function(frame: object) -> tuple[str, str]:
     """Name and file of ``Class.func (dir/file.py:12)``: the class and the folder are not always told."""
-    name, _, place = str(frame).partition(" (")
-    return name.rpartition(".")[2], place.rpartition(":")[0].rpartition("/")[2]
+    name, path, _ = split_frame(str(frame))
+    return name.rpartition(".")[2], path.rpartition("/")[2]
 
 
 def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines: list[dict[str, object]]) -> Finding:

@@ -99,6 +99,13 @@ DEATHS = {
 }
 
 
+def ended_themselves(endings: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose process is over for a reason of its own; ``endings`` is the view."""
+    if endings is None:
+        return set()
+    return set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+
+
 def told_at(ending: Mapping[str, object]) -> dict[str, object]:
     """Where a row of ``endings`` has its message from: ``source_id`` and ``line_no`` of the exception, else of the line that tells the ending."""
     exception = "exc_" if ending["exc_source_id"] is not None else ""

@@ -52,7 +52,7 @@ def gone_peers(
         rows += [base | {"how": "closed"} | row for row in _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, absent)]
     if nccl_notes is not None and nccl_placement is not None and progress is not None:
         behind = _behind(progress, members)
-        last_calls = nccl_tails.filter(pl.col("message").str.contains(_CALL))
+        last_calls = nccl_tails.filter(pl.col("message").str.contains(CALL))
         found = _closed(nccl_notes, nccl_placement, last_calls, rank_of, behind) if behind else []
         rows += [base | {"how": "left"} | row for row in found]
     if not rows and nccl_errors is not None and len(absent) == 1:
@@ -61,7 +61,7 @@ def gone_peers(
 
 
 #: A call of a collective, in NCCL's log.
-_CALL = r"^\w+: opCount "
+CALL = r"^\w+: opCount "
 
 
 def _behind(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:

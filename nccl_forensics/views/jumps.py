@@ -360,17 +360,16 @@ def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
     """Where the end of a line leaves out what the steps before it foretell, and where the operation left out was called last; ``cut``: the
     line begins amid the calls of its rank."""
     for at in range(max(2, len(line) - _TAIL), len(line)):
-        foretold = expect(line[:at], 1)
-        if not foretold or foretold[0] == line[at] or foretold[0] not in line[:at]:
+        future = expect(line[:at], REACH)
+        if not future or future[0] == line[at]:
             continue
         if cut and opens_in_a_run(line[:at]):
             continue
-        future = expect(line[:at], REACH)
         if _delayed(future, line[at:]):
             continue
         reading = read_divergence(line[:at], future, line[at:])
         if reading.kind == "skipped":
-            yield at, max(i for i in range(at) if line[i] == foretold[0])
+            yield at, max(i for i in range(at) if line[i] == future[0])
 
 
 def _numbered_after(recent: pl.DataFrame, at: int, before: int) -> bool:

@@ -9,10 +9,12 @@ import polars as pl
 
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.ranklist import as_ranks
+from nccl_forensics.stack_frames import split_frame
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.call_paths import by_another_path
 from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
+from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 from nccl_forensics.views.levels import (
@@ -96,9 +98,8 @@ def stalls(
     timed_out |= (
         watchdog is not None and watchdog.filter(pl.col("kind").is_in(["timeout", "failure", "heartbeat-stuck"])).collect().height > 0
     )
-    dead: set[int] = set()
+    dead = ended_themselves(endings)
     if endings is not None:
-        dead = set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
         timed_out |= endings.filter(pl.col("kind") == "victim").collect().height > 0
     if gone_peers is not None:
         dead |= set(gone_peers.filter(pl.col("how") == "left").collect()["rank"].to_list())
@@ -535,7 +536,7 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         )
         return base | {"cause": "p2p-deadlock", "confidence": "high" if partners else "medium", "partners": partners, "why": why}
     if row.get("kind") == "other-call" and stack is not None:
-        same = str(stack["user_frame"] or "").split(" (", 1)[0] == str(row.get("call_site") or "").split(" (", 1)[0]
+        same = split_frame(str(stack["user_frame"] or ""))[0] == split_frame(str(row.get("call_site") or ""))[0]
         why = f"it stands in {stack['op'] or 'a wait for others'} at {stack['user_frame']} while its peers stand in {row['op']} at {row['call_site']}"
         return base | {"cause": "collective-mismatch" if same else "collective-skipped", "confidence": "medium", "why": why}
     if row.get("kind") == "swapped":

@@ -18,16 +18,22 @@ MEMBERS = {key: list(ranks) for key, ranks in (ROWS | COLUMNS).items()}
 
 def mesh(slow_ms: int, *, rank: int = 1, steps: int = 12) -> pl.LazyFrame:
     """Each step a collective over the rows, then one over the columns; ``rank`` works longer before the first, the others 20 ms."""
-    clock = dict.fromkeys(range(4), 0)
+    return stepped(dict.fromkeys(range(4), 0), (ROWS, COLUMNS), [slow_ms] * steps, rank, 20)
+
+
+def stepped(
+    clock: dict[int, int], places: tuple[dict[str, tuple[int, ...]], ...], slow_ms: list[int], rank: int, usual_ms: int
+) -> pl.LazyFrame:
+    """Steps of a collective in each group of each place in turn; ``rank`` works so long before the first place, all else takes ``usual_ms``."""
     made = []
-    for step in range(1, steps + 1):
-        for place, pairs in enumerate((ROWS, COLUMNS)):
+    for step, slow in enumerate(slow_ms, start=1):
+        for place, sets in enumerate(places):
             for r in clock:
-                clock[r] += slow_ms if r == rank and place == 0 else 20
-            for key, ranks in pairs.items():
+                clock[r] += slow if r == rank and place == 0 else usual_ms
+            for key, ranks in sets.items():
                 frame = operations({r: ["all_reduce"] for r in ranks}, group=key, first=step).collect()
                 times = pl.Series([clock[r] * MS for r in frame["rank"].to_list()], dtype=pl.Int64)
-                made.append(frame.with_columns(created_ns=times, order=pl.lit(2 * step + place, dtype=frame.schema["order"])))
+                made.append(frame.with_columns(created_ns=times, order=pl.lit(len(places) * step + place, dtype=frame.schema["order"])))
                 for r in ranks:
                     clock[r] = max(clock[x] for x in ranks)
     return pl.concat(made).lazy()
@@ -93,19 +99,7 @@ ISLANDS, ACROSS = {"pg:i0": (0, 1), "pg:i1": (2, 3), "pg:i2": (4, 5)}, {"pg:a0":
 
 def islands(slow_ms: list[int], *, rank: int = 5, start_ms: int = 0) -> pl.LazyFrame:
     """Steps of a collective in each island and one across; ``rank`` works so long before the first of each, the others 5 ms; rank 0 comes up late."""
-    clock = dict.fromkeys(range(6), 0) | {0: start_ms}
-    made = []
-    for step, slow in enumerate(slow_ms, start=1):
-        for place, sets in enumerate((ISLANDS, ACROSS)):
-            for r in clock:
-                clock[r] += slow if r == rank and place == 0 else 5
-            for key, ranks in sets.items():
-                frame = operations({r: ["all_reduce"] for r in ranks}, group=key, first=step).collect()
-                times = pl.Series([clock[r] * MS for r in frame["rank"].to_list()], dtype=pl.Int64)
-                made.append(frame.with_columns(created_ns=times, order=pl.lit(2 * step + place, dtype=frame.schema["order"])))
-                for r in ranks:
-                    clock[r] = max(clock[x] for x in ranks)
-    return pl.concat(made).lazy()
+    return stepped(dict.fromkeys(range(6), 0) | {0: start_ms}, (ISLANDS, ACROSS), slow_ms, rank, 5)
 
 
 def named_beside_arrivals(ops: pl.LazyFrame) -> list[tuple[int, ...]]:
