@@ -74,11 +74,10 @@ class FoldedTable:
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[pl.DataFrame, pl.Series, Path | None]]:
         """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one. ``columns``: what is read of
         a part, if not all; a text costs a fifth of the time that a part takes."""
-        told_of = (
-            self.words.with_row_index("at").group_by("source_id").agg((pl.col("at").cast(pl.Int64) - pl.col(SORT).cast(pl.Int64)).first())
-        )
-        known = told_of.get_column("source_id")
-        bases = pl.repeat(None, int(str(known.max() or 0)) + 1, dtype=pl.Int64, eager=True).scatter(known, told_of.get_column("at"))
+        sources, sorts = (self.words.get_column(c) for c in ("source_id", SORT))
+        first = sources.arg_unique()
+        known, base = sources.gather(first), first.cast(pl.Int64) - sorts.gather(first).cast(pl.Int64)
+        bases = pl.repeat(None, int(str(known.max() or 0)) + 1, dtype=pl.Int64, eager=True).scatter(known, base)
         wanted = None if columns is None else list(dict.fromkeys(("source_id", *columns, SORT)))
         for part in self.parts:
             frame = pl.read_ipc(part, columns=wanted) if isinstance(part, Path) else part if wanted is None else part.select(wanted)

@@ -36,7 +36,7 @@ class Entered:
     parts: Callable[[], Iterable[pl.DataFrame]]
     lives: pl.DataFrame
     words: pl.DataFrame
-    named: Callable[[pl.Series], pl.DataFrame]
+    named: Callable[[pl.Series], pl.LazyFrame]
     scratch: Path | None = None
 
 
@@ -50,7 +50,7 @@ class Arrivals:
 
     lives: pl.DataFrame
     sizes: pl.Series
-    named: Callable[[pl.Series], pl.DataFrame]
+    named: Callable[[pl.Series], pl.LazyFrame]
     _parts: list[pl.DataFrame | Path]
     _number: pl.Series
     _folder: Path
@@ -97,8 +97,7 @@ class Arrivals:
 
     def by_life(self, values: pl.DataFrame, column: str) -> pl.Series:
         """The same of rows with ``life``."""
-        highest = self.lives.get_column("life").max()
-        return _laid_out(int(str(highest or 0)) + 1, values.get_column("life"), values.get_column(column))
+        return _laid_out(_length(self.lives), values.get_column("life"), values.get_column(column))
 
     def counting(self, part: pl.DataFrame) -> pl.DataFrame:
         """Of a part the rows of those collectives, under their numbers."""
@@ -120,24 +119,22 @@ def _laid_out(length: int, places: pl.Series, values: pl.Series) -> pl.Series:
 def arrivals(entered: Entered) -> Iterator[Arrivals]:
     """Those among collectives; files that are needed are there as long as the context."""
     held: list[pl.DataFrame] = []
-    counted: list[pl.DataFrame] = [pl.DataFrame(schema={"life": pl.UInt32(), "rows": pl.UInt32()})]
+    shortest = _Shortest(entered.lives)
     total = 0
     for part in entered.parts():
-        counted.append(part.group_by("life").agg(rows=pl.len()))
+        shortest.add(part)
         total += part.height
         held = [*held, part] if total <= AT_ONCE else []
-    lives = entered.lives.join(pl.concat(counted), on="life", how="inner").with_columns(members=pl.len().over("group"))
-    lives = lives.filter(pl.col("members") > 1)
-    shortest = lives.sort("rows", "life").unique("group", keep="first").get_column("life")
+    lives = shortest.lives()
     # Collectives that all have entered are among those that any one of them has.
-    short = [part.filter(pl.col("life").is_in(shortest.implode())).select("placed") for part in held or entered.parts()]
-    positions = pl.concat([pl.DataFrame(schema={"placed": pl.Int64()}), *short]).unique().sort("placed").with_row_index("at")
+    positions = shortest.placed(lives).unique().sort().to_frame().with_row_index("at")
+    numbered = _numbering(positions, entered.lives)
     with tempfile.TemporaryDirectory(prefix="arrivals.", dir=entered.scratch, ignore_cleanup_errors=True) as folder:
         parts: list[pl.DataFrame | Path] = []
         sizes = pl.zeros(positions.height, dtype=pl.UInt32, eager=True)
         twice: list[pl.Series] = []
         for part in [pl.concat(held)] if held else entered.parts():
-            rows = _numbered(part, positions, entered.lives)
+            rows = numbered(part)
             one = rows.group_by("at").agg(pl.len())
             sizes = sizes.scatter(one.get_column("at"), sizes.gather(one.get_column("at")) + one.get_column("len"))
             life, at = rows.get_column("life"), rows.get_column("at")
@@ -163,20 +160,61 @@ def arrivals(entered: Entered) -> Iterator[Arrivals]:
         yield made
 
 
-def _numbered(part: pl.DataFrame, positions: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a part that are of one of the ``positions``, with its number ``at``."""
+class _Shortest:
+    """Of each group the life with the fewest rows, of parts that are added one by one."""
+
+    def __init__(self, lives: pl.DataFrame) -> None:
+        self._group = _laid_out(_length(lives), lives.get_column("life"), lives.get_column("group"))
+        self._known = lives
+        self._counted = [pl.DataFrame(schema={"life": pl.UInt32(), "rows": pl.UInt32()})]
+        self._placed = [pl.DataFrame(schema={"life": pl.UInt32(), "placed": pl.Int64()})]
+
+    def add(self, part: pl.DataFrame) -> None:
+        own = part.get_column("life").rle().struct.unnest().select(life="value", rows="len")
+        self._counted.append(own)
+        ends = own.get_column("rows").cum_sum().cast(pl.Int64)
+        few = own.with_columns(self._group.gather(own.get_column("life")).alias("group"), end=ends)
+        few = few.sort("rows", "life").unique("group", keep="first")
+        rows = few.select(pl.int_ranges(pl.col("end") - pl.col("rows"), "end").explode()).to_series()
+        self._placed.append(part.select(pl.col("life", "placed").gather(rows)))
+
+    def lives(self) -> pl.DataFrame:
+        """The lives of groups that have several, with ``rows`` and ``members``."""
+        lives = self._known.join(pl.concat(self._counted), on="life", how="inner").with_columns(members=pl.len().over("group"))
+        return lives.filter(pl.col("members") > 1)
+
+    def placed(self, lives: pl.DataFrame) -> pl.Series:
+        """The positions of the shortest of these."""
+        shortest = lives.sort("rows", "life").unique("group", keep="first")
+        return pl.concat(self._placed).join(shortest, on="life", how="semi").get_column("placed")
+
+
+def _length(lives: pl.DataFrame) -> int:
+    """Of what is laid out by life."""
+    return int(str(lives.get_column("life").max() or 0)) + 1
+
+
+def _numbering(positions: pl.DataFrame, lives: pl.DataFrame) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """Gives of a part the rows that are of one of the ``positions``, with its number ``at``."""
     columns = ("life", "at", "row", "word", "created_ns", "completed_ns")
     spans = positions.group_by(group=pl.col("placed") // _BEYOND).agg(
         pl.col("at").min().cast(pl.Int64), low=pl.col("placed").min(), high=pl.col("placed").max(), n=pl.len()
     )
     if (spans.get_column("high") - spans.get_column("low") + 1 != spans.get_column("n")).any():
-        return part.join(positions, on="placed", how="inner", maintain_order="left").select(columns)
+        return lambda part: part.join(positions, on="placed", how="inner", maintain_order="left").select(columns)
     # Where the positions of each group follow each other, as they nearly always do, their numbers are reckoned.
     own = lives.select("life", group=pl.col("group").cast(pl.Int64)).join(spans, on="group", how="left", maintain_order="left")
-    length, life = int(str(own.get_column("life").max() or 0)) + 1, part.get_column("life")
-    low, high, first = (_laid_out(length, own.get_column("life"), own.get_column(c)).gather(life) for c in ("low", "high", "at"))
-    known = part.with_columns(at=(pl.col("placed") - low + first).cast(pl.UInt32, strict=False))
-    return known.filter(pl.col("placed").is_between(low, high)).select(columns)
+    own = own.with_columns(base=pl.col("at") - pl.col("low"), last=pl.col("at") + pl.col("n") - 1)
+    base, first, last = (_laid_out(_length(lives), own.get_column("life"), own.get_column(c)) for c in ("base", "at", "last"))
+
+    def reckoned(part: pl.DataFrame) -> pl.DataFrame:
+        life = part.get_column("life")
+        at = part.get_column("placed") + base.gather(life)
+        known = part.with_columns(at.cast(pl.UInt32, strict=False).alias("at"))
+        within = (at >= first.gather(life)) & (at <= last.gather(life))
+        return (known if within.all(ignore_nulls=False) else known.filter(within)).select(columns)
+
+    return reckoned
 
 
 def entered(operations: pl.LazyFrame | Calls) -> Entered:
@@ -225,8 +263,8 @@ def _of_rows(operations: pl.LazyFrame | Calls) -> Entered:
     words = numbers.select("op", "timeout_ms", "word").unique("word", keep="first", maintain_order=True)
     lives = numbers.select("life", "group", "rank").unique("life", keep="first", maintain_order=True)
 
-    def named(rows: pl.Series) -> pl.DataFrame:
-        return ops.filter(pl.col("row").is_in(rows.unique().implode())).collect()
+    def named(rows: pl.Series) -> pl.LazyFrame:
+        return ops.filter(pl.col("row").is_in(rows.unique().implode()))
 
     return Entered(lambda: [numbers.select(_OWN)], lives, words, named)
 

@@ -162,7 +162,7 @@ class Entries(Protocol):
         """``row``, ``word``, ``life`` (sorted), ``seq``, ``placed``, ``order``, ``created_ns`` and ``completed_ns``; each life in one part."""
         ...
 
-    def named(self, rows: pl.Series) -> pl.DataFrame:
+    def named(self, rows: pl.Series) -> pl.LazyFrame:
         """Operations by ``row``, with all that they tell."""
         ...
 

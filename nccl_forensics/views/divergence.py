@@ -126,7 +126,7 @@ def _with_records(rows: list[dict[str, object]], calls: Calls) -> list[dict[str,
     numbers = [number for row in rows for name in _RECORDS if isinstance(number := row[name], int)]
     if calls.recorded is None or not numbers:
         return rows
-    known = dict(calls.recorded.named(pl.Series(numbers, dtype=pl.UInt32())).select("row", "record").iter_rows())
+    known = dict(calls.recorded.named(pl.Series(numbers, dtype=pl.UInt32())).select("row", "record").collect().iter_rows())
     return [row | {name: known[number] for name in _RECORDS if isinstance(number := row[name], int)} for row in rows]
 
 

@@ -338,19 +338,19 @@ def _all_breaks(recent: pl.DataFrame) -> Iterator[tuple[str, int, list[tuple[int
     """Each rank of each domain, with the rows of its breaks and of the last call of what was left out there (``_breaks``)."""
     operations = recent.select(_OPERATION).unique(maintain_order=True).with_row_index("code")
     codes = recent.select(_OPERATION).join(operations, on=_OPERATION, how="left", nulls_equal=True, maintain_order="left")["code"]
+    # Ranks of one program run the same pattern in groups of other names: what matters is which operations are equal.
+    ids = recent.select(line=pl.struct("domain", "rank").rle_id(), code=codes, row=pl.int_range(pl.len(), dtype=pl.UInt32()))
+    patterns = ids.select(pl.col("row").first().over("line", "code") - pl.col("row").first().over("line")).to_series()
     spans = recent.select(pl.struct("domain", "rank").rle()).unnest("domain").unnest("value")
     begins = spans["len"].cum_sum() - spans["len"]
     cut = (recent["seq"].gather(begins).fill_null(0) > 1).to_list()
-    # Ranks of one program run the same pattern in groups of other names: what matters is which operations are equal.
     known: dict[tuple[tuple[int, ...], bool], tuple[tuple[int, int], ...]] = {}
     held: list[int] = []
     base = 0
     for (length, domain, rank), start, amid in zip(spans.iter_rows(), begins, cut, strict=True):
         if start + length > base + len(held):
-            base, held = start, codes.slice(start, max(length, _ROWS)).to_list()
-        first: dict[int, int] = {}
-        pattern = tuple([first.setdefault(code, len(first)) for code in held[start - base : start - base + length]])
-        key = pattern, amid
+            base, held = start, patterns.slice(start, max(length, _ROWS)).to_list()
+        key = tuple(held[start - base : start - base + length]), amid
         if key not in known:
             known[key] = tuple(_breaks(*key))
         yield domain, rank, [(start + at, start + before) for at, before in known[key]]

@@ -58,7 +58,7 @@ def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None,
         late = _late(arrived, hosts)
     places = pl.concat([late.get_column("row"), late.get_column("first_row")])
     group, place = ("group_key", "group_name", "group_desc", "comm_id"), ("source_id", "record", "call_site")
-    cited = known.named(places)
+    cited = known.named(places).select("row", *group, *place).collect()
     worst, named = cited.select("row", *place), cited.select(*group, first_row="row")
     rows = late.join(worst, on="row", how="left").join(named, on="first_row", how="left")
     return rows.select([pl.col(c).cast(t) for c, t in LAG.items()]).sort("group_key", "rank").lazy()
@@ -188,7 +188,10 @@ class _Edges:
 def _told(rows: pl.DataFrame, arrived: Arrivals) -> pl.DataFrame:
     """``_TOLD`` of ranks that all rows are there of, with ``first``, ``latest`` and ``second`` of their collectives."""
     # A rank that enqueues several operations in a row, none of them waited for, is late to all of them and has lost that time once.
-    since = pl.col("created_ns").diff().over("life", order_by="created_ns")
+    life, created = pl.col("life"), pl.col("created_ns")
+    if rows.select(((life == life.shift(1)) & (created < created.shift(1))).any()).item():
+        rows = rows.sort("life", "created_ns", maintain_order=True)
+    since = pl.when(life == life.shift(1)).then(created.diff())
     lost = pl.min_horizontal(pl.col("latest") - pl.col("second"), since)
     ranked = rows.select(
         "life",

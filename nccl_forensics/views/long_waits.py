@@ -49,8 +49,8 @@ def long_waits(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
     with arrivals(known) as arrived:
         longest = _longest(arrived, known)
     rows = pl.concat([longest.get_column(c) for c in ("row", "latest_row", "first_row")])
-    cited = known.named(rows)
     place, group = ("source_id", "record"), ("group_key", "seq", "op", "group_name", "group_desc", "comm_id")
+    cited = known.named(rows).select("row", "rank", "call_site", *place, *group).collect()
     found = (
         longest.join(cited.select("row", *group), on="row")
         .join(cited.select(*place, "call_site", latest_row="row", late="rank"), on="latest_row")

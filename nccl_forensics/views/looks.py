@@ -71,4 +71,4 @@ def _numbered(recorded: Entries) -> pl.DataFrame:
         pl.col("longest_ns").max(), pl.col("finished").sum(), pl.col("since_ns", "row").first()
     )
     open_ones = spans.filter(pl.col("row").is_not_null())
-    return open_ones.join(recorded.named(open_ones.get_column("row")).select("row", *_PLACE), on="row")
+    return open_ones.join(recorded.named(open_ones.get_column("row")).select("row", *_PLACE).collect(), on="row")

@@ -428,17 +428,15 @@ def _seen_progress(
         pl.col("seq").max().alias("last_seq"),
         pl.col("seq").filter(pl.col("done")).max().alias("last_done"),
         pl.col("seq").filter(pl.col("pending")).min().alias("first_pending"),
-        pl.col("state").filter(waiting).first().alias("pending_state"),
-        pl.col("order").filter(waiting).first().alias("pending_order"),
-        pl.col("op").filter(last).last().alias("last_op"),
-        pl.col("call_site").filter(last).last().alias("last_call_site"),
+        pl.struct(pending_state="state", pending_order="order").filter(waiting).first().alias("open"),
         pl.col("created_ns").max().alias("last_created_ns"),
         pl.col("order").max().alias("last_order"),
-        pl.col("source_id").filter(last).last(),
-        pl.col("line_no").filter(last).last(),
-        pl.col("record").filter(last).last(),
-        pl.col("timeout_ms").filter(last).last(),
+        pl.struct("source_id", "line_no", "record", "timeout_ms", last_op="op", last_call_site="call_site")
+        .filter(last)
+        .last()
+        .alias("end"),
     )
+    seen = seen.unnest("open", "end")
     counted = calls.counts.group_by("domain", "group_key", "rank").agg(pl.col("calls").sum().alias("count"))
     seen = seen.join(counted, on=["domain", "group_key", "rank"], how="left", nulls_equal=True)
     seen = seen.join(opened.agg(pl.col("order").min().alias("first_open")), on=["domain", "rank"], how="left", nulls_equal=True)

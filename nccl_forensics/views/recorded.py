@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,18 +52,15 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared_names: pl.La
     chosen = dumps.filter(pl.col("use") == "chosen").select(
         "source_id", pl.coalesce("rank", UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).cast(pl.Int32).alias("rank")
     )
-    counted = [at.value_counts(name="calls") for _, at in parts or ((rows, at) for rows, at, _ in folded.rows(()))]
-    calls = pl.concat([pl.DataFrame(schema={SORT: pl.UInt32(), "calls": pl.UInt32()}), *counted])
+    calls = pl.zeros(folded.words.height, dtype=pl.UInt32, eager=True).alias("calls")
+    for at in (at for _, at in parts) if parts else (at for _, at, _ in folded.rows(())):
+        sort, here = at.value_counts(name="calls").get_columns()
+        calls = calls.scatter(sort, calls.gather(sort) + here)
     words = (
-        folded.words.with_row_index(_AT)
+        folded.words.with_columns(pl.when(calls > 0).then(calls.cast(pl.Int64)).alias("calls"))
+        .with_row_index(_AT)
         .lazy()
         .join(chosen, on="source_id", how="inner", maintain_order="left")
-        .join(
-            calls.lazy().rename({SORT: _AT}).group_by(_AT).agg(pl.col("calls").sum().cast(pl.Int64)),
-            on=_AT,
-            how="left",
-            maintain_order="left",
-        )
     )
     described = _unmixed(_parted(_described(words).collect(), shared_names))
     return Recorded(folded, described, _facts(described, folded.words.height), parts)
@@ -161,18 +161,19 @@ def _key() -> pl.Expr:
     return pl.col("source_id").cast(pl.Int64) * (1 << 32) + pl.col(SORT).cast(pl.Int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Recorded:
     """Operations of the dumps that count. ``words``: what entries of one sort of one dump share, in the columns of ``OPERATIONS``, by their place
     ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position. ``facts``: for each
     word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where the dump does not count),
-    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched`` (one of a batch) and ``batch`` (the end of one). ``parts`` and ``held``: entries and their ``numbers``, if they are few."""
+    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched`` (one of a batch) and ``batch`` (the end of one). ``parts``: entries, if they are few; ``held``: their ``numbers``, once somebody asked for them, in
+    files where entries lie in files."""
 
     folded: FoldedTable
     words: pl.DataFrame
     facts: pl.DataFrame
     parts: tuple[tuple[pl.DataFrame, pl.Series], ...] = ()
-    held: list[pl.DataFrame] = field(default_factory=list)
+    held: list[pl.DataFrame | Path] = field(default_factory=list)
 
     @property
     def scratch(self) -> Path | None:
@@ -213,24 +214,38 @@ class Recorded:
         rows = self._gathered(pl.concat([pl.Series(_ROW, [], dtype=pl.UInt32()), *found]).sort())
         return self._spelled(rows.lazy().drop(_ROW), _WORD)
 
-    def named(self, rows: pl.Series) -> pl.DataFrame:
+    def named(self, rows: pl.Series) -> pl.LazyFrame:
         """These operations, by the number of their ``row`` among all; once each, in their order."""
         spelled = self._gathered(rows.unique().sort())
-        return self._spelled(spelled.lazy(), _WORD, _ROW).collect()
+        return self._spelled(spelled.lazy(), _WORD, _ROW)
 
     def numbers(self, positions: tuple[int, int] | None = None) -> Iterator[pl.DataFrame]:
         """The operations that count, part by part, those of a ``life`` together and in the order of their entries: ``row`` among all entries,
         ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``, ``completed_ns``.
         With ``positions`` only collectives from the first to the last of these."""
-        few = bool(self.parts)
-        if few and not self.held:
-            self.held.extend(self._numbers(None))
-        placed = pl.col("placed").is_not_null()
-        for numbers in self.held if few else self._numbers(positions):
-            yield numbers if positions is None else numbers.filter(pl.col("seq").is_between(*positions) & placed)
+        if not self.held:
+            self.held.extend(self._laid_down())
+        wanted = pl.col("placed").is_not_null()
+        if positions is not None:
+            wanted &= pl.col("seq").is_between(*positions)
+        for part in self.held:
+            numbers = pl.read_ipc(part).with_columns(pl.col(_LIFE).set_sorted()) if isinstance(part, Path) else part
+            yield numbers if positions is None else numbers.filter(wanted)
 
-    def _numbers(self, positions: tuple[int, int] | None) -> Iterator[pl.DataFrame]:
-        """The same of entries that are read; with ``positions`` those at least."""
+    def _laid_down(self) -> Iterator[pl.DataFrame | Path]:
+        """The same, as they are kept."""
+        if self.parts or self.scratch is None:
+            yield from self._numbers()
+            return
+        folder = tempfile.mkdtemp(prefix="numbers.", dir=self.scratch)
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        for part, numbers in enumerate(self._numbers()):
+            file = Path(folder, f"{part}.arrow")
+            numbers.write_ipc(file)
+            yield file
+
+    def _numbers(self) -> Iterator[pl.DataFrame]:
+        """The same of entries that are read."""
         p2p = bool(self.words.get_column("is_p2p").any())
         own = [pl.col(c).alias(name) for name, c in _NUMBERS.items()]
         collective, seqs = pl.col("collective_seq_id"), ("collective_seq_id", "p2p_seq_id") if p2p else ("collective_seq_id",)
@@ -238,8 +253,6 @@ class Recorded:
         for rows, at in self._rows((*_NUMBERS.values(), *seqs)):
             numbers = rows.select(pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), *seqs, *own)
             before += rows.height
-            if positions is not None:
-                numbers = numbers.filter(collective.is_between(*positions))
             word = numbers.get_column(_WORD)
             numbers = numbers.with_columns(self.facts.get_column(_LIFE).gather(word), self.facts.get_column("group").gather(word))
             if numbers.get_column(_LIFE).null_count():

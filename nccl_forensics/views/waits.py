@@ -225,7 +225,7 @@ def _unfinished(calls: Calls) -> pl.LazyFrame | None:
         found.append(left.select("row", *(facts.get_column(c).gather(left.get_column("word")) for c in ("rank", "is_p2p"))))
     left = pl.concat(found)
     sending = left.filter("is_p2p").get_column("rank").unique()
-    return recorded.named(left.filter(pl.col("rank").is_in(sending.implode())).get_column("row")).lazy()
+    return recorded.named(left.filter(pl.col("rank").is_in(sending.implode())).get_column("row"))
 
 
 #: A send or receive of which its entry does not tell whether it is done.

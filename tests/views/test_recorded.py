@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 
@@ -178,6 +179,10 @@ def test_what_does_not_fit_into_memory_at_once_is_told_in_parts(seed: int, in_fi
         assert divergences(parts).collect().equals(divergences(whole).collect())
         assert progress(parts, None, None, None, None).collect().equals(progress(whole, None, None, None, None).collect())
         assert not list(tmp_path.glob("arrivals*"))
+        assert bool(list(tmp_path.glob("numbers*/*"))) == in_files
+        del parts
+        gc.collect()
+        assert not list(tmp_path.glob("numbers*"))
     assert waited.height
     assert 1 in set(waited["late"])
 
