@@ -114,11 +114,13 @@ def awaited_alone(
 _AT_WORK = 3
 
 
-def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame) -> bool:
+def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) -> bool:
     """Whether hosts of ranks that wait, and have finished the same operations, have not come equally far: in a job that stands they stop at one
-    place of the program, and at another each while it goes on. Groups of one description are alike."""
+    place of the program, and at another each while it goes on. Groups of one description are alike. More of them than the ranks that are
+    ``named`` as what the rest waits for are no exception, few as they may be; nor does a job stand of which fewer ranks wait than are named.
+    """
     described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique("group_key")
-    state = (
+    waiting = (
         progress.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
         .join(described, on="group_key", how="left")
         .with_columns(role=pl.coalesce("group_desc", "group_key"))
@@ -134,10 +136,11 @@ def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame) -> bool:
         .len()
         .group_by("done")
         .agg(pl.col("len").sum().alias("ranks"), (pl.col("len").sum() - pl.col("len").max()).alias("elsewhere"))
-        .filter(pl.col("ranks") > 1)
         .collect()
     )
-    return int(state["elsewhere"].sum()) * _AT_WORK > int(state["ranks"].sum())
+    compared = waiting.filter(pl.col("ranks") > 1)
+    elsewhere = int(compared["elsewhere"].sum())
+    return elsewhere > min(int(compared["ranks"].sum()) // _AT_WORK, named) or 0 < int(waiting["ranks"].sum()) < named
 
 
 def mostly_idle(progress: pl.LazyFrame, named: set[int]) -> bool:

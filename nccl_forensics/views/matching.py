@@ -84,7 +84,8 @@ def fr_pg_names(
     """Local group numbers to group names, per dump: ``source_id``, ``pg_id``, ``pg_name``, ``inferred``.
 
     Entries say it. For groups without an entry: numbers grow in order of creation and so do numeric names, so where a dump lists as many
-    groups as counters, both are matched in order; entries that contradict this switch the inference off.
+    groups as counters, both are matched in order; entries that contradict this switch the inference off. Where they do, a number has the
+    description that all dumps with an entry give it (ranks of one program make their groups in one order), if one group of its own bears it.
     """
     known = pl.DataFrame(schema=_PG_NAMES)
     if fr_entries is not None:
@@ -93,8 +94,9 @@ def fr_pg_names(
         known = told.unique().sort(*_PG_NAMES).unique(_PG_ID, keep="last", maintain_order=True).collect()
     names = known.with_columns(inferred=pl.lit(False))
     if fr_status is not None and fr_groups is not None:
-        inferred = _names_in_order(fr_status, fr_groups, known).with_columns(inferred=pl.lit(True))
-        names = pl.concat([names, inferred.join(known, on=_PG_ID, how="anti")])
+        inferred, sure = _names_in_order(fr_status, fr_groups, known)
+        inferred = inferred if sure else _names_by_role(fr_status, fr_groups, known)
+        names = pl.concat([names, inferred.with_columns(inferred=pl.lit(True)).join(known, on=_PG_ID, how="anti")])
     return names.sort(*_PG_NAMES).lazy()
 
 
@@ -102,8 +104,9 @@ _PG_NAMES = {"source_id": pl.UInt32(), "pg_id": pl.Int32(), "pg_name": pl.String
 _PG_ID = ("source_id", "pg_id")
 
 
-def _names_in_order(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Numbers and names of groups matched in order, of dumps in which nothing that is ``known`` is otherwise."""
+def _names_in_order(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
+    """Numbers and names of groups matched in order, of dumps in which nothing that is ``known`` is otherwise; and whether no dump at all names a
+    group otherwise, as names that were not given in the order of creation do on every rank."""
     numbers = fr_status.select(_PG_ID).drop_nulls().unique().sort(_PG_ID).collect()
     names = fr_groups.select("source_id", "pg_name").drop_nulls().unique().collect()
     numeric = pl.col("pg_name").str.contains(r"^[0-9]{1,18}$")  # as ``units.is_number``
@@ -114,8 +117,26 @@ def _names_in_order(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.
     level = counts[0].join(counts[1], on=["source_id", "listed"], how="semi")
     guess = numbers.with_columns(at=at).join(names.with_columns(at=at), on=["source_id", "at"]).drop("at")
     guess = guess.join(level, on="source_id", how="semi")
-    against = known.join(guess, on=list(_PG_NAMES), how="anti").select("source_id")
-    return guess.join(against, on="source_id", how="anti")
+    against = known.join(guess, on=list(_PG_NAMES), how="anti")
+    sure = against.join(guess, on=_PG_ID, how="semi").is_empty()
+    return guess.join(against.select("source_id"), on="source_id", how="anti"), sure
+
+
+def _names_by_role(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Names of the groups with the description that every dump with an entry of this number knows it by, where the dump lists one such group."""
+    listed = fr_groups.select("source_id", "pg_name", "pg_desc").drop_nulls().unique().collect()
+    told = known.join(listed, on=["source_id", "pg_name"]).group_by("pg_id").agg("pg_desc", alike=pl.col("pg_desc").n_unique())
+    roles = told.filter(pl.col("alike") == 1).select("pg_id", pl.col("pg_desc").list.first())
+    single = listed.filter(pl.len().over("source_id", "pg_desc") == 1)
+    return (
+        fr_status.select(_PG_ID)
+        .drop_nulls()
+        .unique()
+        .collect()
+        .join(roles, on="pg_id")
+        .join(single, on=["source_id", "pg_desc"])
+        .select(*_PG_NAMES)
+    )
 
 
 @view(rows="operations")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from nccl_forensics.views.deaths import told_at
 
 #: Ranks without evidence that may all be what the others wait for, whatever their numbers.
 FEW_UNSEEN = 2
+
+
+def scattered(ranks: Sequence[int]) -> bool:
+    """Whether more ranks are alike, here and there, than have a fault by chance: those of a host, whose faults they share, go together."""
+    return len(ranks) > FEW_UNSEEN and max(ranks) - min(ranks) >= len(ranks)
+
+
 _TIMED_OUT = ("gloo-timeout", "nccl-timeout")
 
 

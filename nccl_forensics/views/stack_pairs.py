@@ -46,15 +46,15 @@ def _peer(rank: int, row: Mapping[str, object], job: Collection[int]) -> int | N
 
 
 def in_circles(
-    rows: list[dict[str, object] | None], stacks: Mapping[int, dict[str, object]], job: Collection[int], *, sure: bool
-) -> list[dict[str, object] | None]:
+    rows: list[dict[str, object]], stacks: Mapping[int, dict[str, object]], job: Collection[int], *, sure: bool
+) -> list[dict[str, object]]:
     """The rows of stalls, with those of ranks that wait for each other in sends and receives in place of what else stands in such calls: who waits for one of
     a circle is no part of it."""
     pairs = circles(stacks, job)
     if not pairs:
         return rows
-    kept = {int(str(r["rank"])): r for r in rows if r is not None}
-    out: list[dict[str, object] | None] = [r for r in rows if r is not None and r["place"] != "p2p" and r["rank"] not in pairs]
+    kept = {int(str(r["rank"])): r for r in rows}
+    out: list[dict[str, object]] = [r for r in rows if r["place"] != "p2p" and r["rank"] not in pairs]
     waiting = sorted(r for r, s in stacks.items() if s["place"] in WAITING and r not in pairs)
     for rank, circle in sorted(pairs.items()):
         own, partner = stacks[rank], stacks[circle[circle.index(rank) - 1]]

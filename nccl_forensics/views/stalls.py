@@ -27,7 +27,7 @@ from nccl_forensics.views.levels import (
     mostly_idle,
     still_enqueuing,
 )
-from nccl_forensics.views.silences import FEW_UNSEEN, silent, unheard_of
+from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
 from nccl_forensics.views.stack_pairs import in_circles
 from nccl_forensics.words import ranks_words, verb
 
@@ -204,44 +204,42 @@ def stalls(
     )
     another = {(group, rank) for group, ranks in other for rank in ranks or ()}
     circles = {tuple(as_ranks(row.get("cycle"))) for row in found.values() if row["kind"] == "cycle" and row.get("op") not in _P2P}
-    rows = []
+    rows: list[dict[str, object]] = []
     for rank in sorted(found):
         if rank in dead or (found[rank]["kind"] == "jumped" and (found[rank].get("group_key"), rank) in another):
             continue
         if tuple(as_ranks(found[rank].get("cycle"))) in circles:
             found[rank] = {**found[rank], "mixed": any(found[r].get("op") in _P2P for r in as_ranks(found[rank]["cycle"]) if r in found)}
-        rows.append(_one_way(_classify(rank, found[rank], stacks, tail.get(rank)), stacks, unheard))
-    alone = [r for r in rows if r is not None and r["seen_by"] == "progress" and r["place"] is None]
-    if alone and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups):
+        stall = _one_way(_classify(rank, found[rank], stacks, tail.get(rank)), stacks, unheard)
+        rows += [stall] if stall is not None else []
+    alone = [r for r in rows if r["seen_by"] == "progress" and r["place"] is None]
+    if alone and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups, len(alone)):
         # A job that goes on looks the same at the moment at which its recorders were looked at.
         rows = [r for r in rows if r not in alone]
-    if not timed_out and progress is not None and mostly_idle(progress, {int(str(r["rank"])) for r in rows if r is not None}):
+    if not timed_out and progress is not None and mostly_idle(progress, {_rank(r) for r in rows}):
         sampled = {r for r, s in stacks.items() if s["witness"] == "stack"}
-        rows = [_unsure(r) if r is not None and r["seen_by"] == "progress" and r["rank"] not in sampled else r for r in rows]
+        rows = [_unsure(r) if r["seen_by"] == "progress" and r["rank"] not in sampled else r for r in rows]
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
-    bare = {
-        r["rank"]
-        for r in rows
-        if r is not None and r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"
-    }
+    bare = {r["rank"] for r in rows if r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"}
     if len(known) >= 4 and len(bare) * 2 >= len(known):
         # Most of the job cannot be what the rest waits for: the end of the walk is not in the evidence, or is no rank at all.
-        rows = [r for r in rows if r is None or r["rank"] not in bare]
-    paused = [
-        r
-        for r in rows
-        if r is not None and found[int(str(r["rank"]))].get("kind") == "behind" and tail.get(int(str(r["rank"]))) is not None
-    ]
+        rows = [r for r in rows if r["rank"] not in bare]
+    kinds = {rank: row.get("kind") for rank, row in found.items()}
+    paused = [r for r in rows if kinds[_rank(r)] == "behind" and tail.get(_rank(r)) is not None]
     if not timed_out and len(paused) > FEW_UNSEEN and len(paused) * _PAUSED > len(known):
         # Logs that were copied while the job ran end an operation apart.
         rows = [r for r in rows if r not in paused]
     rows = in_circles(rows, stacks, job | known, sure=timed_out)
-    stalled = {rank for r in rows if r is not None and r["cause"] == "host-stall" for rank in [int(str(r["rank"]))]}
-    unseen = sorted(rank for rank in stalled if found[rank].get("kind") == "unseen" and rank not in stacks)
-    if len(unseen) > FEW_UNSEEN and unseen[-1] - unseen[0] >= len(unseen):
-        # Ranks of a host go together; files that are missing here and there were lost, and their ranks may wait as the others do.
-        rows = [r for r in rows if r is None or r["rank"] not in unseen]
-    return pl.DataFrame([r for r in rows if r is not None], schema=STALLS, infer_schema_length=None).lazy()
+    # Files that are missing here and there were lost, and their ranks may wait as the others do.
+    unseen = [_rank(r) for r in rows if r["cause"] == "host-stall" and kinds[_rank(r)] == "unseen" and r["rank"] not in stacks]
+    # What GPUs have done, and recorders of a job that goes on do not know of yet, is left open here and there as well.
+    gpus = [_rank(r) for r in rows if r["cause"] == "gpu-stall" and kinds[_rank(r)] == "gpu" and not timed_out]
+    rows = [r for r in rows if not any(r["rank"] in ranks for ranks in (unseen, gpus) if scattered(ranks))]
+    return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _rank(row: Mapping[str, object]) -> int:
+    return int(str(row["rank"]))
 
 
 def _unsure(row: dict[str, object]) -> dict[str, object]:

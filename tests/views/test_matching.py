@@ -153,6 +153,20 @@ def test_local_numbers_of_groups_are_inferred_unless_an_entry_contradicts() -> N
     ]
 
 
+def test_where_names_are_not_in_the_order_of_numbers_a_number_has_the_description_that_other_dumps_give_it() -> None:
+    """Rank 2 has no entry: by order its number 1 would be group 2."""
+    names = [
+        {"source_id": s, "pg_name": n, "pg_desc": d} for s in range(3) for n, d in (("0", "default_pg"), ("2", "replicate"), ("3", "shard"))
+    ]
+    status = table("fr_status", *[{"source_id": s, "pg_id": n} for s in range(3) for n in range(3)])
+    said = [entry(s, 1, pg_id=n, pg_name=name) for s in range(2) for n, name in ((1, "3"), (2, "2"))]
+    found = fr_pg_names(status, table("fr_groups", *names), table("fr_entries", *said)).filter(pl.col("source_id") == 2).collect()
+    assert found.rows() == [(2, 1, "3", True), (2, 2, "2", True)]
+    unlike = [*said[:-2], entry(1, 1, pg_id=1, pg_name="2"), entry(1, 1, pg_id=2, pg_name="3")]
+    found = fr_pg_names(status, table("fr_groups", *names), table("fr_entries", *unlike)).filter(pl.col("source_id") == 2).collect()
+    assert found.is_empty()
+
+
 def test_names_are_matched_in_the_order_in_which_groups_were_made() -> None:
     """By number and not as text, and only where as many names as counters are there, all of them numbers."""
     counters = [{"source_id": source, "pg_id": number} for source in range(4) for number in range(3)]

@@ -610,6 +610,21 @@ def test_gpus_that_have_not_begun_say_nothing_where_ranks_have_not_finished_the_
         assert [r for r in frame["rank"].to_list() if r != 3] == told
 
 
+def test_gpus_here_and_there_that_seem_to_stand_are_those_of_a_job_that_goes_on() -> None:
+    """As many of one host stand together, two may do so by chance, and a timeout says that the job stood."""
+    timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
+    for ranks, watchdog, told in (
+        ((2, 5, 9), None, []),
+        ((2, 5, 9), timeouts, [2, 5, 9]),
+        ((2, 3, 4), None, [2, 3, 4]),
+        ((2, 9), None, [2, 9]),
+    ):
+        stand = pl.concat([blocker(kind="gpu", rank=rank, waiters=[0, 1]) for rank in ranks])
+        state = progress({"pg:0": {r: (7, 5 if r in ranks else 6) for r in range(12)}})
+        frame = stalls(stand, None, None, None, None, None, state, watchdog, groups({"pg:0": list(range(12))})).collect()
+        assert frame["rank"].to_list() == told
+
+
 @pytest.mark.parametrize(("idle", "confidence"), [(4, "low"), (1, "high")])
 def test_where_most_ranks_have_nothing_open_a_stall_told_by_recorders_alone_may_be_a_moment_of_a_job_that_goes_on(
     idle: int, confidence: str
