@@ -32,6 +32,8 @@ from nccl_forensics.safe_pickle import load_plain
 
 #: A shorter list is not worth the walk.
 _FEWEST = 256
+#: That many stand in so many bytes where there are many more of them.
+_NEAR = 1 << 16
 #: So many dictionaries are walked at most, and one of so many: a list of ever new sorts is quicker unpickled as it is.
 _WALKED, _ONE_OF = 64, 4
 #: Ways in which dictionaries of one length may differ in where their numbers stand.
@@ -82,7 +84,8 @@ def worth(many: int) -> None:
 
 def few(data: bytes) -> bool:
     """Whether a pickle can hold no list of so many dictionaries that it is worth a walk, as each begins with these opcodes."""
-    return data.count(b"}(") < _FEWEST
+    begins = b"}("
+    return data.count(begins, 0, _NEAR) < _FEWEST and data.count(begins) < _FEWEST
 
 
 class Scan:
