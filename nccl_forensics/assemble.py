@@ -391,6 +391,8 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
         root = chosen.verdict.root
         named = [c.rank for c in (blamed_by(root.finding) if root is not None else ()) if c.rank is not None]
         sure = bool(named) and chosen.verdict.confidence == "high"
+        if sure and root is not None and chosen.outcome != "hung" and root.finding.cause != "straggler":
+            named = []  # where the ranks of a wrong setting or a bad part stand tells nothing of it
         waited_for = () if sure else sorted(set(ends["rank"].to_list()) - set(named))
         gone = ended_themselves(chosen.resolver.get("endings"))
         bare = [r for r in (*named, *waited_for) if r not in have_stack and r not in gone]

@@ -28,20 +28,31 @@ from nccl_forensics.rules import rule
 
 
 def _local(nccl_connections: pl.LazyFrame, comms: pl.LazyFrame) -> pl.DataFrame:
-    """Connections between communicator ranks that live on one host, per host and transport."""
-    world = comms.filter(pl.col("nranks") == pl.col("nranks").max()).select("rank", "host").unique(["rank"], keep="any")
-    source = world.rename({"rank": "src", "host": "src_host"})
-    target = world.rename({"rank": "dst", "host": "dst_host"})
-    # Ranks of smaller communicators count from 0 again: only the lines of processes with one communicator size are looked at.
-    single = comms.group_by("host", "pid").agg(pl.col("nranks").n_unique().alias("n")).filter(pl.col("n") == 1).select("host", "pid")
-    return (
-        nccl_connections.join(single, on=["host", "pid"])
+    """Connections between GPUs of one host, per host and transport, with the ranks that connected."""
+    world = comms.filter(pl.col("nranks") == pl.col("nranks").max())
+    hosts = world.select("rank", "host").unique(["rank"], keep="any")
+    source = hosts.rename({"rank": "src", "host": "src_host"})
+    target = hosts.rename({"rank": "dst", "host": "dst_host"})
+    # Ranks of smaller communicators count from 0 again: where a process has several, its lines do not tell whose ranks they mean. But P2P and
+    # SHM connect GPUs of one host, and who prints them sends (NCCL 2.27 src/transport/p2p.cc, shm.cc; P2P between hosts says MNNVL).
+    process = ["host", "pid"]
+    single = comms.group_by(process).agg(pl.col("nranks").n_unique().alias("n")).filter(pl.col("n") == 1).select(process)
+    own = world.select(*process, "rank").unique().unique(process, keep="none").join(single, on=process, how="anti")
+    alone = (
+        nccl_connections.join(single, on=process)
         .join(source, on="src")
         .join(target, on="dst")
         .filter((pl.col("src_host") == pl.col("dst_host")) & (pl.col("src") != pl.col("dst")))
+        .select("host", "transport", "source_id", "line_no", rank="src")
+    )
+    between_hosts = pl.col("detail").fill_null("").str.contains("MNNVL", literal=True)
+    inside = pl.col("transport").is_in(["P2P", "SHM"]) & (pl.col("src") != pl.col("dst")) & ~between_hosts
+    several = nccl_connections.filter(inside).join(own, on=process).select("host", "transport", "source_id", "line_no", "rank")
+    return (
+        pl.concat([alone, several])
         .sort("source_id", "line_no")
         .group_by("host", "transport")
-        .agg(pl.len().alias("n"), pl.col("src").unique().sort().alias("ranks"), pl.col("source_id").first(), pl.col("line_no").first())
+        .agg(pl.len().alias("n"), pl.col("rank").unique().sort().alias("ranks"), pl.col("source_id").first(), pl.col("line_no").first())
         .sort("host", "transport")
         .collect()
     )

@@ -53,6 +53,28 @@ def test_network_between_hosts_is_no_matter_of_direct_copies() -> None:
     assert p2p_disabled.check(connections(pairs, ["a", "b"]), comms(["a", "b"]), None, None) == []
 
 
+def beside(hosts: list[str]) -> pl.LazyFrame:
+    """The communicator over these hosts, and one of the two ranks of each host beside it."""
+    whole = comms(hosts).collect()
+    pairs = whole.with_columns(pl.col("rank") % 2, nranks=pl.lit(2, dtype=whole.schema["nranks"]), comm_key=pl.lit("pair"))
+    return pl.concat([whole, pairs]).lazy()
+
+
+def test_processes_of_several_communicators_tell_of_their_own_host_too() -> None:
+    """Their lines name ranks of whichever communicator, but shared memory lies within one host."""
+    pairs = {(0, 1): "P2P", (2, 3): "SHM", (3, 2): "SHM"}
+    [finding] = p2p_disabled.check(connections(pairs, ["a", "b"]), beside(["a", "b"]), None, None)
+    assert (finding.confidence, finding.hosts, finding.ranks) == ("high", ("b",), (2, 3))
+
+
+def test_a_direct_path_to_another_host_is_no_sign_of_one_inside() -> None:
+    pairs = connections({(0, 1): "P2P", (2, 3): "SHM"}, ["a", "b"])
+    far = pairs.with_columns(detail=pl.when(pl.col("transport") == "P2P").then(pl.lit("P2P/MNNVL")))
+    [finding] = p2p_disabled.check(far, beside(["a", "b"]), None, None)
+    assert (finding.severity, finding.hosts) == ("info", ("b",))
+    assert p2p_disabled.check(connections({(0, 1): "P2P", (1, 2): "NET"}, ["a", "b"]), beside(["a", "b"]), None, None) == []
+
+
 def channels(coll: int) -> pl.LazyFrame:
     return Store.from_frames({"nccl_channels": pl.DataFrame([{"source_id": 0, "line_no": 5, "host": "a", "pid": 0, "coll": coll}])}).scan(
         "nccl_channels"
