@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from nccl_forensics.lab import torch_env
+from nccl_forensics.lab import survey, torch_env
 from nccl_forensics.lab.__main__ import asks_for_comparison, compare, main
 from nccl_forensics.lab.catalog import ACTS_AS, SCENARIOS, Scenario, accepted, choose, faults, ranks_for, truth
-from nccl_forensics.lab.gather import Worker, ask_for_faulthandler, workers_of
+from nccl_forensics.lab.gather import Worker, ask_for_faulthandler, cpu_seconds, workers_of
 from nccl_forensics.lab.incident import plan_for, world_for
-from nccl_forensics.lab.launch import JOBS
+from nccl_forensics.lab.launch import AT_WORK_S, JOBS
 from nccl_forensics.model import CAUSES
 from tests.corpus import ROOT
 
@@ -180,6 +180,37 @@ def test_ranks_are_found_and_one_that_does_not_catch_the_signal_is_left_alone() 
         helper.kill()
         rank.wait()
         helper.wait()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="times are read from /proc")
+def test_a_process_at_work_uses_cpu_time_and_one_that_waits_or_is_gone_does_not() -> None:
+    waits = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(30)"])
+    try:
+        before = cpu_seconds([os.getpid()])
+        end = time.monotonic() + 20
+        while cpu_seconds([os.getpid()]) <= before + AT_WORK_S and time.monotonic() < end:
+            sum(range(10_000))
+        assert cpu_seconds([os.getpid()]) > before + AT_WORK_S
+        first = cpu_seconds([waits.pid])
+        time.sleep(0.3)
+        assert cpu_seconds([waits.pid]) <= first + AT_WORK_S
+    finally:
+        waits.kill()
+        waits.wait()
+    assert cpu_seconds([waits.pid]) == 0
+
+
+@pytest.mark.parametrize(("written", "read"), [("", False), ("step 0 rank 0 loss 1.0\nstep 1 rank 0 loss 0.9\n", True)])
+def test_a_run_without_evidence_does_not_end_the_survey(tmp_path: Path, written: str, read: bool) -> None:
+    place = tmp_path / "killed-rank-0"
+    (place / "evidence").mkdir(parents=True)
+    (place / "evidence" / "torchrun.log").write_text(written)
+    (place / "truth.json").write_text(json.dumps({"cause_accepted": ["rank-died"], "culprit_ranks_accepted": [[1]]}))
+    result = survey.one(
+        "killed-rank", 0, 1, torch_env.TorchEnvironment(Path(sys.executable), "2.0", gpus=0, gloo=True, nccl=False), tmp_path
+    )
+    assert not result.right
+    assert result.evidence is read
 
 
 def test_a_killed_rank_is_made_and_named(tmp_path: Path) -> None:

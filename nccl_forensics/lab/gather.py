@@ -36,6 +36,16 @@ def workers_of(launcher: int) -> list[Worker]:
     return sorted(found, key=lambda w: w.rank)
 
 
+def cpu_seconds(pids: list[int]) -> float:
+    """CPU time that these processes have used, those that are gone left out."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            ticks += int(user) + int(system)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def py_spy(python: Path) -> str | None:
     """py-spy beside the interpreter that runs the jobs, or on the path."""
     beside = python.parent / "py-spy"

@@ -15,10 +15,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nccl_forensics.lab.gather import Worker, ask_for_dumps, ask_for_faulthandler, list_processes, py_spy, take_stacks, workers_of
+from nccl_forensics.lab.gather import (
+    Worker,
+    ask_for_dumps,
+    ask_for_faulthandler,
+    cpu_seconds,
+    list_processes,
+    py_spy,
+    take_stacks,
+    workers_of,
+)
 from nccl_forensics.lab.jobs.plan import Plan
 
 JOBS = Path(__file__).parent / "jobs"
+#: Seconds of CPU time: a process that used as much since it was last seen to is at work. One that waits for the others uses some milliseconds in a minute.
+AT_WORK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ class _Run:
 
     def _watch(self, launcher: subprocess.Popen[bytes]) -> tuple[bool, bool]:
         """Whether the job hung, and whether it was ended from outside."""
-        last_size, last_change, started = -1, time.monotonic(), None
+        last_size, last_change, started, busy_s = -1, time.monotonic(), None, 0.0
         # A job that is to end well may be slow for other reasons, such as a busy machine.
         quiet_s = self.setting.quiet_s * (8 if self.setting.sample_running else 1)
         while launcher.poll() is None:
@@ -149,6 +160,10 @@ class _Run:
                 last_size, last_change = size, now
             if started is None and any(b"step 0" in text for text in printed):
                 started = now
+            # Before the first step the launcher and then the ranks import PyTorch and meet, which takes long on a busy machine.
+            used_s = cpu_seconds([launcher.pid, *(w.pid for w in self.workers.values())])
+            if started is None and used_s > busy_s + AT_WORK_S:
+                busy_s, last_change = used_s, now
             if started and self.setting.sample_running and self.samples < 3 and now - started > 2.0 * (self.samples + 1):
                 self._stacks()
                 self.samples += 1
@@ -158,7 +173,6 @@ class _Run:
                 return False, True
             if b"closing signal" in (self.evidence / "logs" / "torchrun.log").read_bytes() and now - last_change < 60:
                 continue  # the launcher is ending the job itself
-            # Before the first step the ranks import PyTorch and meet, which takes long on a busy machine.
             if now - last_change > quiet_s * (1 if started else 4 if size else 12):
                 self.say(f"no rank has printed a line for {now - last_change:.0f} s: gathering evidence")
                 self._gather()

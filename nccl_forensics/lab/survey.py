@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nccl_forensics.errors import UnusableEvidence
 from nccl_forensics.lab import torch_env
 from nccl_forensics.lab.__main__ import asks_for_comparison, compare, say
 from nccl_forensics.lab.catalog import Scenario, choose, faults
@@ -29,13 +30,14 @@ class Result:
     """What came out for one incident."""
 
     fault: str
-    job: str
     #: At the first look, and in the end: where a verdict asks for a run under DETAIL, that is made and counts.
     first: bool
     right: bool
     #: Right without a rank, as no file names one (``Scenario.untold``).
     untold: bool
     line: str
+    #: Whether the run left anything that can be read, such as a machine too busy to start it does not.
+    evidence: bool = True
 
 
 def one(fault: str, number: int, seed: int, found: torch_env.TorchEnvironment, out: Path) -> Result:
@@ -47,26 +49,34 @@ def one(fault: str, number: int, seed: int, found: torch_env.TorchEnvironment, o
     if plan.timeout_s is None and not scenario.running and not scenario.stopped:
         plan = replace(plan, timeout_s=25.0)
     place = out / f"{fault}-{number}"
-    verdict, right = _look(scenario, plan, Setting(world, found.python.absolute()), place)
-    first = right
-    if again := asks_for_comparison(verdict):
-        verdict, right = _look(scenario, plan, Setting(world, found.python.absolute(), debug="DETAIL"), place / "again")
+    where = f"{scenario.job.removeprefix('train_')}{' ' + scenario.site if scenario.site else ''}, {world} ranks, rank {list(plan.ranks)} step {plan.step}"
+    looked = _look(scenario, plan, Setting(world, found.python.absolute()), place)
+    if looked is None:
+        return Result(fault, False, False, False, f"{'-':5} {fault:20} {where:55} left nothing that can be read", evidence=False)
+    verdict, first = looked
+    right, again = first, False
+    if asks_for_comparison(verdict):
+        second = _look(scenario, plan, Setting(world, found.python.absolute(), debug="DETAIL"), place / "again")
+        if second is not None:
+            (verdict, right), again = second, True
     ranks = sorted({c["rank"] for c in verdict["culprits"] if c["rank"] is not None})
     told = f"{verdict['cause'] or verdict['status']} {ranks} {verdict['confidence'] or ''}{' (second run, as the first verdict asked)' if again else ''}"
     untold = right and bool(scenario.untold) and not ranks
-    where = f"{scenario.job.removeprefix('train_')}{' ' + scenario.site if scenario.site else ''}, {world} ranks, rank {list(plan.ranks)} step {plan.step}"
     told += " (no file names the rank)" if untold else ""
-    return Result(fault, scenario.job, first, right, untold, f"{'ok' if right else 'WRONG':5} {fault:20} {where:55} {told}")
+    return Result(fault, first, right, untold, f"{'ok' if right else 'WRONG':5} {fault:20} {where:55} {told}")
 
 
-def _look(scenario: Scenario, plan: Plan, setting: Setting, place: Path) -> tuple[dict[str, Any], bool]:
-    """One run, unless it is there already, and its verdict; whether that is right."""
+def _look(scenario: Scenario, plan: Plan, setting: Setting, place: Path) -> tuple[dict[str, Any], bool] | None:
+    """One run, unless it is there already, and its verdict; whether that is right. None where the run left nothing that can be read."""
     if not (place / "truth.json").exists():
         with tempfile.TemporaryDirectory(prefix="lab-") as scratch:
             make(scenario, plan, replace(setting, scratch=Path(scratch)), place, lambda text: None)
     report = place / "report.json"
     command = [sys.executable, "-m", "nccl_forensics.cli", "analyze", str(place / "evidence"), "--json", str(report)]
-    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run(command, check=False, capture_output=True)
+    if done.returncode == UnusableEvidence.exit_code:
+        return None
+    done.check_returncode()
     verdict = json.loads(report.read_text())["verdict"]
     return verdict, compare(verdict, json.loads((place / "truth.json").read_text()))
 
@@ -92,9 +102,11 @@ def main(argv: list[str]) -> int:
             say(result.line)
             results.append(result)
     right = sum(r.right for r in results)
+    silent = sum(not r.evidence for r in results)
     untold = sum(r.untold for r in results)
     say(
-        f"{right} of {len(results)} named right, {sum(r.first for r in results)} at the first look"
+        f"{right} of {len(results) - silent} named right, {sum(r.first for r in results)} at the first look"
+        + (f"; {silent} more left nothing that can be read" if silent else "")
         + (f"; {untold} of them without a rank, as no file names it" if untold else "")
     )
     return 0 if right == len(results) else 1
