@@ -43,6 +43,7 @@ FLOORS: list[set[str]] = [
         "blocks",
         "writers",
         "callstack",
+        "raised_reports",
         "stack_frames",
         "stack_places",
         "stack_tree",

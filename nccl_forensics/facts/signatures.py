@@ -126,8 +126,8 @@ TYPES = {
     # What c10d throws for an error of its backend, from the watchdog's thread too: without a text that is known it tells no fault of this rank.
     "DistBackendError": "nccl-follow-up",
 }
-#: Exceptions of torchrun itself: they say nothing of a rank.
-LAUNCHER_TYPES = frozenset({"SignalException", "ChildFailedError"})
+#: Exceptions of torchrun and of ``torch.multiprocessing.spawn`` themselves: they say nothing of a rank.
+LAUNCHER_TYPES = frozenset({"SignalException", "ChildFailedError", "ProcessRaisedException", "ProcessExitedException"})
 
 
 def classify(kind: str, message: str) -> str:

@@ -8,6 +8,7 @@ from nccl_forensics.callstack import frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.masking import mask
+from nccl_forensics.raised_reports import said_of
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 
@@ -47,13 +48,15 @@ def _read(data: bytes) -> Reading:
         "time_raw_ns": seconds * 10**9 if seconds is not None else None,
         "time_kind": "epoch" if seconds is not None else None,
     }
-    return Reading(frames={"exceptions": TABLES["exceptions"].frame([row])}, records=1)
+    # A process that was started from a function prints nothing: the message stands here alone.
+    reports = [{"line_no": 1, **said} for said in said_of(message)]
+    return Reading(frames={"exceptions": TABLES["exceptions"].frame([row]), "reports": TABLES["reports"].frame(reports)}, records=1)
 
 
 FORMAT = DocumentFormat(
     name="torchelastic-error",
     title="error file of a torchelastic worker (error.json)",
-    tables=("exceptions",),
+    tables=("exceptions", "reports"),
     sniff=_sniff,
     read=_read,
     priority=30,

@@ -238,8 +238,10 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
     for values, kind in sorted(events, key=lambda e: int(str(e[0]["row"]))):
         hit = base[int(str(values["row"]))]
         number = int(str(hit["line_no"]))
-        if kind == "got_signal" and str(hit["text"]).startswith("torch."):
-            rows += _rows(kind, values, hit)  # the line stays with the traceback that it ends
+        raised = str(hit["text"]).startswith(("torch.", "-- Process "))
+        if kind in _SPAWNED or (kind == "got_signal" and raised):
+            # The line stays with its traceback. torchrun prints the first two once more, and says of itself how its workers ended.
+            rows += _rows(kind, values, hit) if raised else []
             continue
         numbers.append(number)
         if kind in _PARTS:
@@ -258,6 +260,8 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
     return [r for r in rows if len(r) > 3], numbers
 
 
+#: What torch.multiprocessing.spawn raises for one of its processes.
+_SPAWNED = ("spawned_raised", "spawned_failed")
 _PARTS = frozenset({"mpi_process", "mpi_exit", "hydra", "hydra_pid", "hydra_signal", "hydra_exit", "hydra_string"})
 _BELOW = re.compile(r"^\s*(?:signal ([0-9]{1,3})|with errorcode (-?[0-9]{1,5}))\b")
 
@@ -314,6 +318,8 @@ def _part(kind: str, values: Row) -> Row:
 #: Kinds of ``launcher.lark`` that make one row as they are, with their word in the table.
 _KINDS = {
     "failed": "failed",
+    "spawned_raised": "failed",
+    "spawned_failed": "failed",
     "command_failed": "failed",
     "closing": "closing-signal",
     "forced": "closing-signal",
@@ -345,6 +351,8 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         own = _OF_LOCAL_RANK.search(str(hit["text"]))
         row["local_rank"] = int(own.group(1)) if own else None
     row["host"] = values.get("host") or values.get("hosts")
+    if kind == "spawned_raised":
+        row["exit_code"] = 1  # torch/multiprocessing/spawn.py: what was raised is passed on, and the process ends with 1
     if kind in ("closing", "forced", "death_signal", "got_signal"):
         _end(row, signal=str(values["signal"]))
         row.pop("exit_code", None)
@@ -395,6 +403,8 @@ FORMAT = TextFormat(
         "failed (exitcode:",
         " exits with return code = ",
         " closing signal SIG",
+        " via signal SIG",
+        " terminated with ",
         "forcefully exiting via",
         " death signal",
         "got signal: ",

@@ -18,8 +18,8 @@ from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats._nccl_rows import errors_of
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
+from nccl_forensics.raised_reports import said_of
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
 from nccl_forensics.writers import WriterLines, near_hits
 
 _START = "Traceback (most recent call last):"
@@ -113,7 +113,7 @@ class _Found:
 def _read(text: Text) -> Reading:
     found = _Found()
     for own in text.by_source():
-        for lines in near_hits(own, _REACH):
+        for lines in near_hits(own, _REACH, before=1):
             _scan(lines, found)
     found.rows.sort(key=lambda r: int(str(r["line_no"])))
     found.reports.sort(key=lambda r: int(str(r["line_no"])))
@@ -145,7 +145,9 @@ def _scan(lines: WriterLines, found: _Found) -> None:
                 torn = block.members[-1]
                 continue
             if block.row["signature"] != "launcher":
-                found.rows.append({"line_no": number, "end_line": block.members[-1], **lines.hints, **block.row})
+                found.rows.append(
+                    {"line_no": number, "end_line": block.members[-1], **lines.hints, **_spawned(lines, at, found), **block.row}
+                )
                 found.nccl += _last_errors(lines, at, set(block.members))
             found.reports += [{"line_no": number, "end_line": block.members[-1], **lines.hints, **r} for r in block.said]
             continue
@@ -180,7 +182,7 @@ def _scan(lines: WriterLines, found: _Found) -> None:
         elif last := _XLA_LAST.search(text) or _IN_LINE.search(text):
             found.nccl.append({"line_no": number, **lines.hints, "level": "WARN", "message": mask(last.group(1))})
             found.used.add(number)
-        elif said := list(_said(text)):
+        elif said := list(said_of(text)):
             # The sentence alone, in a program's own words around it or torn off its exception.
             found.reports += [{"line_no": number, "end_line": number, **lines.hints, **r} for r in said]
             found.used.add(number)
@@ -198,6 +200,19 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.used.add(number)
 
 
+#: Above what ``torch.multiprocessing.spawn`` passes on of a process that it started: their number is told as a local rank.
+_SPAWNED = re.compile(r"^-- Process ([0-9]{1,6}) terminated with the following error:$")
+
+
+def _spawned(lines: WriterLines, at: int, found: _Found) -> dict[str, object]:
+    """Whose traceback it is that the parent prints, if nothing else on the line says so."""
+    told = _SPAWNED.match(lines.texts[at - 1].strip()) if at else None
+    if told is None:
+        return {}
+    found.used.add(lines.numbers[at - 1])
+    return {"hint_rank": int(told.group(1)), "hint_scope": "local"} if lines.hints["hint_rank"] is None else {}
+
+
 def _bare(lines: WriterLines, at: int) -> _Block | None:
     """An exception's message without a traceback above it, where a library's own text says what it is."""
     head = _BARE.match(lines.texts[at].strip())
@@ -213,7 +228,7 @@ def _bare(lines: WriterLines, at: int) -> _Block | None:
     row = _row(chain)
     if row["signature"] in ("user", "launcher"):
         return None
-    return _Block(row, members, list(_said(f"{head.group(1)}: {chain[0][2]}")))
+    return _Block(row, members, list(said_of(f"{head.group(1)}: {chain[0][2]}")))
 
 
 def _native(lines: WriterLines, at: int) -> tuple[str | None, list[int]]:
@@ -302,7 +317,7 @@ def _traceback(lines: WriterLines, at: int) -> _Block:
         members.pop()
     if not chains:
         return _Block(None, members, [])
-    return _Block(_row(chains), members, list(_said("\n".join(f"{k}: {m}" for _, k, m in chains))))
+    return _Block(_row(chains), members, list(said_of("\n".join(f"{k}: {m}" for _, k, m in chains))))
 
 
 def _ends(lines: WriterLines, index: int, line: str, taken: int) -> bool:
@@ -377,64 +392,8 @@ def _terminate(lines: WriterLines, at: int, thrown: str | None) -> tuple[dict[st
             "peer": peer.group(1) if peer else None,
         },
         members,
-        list(_said(brief)),
+        list(said_of(brief)),
     )
-
-
-_MISMATCH = re.compile(
-    r"Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000}?\)), but Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000})",
-    re.DOTALL,
-)
-#: Up to torch 1.13 the message names only its own rank.
-_MISMATCH_OLD = re.compile(r"Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000})()()", re.DOTALL)
-_DIFFER = re.compile(r"Collectives differ in the following aspects:(.{0,2000})", re.DOTALL)
-_ASPECTS = (("Op type", "op"), ("shapes", "shape"), ("dtypes", "dtype"), ("device", "device"), ("Sequence number", "sequence"))
-_FAILED = re.compile(r"Ranks? ([0-9]{1,7}(?:, ?[0-9]{1,7})*) failed to pass monitoredBarrier in ([0-9]{1,12}) ms")
-_TIMED_OUT = re.compile(r"Rank ([0-9]{1,7}) timed out in monitoredBarrier after ([0-9]{1,12}) ms")
-_REACHED = re.compile(r"Rank ([0-9]{1,7}) successfully reached monitoredBarrier")
-_GRAD_NAMES = re.compile(r"Parameters which did not receive grad for rank ([0-9]{1,7}): (.{1,4000})")
-_GRAD_INDEX = re.compile(r"Parameter indices which did not receive grad for rank ([0-9]{1,7}): ([0-9 ]{1,4000})")
-_FIELD = re.compile(r"(SequenceNumber=[0-9]+|(?:OpType|TensorShape|TensorDtypes)=(?:\[[^\]]{0,4096}\]|[A-Za-z0-9_]{1,64}))")
-
-
-def _said(message: str) -> Iterator[dict[str, object]]:
-    """What an exception's message says about ranks: mismatching collectives, barriers, parameters without gradient."""
-    for rank, own, other, theirs in _MISMATCH.findall(message) or _MISMATCH_OLD.findall(message):
-        mine, yours = _fields(own), _fields(theirs)
-        seq = mine.get("SequenceNumber")
-        aspects = _DIFFER.search(message)
-        yield {
-            "kind": "detail-mismatch",
-            "rank": int(rank),
-            "ranks": [int(other)] if other else None,
-            "seq": int(seq) if seq and is_number(seq) else None,
-            "op": mine.get("OpType"),
-            "other_op": yours.get("OpType"),
-            "differs": ",".join(word for label, word in _ASPECTS if label in aspects.group(1)) or None if aspects else None,
-            "detail": _shape(mine),
-            "other_detail": _shape(yours),
-        }
-    for ranks, timeout in (*_FAILED.findall(message), *_TIMED_OUT.findall(message)):
-        yield {"kind": "barrier-missing", "ranks": [int(r) for r in ranks.split(",")], "timeout_ms": int(timeout)}
-    for rank in _REACHED.findall(message):
-        yield {"kind": "barrier-ok", "rank": int(rank)}
-    named: set[str] = set()
-    for rank, names in _GRAD_NAMES.findall(message):
-        named.add(rank)
-        yield {"kind": "ddp-unused", "rank": int(rank), "ranks": [int(rank)], "detail": names.strip()[:1000]}
-    for rank, indices in _GRAD_INDEX.findall(message):
-        if rank not in named:
-            yield {"kind": "ddp-unused", "rank": int(rank), "ranks": [int(rank)], "detail": f"indices {indices.strip()[:1000]}"}
-
-
-def _fields(text: str) -> dict[str, str]:
-    """Fields of a fingerprint. The device options' dtype is a fixed text; a barrier prints no comma after its number (torch 2.13)."""
-    pairs = (str(match).partition("=") for match in _FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
-    return {name: value for name, _, value in pairs}
-
-
-def _shape(fields: dict[str, str]) -> str | None:
-    return f"{fields.get('TensorShape', '')} {fields.get('TensorDtypes', '')}".strip() or None
 
 
 FORMAT = TextFormat(

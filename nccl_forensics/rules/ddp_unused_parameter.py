@@ -46,8 +46,8 @@ from nccl_forensics.words import ranks_words
         "connection-failed",
     ),
 )
-def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
-    """At most one finding, naming every rank that lacked gradients."""
+def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None, divergences: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """At most one finding, naming every rank that lacked gradients: those that say so, and those that left out the same reduction with them."""
     lines = reports.filter(pl.col("kind") == "ddp-unused").sort("source_id", "line_no").collect()
     ranks: set[int] = set()
     for row in lines.iter_rows(named=True):
@@ -63,6 +63,13 @@ def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None) ->
         evidence += cite([p for p in places if (p["source_id"], p["line_no"]) not in cited], "raised by this rank")
     if not ranks:
         return
+    if divergences is not None:
+        # A launcher ends the others as soon as the first of them has raised it.
+        apart = divergences.filter((pl.col("kind") == "skipped") & (pl.col("expected_op") == "all_reduce") & pl.col("sure"))
+        same = apart.filter(pl.lit(sorted(ranks)).list.set_difference("ranks").list.len() == 0).collect().head(1)
+        if same.height and ranks < set(same["ranks"][0]):
+            ranks |= set(same["ranks"][0])
+            evidence += cite(same, "the reduction that these ranks left out")
     # One line names a parameter, another all of them.
     names = sorted({name.strip() for d in lines["detail"].to_list() if d for name in str(d).split(",")})
     chosen = tuple(sorted(ranks))

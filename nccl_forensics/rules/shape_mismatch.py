@@ -65,6 +65,7 @@ def shape_mismatch_by_transport(
     groups: pl.LazyFrame | None,
     ring_senders: pl.LazyFrame | None = None,
     last_calls: pl.LazyFrame | None = None,
+    ring_receivers: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless what others recorded
     leaves only the one that sent them, or only the one that aborted."""
@@ -78,6 +79,10 @@ def shape_mismatch_by_transport(
     sent = ring_senders.collect().unique("sender", keep="first", maintain_order=True) if ring_senders is not None else None
     if sent is not None and sent.height == 1:
         yield _from_the_sender(sent)
+        return
+    placed = _placed(ring_receivers) if ring_receivers is not None else None
+    if placed is not None:
+        yield _by_length(placed, last_calls)
         return
     odd = _the_unrecorded(ranks, progress, groups) if progress is not None and groups is not None and len(ranks) == 1 else None
     apart = _elsewhere(ranks[0], odd["last_call_site"].to_list(), last_calls) if odd is not None and last_calls is not None else None
@@ -149,8 +154,7 @@ def _elsewhere(rank: int, sites: list[object], last_calls: pl.LazyFrame) -> dict
 
 def _function(frame: object) -> tuple[str, str]:
     """Name and file of ``Class.func (dir/file.py:12)``: the class and the folder are not always told."""
-    name, path, _ = split_frame(str(frame))
-    return name.rpartition(".")[2], path.rpartition("/")[2]
+    return _place(frame)[:2]
 
 
 def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines: list[dict[str, object]]) -> Finding:
@@ -227,6 +231,80 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
             ("collective-skipped", sender, "it may have been in another all_reduce"),
         ),
     )
+
+
+def _placed(ring_receivers: pl.LazyFrame) -> pl.DataFrame | None:
+    """Those that could not receive one and the same operation, if fewer ranks are odd than agree."""
+    found = ring_receivers.sort("receiver").collect()
+    if not found.height or found.select("group_name", "seq").n_unique() != 1:
+        return None
+    odd, agreeing = set(found["odd"].to_list()), set(found["agreeing"].explode().to_list())
+    return found if found.height == 1 or (not odd & agreeing and len(odd) < len(agreeing)) else None
+
+
+def _by_length(found: pl.DataFrame, last_calls: pl.LazyFrame | None) -> Finding:
+    """The ranks whose call was not the one that the length of what came belongs to."""
+    row = found.row(0, named=True)
+    odd = tuple(sorted(set(found["odd"].to_list())))
+    who, waited, others = ranks_words(odd), operation_words(row["op"], row["seq"]), ranks_words(row["agreeing"])
+    cause = _what_differs(row, odd, last_calls)
+    title = {
+        "ddp-unused-parameter": f"{who} ended backward without {waited}, a bucket of gradients that {others} reduced",
+        "collective-skipped": f"{who} left out {waited}, in which {others} were",
+    }.get(cause, f"{who} brought another size or type to {waited} than {'before' if row['odd'] != row['receiver'] else others}")
+    own = f" Its own length is that of {operation_words(row['op'], row['own_seq'])}." if row["own_seq"] is not None else ""
+    confidence: Confidence = "low" if cause == "dtype-mismatch" else "medium"
+    return Finding(
+        title=title,
+        summary=f"rank {row['receiver']} received {row['got_bytes']} bytes where it expected {row['expected_bytes']}, and aborted. In gloo's ring that is the "
+        f"length of a part of {waited}, {row['dtype']} {row['shape']}, which {others} recorded.{own}",
+        cause=cause,
+        confidence=confidence,
+        ranks=odd,
+        culprits=tuple(Culprit(rank=r) for r in odd),
+        subject=("gloo-size", str(row["op"])),
+        divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
+        evidence=(
+            *cite(found.select("line_no", source_id="line_source_id"), "received data size does not match"),
+            *cite(found.select("source_id", "record").unique(maintain_order=True), "what it was sent"),
+        ),
+        remedy=f"Find what {who} does otherwise than the others at {row['call_site'] or 'that collective'}.",
+        prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
+        would_refute=(f"a Flight Recorder dump of rank {row['receiver']} that holds {waited} in the size of the others",),
+        actions=(Action("fix-code", ranks=odd, confidence=confidence), _COMPARE),
+        alternatives=tuple((other, odd, against) for other, against in _INSTEAD[cause]),
+    )
+
+
+_TYPES = ("dtype-mismatch", "byte counts differ for types as well as for sizes")
+_SIZES = ("shape-mismatch", "another size at this position leaves the same message")
+#: What else leaves the same lengths.
+_INSTEAD = {
+    "ddp-unused-parameter": (("collective-skipped", "no bucket is reduced under no_sync either"),),
+    "collective-skipped": (_SIZES, _TYPES),
+    "dtype-mismatch": (_SIZES,),
+    "shape-mismatch": (_TYPES,),
+}
+
+
+def _what_differs(row: dict[str, object], odd: tuple[int, ...], last_calls: pl.LazyFrame | None) -> str:
+    """The cause, by where the odd ranks stood in a call (which a wait for an earlier one does not tell) and by how the lengths differ."""
+    called = pl.col("rank").is_in(list(odd)) & pl.col("user_frame").is_not_null() & pl.col("op").is_not_null()
+    stood = {_place(f) for f in last_calls.filter(called).collect()["user_frame"].to_list()} if last_calls is not None else set()
+    here = _place(row["call_site"]) in stood
+    elsewhere = bool(stood) or (row["own_seq"] is not None and row["own_call_site"] != row["call_site"])
+    if row["by_reducer"] and elsewhere and not here:
+        # The reducer of all ranks has the same buckets: it compares them when it is made.
+        return "ddp-unused-parameter"
+    if row["odd"] == row["receiver"] and not here and (stood or row["own_seq"] is not None):
+        return "collective-skipped"
+    return "dtype-mismatch" if int(str(row["got_bytes"])) in {n * int(str(row["expected_bytes"])) for n in (2, 4, 8)} else "shape-mismatch"
+
+
+def _place(frame: object) -> tuple[str, str, int | None]:
+    """Function, file and line of ``Class.func (dir/file.py:12)``: the class and the folder are not always told."""
+    name, path, line = split_frame(str(frame))
+    return name.rpartition(".")[2], path.rpartition("/")[2], line
 
 
 #: Operations whose sizes differ between ranks by right: who sent too much is not known.

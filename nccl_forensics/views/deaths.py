@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import polars as pl
 
@@ -169,6 +169,7 @@ def endings(
     if worker_exits is not None:
         rows = worker_exits.sort("source_id", "line_no").collect()
         launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
+        locals_ = locals_ or _spawned(rows, {*where, *ranks_of_source.values()})
         # What does not end at the first signal the launcher kills (PContext.close of torch.distributed.elastic.multiprocessing, after 30 s).
         kills = rows.filter((pl.col("kind") == "closing-signal") & (pl.col("signal") == "SIGKILL") & pl.col("pid").is_not_null())
         forced: set[object] = set(kills.select("source_id", "pid").rows())
@@ -275,6 +276,15 @@ def endings(
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+def _spawned(rows: pl.DataFrame, ranks: Iterable[int]) -> dict[int, set[int]]:
+    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are as many as the job has."""
+    failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
+    ended = rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null())
+    world = max(ranks, default=-1) + 1
+    whole = failed["source_id"].n_unique() == 1 and failed["local_rank"].n_unique() + ended["pid"].n_unique() == world
+    return {n: {n} for n in range(world)} if whole else {}
 
 
 #: Exceptions whose text says all that there is to say, whoever raised them.

@@ -8,8 +8,10 @@ import re
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
+from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.checked_calls import with_frames
 from nccl_forensics.views.deaths import told_at
 
 RING_SENDERS = {
@@ -53,9 +55,9 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
     lengths = {r["rank"]: found for r in aborted.iter_rows(named=True) if (found := _LENGTHS.search(str(r["message"])))}
     if not lengths:
         return pl.DataFrame(rows, schema=RING_SENDERS).lazy()
-    # An operation that failed is retired like one that ended well: the last one counts either way.
-    keys = progress.filter(pl.col("domain") == "fr").select("domain", "group_key", "rank", seq=pl.coalesce("first_pending", "last_seq"))
-    recorded = calls_of(operations).telling.filter(~pl.col("is_p2p")).join(keys, on=["domain", "group_key", "rank", "seq"]).collect()
+    # An operation that failed is retired like one that ended well: the last one counts either way. Whoever is further recorded the same one before.
+    keys = progress.filter(pl.col("domain") == "fr").select("domain", "group_key", seq=pl.coalesce("first_pending", "last_seq")).unique()
+    recorded = calls_of(operations).recent().filter(~pl.col("is_p2p")).join(keys, on=["domain", "group_key", "seq"]).collect()
     members = {g: list(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows() if d == "fr"}
     for (key, _), part in recorded.sort("group_key", "seq", "rank").group_by("group_key", "seq", maintain_order=True):
         if part["op"].n_unique() != 1 or part["op"][0] != "all_reduce" or part.select("shape", "dtype").n_unique() != 1:
@@ -79,7 +81,7 @@ def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.Da
     got, expected = int(said[1]), int(said[2])
     if not witnesses.height or sender in recorded["rank"].to_list() or width is None:
         return None
-    total = math.prod(int(n) for n in _NUMBERS.findall(str(first["shape"]))) * width
+    total = _elements(first["shape"]) * width
     if expected != _segment(total, width, len(members)) or got <= expected:
         return None
     cited = witnesses.row(0, named=True)
@@ -99,3 +101,108 @@ def _segment(total: int, width: int, members: int) -> int:
     """Bytes of one segment: two for each member, whole elements, at most a mebibyte."""
     longest = width * (_LONGEST_SEGMENT // width)
     return -(-min(-(-total // (2 * members)), longest) // width) * width
+
+
+RING_RECEIVERS = {
+    "receiver": pl.Int32(),
+    "odd": pl.Int32(),
+    "agreeing": pl.List(pl.Int32()),
+    "group_name": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "shape": pl.String(),
+    "dtype": pl.String(),
+    "width": pl.Int32(),
+    "got_bytes": pl.Int64(),
+    "expected_bytes": pl.Int64(),
+    "call_site": pl.String(),
+    "own_seq": pl.Int64(),
+    "own_call_site": pl.String(),
+    "by_reducer": pl.Boolean(),
+    "line_source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "source_id": pl.UInt32(),
+    "record": pl.String(),
+}
+#: Earlier calls of one size from one line that make a habit, and other members that make a majority.
+_HABIT = 2
+#: What runs backward in C++: a call with nothing of Python above it was made by the reducer of DistributedDataParallel (torch/autograd/graph.py).
+_ENGINE = "_engine_run_backward ("
+
+
+@view(rows="ranks")
+def ring_receivers(
+    endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, groups: pl.LazyFrame, fr_entries: pl.LazyFrame | FoldedTable
+) -> pl.LazyFrame:
+    """Which all_reduce of gloo it was that a rank without a record could not receive, by the length of what came: what its neighbour had recorded.
+
+    ``seq``, ``op``, ``shape``, ``dtype`` (of ``width`` bytes) and ``call_site`` are those that ``agreeing`` recorded. ``odd`` is the rank that was in another
+    one: the receiver, if all others agree (or, in a group of two, if the neighbour's call is of the size that its calls from that line always
+    had), else the neighbour, whose call is of another size than ever, where the receiver's is of the usual one. ``own_seq``: another
+    all_reduce of which the receiver's own length is, the next of that size or else the last. ``by_reducer``: the others' call was made by the reducer of DDP.
+    """
+    rows: list[dict[str, object]] = []
+    aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
+    lengths = {r["rank"]: (r, match) for r in aborted.iter_rows(named=True) if (match := _LENGTHS.search(str(r["message"])))}
+    if not lengths:
+        return pl.DataFrame(rows, schema=RING_RECEIVERS).lazy()
+    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & (pl.col("op") == "all_reduce") & pl.col("seq").is_not_null()
+    made = calls_of(operations).recent().filter(own).sort("group_key", "rank", "seq").collect()
+    members = {g: list(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows() if d == "fr" and m}
+    for rank, (line, said) in lengths.items():
+        got, expected = int(said[1]), int(said[2])
+        for (key,), part in made.group_by("group_key", maintain_order=True):
+            # Of a group that nothing states, those that recorded it are known; whether this rank is of it the length tells.
+            ring = sorted({*members.get(str(key), []), rank})
+            if len(ring) < 2 or rank in part["rank"].to_list() or got <= expected:
+                continue
+            sender = ring[(ring.index(rank) + 1) % len(ring)]
+            found = _left_out(part, rank, sender, len(ring), got, expected)
+            if found is not None:
+                told = told_at(line)
+                rows.append(found | {"receiver": rank, "line_source_id": told["source_id"], "line_no": told["line_no"]})
+    if not rows:
+        return pl.DataFrame(rows, schema=RING_RECEIVERS).lazy()
+    frame = pl.DataFrame(rows, schema={k: t for k, t in RING_RECEIVERS.items() if k != "by_reducer"}, infer_schema_length=None)
+    known = with_frames(frame, fr_entries)
+    return known.with_columns(by_reducer=pl.col("frames").str.starts_with(_ENGINE).fill_null(False)).select(*RING_RECEIVERS).lazy()
+
+
+def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:
+    """The last all_reduce of the sender of which the length is that of what came, and who is the odd one of it."""
+    widths = pl.col("dtype").str.to_lowercase().replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int32())
+    mine = part.filter(pl.col("rank") == sender).with_columns(width=widths)
+    segments = [
+        _segment(_elements(shape) * width, width, size) if width else None for shape, width in mine.select("shape", "width").iter_rows()
+    ]
+    mine = mine.with_columns(segment=pl.Series(segments, dtype=pl.Int64()))
+    sent = mine.filter(pl.col("segment") == got).tail(1)
+    if not sent.height:
+        return None
+    row = sent.row(0, named=True)
+    there = part.filter(pl.col("seq") == row["seq"])
+    agreeing = there.filter((pl.col("shape") == row["shape"]) & (pl.col("dtype") == row["dtype"]))
+    if there.height != agreeing.height:
+        return None
+    before = mine.filter((pl.col("seq") < row["seq"]) & (pl.col("call_site") == row["call_site"]))["segment"]
+    usual = {length for length, times in before.value_counts().iter_rows() if times >= _HABIT}
+    if agreeing.height == size - 1 >= _HABIT or (got in usual and expected not in usual):
+        odd = receiver
+    elif expected in usual and got not in usual and agreeing.height == 1:
+        odd = sender
+    else:
+        return None
+    alike = mine.filter((pl.col("segment") == expected) & (pl.col("seq") != row["seq"]))
+    other = pl.concat([alike.filter(pl.col("seq") > row["seq"]).head(1), alike.tail(1)]).head(1) if odd == receiver else alike.clear()
+    return {name: row[name] for name in RING_RECEIVERS if name in row} | {
+        "odd": odd,
+        "agreeing": sorted(agreeing["rank"].to_list()),
+        "got_bytes": got,
+        "expected_bytes": expected,
+        "own_seq": other["seq"][0] if other.height else None,
+        "own_call_site": other["call_site"][0] if other.height else None,
+    }
+
+
+def _elements(shape: object) -> int:
+    return math.prod(int(n) for n in _NUMBERS.findall(str(shape)))

@@ -73,10 +73,28 @@ def test_lark_and_the_columns_read_the_messages_alike():
         (MESSAGES[23], {"kind": "failure", "rank": 3, "pid": 12345, "host": "n1", "exit_code": -9, "signal": "SIGKILL"}),
         (MESSAGES[33], {"kind": "shell", "pid": 12345, "exit_code": -9, "signal": "SIGKILL"}),
         (MESSAGES[34], {"kind": "shell", "pid": 12345, "exit_code": -11, "signal": "SIGSEGV"}),
+        (
+            "W1122 13:06:30.482000 12899 torch/multiprocessing/spawn.py:174] Terminating process 13182 via signal SIGTERM",
+            {"kind": "closing-signal", "pid": 13182, "signal": "SIGTERM"},
+        ),
+        (
+            "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGSEGV",
+            {"kind": "failed", "local_rank": 2, "exit_code": -11, "signal": "SIGSEGV"},
+        ),
+        (
+            "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with exit code 3",
+            {"kind": "failed", "local_rank": 2, "exit_code": 3},
+        ),
+        ("-- Process 3 terminated with the following error:", {"kind": "failed", "local_rank": 3, "exit_code": 1}),
     ],
 )
 def test_a_line_that_stands_for_itself(line: str, expected: dict[str, object]):
     assert rows(line) == [expected]
+
+
+def test_what_torchrun_prints_of_the_exception_of_its_own_parent_is_no_second_end():
+    prefix = "E1122 12:59:38.091000 5747 torch/distributed/elastic/multiprocessing/api.py:836] "
+    assert rows(prefix + "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGABRT") == []
 
 
 def test_several_tasks_of_several_hosts_are_one_row_each_without_a_host():

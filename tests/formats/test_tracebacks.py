@@ -413,3 +413,39 @@ def test_without_a_text_under_it_there_is_none():
     assert rows(nothing, "nccl_errors") == []
     assert rows(nothing + "\nException raised from x at y.cpp:1 (most recent call first):", "nccl_errors") == []
     assert rows("Last error:\nCall to ibv_reg_mr failed", "nccl_errors") == []
+
+
+def test_an_error_file_alone_tells_which_collectives_differ():
+    def own(rank: int, shape: str) -> str:
+        mine = f"CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[{shape}], TensorDtypes=Float, TensorDeviceTypes=T(dtype=float))"
+        theirs = "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[8], TensorDtypes=Float, TensorDeviceTypes=T(dtype=float))"
+        return (
+            f"RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running collective: {mine}, but Rank 0 is running "
+            f"collective: {theirs}.Collectives differ in the following aspects:   Tensor Tensor shapes: {shape}vs 8"
+        )
+
+    document = {
+        "message": {"message": own(2, "10"), "extraInfo": {"py_callstack": "Traceback (most recent call last):\n", "timestamp": "1"}}
+    }
+    [said] = read_source(json.dumps(document).encode()).frames["reports"].to_dicts()
+    assert (said["kind"], said["rank"], said["ranks"], said["seq"], said["differs"]) == ("detail-mismatch", 2, [0], 7, "shape")
+    document["message"]["message"] = "RuntimeError: the collectives of rank 2 differ"
+    assert "reports" not in read_source(json.dumps(document).encode()).frames
+
+
+SPAWNED = """
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 3 terminated with the following error:
+Traceback (most recent call last):
+  File "/home/u/train.py", line 35, in body
+    raise RuntimeError("mesh is not watertight")
+RuntimeError: mesh is not watertight
+"""
+
+
+def test_what_a_parent_prints_of_a_process_that_it_started_is_that_process_s():
+    [found] = rows('Traceback (most recent call last):\n  File "/home/u/main.py", line 12, in <module>\n    spawn(f)' + SPAWNED)
+    assert (found["type"], found["hint_rank"], found["hint_scope"]) == ("RuntimeError", 3, "local")
+    [found] = rows(SPAWNED.replace("-- Process 3 terminated with the following error:", "of process 3:"))
+    assert "hint_rank" not in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.ddp_unused_parameter import ddp_unused_parameter
-from tests.rules.frames import cited, endings, told
+from tests.rules.frames import cited, divergences, endings, told
 from tests.rules.host_frames import table
 
 
@@ -41,3 +41,15 @@ def test_a_parameter_and_a_place_are_told_once_whoever_says_so() -> None:
     [finding] = ddp_unused_parameter.check(lines, raised)
     assert finding.title.endswith(": aux.bias, aux.weight")
     assert cited(finding) == [(0, 4), (0, 5)]
+
+
+def test_who_left_out_the_same_reduction_is_named_with_the_one_that_could_still_raise_it() -> None:
+    [finding] = ddp_unused_parameter.check(report(rank=2), None, divergences("skipped", [0, 2], [1, 3, 4]))
+    assert told(finding) == ("critical", "high", (0, 2))
+    for other in (
+        divergences("skipped", [0, 1], [2, 3]),
+        divergences("skipped", [0, 2], [1, 3], sure=False),
+        divergences("shape", [0, 2], [1]),
+    ):
+        [finding] = ddp_unused_parameter.check(report(rank=2), None, other)
+        assert told(finding) == ("critical", "high", (2,))

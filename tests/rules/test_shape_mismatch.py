@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.rules.shape_mismatch import shape_mismatch, shape_mismatch_by_transport
-from nccl_forensics.views.gloo_rings import RING_SENDERS
+from nccl_forensics.views.gloo_rings import RING_RECEIVERS, RING_SENDERS
 from nccl_forensics.views.last_calls import LAST_CALLS
 from tests.rules.frames import cited, divergences, endings, told
 from tests.views.frames import groups, progress, rows
@@ -167,3 +167,42 @@ def test_at_one_line_or_where_a_line_is_not_known_the_size_is_at_fault(odd: dict
     [finding] = shape_mismatch.check(compared, raised(**lines, **odd))
     assert finding.cause == "shape-mismatch"
     assert "with another size" in finding.title
+
+
+def placed(*receivers: int, **more: object) -> pl.LazyFrame:
+    usual = {
+        **{"agreeing": [0, 1, 3], "group_name": "0", "seq": 9, "op": "all_reduce", "shape": "[[4800]]", "dtype": "Float", "width": 4},
+        **{"got_bytes": 2400, "expected_bytes": 36, "call_site": "step (train.py:9)", "by_reducer": False},
+        **{"line_no": 60, "source_id": 1, "record": "entries[8]"},
+    }
+    return rows(RING_RECEIVERS, *[usual | {"receiver": r, "odd": r, "line_source_id": r} | more for r in receivers])
+
+
+def by_length(known: pl.LazyFrame, stood: pl.LazyFrame | None = None) -> tuple[object, ...]:
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, None, stood, known)
+    return finding.cause, finding.confidence, finding.ranks
+
+
+def test_who_was_in_another_call_than_the_one_that_came_left_it_out() -> None:
+    behind = {"own_seq": 10, "own_call_site": "log (train.py:30)"}
+    assert by_length(placed(2, **behind)) == ("collective-skipped", "medium", (2,))
+    assert by_length(placed(2), standing("collective", "log (train.py:30)", "all_reduce")) == ("collective-skipped", "medium", (2,))
+    # It stood in that very call, or in a wait that tells no call: its size is another, or its type where that is as many times as wide.
+    there = standing("collective", "Trainer.step (job/train.py:9)", "all_reduce")
+    assert by_length(placed(2, **behind), there) == ("shape-mismatch", "medium", (2,))
+    assert by_length(placed(2), standing("collective", "finish (train.py:40)")) == ("shape-mismatch", "medium", (2,))
+    assert by_length(placed(2, expected_bytes=1200)) == ("dtype-mismatch", "low", (2,))
+
+
+def test_a_bucket_of_gradients_that_ranks_passed_is_one_of_unused_parameters() -> None:
+    behind = {"own_seq": 8, "own_call_site": "clip (train.py:12)"}
+    assert by_length(placed(2, **behind, by_reducer=True)) == ("ddp-unused-parameter", "medium", (2,))
+    assert by_length(placed(2, 4, **behind, by_reducer=True)) == ("ddp-unused-parameter", "medium", (2, 4))
+    # In backward itself: nothing says that the bucket was passed.
+    within = standing("collective", "step (train.py:9)", "all_reduce")
+    assert by_length(placed(2, by_reducer=True), within) == ("shape-mismatch", "medium", (2,))
+
+
+def test_as_many_odd_ranks_as_agree_name_nobody() -> None:
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, None, None, placed(2, 4, agreeing=[0, 1]))
+    assert finding.culprits == ()

@@ -116,6 +116,15 @@ def test_what_a_launcher_does_to_a_worker_is_no_ending_of_its_own(kind: str) -> 
     assert ended(left(-9, kind=kind)) == []
 
 
+def test_of_a_parent_that_started_all_ranks_the_number_of_a_process_is_its_rank() -> None:
+    stopped = [{"kind": "closing-signal", "pid": 70 + n, "signal": "SIGTERM", "line_no": 10 + n} for n in range(3)]
+    failed = {"kind": "failed", "local_rank": 2, "exit_code": -11, "signal": "SIGSEGV", "line_no": 20}
+    known = rows(SOURCE_RANKS_SCHEMA, *[{"source_id": 1 + r, "rank": r} for r in (0, 1, 3)])
+    assert [(row["rank"], row["kind"]) for row in ended(table("worker_exits", *stopped, failed), sources=known)] == [(2, "segfault")]
+    # Fewer than the job has: the others are elsewhere, with numbers of their own.
+    assert [row["rank"] for row in ended(table("worker_exits", *stopped[:2], failed), sources=known)] == [None]
+
+
 def test_one_that_its_launcher_kills_as_it_does_not_end_died_of_no_fault_of_its_own() -> None:
     report = [{"kind": "failure", "rank": r, "pid": 40 + r, "exit_code": -9, "line_no": 30 + r} for r in (1, 2)]
     asked = [{"kind": "closing-signal", "signal": "SIGTERM", "pid": 40 + r, "line_no": r} for r in (1, 2)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from nccl_forensics.views.gloo_rings import ring_senders
+import polars as pl
+
+from nccl_forensics.views.gloo_rings import ring_receivers, ring_senders
 from tests.rules.frames import endings
+from tests.rules.host_frames import table
 from tests.views.frames import groups, operations, progress
 
 KNOWN = groups({"pg:0": [0, 1, 2, 3]})
@@ -38,3 +41,53 @@ def test_neither_a_recorded_sender_nor_members_that_disagree_nor_another_operati
     assert told("768 vs 512", {1: ["all_reduce [[512]]"], 2: ["all_reduce [[1024]]"]}) == []
     assert told("768 vs 512", {2: ["broadcast [[1024]]"]}) == []
     assert told("768 vs 512", {3: ["all_reduce [[1024]]"]}) == []
+
+
+def test_a_sender_that_is_further_than_the_witness_has_recorded_it_too() -> None:
+    calls = ["all_reduce [[4800]]", "all_reduce [[1024]]"]
+    assert told("768 vs 512", {0: [*calls, "all_reduce [[16]]"], 2: calls}) == []
+
+
+def received(said: str, records: dict[int, list[str]], receiver: int, ring: list[int], frames: str = "") -> list[tuple[object, ...]]:
+    aborted = endings(
+        {"rank": receiver, "signature": "gloo-size-mismatch", "message": f"op.preamble.length <= op.nbytes. {said}. Received data"}
+    )
+    made = operations(records).with_columns(call_site=pl.lit("step (train.py:9)"))
+    entries = [
+        {"source_id": rank, "record": f"entries[{n}]", "collective_seq_id": 1 + n, "frames": frames or None}
+        for rank, calls in records.items()
+        for n in range(len(calls))
+    ]
+    found = ring_receivers(aborted, made, groups({"pg:0": ring}), table("fr_entries", *entries)).collect()
+    return found.select("odd", "agreeing", "seq", "own_seq", "by_reducer").rows()
+
+
+LAYERS = ["all_reduce [[64]]", "all_reduce [[4800]]", "all_reduce [[80]]", "all_reduce [[1200]]"]
+
+
+def test_the_length_of_what_came_tells_the_call_that_the_receiver_left_out() -> None:
+    # On four members 4,800 floats come in parts of 2,400 bytes, 80 in parts of 40: it was in the call behind.
+    three = {0: LAYERS, 1: LAYERS, 3: LAYERS}
+    assert received("2400 vs 40", three, 2, [0, 1, 2, 3]) == [(2, [0, 1, 3], 2, 3, False)]
+    assert received("2400 vs 36", three, 2, [0, 1, 2, 3]) == [(2, [0, 1, 3], 2, None, False)]
+    # Of no call that anybody recorded; of members that do not agree; of a rank that has a record itself.
+    assert received("2404 vs 40", three, 2, [0, 1, 2, 3]) == []
+    assert received("2400 vs 40", three | {1: ["all_reduce [[64]]", "all_reduce [[160]]"]}, 2, [0, 1, 2, 3]) == []
+    assert received("2400 vs 40", three, 3, [0, 1, 2, 3]) == []
+
+
+def test_a_call_below_which_nothing_of_python_stands_was_made_by_the_reducer() -> None:
+    three = {0: LAYERS, 1: LAYERS, 3: LAYERS}
+    engine = "_engine_run_backward (/venv/torch/autograd/graph.py:1113)\nbackward (/job/train.py:9)"
+    assert received("2400 vs 40", three, 2, [0, 1, 2, 3], engine)[0][-1]
+    assert not received("2400 vs 40", three, 2, [0, 1, 2, 3], "hook (/job/train.py:4)\n" + engine)[0][-1]
+
+
+def test_of_two_the_one_whose_size_is_another_than_ever_is_odd() -> None:
+    usual = ["all_reduce [[800]]", "all_reduce [[800]]", "all_reduce [[800]]"]
+    # On two members 800 floats come in parts of 800 bytes.
+    assert received("800 vs 732", {0: usual}, 2, [0, 2]) == [(2, [0], 3, None, False)]
+    assert received("900 vs 800", {0: [*usual[:2], "all_reduce [[900]]"]}, 2, [0, 2]) == [(0, [0], 3, None, False)]
+    # Two calls make no habit, nor do calls of as many sizes.
+    assert received("800 vs 732", {0: usual[:2]}, 2, [0, 2]) == []
+    assert received("800 vs 732", {0: ["all_reduce [[400]]", "all_reduce [[600]]", "all_reduce [[800]]"]}, 2, [0, 2]) == []
