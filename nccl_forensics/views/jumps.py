@@ -277,7 +277,7 @@ _STEPS_BACK, _TAIL = ENDS, 24
 _OPERATION = ("group_key", "op", "shape", "dtype", "site")
 _PLACE, _KIND = ["domain", "group_key", "seq"], ["op", "shape", "dtype", "site"]
 #: The same where each rank has its own group of a role, such as data parallelism.
-_ROLE = ["domain", "group_desc", "seq"]
+_ROLE = ["domain", "role", "seq"]
 
 
 def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
@@ -324,7 +324,7 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
     for domain, rank, at, before in few:
-        if rank not in out and not peers.did_alike(rank, at):
+        if rank not in out and not peers.did_alike(rank, at, before):
             out[rank] = _fact(recent, domain, at, before)
     ranks = max(members.values(), default=0)
     return out if len(out) * 4 <= ranks else {}
@@ -424,10 +424,14 @@ class _Peers:
     def __init__(self, recent: pl.DataFrame, breaks: Sequence[tuple[str, int, int, int]]) -> None:
         self._rows = sorted({row for _, _, at, _ in breaks for row in (at - 1, at)})
         self._kinds = dict(zip(self._rows, recent[self._rows].select(_KIND).rows(), strict=True))
-        self._recent = recent
+        # Groups of a role may be told apart by a number: island0, tp_1.
+        named = pl.col("group_desc").cast(pl.String).str.replace(r"[ _-]?[0-9]+$", "").alias("role")
+        roles = recent.select("group_desc").unique().with_columns(named)
+        self._recent = recent.join(roles, on="group_desc", how="left", maintain_order="left")
         self._by_group = self._calls(_PLACE)
         self._by_role = self._calls(_ROLE)
         self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
+        self._members: dict[object, frozenset[int]] = {}
 
     def _calls(self, names: Sequence[str]) -> tuple[dict[int, tuple[object, ...]], dict[tuple[object, ...], _Calls]]:
         """The places of the rows in question, and place -> rank -> row and kind of its call; places without a name are left out."""
@@ -441,19 +445,28 @@ class _Peers:
             out.setdefault(place, {})[rank] = row, kind
         return places, out
 
-    def did_alike(self, rank: int, at: int) -> bool:
-        """Whether of the other ranks that called both operations at least half called nothing between the two."""
-        for places, calls in (self._by_group, self._by_role):
-            if at - 1 not in places or at not in places:
-                continue
-            one, two, kind = places[at - 1], places[at], self._kinds[at]
-            key = (one, two, kind)
-            if key not in self._told:
-                first, second = calls[one], calls[two]
-                both = [r for r in (first if len(first) < len(second) else second) if r in first and r in second]
-                self._told[key] = len(both), frozenset(r for r in both if second[r][1] != kind or second[r][0] != first[r][0] + 1)
-            count, apart = self._told[key]
-            others = count - 1  # the rank itself is among them
-            if others > 0:
-                return (len(apart) - (rank in apart)) * 2 <= others
+    def did_alike(self, rank: int, at: int, before: int) -> bool:
+        """Whether of the other ranks that called both operations at least half called nothing between the two: of those that call what seems left
+        out (last in row ``before``) at all, such as leaders of hosts, if any of them did, else of all."""
+        group = self._recent["group_key"][before]
+        if group not in self._members:
+            self._members[group] = frozenset(self._recent.filter(pl.col("group_key") == group)["rank"].to_list())
+        for who in (self._members[group], None):
+            for places, calls in (self._by_group, self._by_role):
+                if at - 1 not in places or at not in places:
+                    continue
+                one, two, kind = places[at - 1], places[at], self._kinds[at]
+                key = (one, two, kind, who)
+                if key not in self._told:
+                    first, second = calls[one], calls[two]
+                    both = [
+                        r
+                        for r in (first if len(first) < len(second) else second)
+                        if r in first and r in second and (who is None or r in who)
+                    ]
+                    self._told[key] = len(both), frozenset(r for r in both if second[r][1] != kind or second[r][0] != first[r][0] + 1)
+                count, apart = self._told[key]
+                others = count - 1  # the rank itself is among them
+                if others > 0:
+                    return (len(apart) - (rank in apart)) * 2 <= others
         return False

@@ -211,8 +211,11 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         both.join(falls, how="cross")
         .filter(clear)
         .drop("falls")
-        .sort("rank", "seq", "trust", "source_id", "line_no")
+        # An error file holds the last of them once more: the log that holds the others too tells their order.
+        .with_columns(beside=pl.len().over("source_id"))
+        .sort("rank", "seq", "trust", "beside", "source_id", "line_no", descending=[False, False, False, True, False, False])
         .unique(["rank", "seq"], keep="first", maintain_order=True)
+        .drop("beside")
         .with_columns(
             domain=pl.lit("detail"),
             group_key=pl.lit("detail"),

@@ -140,6 +140,35 @@ def test_what_the_others_do_in_groups_of_the_same_role_tells_that_nothing_was_le
     assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc") == [0]
 
 
+def on_hosts(rank: int, turns: str) -> pl.LazyFrame:
+    """Calls of a rank of hosts of two: in the group of its host (down: d, up: u), of all leaders (l), of all (a)."""
+    host = (f"pg:1{rank // 2}", f"host{rank // 2}")
+    names = {"d": host, "u": host, "l": ("pg:9", "leaders"), "a": ("pg:0", "all")}
+    rows = []
+    for order, turn in enumerate(turns):
+        group, desc = names[turn]
+        first = sum(names[t] == names[turn] for t in turns[: order + 1])
+        rows.append(
+            operations({rank: [f"all_reduce [{ord(turn)}]"]}, group=group, first=first).with_columns(
+                order=pl.lit(order, dtype=pl.Int64), group_desc=pl.lit(desc), record=pl.lit(f"entries[{order}]")
+            )
+        )
+    return pl.concat(rows)
+
+
+def left_out_on_hosts(leader: str, other: str) -> dict[int, tuple[object, object]]:
+    turns = {0: other, 1: "du" * 6, 2: leader, 3: "du" * 6}
+    found = broken_steps(pl.concat([on_hosts(rank, calls) for rank, calls in turns.items()]))
+    return {rank: (fact["group_key"], fact["seq"]) for rank, (fact, _) in found.items()}
+
+
+def test_those_who_lead_no_host_do_not_tell_that_a_leader_left_nothing_out() -> None:
+    without = "dul" * 3 + "du" + "dul" * 2
+    assert left_out_on_hosts(without, "dul" * 5) == {2: ("pg:9", 4)}
+    # All leaders go on without it: a new phase.
+    assert left_out_on_hosts(without, without) == {}
+
+
 def test_a_ring_that_begins_amid_a_run_does_not_tell_how_long_the_run_is() -> None:
     # Two reductions of a run, the six calls that end a step, and eleven reductions of the next: of a whole line the third would be a jump.
     ring = (0, 0, 1, 2, 3, 4, 5, 6, *(0,) * 11)

@@ -316,6 +316,14 @@ def test_what_a_rank_says_of_itself_beats_what_others_read() -> None:
     assert alone["rank"].to_list() == [0]
 
 
+def test_a_copy_in_a_file_of_its_own_does_not_stand_for_the_line_among_the_others() -> None:
+    apart = {"kind": "detail-mismatch", "ranks": [1], "other_op": "BARRIER", "other_detail": None}
+    copy = fingerprint(0, 3, source_id=0, **apart) | {"line_no": 1}
+    log = [fingerprint(0, seq, source_id=1) for seq in range(3)] + [fingerprint(0, 3, source_id=1, **apart)]
+    found = operations(None, None, None, None, None, table("reports", copy, *log)).collect().filter(pl.col("rank") == 0)
+    assert found.sort("seq").select("source_id", "line_no").rows() == [(1, n) for n in range(1, 5)]
+
+
 def test_where_numbers_of_several_groups_mix_nothing_is_claimed() -> None:
     mixed = table("reports", fingerprint(0, 0), fingerprint(0, 0, op="BARRIER"))
     assert operations(None, None, None, None, None, mixed).collect().height == 0
