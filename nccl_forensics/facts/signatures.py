@@ -71,6 +71,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("nput tensor must be the same type as the output tensor",), "refused"),
     (("tensor size must be equal to world_size times",), "refused"),
     (("Split sizes doesn't match total dim 0 size",), "refused"),
+    # What a rank sends itself is another length than what it expects of itself (gloo/alltoallv.cc).
+    (("inLengthPerRank[myRank] == outLengthPerRank[myRank]",), "refused"),
     (("Default process group has not been initialized",), "refused"),
     (("Invalid rank", "rank should be in the interval"), "refused"),
     (("ncclInvalidUsage",), "nccl-usage"),

@@ -174,13 +174,15 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             if r["exc_source_id"] is not None
         ]
         message = " ".join(str(part["message"][0]).split())[:160]
+        splits = "PerRank[myRank]" in message
         yield Finding(
+            cause="argument-mismatch" if splits else None,
             title=f"a call of {'all ranks' if alike else ranks_words(ranks) if ranks else 'a process'} was refused: {message}"
             + (f" at {frame}" if frame else ""),
             summary="All ranks made the same mistake: it is the program's."
             if alike
             else "The call was wrong for this rank; the others wait for it.",
-            confidence="high" if ranks else "medium",
+            confidence="high" if ranks and not splits else "medium",
             ranks=() if alike else ranks,
             hosts=() if alike else hosts_of(part),
             culprits=() if alike else tuple(Culprit(rank=r) for r in ranks),

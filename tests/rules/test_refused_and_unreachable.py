@@ -9,6 +9,7 @@ import pytest
 
 from nccl_forensics.api import analyze
 from nccl_forensics.engine import InlineEngine
+from nccl_forensics.facts.signatures import classify
 from nccl_forensics.rules.nccl_errors_usage import invalid_usage_by_exception
 from nccl_forensics.rules.store_unreachable import store_unreachable
 from tests.rules.frames import cited, endings, told
@@ -31,6 +32,17 @@ def test_where_all_ranks_made_the_mistake_none_is_special():
     [finding] = invalid_usage_by_exception.check(endings(*[{"rank": r} | REFUSED for r in range(4)]))
     assert (finding.ranks, finding.culprits) == ((), ())
     assert invalid_usage_by_exception.check(endings({"rank": 0} | VICTIM)) == []
+
+
+def test_splits_by_which_a_rank_sends_itself_another_length_than_it_expects_are_wrong_arguments() -> None:
+    said = (
+        "[enforce fail at /pytorch/third_party/gloo/gloo/alltoallv.cc:138] inLengthPerRank[myRank] == outLengthPerRank[myRank]. 192 vs 64"
+    )
+    assert classify("RuntimeError", said) == "refused"
+    [finding] = invalid_usage_by_exception.check(endings({"rank": 1} | REFUSED | {"message": said}, {"rank": 0} | VICTIM))
+    assert (finding.cause, finding.confidence, finding.ranks) == ("argument-mismatch", "medium", (1,))
+    [finding] = invalid_usage_by_exception.check(endings({"rank": 1} | REFUSED, {"rank": 0} | VICTIM))
+    assert (finding.cause, finding.confidence) == ("invalid-usage", "high")
 
 
 HEAD = "The client socket has failed to connect to any network address of (node0, 29500). The IPv4 network addresses of (node0, 29500) "
