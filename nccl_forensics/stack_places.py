@@ -32,6 +32,8 @@ WAITING = ("collective", "p2p")
 WAITING_ON_GPU = ("cuda-sync", "backward")
 #: Places of a stack of which no frame tells what the process does or waits in.
 UNTOLD = ("compute", "user-code", "unknown")
+#: Where a process of Python's multiprocessing begins.
+_BEGIN = "_bootstrap (multiprocessing/process.py)"
 #: What faulthandler and pystack write above the frames of a thread while its interpreter collects garbage (Python 3.11 traceback.c).
 _MARK = re.compile(r"Garbage-collecting\b")
 
@@ -87,7 +89,9 @@ def place_of(frames: Sequence[str], active: bool | None) -> tuple[str, str | Non
 def role_of(frames: Sequence[str]) -> str | None:
     """What a process is, if not a rank: data-worker, launcher, compile-worker, helper."""
     plain = [f"{function_of(f)} ({split_frame(f)[1]})" for f in frames]
-    return next((role for role, pattern in ROLES for frame in plain if pattern.search(frame)), None)
+    # What stands below is the parent's, at the moment when it forked this process.
+    own = plain[: plain.index(_BEGIN)] if _BEGIN in plain else plain
+    return next((role for role, pattern in ROLES for frame in own if pattern.search(frame)), None)
 
 
 def is_user(frame: str) -> bool:

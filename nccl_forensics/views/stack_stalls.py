@@ -60,7 +60,10 @@ def stack_stalls(
     died = endings is not None and endings.filter(pl.col("own")).collect().height > 0
     failed = failures is not None and failures.collect().height > 0
     rows: list[dict[str, object]] = []
-    moved = dict(last_calls.select("rank", "moved").collect().iter_rows()) if last_calls is not None else {}
+    known = last_calls.select("rank", "moved", "place").collect() if last_calls is not None else None
+    moved = dict(known.select("rank", "moved").iter_rows()) if known is not None else {}
+    # A wait that leaves no frame of its own, which the process said itself when it gave up.
+    waits = set(known.filter(pl.col("place").is_in(WAITING))["rank"].to_list()) if known is not None else set()
     if not told and not died:
         for row in odd_stacks.collect().iter_rows(named=True):
             peers = [m for r in row["others"] or () if (m := moved.get(r)) is not None]
@@ -74,6 +77,8 @@ def stack_stalls(
                     row["rank"], row["others"] or (), row["others_op"] or _on_gpu(row["others_place"]), progress, row["place"]
                 )
             ):
+                continue
+            if row["place"] not in WAITING and row["rank"] in waits:
                 continue
             if row["reason"] == ALIKE and not all(moved.get(r) is False for r in row["others"] or ()):
                 continue  # one look at threads that sleep tells nothing

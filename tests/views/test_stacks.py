@@ -174,6 +174,14 @@ def test_workers_and_launchers_are_told_from_ranks() -> None:
     assert role_of(["read (dataset.py:1)", "_worker_loop (torch/utils/data/_utils/worker.py:351)"]) == "data-worker"
     assert role_of(["sleep (time.py:1)", "_invoke_run (torch/distributed/elastic/agent/server/api.py:870)"]) == "launcher"
     assert role_of(["wrapper (torch/distributed/elastic/multiprocessing/errors/__init__.py:367)", "<module> (train.py:1)"]) is None
+    # A rank that its launcher forked stands on the frames of that one.
+    forked = ["all_reduce (torch/distributed/distributed_c10d.py:4181)", "BaseProcess._bootstrap (multiprocessing/process.py:314)"]
+    launcher = [
+        "_start_workers (torch/distributed/elastic/agent/server/local_elastic_agent.py:472)",
+        "launch_agent (torch/distributed/launcher/api.py:377)",
+    ]
+    assert role_of([*forked, *launcher]) is None
+    assert role_of(launcher) == "launcher"
 
 
 # --- trees and classes -----------------------------------------------------------------------------------------------------------
@@ -417,6 +425,19 @@ def test_past_the_call_of_the_others_is_a_skip_and_another_way_of_a_branch_a_mis
     # In a function of its own that is called at an earlier line, it is in the next round of the loop.
     inner = [*BROADCAST[:2], "sync (train.py:12)", "train (train.py:58)", BROADCAST[3]]
     assert verdicts(*peers, ranked(3, inner)) == [("collective-skipped", "low", 3)]
+
+
+def test_a_wait_that_its_own_exception_tells_is_no_stall_of_the_host() -> None:
+    known = states(stacks(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, COMPUTE)))
+    signs = pl.LazyFrame({"sign": ["timeout"]})
+
+    def told(place: str) -> list[tuple[object, ...]]:
+        last = last_calls(known, None, None, None).with_columns(place=pl.when(pl.col("rank") == 3).then(pl.lit(place)).otherwise("place"))
+        frame = stack_stalls(odd_stacks(known), None, None, None, signs, None, last, None)
+        return frame.select("cause", "rank").collect().rows()
+
+    assert told("collective") == []
+    assert told("user-code") == [("host-stall", 3)]
 
 
 def test_better_evidence_silences_the_stacks() -> None:
