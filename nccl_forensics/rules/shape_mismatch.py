@@ -250,7 +250,7 @@ def _by_length(found: pl.DataFrame, last_calls: pl.LazyFrame | None) -> Finding:
     cause = _what_differs(row, odd, last_calls)
     title = {
         "ddp-unused-parameter": f"{who} ended backward without {waited}, a bucket of gradients that {others} reduced",
-        "collective-skipped": f"{who} left out {waited}, in which {others} were",
+        "collective-skipped": f"{who} left out {waited}, to which {others} came",
     }.get(cause, f"{who} brought another size or type to {waited} than {'before' if row['odd'] != row['receiver'] else others}")
     own = f" Its own length is that of {operation_words(row['op'], row['own_seq'])}." if row["own_seq"] is not None else ""
     confidence: Confidence = "low" if cause == "dtype-mismatch" else "medium"
@@ -296,7 +296,10 @@ def _what_differs(row: dict[str, object], odd: tuple[int, ...], last_calls: pl.L
     if row["by_reducer"] and elsewhere and not here:
         # The reducer of all ranks has the same buckets: it compares them when it is made.
         return "ddp-unused-parameter"
-    if row["odd"] == row["receiver"] and not here and (stood or row["own_seq"] is not None):
+    # In the same function it may make that very call in another branch.
+    away = bool(stood) and _function(row["call_site"]) not in {place[:2] for place in stood}
+    behind = row["own_seq"] is not None and not here and (not stood or _place(row["own_call_site"]) in stood)
+    if row["odd"] == row["receiver"] and (away or behind):
         return "collective-skipped"
     return "dtype-mismatch" if int(str(row["got_bytes"])) in {n * int(str(row["expected_bytes"])) for n in (2, 4, 8)} else "shape-mismatch"
 

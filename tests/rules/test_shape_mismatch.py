@@ -190,6 +190,8 @@ def test_who_was_in_another_call_than_the_one_that_came_left_it_out() -> None:
     # It stood in that very call, or in a wait that tells no call: its size is another, or its type where that is as many times as wide.
     there = standing("collective", "Trainer.step (job/train.py:9)", "all_reduce")
     assert by_length(placed(2, **behind), there) == ("shape-mismatch", "medium", (2,))
+    branch = standing("collective", "Trainer.step (job/train.py:7)", "all_reduce")
+    assert by_length(placed(2), branch) == ("shape-mismatch", "medium", (2,))
     assert by_length(placed(2), standing("collective", "finish (train.py:40)")) == ("shape-mismatch", "medium", (2,))
     assert by_length(placed(2, expected_bytes=1200)) == ("dtype-mismatch", "low", (2,))
 
