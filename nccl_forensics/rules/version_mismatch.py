@@ -80,18 +80,21 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
     # Up to 2.21 only rank 0 of a communicator prints its release, so that the lines cannot be counted against each other.
     countable = all(_prints_everywhere(str(c["version"])) or c["rank"] != [0] for c in counts)
     odd, usual = counts[0], counts[-1]
-    ranks = tuple(odd["rank"]) if countable else ()
+    # Of as many against as many nobody can say which are the odd ones.
+    tied = counts[-2]["len"] == usual["len"]
+    one, two = (_who(c["rank"] if countable else [], c["len"]) for c in (odd, usual))
+    ranks = tuple(odd["rank"]) if countable and not tied else ()
     lines = seen.filter(pl.col("version") == odd["version"])
     other = seen.filter(pl.col("version") == usual["version"]).head(2)
-    names = ranks_words(ranks) if ranks else f"{odd['len']} process{'es' if odd['len'] != 1 else ''}"
     # The line of one process alone may be damaged.
     flipped = odd["len"] == 1 and one_bit(str(odd["version"]), str(usual["version"]))
     yield Finding(
-        title=f"{names} loaded NCCL {odd['version']}, the others {usual['version']}",
-        summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size.",
-        confidence="medium" if flipped or (countable and odd["len"] == usual["len"]) else "high",
+        title=f"{one} loaded NCCL {odd['version']}, {two if tied else 'the others'} {usual['version']}",
+        summary="Releases of NCCL do not talk to each other: bootstrap messages differ in size."
+        + (" Which of them is the one that was meant, these lines do not tell." if tied else ""),
+        confidence="medium" if flipped or (countable and tied) else "high",
         ranks=ranks,
-        hosts=tuple(sorted({h for h in lines["host"].to_list() if h})) if countable else (),
+        hosts=tuple(sorted({h for h in lines["host"].to_list() if h})) if ranks else (),
         culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("nccl", str(odd["version"]), str(usual["version"])),
         evidence=(*cite(lines, f"loads {odd['version']}"), *cite(other, f"loads {usual['version']}")),
@@ -100,6 +103,10 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
         would_refute=("the processes belong to different jobs", *(("one flipped bit in its line",) if flipped else ())),
         actions=(Action("change-setting", ranks=ranks, confidence="high"),),
     )
+
+
+def _who(ranks: list[int], processes: int) -> str:
+    return ranks_words(ranks) if ranks else f"{processes} process{'es' if processes != 1 else ''}"
 
 
 def _by_errors(endings: pl.LazyFrame, seen: pl.DataFrame) -> pl.DataFrame:

@@ -45,6 +45,14 @@ def test_one_against_one_is_less_sure() -> None:
     assert finding.confidence == "medium"
 
 
+def test_of_as_many_against_as_many_nobody_is_named() -> None:
+    [finding] = version_mismatch.check(versions("2.27.7", "2.29.7"), PEOPLE, None)
+    assert finding.ranks == finding.culprits == finding.hosts == ()
+    assert finding.title == "rank 0 loaded NCCL 2.27.7, rank 1 2.29.7"
+    [finding] = version_mismatch.check(versions("2.27.7", "2.29.7", "2.29.7"), PEOPLE, None)
+    assert finding.ranks == (0,)
+
+
 def test_a_process_of_unknown_rank_is_counted_and_not_blamed() -> None:
     [finding] = version_mismatch.check(versions("2.27.7", "2.27.7", "2.21.5"), people((0, "node1", 100)), None)
     assert finding.culprits == ()
