@@ -55,18 +55,20 @@ def group_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
     explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "host-stall"),
 )
 def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | None) -> Iterator[Finding]:
-    """Everyone enqueued everything, and two operations of two groups stand in opposite orders on ranks that share both groups."""
+    """Everyone enqueued everything, and two operations of two groups stand in opposite orders on ranks that share both groups. Lines of NCCL's
+    logs do not tell that an operation did not end: that the logs do is all there is."""
     failed = failures is not None and failures.collect().height > 0
     for row in inversions.sort("group_key", "other_key").collect().iter_rows(named=True):
         ranks = tuple(row["ranks"]) if row["majority"] else ()
         one, two = operation_words(row["op"], row["seq"]), operation_words(row["other_op"], row["other_seq"])
-        first = group_words({k: row[k] for k in ("group_name", "group_desc")} | {"comm_id": None})
-        second = group_words({"group_name": row["other_name"], "group_desc": row["other_desc"], "comm_id": None})
+        first = group_words({k: row[k] for k in ("group_name", "group_desc")} | {"comm_id": row["group_key"]})
+        second = group_words({"group_name": row["other_name"], "group_desc": row["other_desc"], "comm_id": row["other_key"]})
+        logged = row["line_no"] is not None
         confidence: Confidence = "high" if failed and row["majority"] else "medium"
         sites = [s for s in (row["call_site"], row["peer_call_site"]) if s]
         yield Finding(
             title=f"{ranks_words(row['ranks'])} called {one} of {first} before {two} of {second}, {ranks_words(row['others'])} the other way "
-            "round; neither ends",
+            f"round; {'the logs end in this step' if logged else 'neither ends'}",
             summary="Every member of both groups has enqueued both operations, and their GPUs wait for each other."
             + (f" Called at {' and '.join(sites)}." if sites else ""),
             confidence=confidence,
@@ -75,9 +77,9 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
             subject=(str(row["group_desc"] or row["group_name"]), str(row["other_desc"] or row["other_name"]), *sites[:1]),
             divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
             evidence=(
-                *cite([{"source_id": row["source_id"], "record": row["record"]}], f"{ranks_words(row['ranks'][:1])} enqueued this first"),
+                *cite([{k: row[k] for k in ("source_id", "line_no", "record")}], f"{ranks_words(row['ranks'][:1])} enqueued this first"),
                 *cite(
-                    [{"source_id": row["peer_source_id"], "record": row["peer_record"]}],
+                    [{k: row[f"peer_{k}"] for k in ("source_id", "line_no", "record")}],
                     f"{ranks_words(row['others'][:1])} enqueued this first",
                 ),
             ),

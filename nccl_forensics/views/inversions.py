@@ -9,6 +9,8 @@ from itertools import combinations
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.orders import reordered
 
 INVERSIONS = {
     "group_key": pl.String(),
@@ -25,9 +27,11 @@ INVERSIONS = {
     "others": pl.List(pl.Int32()),
     "majority": pl.Boolean(),
     "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
     "record": pl.String(),
     "call_site": pl.String(),
     "peer_source_id": pl.UInt32(),
+    "peer_line_no": pl.UInt32(),
     "peer_record": pl.String(),
     "peer_call_site": pl.String(),
 }
@@ -36,16 +40,42 @@ _Role = tuple[object, ...]
 
 
 @view(rows="groups")
-def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> pl.LazyFrame:
+def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
     """Pairs of groups whose members all entered an operation in each, finished neither, and did not enqueue the two in one order.
 
     ``ranks`` enqueued the operation of the first group before that of the second, ``others`` the other way round. ``majority``: among
     all ranks that have such a pair (groups of the same description at the same position count as alike) most go with ``others``, so
-    that ``ranks`` are the exception.
+    that ``ranks`` are the exception. Of NCCL's logs, which do not tell what ended, the last step alone is looked at.
     """
+    calls = calls_of(operations)
+    rows = [*_recorded(stuck, calls.every), *_logged(calls)]
+    return pl.DataFrame(rows, schema=INVERSIONS, infer_schema_length=None).lazy()
+
+
+def _logged(calls: Calls) -> Iterator[dict[str, object]]:
+    for rank, others, early, due in reordered(calls):
+        yield {
+            "group_key": early["group_key"],
+            "seq": early["seq"],
+            "op": early["op"],
+            "other_key": due["group_key"],
+            "other_seq": due["seq"],
+            "other_op": due["op"],
+            "ranks": [rank],
+            "others": others,
+            "majority": True,
+            "source_id": early["source_id"],
+            "line_no": early["line_no"],
+            "peer_source_id": due["source_id"],
+            "peer_line_no": due["line_no"],
+        }
+
+
+def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, object]]:
+    """The same of Flight Recorders, by what is pending in both groups."""
     waiting = stuck.filter(pl.col("domain") == "fr").collect().to_dicts()
     if len(waiting) < 2:
-        return pl.LazyFrame(schema=INVERSIONS)
+        return []
     at = pl.DataFrame(
         {"group_key": [w["group_key"] for w in waiting], "seq": [w["seq"] for w in waiting]}, schema_overrides={"seq": pl.Int64}
     )
@@ -98,7 +128,7 @@ def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> pl.LazyFrame:
                 "peer_call_site": peer["call_site"],
             }
         )
-    return pl.DataFrame(rows, schema=INVERSIONS, infer_schema_length=None).lazy()
+    return rows
 
 
 def _before(one: _Op, two: _Op) -> bool:
