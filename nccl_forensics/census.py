@@ -171,6 +171,12 @@ def left_connecting(resolver: Resolver) -> bool:
     return unfinished is not None and unfinished.head(1).collect().height > 0
 
 
+def log_overwritten(resolver: Resolver) -> bool:
+    """Whether processes have written over each other's lines in some log: then what is missing in it tells nothing."""
+    holed = resolver.get("overwritten")
+    return holed is not None and holed.head(1).collect().height > 0
+
+
 def ended_orderly(resolver: Resolver, known: Census) -> bool:
     """Whether all communicators that were seen, at least one, were taken down in order.
 

@@ -148,8 +148,10 @@ def operations(
     processes: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
     shared_names: pl.LazyFrame | None = None,
+    overwritten: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame | Parts:
-    """Every collective and send/recv with its rank, group and position: columns of ``OPERATIONS``.
+    """Every collective and send/recv with its rank, group and position: columns of ``OPERATIONS``; none of NCCL's logs that processes have
+    written over each other: what is missing there tells nothing.
 
     ``seq`` counts from 1 in the ``fr`` domain (the recorder's number) and from 0 in the ``nccl`` domain (our ordinal). ``rank`` is global.
     """
@@ -164,9 +166,10 @@ def operations(
         folded = _folded(nccl_ops, "nccl_ops")
         told = comms is not None and comms.head(1).collect().height > 0
         members = members_of(comms, processes) if told else members_by_size(folded.words, processes)
-        numbered = numbered_calls(folded, members)
+        holed = overwritten.collect()["source_id"].to_list() if overwritten is not None else []
+        numbered = numbered_calls(folded, members, holed)
         if numbered is None:
-            parts.append(by_line(folded, members))
+            parts.append(by_line(folded, members, holed))
     others = pl.concat([_conform(p) for p in parts], how="vertical") if parts else pl.LazyFrame(schema=OPERATIONS)
     return others if numbered is None and recorded is None else Parts(others, recorded, numbered)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -134,11 +134,11 @@ def members_by_size(words: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.L
     ).sort("begin_source", "host", "pid")
 
 
-def _counting(ops: pl.LazyFrame) -> pl.LazyFrame:
-    """Without lines that repeat others. CALL lines repeat COLL lines of the same call: they carry no opCount and count only where a process
+def _counting(ops: pl.LazyFrame, holed: Sequence[int]) -> pl.LazyFrame:
+    """Without lines of sources that are ``holed``, and without lines that repeat others. CALL lines repeat COLL lines of the same call: they carry no opCount and count only where a process
     has nothing else."""
     count = pl.col("op_count").is_not_null() if "op_count" in ops.collect_schema().names() else pl.col(told("op_count"))
-    ops = ops.with_columns(has_count=count.any().over("host", "pid", "source_id"))
+    ops = ops.filter(~pl.col("source_id").is_in(holed)).with_columns(has_count=count.any().over("host", "pid", "source_id"))
     return ops.filter(count | ~pl.col("has_count")).drop("has_count").filter(~pl.col("unofficial").fill_null(False))
 
 
@@ -165,10 +165,10 @@ def _described(grouped: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def by_line(folded: FoldedTable, members: pl.LazyFrame) -> pl.LazyFrame:
+def by_line(folded: FoldedTable, members: pl.LazyFrame, holed: Sequence[int] = ()) -> pl.LazyFrame:
     """Operations one by one with their place among the collectives of their communicator."""
     life = ("host", "pid", "comm", "begin_source", "begin", "group_key")
-    turns = _grouped(_joined(_counting(folded.every), members)).sort("continues", "source_id", "line_no")
+    turns = _grouped(_joined(_counting(folded.every, holed), members)).sort("continues", "source_id", "line_no")
     numbers = _numbers_of_lines(turns)
     turns = _described(with_exchanges(turns, life))
     position = (pl.col("is_p2p") == pl.lit(False)).cast(pl.Int64).cum_sum().over(*life) - 1
@@ -251,7 +251,7 @@ def _one_life_each(grouped: pl.DataFrame, groups: list[str]) -> bool:
     return bool((own.get_column("life") == 1).all())
 
 
-def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | None:
+def numbered_calls(folded: FoldedTable, members: pl.LazyFrame, holed: Sequence[int] = ()) -> Numbered | None:
     """Operations as numbers, where every operation's pointer means one communicator only, and its own source tells how that was made before
     the first operation. What ``_joined`` finds is the same then, and looks at all operations one by one. None where some operation needs
     such a closer look."""
@@ -270,7 +270,9 @@ def numbered_calls(folded: FoldedTable, members: pl.LazyFrame) -> Numbered | Non
         for rows, at, _ in folded.rows()
     ]
     met = pl.concat(seen) if seen else pl.DataFrame(schema=_MET)
-    words = _counting(folded.words.with_row_index("at").lazy().join(met.lazy(), on="at", how="inner", maintain_order="left")).collect()
+    words = _counting(
+        folded.words.with_row_index("at").lazy().join(met.lazy(), on="at", how="inner", maintain_order="left"), holed
+    ).collect()
     known = words.join(lives.select(*_LIFE, "life", "begin", *_MADE), on=_LIFE, how="left", maintain_order="left")
     if not known.select((pl.col("begin") <= pl.col("first")).fill_null(False).all()).item():
         return None
