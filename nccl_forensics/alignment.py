@@ -95,6 +95,9 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
             "different", 0, len(own) > 1 or bool(history), "what it called is not what its peers call next at any later position"
         )
     agree, k = best
+    # Who left a call out has one less, or is in the next step already.
+    if len(own) > 1 and len(peers) > 1 and [own[1], own[0], *own[2:]] == list(peers):
+        return Reading("different", 0, True, "it made the same two calls as its peers in the other order, and as many calls as they")
     # Both readings may fit: one odd call and then in step, or a jump. The one that explains more of what followed wins.
     if len(own) > 1 and in_step + 1 > agree:
         return Reading("different", 0, True, "after the odd call it goes on in step with its peers")

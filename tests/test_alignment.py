@@ -42,6 +42,16 @@ def test_a_rank_that_goes_on_in_step_after_its_odd_call_has_called_something_els
     assert reading.kind == "different"
 
 
+def test_two_calls_in_the_other_order_are_no_skip_where_as_many_were_made() -> None:
+    reading = read_divergence("abab", "ab", "ba")
+    assert reading.kind == "different"
+    assert "in the other order" in reading.why
+    assert read_divergence("abab", "abc", "bac").kind == "different"
+    # One call less, or one more step: the first was left out.
+    assert read_divergence("abab", "ab", "b").kind == "skipped"
+    assert read_divergence("abab", "abab", "baba").kind == "skipped"
+
+
 def test_an_odd_last_call_is_a_skip_only_if_the_steps_foretell_it() -> None:
     history = [*STEP, *STEP, "gather"]
     assert read_divergence(history, ["reduce"], ["scatter"]).kind == "skipped"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import polars as pl
 
@@ -13,7 +13,7 @@ from nccl_forensics.stack_frames import split_frame
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.call_paths import by_another_path
-from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of, sequences
+from nccl_forensics.views.calls import OP_WORDS, Calls, calls_of
 from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
@@ -27,6 +27,7 @@ from nccl_forensics.views.levels import (
     mostly_idle,
     still_enqueuing,
 )
+from nccl_forensics.views.log_ends import tails
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
 from nccl_forensics.views.stack_pairs import in_circles
 from nccl_forensics.words import ranks_words, verb
@@ -195,7 +196,7 @@ def stalls(
     found = _unanswering(found, stacks, progress, written - dead) or found
     if not timed_out and (_advancing(found, stacks) or (not dead and _moving_beside(found, stacks))):
         found = {}
-    tail = _tails(calls, found) if calls is not None else {}
+    tail = tails(calls, found) if calls is not None else {}
     job = {r for members in groups.select("members").collect()["members"].to_list() for r in members or ()} if groups is not None else set()
     unheard = sorted(job - set(stacks) - dead)
     # Who made another call in place of its peers' did not leave one out.
@@ -481,32 +482,6 @@ def _one_way(row: dict[str, object] | None, stacks: dict[int, dict[str, object]]
         f"{row['why']}; of {ranks_words(unheard)} there is no stack, and all of them may wait for {verb(unheard, 'it', 'one of these')}"
     )
     return row | {"confidence": "low", "why": missing}
-
-
-def _tails(calls: Calls, found: dict[int, dict[str, object]]) -> dict[int, str]:
-    """How an NCCL log of a rank that is behind ends: ``boundary`` (after a whole number of steps) or ``inside`` a step."""
-    behind = [
-        ("nccl", row["group_key"], rank) for rank, row in found.items() if row.get("domain") == "nccl" and row.get("kind") == "behind"
-    ]
-    out = dict.fromkeys((rank for _, _, rank in behind), "inside")
-    for (_, _, rank), line in sequences(calls, behind, ("op", "shape", "dtype")):
-        step = _period(line)
-        out[rank] = "boundary" if step and len(line) % step == 0 else "inside"
-    return out
-
-
-def _period(line: Sequence[int]) -> int | None:
-    """Length of the step that the whole line repeats (at least twice), or None."""
-    # The longest beginning that is also an end, of every beginning of the line (Knuth, Morris and Pratt).
-    border = [0] * len(line)
-    length = 0
-    for at in range(1, len(line)):
-        while length and line[at] != line[length]:
-            length = border[length - 1]
-        length += line[at] == line[length]
-        border[at] = length
-    step = len(line) - length
-    return step if line and step * 2 <= len(line) else None
 
 
 def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, object]], tail: str | None) -> dict[str, object] | None:

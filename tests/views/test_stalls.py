@@ -12,7 +12,8 @@ from nccl_forensics.views.calls import OPERATIONS, calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.stalls import _classify, _odd_in_circle, _period, _swapped, stalls
+from nccl_forensics.views.log_ends import _period
+from nccl_forensics.views.stalls import _classify, _odd_in_circle, _swapped, stalls
 from nccl_forensics.views.stuck import STUCK
 from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
@@ -155,6 +156,24 @@ def test_a_rank_that_died_by_its_own_fault_does_not_stall() -> None:
 def test_a_log_that_ends_between_steps_left_something_out(calls: list[str], cause: str, confidence: str) -> None:
     ops = operations({2: calls}, group="0xc0", first=0, domain="nccl")
     assert found(blocker(domain="nccl", group_key="0xc0"), ops=ops) == [(2, cause, confidence, "progress")]
+
+
+def test_a_rank_that_ends_amid_a_step_of_several_communicators_left_nothing_out() -> None:
+    # Its calls of one communicator are all alike: that these are a whole number says nothing.
+    step = ["0xc0", "0xc0", "0xc1"]
+    assert _ended([*step, *step]) == "collective-skipped"
+    assert _ended([*step, *step, "0xc0"]) == "host-stall"
+
+
+def _ended(communicators: list[str]) -> str:
+    """What rank 2 is found in, which is behind in 0xc0 and whose log holds these calls."""
+    parts = []
+    for order, key in enumerate(communicators):
+        seq = communicators[:order].count(key)
+        call = operations({2: ["all_reduce"]}, group=key, first=seq, domain="nccl")
+        parts.append(call.with_columns(order=pl.lit(order, dtype=pl.Int64)))
+    [(_, cause, _, _)] = found(blocker(domain="nccl", group_key="0xc0"), ops=pl.concat(parts))
+    return cause
 
 
 # ---- operations left out across groups ----
