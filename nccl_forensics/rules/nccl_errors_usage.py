@@ -27,6 +27,8 @@ from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
 
 _KINDS = ("invalid-usage", "invalid-argument", "no-algorithm", "no-network", "no-transport")
+#: Of a communicator whose init does not block its caller (ncclConfig_t, blocking = 0).
+_TOO_EARLY = "before the previous operation returned ncclSuccess"
 #: Said by the process that gathers the others' addresses, about what another one sent.
 _TOLD_OF_OTHERS = ("duplicate-rank", "rank-mismatch")
 
@@ -49,8 +51,8 @@ _EXPLAINS = (
     at_most=8,
     explains=_EXPLAINS,
 )
-def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
-    """Refused calls, duplicates first."""
+def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """Refused calls, duplicates first. Who used a communicator that had not come up yet grew tired of waiting for it: what kept it is the cause."""
     twice = nccl_errors.filter(pl.col("kind") == "duplicate-gpu").sort("source_id", "line_no").collect()
     if twice.height:
         pairs = (
@@ -73,7 +75,12 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterato
             would_refute=("MIG or multi-rank GPU sharing was meant and NCCL_MULTI_RANK_GPU_ENABLE is set",),
             actions=(Action("fix-code", ranks=ranks, confidence="high"),),
         )
-    rows = where_reported(nccl_errors.filter(pl.col("kind").is_in(list(_KINDS)) & (pl.col("level") == "WARN")), processes)
+    refused = nccl_errors.filter(pl.col("kind").is_in(list(_KINDS)) & (pl.col("level") == "WARN"))
+    if comms is not None:
+        waiting = comms.filter(pl.col("started") & ~pl.col("completed")).select("host", "pid").unique()
+        hasty = refused.filter(pl.col("message").str.contains(_TOO_EARLY, literal=True)).join(waiting, on=["host", "pid"], how="semi")
+        refused = refused.join(hasty.select("source_id", "line_no"), on=["source_id", "line_no"], how="anti")
+    rows = where_reported(refused, processes)
     for (kind,), part in rows.group_by("kind", maintain_order=True):
         ranks = ranks_of(part)
         message = str(part["message"][0])[:160]

@@ -8,7 +8,7 @@ where the ranks of a group differ, and the ends of each rank's sequence. Any oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -57,6 +57,9 @@ OPERATIONS = {
     "line_no": pl.UInt32(),
     "record": pl.String(),
 }
+
+#: What sends and receives are counted by, and how many there are of a sort.
+SENT = {c: OPERATIONS[c] for c in ("domain", "group_key", "rank", "member", "op", "peer", "shape", "dtype", "done")} | {"calls": pl.Int64()}
 
 #: NCCL prints AllReduce, the recorder all_reduce or _all_gather_base or ALLGATHER_coalesced: one word per thing.
 _OP_WORDS = {
@@ -117,6 +120,7 @@ class Calls:
     collectives of each rank, and any others.
     ``apart``: of the telling ones those at which ranks differ, and any others. ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and
     ``shape`` the number ``calls`` of collectives with a position. ``recorded``: those of recorders as numbers, where they are kept so.
+    ``sent``: sends and receives that are not of recorders kept so, by the columns of ``SENT``, with the number ``calls`` of each sort.
     """
 
     every: pl.LazyFrame
@@ -125,11 +129,13 @@ class Calls:
     counts: pl.LazyFrame
     recent: Callable[[], pl.LazyFrame]
     recorded: Entries | None = None
+    sent: pl.LazyFrame = field(default_factory=lambda: pl.LazyFrame(schema=SENT))
 
     @staticmethod
     def of(operations: pl.LazyFrame, counts: pl.LazyFrame | None = None) -> Calls:
         """The same of operations that are all told one by one."""
-        return Calls(operations, operations, operations, _counted(operations) if counts is None else counts, lambda: operations)
+        counts = _counted(operations) if counts is None else counts
+        return Calls(operations, operations, operations, counts, lambda: operations, sent=_sent(operations))
 
 
 class Told(NamedTuple):
@@ -211,6 +217,10 @@ def _counted(operations: pl.LazyFrame) -> pl.LazyFrame:
     return operations.filter(placed()).group_by(*_GROUP, "rank", "op", "shape").agg(calls=pl.len().cast(pl.Int64))
 
 
+def _sent(operations: pl.LazyFrame) -> pl.LazyFrame:
+    return operations.filter("is_p2p").group_by(list(SENT)[:-1]).agg(pl.len().cast(pl.Int64).alias("calls"))
+
+
 def even_exchanges(counts: pl.LazyFrame) -> pl.LazyFrame:
     """``domain``, ``group_key`` and ``op`` of the all-to-alls whose sizes must agree: those of which all but very few calls of all ranks are
     of one size. The sizes of others may differ by right (experts get what the router sends)."""
@@ -222,11 +232,13 @@ def even_exchanges(counts: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def with_sized(ops: pl.LazyFrame, counts: pl.LazyFrame) -> pl.LazyFrame:
-    """Adds ``sized``: whether sizes of this operation must agree."""
+    """Adds ``sized``: whether sizes of this operation must agree. NCCL's own all-to-all sends every peer the same, and sends and receives that
+    are taken for one do so too."""
+    one_size = (pl.col("domain") == "nccl") & (pl.col("op") == "all_to_all")
     even = even_exchanges(counts).with_columns(even=pl.lit(True))
     return (
         ops.join(even, on=[*_GROUP, "op"], how="left", maintain_order="left")
-        .with_columns(sized=~pl.col("op").is_in(UNEVEN) | pl.col("even").fill_null(False))
+        .with_columns(sized=~pl.col("op").is_in(UNEVEN) | pl.col("even").fill_null(False) | one_size)
         .drop("even")
     )
 
@@ -261,6 +273,11 @@ class Numbered:
         """As ``Calls.counts``."""
         placed = self.words.lazy().filter(~pl.col("is_p2p") & pl.col("rank").is_not_null() & (pl.col("calls") > 0))
         return placed.group_by(*_GROUP, "rank", "op", "shape").agg(pl.col("calls").sum())
+
+    def sent(self) -> pl.LazyFrame:
+        """As ``Calls.sent``."""
+        own = self.words.lazy().filter(pl.col("is_p2p") & (pl.col("calls") > 0))
+        return own.group_by(list(SENT)[:-1]).agg(pl.col("calls").sum())
 
     def told(self) -> Told:
         """As ``Calls.telling``."""
@@ -431,7 +448,7 @@ class Parts:
 
     others: pl.LazyFrame
     before: RecordedMany | None = None
-    behind: Many | None = None
+    behind: Numbered | None = None
 
     def calls(self) -> Calls:
         """All of them as one, in the columns of the others."""
@@ -453,4 +470,5 @@ class Parts:
             all_of(_counted(self.others), [m.counts() for m in before], [m.counts() for m in behind]),
             lambda: all_of(self.others, [same(t.recent()) for t in first], [same(t.recent()) for t in last]),
             self.before,
+            all_of(_sent(self.others), [], [self.behind.sent()] if self.behind else []),
         )

@@ -64,6 +64,7 @@ def failures(
     worker_exits: pl.LazyFrame | None,
     bandwidth_tests: pl.LazyFrame | None,
     looks: pl.LazyFrame | None = None,
+    overwritten: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests that failed, communicators that never came up, ranks that wait (unless
     half of the ranks or more moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), a launcher that was told to
@@ -117,6 +118,8 @@ def failures(
             record=pl.col("record").first(),
         )
     if comms is not None:
+        if overwritten is not None:  # then the line that says that it came up may be lost
+            comms = comms.join(overwritten, on="source_id", how="anti")
         add(
             # One that was taken down in order had come up, whatever became of the line that says so.
             comms.filter(pl.col("started") & ~pl.col("completed") & (pl.col("ended").fill_null("") != "destroy-complete")).sort(

@@ -98,10 +98,16 @@ def bootstrapped(
     nccl_rings: pl.LazyFrame | None,
     nccl_trees: pl.LazyFrame | None,
     nccl_connections: pl.LazyFrame | None,
+    nccl_errors: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Communicators of which a line says that every rank checked in, with the first such line: ``comm_key``, ``source_id``, ``line_no``."""
+    """Communicators of which a line says that every rank checked in, with the first such line: ``comm_key``, ``source_id``, ``line_no``. A bootstrap
+    that fails tells its times as well (NCCL 2.24 src/bootstrap.cc)."""
     where = ["source_id", "host", "pid", "line_no"]
     notes = None if nccl_notes is None else nccl_notes.filter(pl.col("kind").is_in(_AFTER_BOOTSTRAP))
+    if notes is not None and nccl_errors is not None:
+        failed = nccl_errors.filter(pl.col("file").str.ends_with("bootstrap.cc")).group_by(where[:-1]).agg(failed=pl.col("line_no").min())
+        notes = notes.join(failed, on=where[:-1], how="left", nulls_equal=True)
+        notes = notes.filter((pl.col("kind") != "bootstrap-timings") | (pl.col("line_no") < pl.col("failed")).fill_null(True))
     marks = [t.select(where) for t in (notes, nccl_placement, nccl_rings, nccl_trees, nccl_connections) if t is not None]
     if not marks:
         return pl.LazyFrame(schema=BOOTSTRAPPED)

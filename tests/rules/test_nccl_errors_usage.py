@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nccl_forensics.reading import read_source
 from nccl_forensics.rules.nccl_errors_usage import bootstrap_disagreement, invalid_usage
-from tests.rules.frames import cited, errors, people, told
+from tests.rules.frames import cited, comm, comms, errors, people, told
 from tests.rules.host_frames import table
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101))
@@ -45,6 +45,14 @@ def test_texts_about_the_machine_and_its_addresses_are_no_refused_calls() -> Non
     log = "".join(f"\nnode1:101:201 [1] graph/xml.cc:12 NCCL WARN {text}\n" for text in said)
     frame = read_source(log.encode()).frames["nccl_errors"].lazy().with_columns(source_id=0)
     assert invalid_usage.check(frame, PEOPLE) == []
+
+
+def test_who_uses_a_communicator_before_it_came_up_waits_for_it() -> None:
+    text = "Attempt to use communicator before the previous operation returned ncclSuccess"
+    early = errors({"kind": "invalid-usage", "pid": 101, "message": text, "line_no": 9})
+    assert invalid_usage.check(early, PEOPLE, comms(comm(1, 4))) == []
+    [finding] = invalid_usage.check(early, PEOPLE, comms(comm(1, 4, completed=True)))
+    assert told(finding) == ("critical", "high", (1,))
 
 
 # ---- processes that disagree on who they are ----

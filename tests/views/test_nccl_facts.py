@@ -124,6 +124,15 @@ def test_a_communicator_is_past_its_bootstrap_with_the_first_line_that_only_then
     assert found.rows() == [("0xc0", 0, 20)]
 
 
+def test_the_times_of_a_bootstrap_that_failed_do_not_say_that_all_came() -> None:
+    members = rows(COMMS_SCHEMA, *[by(r, comm_key="0xc0", nranks=4, line_no=10) for r in (0, 1)])
+    notes = table("nccl_notes", by(0, kind="bootstrap-timings", line_no=20))
+    failed = table("nccl_errors", by(0, kind="propagation", file="bootstrap.cc", code=6, line_no=19))
+    assert bootstrapped(members, notes, None, None, None, None, failed).collect().is_empty()
+    others = table("nccl_errors", by(1, kind="propagation", file="bootstrap.cc", code=6, line_no=19))
+    assert bootstrapped(members, notes, None, None, None, None, others).collect().height == 1
+
+
 def test_a_line_before_the_init_or_of_another_process_says_nothing_about_it() -> None:
     members = rows(COMMS_SCHEMA, by(0, comm_key="0xc0", nranks=4, line_no=10))
     rings = table("nccl_rings", by(0, line_no=9), by(2, line_no=40))

@@ -1,0 +1,141 @@
+"""Sends and receives of NCCL's logs that do not pair up: what one member sends to another, that one receives, as often and of one size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import polars as pl
+
+from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
+
+UNPAIRED = {
+    "group_key": pl.String(),
+    "kind": pl.String(),
+    "sender": pl.Int32(),
+    "receiver": pl.Int32(),
+    "sends": pl.Int64(),
+    "receives": pl.Int64(),
+    "sent": pl.String(),
+    "received": pl.String(),
+    "odd": pl.Int32(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "peer_source_id": pl.UInt32(),
+    "peer_line_no": pl.UInt32(),
+}
+_PAIR = ["group_key", "src", "dst"]
+_WHAT = ["shape", "dtype"]
+_Row = dict[str, object]
+
+
+@view(rows="pairs of ranks")
+def unpaired(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+    """Pairs of members with ``sends`` of the one and ``receives`` of the other that do not agree: in number (``kind`` is calls), in size (shape) or in
+    type (dtype). ``sent`` and ``received``: elements and type that the other side lacks. ``odd``: the one of the two that does otherwise than it
+    does with others, or others do; null where nothing tells. The lines are the last of each side in the pair.
+
+    Communicators that were taken down in order have none. Numbers count as different where they were before the last collective of both as well: a log that was copied while its job worked ends anywhere.
+    """
+    calls = calls_of(operations)
+    known = pl.col("rank").is_not_null() & pl.col("member").is_not_null() & pl.col("peer").is_not_null()
+    sent = calls.sent.filter((pl.col("domain") == "nccl") & known & ~pl.col("done").fill_null(False)).collect()
+    if sent.is_empty():
+        return pl.LazyFrame(schema=UNPAIRED)
+    send = pl.col("op") == "send"
+    ends = sent.with_columns(
+        src=pl.when(send).then("member").otherwise("peer"),
+        dst=pl.when(send).then("peer").otherwise("member"),
+        sends=pl.when(send).then("calls").otherwise(0),
+        receives=pl.when(send).then(0).otherwise("calls"),
+    )
+    people = {(g, m): r for g, m, r in sent.select("group_key", "member", "rank").unique().iter_rows()}
+    rows = [*_in_number(calls, ends, people)]
+    # Of pairs that differ in number it is not known which call belongs to which.
+    rows += [*_in_size(ends, people)] if not rows else []
+    _name(rows, ends)
+    _cite(rows, calls)
+    return pl.DataFrame(rows, schema=UNPAIRED, infer_schema_length=None).lazy()
+
+
+def _pairs(ends: pl.DataFrame, by: list[str], people: dict[tuple[str, int], int]) -> Iterator[_Row]:
+    counts = ends.group_by(*_PAIR, *by).agg(pl.col("sends", "receives").sum()).filter(pl.col("sends") != pl.col("receives"))
+    for row in counts.sort(*_PAIR, *by).iter_rows(named=True):
+        sender, receiver = people.get((row["group_key"], row["src"])), people.get((row["group_key"], row["dst"]))
+        if sender is not None and receiver is not None:
+            yield row | {"sender": sender, "receiver": receiver, "odd": None}
+
+
+def _in_number(calls: Calls, ends: pl.DataFrame, people: dict[tuple[str, int], int]) -> Iterator[_Row]:
+    pairs = list(_pairs(ends, [], people))
+    ranks = sorted({int(str(p[side])) for p in pairs for side in ("sender", "receiver")})
+    if not ranks:
+        return
+    every = calls.every.filter((pl.col("domain") == "nccl") & pl.col("rank").is_in(ranks))
+    lines = every.select("group_key", "rank", "op", "is_p2p", "peer", "seq", "source_id", "order").collect()
+    whole = set(lines.group_by("rank").agg(pl.col("source_id").n_unique()).filter(pl.col("source_id") == 1)["rank"].to_list())
+    marks = lines.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null())
+    for pair in pairs:
+        one, two = pair["sender"], pair["receiver"]
+        own, theirs = (marks.filter(pl.col("rank") == r).select("group_key", "seq", "order") for r in (one, two))
+        last = own.join(theirs, on=["group_key", "seq"]).sort("order").tail(1).to_dicts()
+        if not last or not {one, two} <= whole:
+            continue
+        before = lines.filter(pl.col("is_p2p") & (pl.col("group_key") == pair["group_key"]))
+        sends = before.filter((pl.col("rank") == one) & (pl.col("op") == "send") & (pl.col("peer") == pair["dst"]))
+        receives = before.filter((pl.col("rank") == two) & (pl.col("op") == "recv") & (pl.col("peer") == pair["src"]))
+        n_sends = sends.filter(pl.col("order") < last[0]["order"]).height
+        n_receives = receives.filter(pl.col("order") < last[0]["order_right"]).height
+        more = int(str(pair["sends"])) > int(str(pair["receives"]))
+        if (n_sends > n_receives) if more else (n_sends < n_receives):
+            yield pair | {"kind": "calls"}
+
+
+def _in_size(ends: pl.DataFrame, people: dict[tuple[str, int], int]) -> Iterator[_Row]:
+    by_pair: dict[tuple[object, ...], list[_Row]] = {}
+    for row in _pairs(ends, _WHAT, people):
+        by_pair.setdefault((row["group_key"], row["src"], row["dst"]), []).append(row)
+    for rows in by_pair.values():
+        ahead = next((r for r in rows if int(str(r["sends"])) > int(str(r["receives"]))), None)
+        lacking = next((r for r in rows if int(str(r["sends"])) < int(str(r["receives"]))), None)
+        uneven = sum(int(str(r["sends"])) - int(str(r["receives"])) for r in rows) != 0
+        if ahead is None or lacking is None or uneven:
+            continue
+        kind = "shape" if ahead["dtype"] == lacking["dtype"] else "dtype"
+        yield ahead | {"kind": kind, "sent": _words(ahead), "received": _words(lacking)}
+
+
+def _words(row: _Row) -> str:
+    return f"{row['shape']} {row['dtype']}"
+
+
+def _name(rows: list[_Row], ends: pl.DataFrame) -> None:
+    """Who is odd: the one rank that is in all pairs; of one pair alone the side whose number, or whose size, is that of fewer others."""
+    in_all = [r for r, n in Counter(r for row in rows for r in {row["sender"], row["receiver"]}).items() if n == len(rows)]
+    if len(rows) > 1 and len(in_all) == 1:
+        for row in rows:
+            row["odd"] = in_all[0]
+        return
+    totals = ends.group_by(_PAIR).agg(pl.col("sends", "receives").sum()).filter(pl.col("sends") == pl.col("receives"))
+    numbers = Counter(totals["sends"].to_list())
+    sizes = {f"{shape} {dtype}": n for shape, dtype, n in ends.group_by(_WHAT).agg(pl.col("calls").sum()).iter_rows()}
+    for row in rows if len(rows) == 1 else ():
+        by_calls = row["kind"] == "calls"
+        sending = numbers[row["sends"]] if by_calls else sizes.get(str(row["sent"]), 0)
+        receiving = numbers[row["receives"]] if by_calls else sizes.get(str(row["received"]), 0)
+        if sending != receiving:
+            row["odd"] = row["sender"] if sending < receiving else row["receiver"]
+
+
+def _cite(rows: list[_Row], calls: Calls) -> None:
+    """The last line of each side of each pair."""
+    ranks = sorted({int(str(row[side])) for row in rows for side in ("sender", "receiver")})
+    if not ranks:
+        return
+    own = calls.every.filter((pl.col("domain") == "nccl") & pl.col("rank").is_in(ranks) & pl.col("is_p2p"))
+    last = own.sort("source_id", "order").group_by("group_key", "rank", "op", "peer").agg(pl.col("source_id", "line_no").last()).collect()
+    at = {row[:4]: row[4:] for row in last.iter_rows()}
+    for row in rows:
+        row["source_id"], row["line_no"] = at.get((row["group_key"], row["sender"], "send", row["dst"]), (None, None))
+        row["peer_source_id"], row["peer_line_no"] = at.get((row["group_key"], row["receiver"], "recv", row["src"]), (None, None))
