@@ -50,11 +50,17 @@ _BEYOND = 1.2
     ),
 )
 def environment_mismatch(
-    settings: pl.LazyFrame, processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None, comms: pl.LazyFrame | None
+    settings: pl.LazyFrame,
+    processes: pl.LazyFrame | None,
+    nccl_tails: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+    nccl_comms: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per setting that differs. A line that is missing from a log counts only where the process has a log of its own (in a
-    shared one lines get torn and lost) that goes on beyond the place where the others print it. What an environment lacks is not set."""
+    shared one lines get torn and lost) that goes on beyond the place where the others print it, or where several logs without it tell of the end of
+    an init before which the others print it. What an environment lacks is not set."""
     host_of, lines_of = _logged(processes, nccl_tails)
+    up, over = _came_up(comms, nccl_comms)
     world = int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)) if comms is not None else 0
     unknown = max(0, world - len(host_of))
     differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
@@ -63,6 +69,10 @@ def environment_mismatch(
         bare = set().union(*(r["ranks"] for r in part.iter_rows(named=True) if r["value"] is None))
         place = int(str(part["line_no"].min() or 0))
         silent = {r for r, lines in lines_of.items() if lines > _BEYOND * place} - bare - set().union(*shown.values())
+        initialised = (up & set(lines_of)) - silent - bare - set().union(*shown.values())
+        in_init = not silent and len(initialised) > 1 and _printed_before(part, over)
+        if in_init:
+            silent = initialised
         shared = not silent and not bare and len(shown) == 1
         if shared:
             # One line may be lost in a shared log, those of most ranks are not.
@@ -86,7 +96,7 @@ def environment_mismatch(
         yield Finding(
             title=f"{ranks_words(odd)} {'has' if len(odd) == 1 else 'have'} {odd_words}, {ranks_words(usual)} {'has' if len(usual) == 1 else 'have'} {usual_words}",
             summary="All ranks of a communicator must share this setting; NCCL does not negotiate it.",
-            confidence="medium" if shared or (tie and unset == usual and unset) else "high",
+            confidence="medium" if shared or in_init or (tie and unset == usual and unset) else "high",
             ranks=tuple(sorted(odd)),
             hosts=hosts,
             culprits=tuple(Culprit(rank=r) for r in sorted(odd)),
@@ -101,6 +111,21 @@ def environment_mismatch(
             would_refute=("the other ranks never read the setting (their logs end before it)",),
             actions=(Action("change-setting", ranks=tuple(sorted(odd)), hosts=hosts, confidence="high"),),
         )
+
+
+def _came_up(comms: pl.LazyFrame | None, nccl_comms: pl.LazyFrame | None) -> tuple[set[int], dict[int, int]]:
+    """Ranks with a communicator that came up, and by source the line that says so first."""
+    if comms is None or nccl_comms is None:
+        return set(), {}
+    ranks = comms.filter(pl.col("completed") & pl.col("rank").is_not_null() & (pl.col("nranks") == pl.col("nranks").max()))
+    lines = nccl_comms.filter(pl.col("event") == "init-complete").group_by("source_id").agg(pl.col("line_no").min())
+    return set(ranks.select("rank").collect()["rank"].to_list()), dict(lines.collect().iter_rows())
+
+
+def _printed_before(part: pl.DataFrame, over: dict[int, int]) -> bool:
+    """Whether the setting is printed before the end of an init wherever it is cited."""
+    rows = part.filter(pl.col("value").is_not_null()).select("source_id", "line_no").rows()
+    return bool(rows) and all(line < over.get(source, 0) for source, line in rows)
 
 
 def _told_in_full(settings: pl.LazyFrame, name: str, ranks: set[int]) -> set[int]:

@@ -124,6 +124,7 @@ def endings(
     kernel_events: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None = None,
+    progress: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver, usage,
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
@@ -250,7 +251,7 @@ def endings(
         who["library"] = row["library"]
         if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
-    for row in _vanished(comms, where).values():
+    for row in _vanished(comms, where, progress).values():
         who = person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
@@ -492,13 +493,20 @@ def _crashed(
     return [found[rank] for rank in sorted(found)]
 
 
-def _vanished(comms: pl.LazyFrame | None, where: dict[int, tuple[object, object]]) -> dict[int, dict[str, object]]:
-    """Members of a communicator that never took it down although all others of it, at least two, did."""
+def _vanished(
+    comms: pl.LazyFrame | None, where: dict[int, tuple[object, object]], progress: pl.LazyFrame | None
+) -> dict[int, dict[str, object]]:
+    """Members of a communicator that never took it down although all others of it, at least two, did. One whose log lacks collectives that these
+    made was in them all the same, as they ended in order: it is the log that ends early."""
     if comms is None:
         return {}
+    last: dict[tuple[str, int], int] = {}
+    if progress is not None:
+        made = progress.filter((pl.col("domain") == "nccl") & pl.col("last_seq").is_not_null())
+        last = {(key, rank): seq for key, rank, seq in made.select("group_key", "rank", "last_seq").collect().iter_rows()}
     done = comms.filter(pl.col("completed") & pl.col("rank").is_not_null()).collect()
     found: dict[int, dict[str, object]] = {}
-    for _, part in done.group_by("comm_key", maintain_order=True):
+    for (key,), part in done.group_by("comm_key", maintain_order=True):
         size = part["nranks"].max()
         if size is None or part["rank"].n_unique() != part.height or part.height < 3:
             continue
@@ -506,11 +514,13 @@ def _vanished(comms: pl.LazyFrame | None, where: dict[int, tuple[object, object]
         closed = part.filter(pl.col("ended").is_not_null())
         if not 0 < open_ones.height <= max(1, part.height // 4) or closed.height < 2:
             continue
+        in_order = (closed["ended"] == "destroy-complete").all()
+        furthest = max((seq for (k, _), seq in last.items() if k == key), default=-1)
         # A rank of the communicator is not always the global one: meet it again through host and pid.
         ranks = {(h, p): r for r, (h, p) in where.items()}
         for row in open_ones.iter_rows(named=True):
             rank = ranks.get((row["host"], row["pid"]))
-            if rank is None:
+            if rank is None or (in_order and last.get((key, rank), furthest) < furthest):
                 continue
             found[rank] = {
                 "rank": rank,

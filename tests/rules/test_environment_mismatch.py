@@ -44,6 +44,20 @@ def test_of_two_halves_the_one_that_sets_something_is_the_odd_one_with_less_conf
     assert told(finding) == ("error", "medium", (1, 2))
 
 
+def test_short_logs_that_tell_of_the_end_of_init_tell_what_was_not_set_before_it() -> None:
+    up = comms(*[comm(r, 4, completed=True) for r in range(4)])
+    lines = table("nccl_comms", *({"source_id": r, "line_no": 30, "event": "init-complete"} for r in range(4)))
+    late = settings("NCCL_PROTO", ("Simple", [2, 3])).with_columns(line_no=pl.lit(29, dtype=pl.UInt32))
+    short = OWN.with_columns(lines=pl.lit(31, dtype=pl.Int64))
+    [finding] = environment_mismatch.check(late, PEOPLE, short, up, lines)
+    assert told(finding) == ("error", "medium", (2, 3))
+    # One line alone may be lost, and what is printed after init need not be in a log that ends with it.
+    most = late.with_columns(ranks=pl.lit([0, 1, 2], dtype=pl.List(pl.Int32)))
+    assert environment_mismatch.check(most, PEOPLE, short, up, lines) == []
+    after = late.with_columns(line_no=pl.lit(31, dtype=pl.UInt32))
+    assert environment_mismatch.check(after, PEOPLE, short, up, lines) == []
+
+
 def test_a_line_that_is_missing_from_a_shared_log_may_have_been_torn() -> None:
     assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, logs(0, 1, 2, 2), None) == []
 

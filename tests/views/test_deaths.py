@@ -7,6 +7,7 @@ import pytest
 
 from nccl_forensics.views.deaths import endings
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.matching import PROGRESS
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -30,9 +31,10 @@ def ended(
     hints: pl.LazyFrame | None = None,
     files: pl.LazyFrame | None = None,
     kernel: pl.LazyFrame | None = None,
+    progress: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
     raised = table("exceptions", *exceptions) if exceptions else None
-    return endings(exits, raised, processes, sources, comms, hints, files, kernel, None).collect().to_dicts()
+    return endings(exits, raised, processes, sources, comms, hints, files, kernel, None, None, progress).collect().to_dicts()
 
 
 # ---- exit codes and signals ----
@@ -354,6 +356,17 @@ DOWN = "destroy-complete"
 def test_the_one_that_never_took_its_communicator_down_has_vanished() -> None:
     [one] = ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE)
     assert (one["rank"], one["kind"], one["own"], one["source_id"], one["line_no"]) == (2, "vanished", True, 2, 4)
+
+
+def test_a_log_that_ends_before_what_all_came_through_is_no_death() -> None:
+    def made(last: int) -> pl.LazyFrame:
+        calls = {0: 9, 1: 9, 2: last, 3: 9}
+        return rows(PROGRESS, *({"domain": "nccl", "group_key": "0xc0", "rank": r, "last_seq": n} for r, n in calls.items()))
+
+    assert ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE, progress=made(7)) == []
+    assert [e["rank"] for e in ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE, progress=made(9))] == [2]
+    aborted = members("abort-complete", "abort-complete", None, "abort-complete")
+    assert [e["rank"] for e in ended(comms=aborted, processes=PEOPLE, progress=made(7))] == [2]
 
 
 def test_a_rank_whose_end_is_known_has_not_vanished() -> None:
