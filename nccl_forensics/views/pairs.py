@@ -31,14 +31,18 @@ _Row = dict[str, object]
 
 
 @view(rows="pairs of ranks")
-def unpaired(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+def unpaired(operations: pl.LazyFrame | Calls, comms: pl.LazyFrame | None) -> pl.LazyFrame:
     """Pairs of members with ``sends`` of the one and ``receives`` of the other that do not agree: in number (``kind`` is calls), in size (shape) or in
     type (dtype). ``sent`` and ``received``: elements and type that the other side lacks. ``odd``: the one of the two that does otherwise than it
     does with others, or others do; null where nothing tells. The lines are the last of each side in the pair.
 
-    Communicators that were taken down in order have none. Numbers count as different where they were before the last collective of both as well: a log that was copied while its job worked ends anywhere.
+    Communicators that were taken down in order have none. Numbers count where the logs of both hold all calls from the making of the communicator
+    on, and were different before the last collective of both as well: a log that was copied while its job worked ends anywhere. Several pairs
+    that have no rank in common that did less, or more, in all of them look like lines that were lost: then there are no rows.
     """
     calls = calls_of(operations)
+    if comms is None:
+        return pl.LazyFrame(schema=UNPAIRED)
     known = pl.col("rank").is_not_null() & pl.col("member").is_not_null() & pl.col("peer").is_not_null()
     sent = calls.sent.filter((pl.col("domain") == "nccl") & known & ~pl.col("done").fill_null(False)).collect()
     if sent.is_empty():
@@ -51,10 +55,9 @@ def unpaired(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
         receives=pl.when(send).then(0).otherwise("calls"),
     )
     people = {(g, m): r for g, m, r in sent.select("group_key", "member", "rank").unique().iter_rows()}
-    rows = [*_in_number(calls, ends, people)]
+    begun = set(comms.select("comm_key", "rank", "source_id").collect().rows())
     # Of pairs that differ in number it is not known which call belongs to which.
-    rows += [*_in_size(ends, people)] if not rows else []
-    _name(rows, ends)
+    rows = _named([*_in_number(calls, ends, people, begun)] or [*_in_size(ends, people)], ends)
     _cite(rows, calls)
     return pl.DataFrame(rows, schema=UNPAIRED, infer_schema_length=None).lazy()
 
@@ -67,20 +70,21 @@ def _pairs(ends: pl.DataFrame, by: list[str], people: dict[tuple[str, int], int]
             yield row | {"sender": sender, "receiver": receiver, "odd": None}
 
 
-def _in_number(calls: Calls, ends: pl.DataFrame, people: dict[tuple[str, int], int]) -> Iterator[_Row]:
+def _in_number(calls: Calls, ends: pl.DataFrame, people: dict[tuple[str, int], int], begun: set[tuple[str, int, int]]) -> Iterator[_Row]:
     pairs = list(_pairs(ends, [], people))
     ranks = sorted({int(str(p[side])) for p in pairs for side in ("sender", "receiver")})
     if not ranks:
         return
     every = calls.every.filter((pl.col("domain") == "nccl") & pl.col("rank").is_in(ranks))
     lines = every.select("group_key", "rank", "op", "is_p2p", "peer", "seq", "source_id", "order").collect()
-    whole = set(lines.group_by("rank").agg(pl.col("source_id").n_unique()).filter(pl.col("source_id") == 1)["rank"].to_list())
+    files = dict(lines.group_by("rank").agg(pl.col("source_id").unique()).iter_rows())
     marks = lines.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null())
     for pair in pairs:
         one, two = pair["sender"], pair["receiver"]
         own, theirs = (marks.filter(pl.col("rank") == r).select("group_key", "seq", "order") for r in (one, two))
         last = own.join(theirs, on=["group_key", "seq"]).sort("order").tail(1).to_dicts()
-        if not last or not {one, two} <= whole:
+        members = ((one, pair["src"]), (two, pair["dst"]))
+        if not last or not all(len(files[r]) == 1 and (pair["group_key"], m, files[r][0]) in begun for r, m in members):
             continue
         before = lines.filter(pl.col("is_p2p") & (pl.col("group_key") == pair["group_key"]))
         sends = before.filter((pl.col("rank") == one) & (pl.col("op") == "send") & (pl.col("peer") == pair["dst"]))
@@ -110,22 +114,27 @@ def _words(row: _Row) -> str:
     return f"{row['shape']} {row['dtype']}"
 
 
-def _name(rows: list[_Row], ends: pl.DataFrame) -> None:
-    """Who is odd: the one rank that is in all pairs; of one pair alone the side whose number, or whose size, is that of fewer others."""
-    in_all = [r for r, n in Counter(r for row in rows for r in {row["sender"], row["receiver"]}).items() if n == len(rows)]
-    if len(rows) > 1 and len(in_all) == 1:
-        for row in rows:
-            row["odd"] = in_all[0]
-        return
+def _named(rows: list[_Row], ends: pl.DataFrame) -> list[_Row]:
+    """The rows with who is odd: the one rank that did less, or more, in all of them; of one pair alone the side whose number, or whose size, is
+    that of fewer others. None where there are several and no such rank."""
+    if len(rows) > 1:
+        sides: list[set[object]] = [{row["sender"], row["receiver"]} for row in rows]
+        if rows[0]["kind"] == "calls":
+            fewer = {row["sender"] if int(str(row["sends"])) < int(str(row["receives"])) else row["receiver"] for row in rows}
+            more = {row["receiver"] if int(str(row["sends"])) < int(str(row["receives"])) else row["sender"] for row in rows}
+            sides = [fewer] if len(fewer) == 1 else [more] if len(more) == 1 else [set()]
+        common = set.intersection(*sides)
+        return [row | {"odd": next(iter(common))} for row in rows] if len(common) == 1 else []
     totals = ends.group_by(_PAIR).agg(pl.col("sends", "receives").sum()).filter(pl.col("sends") == pl.col("receives"))
     numbers = Counter(totals["sends"].to_list())
     sizes = {f"{shape} {dtype}": n for shape, dtype, n in ends.group_by(_WHAT).agg(pl.col("calls").sum()).iter_rows()}
-    for row in rows if len(rows) == 1 else ():
+    for row in rows:
         by_calls = row["kind"] == "calls"
         sending = numbers[row["sends"]] if by_calls else sizes.get(str(row["sent"]), 0)
         receiving = numbers[row["receives"]] if by_calls else sizes.get(str(row["received"]), 0)
         if sending != receiving:
             row["odd"] = row["sender"] if sending < receiving else row["receiver"]
+    return rows
 
 
 def _cite(rows: list[_Row], calls: Calls) -> None:

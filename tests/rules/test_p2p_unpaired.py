@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.rules.p2p_unpaired import p2p_unpaired
 from nccl_forensics.views.pairs import unpaired
-from tests.rules.frames import cited, told
+from tests.rules.frames import cited, comm, comms, told
 from tests.views.frames import operations
 
 #: A ring of three ranks: each sends to the next and receives from the one before, then all reduce.
@@ -38,13 +38,19 @@ def logs(calls: dict[int, list[str]], done: bool = False) -> pl.LazyFrame:
     return pl.concat(parts)
 
 
+def found(calls: pl.LazyFrame, elsewhere: int | None = None) -> pl.LazyFrame:
+    """The pairs of logs in which every rank's communicator is made, but for one rank's, which is made in another file."""
+    made = [comm(r, 3, source_id=99 if r == elsewhere else r) for r in range(3)]
+    return unpaired(calls, comms(*made))
+
+
 def steps(**changed: list[str]) -> dict[int, list[str]]:
     """Two steps of all ranks; ``r1``: what rank 1 does in the second instead."""
     return {r: [*RING[r], *changed.get(f"r{r}", RING[r])] for r in RING}
 
 
 def test_the_rank_that_leaves_out_a_send_and_a_receive_is_named() -> None:
-    [finding] = p2p_unpaired.check(unpaired(logs(steps(r1=["all_reduce"]))))
+    [finding] = p2p_unpaired.check(found(logs(steps(r1=["all_reduce"]))))
     assert told(finding) == ("critical", "medium", (1,))
     assert finding.title == "rank 0 called 2 sends to rank 1, which called 1 receives from it, and 1 more pairs like it"
     assert cited(finding)[0] == (0, 4)
@@ -52,37 +58,45 @@ def test_the_rank_that_leaves_out_a_send_and_a_receive_is_named() -> None:
 
 def test_of_one_pair_the_side_that_does_otherwise_than_the_others_is_named_with_less() -> None:
     # A line that was lost would look the same.
-    [finding] = p2p_unpaired.check(unpaired(logs(steps(r1=["recv 0", "all_reduce"]))))
+    [finding] = p2p_unpaired.check(found(logs(steps(r1=["recv 0", "all_reduce"]))))
     assert told(finding) == ("critical", "low", (1,))
 
 
 def test_of_two_ranks_alone_nobody_is_named() -> None:
-    [finding] = p2p_unpaired.check(unpaired(logs({0: ["send 1", "send 1", "all_reduce"], 1: ["recv 0", "all_reduce"]})))
+    [finding] = p2p_unpaired.check(found(logs({0: ["send 1", "send 1", "all_reduce"], 1: ["recv 0", "all_reduce"]})))
     assert told(finding) == ("critical", "low", ())
 
 
 def test_another_size_names_who_sends_it() -> None:
-    [finding] = p2p_unpaired.check(unpaired(logs(steps(r1=["send 2 16", "recv 0", "all_reduce"]))))
+    [finding] = p2p_unpaired.check(found(logs(steps(r1=["send 2 16", "recv 0", "all_reduce"]))))
     assert (finding.cause, finding.ranks, finding.confidence) == ("shape-mismatch", (1,), "medium")
     assert finding.title == "rank 1 sent rank 2 16 Float, which awaits 32 Float"
 
 
 def test_pairs_that_agree_are_quiet_whatever_their_order_and_sizes() -> None:
-    assert p2p_unpaired.check(unpaired(logs(steps(r1=["recv 0", "send 2", "all_reduce"])))) == []
+    assert p2p_unpaired.check(found(logs(steps(r1=["recv 0", "send 2", "all_reduce"])))) == []
     uneven = {0: ["send 1 8", "recv 1 4", "all_reduce"], 1: ["recv 0 8", "send 0 4", "all_reduce"]}
-    assert p2p_unpaired.check(unpaired(logs(uneven))) == []
+    assert p2p_unpaired.check(found(logs(uneven))) == []
 
 
 def test_a_log_that_was_copied_while_the_job_worked_ends_anywhere() -> None:
     # The last collective that both have called stands before the call that one of them lacks.
     copied = steps()
     copied[0] = [*copied[0], "send 1"]
-    assert p2p_unpaired.check(unpaired(logs(copied))) == []
+    assert p2p_unpaired.check(found(logs(copied))) == []
+
+
+def test_a_log_whose_beginning_is_lost_may_lack_any_call() -> None:
+    assert p2p_unpaired.check(found(logs(steps(r1=["all_reduce"])), elsewhere=1)) == []
+
+
+def test_pairs_without_a_rank_that_lacks_calls_in_all_of_them_look_like_lost_lines() -> None:
+    assert p2p_unpaired.check(found(logs(steps(r1=["recv 0", "all_reduce"], r2=["recv 1", "all_reduce"])))) == []
 
 
 def test_what_was_taken_down_in_order_had_all_its_calls() -> None:
-    assert p2p_unpaired.check(unpaired(logs(steps(r1=["all_reduce"]), done=True))) == []
+    assert p2p_unpaired.check(found(logs(steps(r1=["all_reduce"]), done=True))) == []
 
 
 def test_a_peer_whose_log_is_missing_tells_nothing() -> None:
-    assert p2p_unpaired.check(unpaired(logs({0: steps()[0], 1: steps()[1]}))) == []
+    assert p2p_unpaired.check(found(logs({0: steps()[0], 1: steps()[1]}))) == []
