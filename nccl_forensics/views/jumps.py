@@ -431,7 +431,12 @@ class _Peers:
         self._by_group = self._calls(_PLACE)
         self._by_role = self._calls(_ROLE)
         self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
-        self._members: dict[object, frozenset[int]] = {}
+        self._left_out = dict(
+            zip((row for _, _, _, row in breaks), recent["group_key"].gather([row for _, _, _, row in breaks]), strict=True)
+        )
+        asked = recent.lazy().select(group=pl.col("group_key").cast(pl.String), rank="rank").unique()
+        ranks = asked.filter(pl.col("group").is_in(sorted(set(self._left_out.values())))).group_by("group").agg("rank").collect()
+        self._members = {group: frozenset(members) for group, members in ranks.iter_rows()}
 
     def _calls(self, names: Sequence[str]) -> tuple[dict[int, tuple[object, ...]], dict[tuple[object, ...], _Calls]]:
         """The places of the rows in question, and place -> rank -> row and kind of its call; places without a name are left out."""
@@ -448,15 +453,13 @@ class _Peers:
     def did_alike(self, rank: int, at: int, before: int) -> bool:
         """Whether of the other ranks that called both operations at least half called nothing between the two: of those that call what seems left
         out (last in row ``before``) at all, such as leaders of hosts, if any of them did, else of all."""
-        group = self._recent["group_key"][before]
-        if group not in self._members:
-            self._members[group] = frozenset(self._recent.filter(pl.col("group_key") == group)["rank"].to_list())
-        for who in (self._members[group], None):
+        left_out = self._left_out[before]
+        for group, who in ((left_out, self._members[left_out]), (None, None)):
             for places, calls in (self._by_group, self._by_role):
                 if at - 1 not in places or at not in places:
                     continue
                 one, two, kind = places[at - 1], places[at], self._kinds[at]
-                key = (one, two, kind, who)
+                key = (one, two, kind, group)
                 if key not in self._told:
                     first, second = calls[one], calls[two]
                     both = [
