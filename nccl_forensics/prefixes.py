@@ -78,7 +78,7 @@ class Prefix:
 PREFIXES: tuple[Prefix, ...] = (
     # Docker's json-file is unwrapped before all others; then kubectl --timestamps, CRI with its stream and F or P (part of a line), and the column
     # of times of CloudWatch's viewer
-    Prefix("cri", r"\d", rf"^(?P<iso>{_ISO}) (?:(?:stdout|stderr) [FP] ?|\| )?"),
+    Prefix("cri", r"[ \d]", rf"^(?: {{1,4}}\| )?(?P<iso>{_ISO}) (?:(?:stdout|stderr) [FP] ?|\| )?"),
     Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
     Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),
@@ -106,6 +106,8 @@ PREFIXES: tuple[Prefix, ...] = (
     # Again, behind what was peeled before in the same round: a column of it is no column of a role's name
     Prefix("torch-rank-behind", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("torchrun-role", r"\[", r"^\[[A-Za-z_][A-Za-z_-]*(?P<rank>\d+)\]:", "column", "local"),
+    # Composer's launcher numbers the ranks of its host
+    Prefix("composer", r"\[", r"^\[(?P<rank>\d{1,3})\]:(?P<next>\S|$)", "column", "local", keep="${next}"),
     Prefix("srun", r"[ \d]", r"^ *(?P<rank>\d{1,6}):(?: |$)", "column", "task"),
     Prefix("mpich", r"\[", r"^\[(?P<rank>\d{1,6})\] ", "column", "global"),
     Prefix("pdsh", "[A-Za-z]", r"^(?P<host>[A-Za-z][\w.-]{1,62}):(?: |$)", "column"),

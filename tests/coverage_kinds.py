@@ -213,6 +213,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     _k("host 2.3", "nvlink -R", "nvidia-smi", "nvlinks", "nvlink-fault", _SMI + "\t Link 0: Remote Device 00000000:07:00.0: Link 24\n"),
     _k("host 2.3", "dcgmi nvlink -s", "dcgm-nvlink", "nvlinks", "nvlink-fault", "@dcgm/nvlink.txt"),
+    _k("host 2.3", "dcgmi nvlink -e -j", "dcgm-nvlink-json", "nvlink_counters", "nvlink-fault", "@dcgm/nvlink_errors.json"),
     _k("host 2.3", "dcgmi nvlink -e", "dcgm-nvlink-errors", "nvlink_counters", "nvlink-fault", "@dcgm/nvlink_errors.txt"),
     _k("host 2.5", "topo -m", "nvidia-smi", "gpu_topology", "nvlink-fault", "@nvidia_smi/lists.txt"),
     _k("host 2.5", "topo -p2p", "nvidia-smi", "gpu_bandwidth", "peer-access", "@nvidia_smi/topo-p2p.txt"),
@@ -487,6 +488,7 @@ KINDS: tuple[Kind, ...] = (
         "socket-fallback",
         f"{_NCCL}NET/OFI Selected Provider is efa (found 4 nics)\n{_NCCL}Using network AWS Libfabric\n",
     ),
+    _k("nccl 8.2", "Horovod's stall inspector", "horovod", "reports", "stalled-tensors", "@horovod/stall.txt"),
     _k("nccl 8.2", "UCX", "ucx-log", "nccl_errors", "connection-failed", "@ucx/sample.txt"),
     # ---- torch.md ----
     _k(

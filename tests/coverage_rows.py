@@ -85,7 +85,7 @@ GUIDE: tuple[Row, ...] = (
         "measures.md",
     ),
     _r("S9", "time that ranks wait for the latest", "straggler inspector-straggler", "flight-recorder chrome-trace", "measures.md"),
-    _r("S10", "iperf3 rates, retransmissions, loss", "packet-loss low-bus-bandwidth", "iperf3 iperf3-json"),
+    _r("S10", "iperf3 rates, retransmissions, loss", "packet-loss tcp-below-line-rate", "iperf3 iperf3-json"),
     _r(
         "S11", "ib_write_bw and ibping", "low-bus-bandwidth bandwidth-test-failed broken-path", "perftest perftest-json ib-fabric ibtracert"
     ),
@@ -185,6 +185,8 @@ TORCH: tuple[Row, ...] = (
     ),
     _r("heartbeat", "the heartbeat monitor on a watchdog that got stuck", "host-stall-by-heartbeat", "c10d-log"),
     _r("desync", "the desync report", "host-stall-by-desync-report gpu-stall-by-desync-report", "c10d-log"),
+    _r("horovod", "Horovod's report of tensors that wait for ranks", "stalled-tensors", "horovod"),
+    _r("ray", "Ray's raylet on workers that it killed or lost", "out-of-memory rank-died", "launcher-log"),
     _r("backend-error", "NCCL errors as DistBackendError with their last line", "rank-died", "traceback"),
     _r("gloo-timeout", "gloo waited its whole timeout", "collective-skipped host-stall", "traceback"),
     _r("gloo-closed", "gloo's peer closed or reset the connection", "rank-died", "traceback"),

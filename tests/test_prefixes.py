@@ -82,6 +82,8 @@ def test_a_prefix_is_peeled_off_and_what_it_says_is_kept(line, told):
         ("svc-{i}  | ", {"hint_host": "svc-1"}),
         ("gpu-node{i}.cluster: ", {"hint_host": "gpu-node1.cluster"}),
         ("[actor{i}]:", {"hint_rank": 1, "hint_scope": "local"}),
+        ("[{i}]:", {"hint_rank": 1, "hint_scope": "local"}),
+        ("  | 2023-10-05T04:00:22.604-07:00 | [{i}]:", {"hint_rank": 1, "time_kind": "epoch"}),
     ],
 )
 def test_a_prefix_that_could_be_text_is_peeled_where_nearly_all_lines_carry_it(prefix, told):

@@ -94,6 +94,7 @@ QUESTIONS: tuple[Question, ...] = (
         f"{_OPERATIONS} stacks",
         _STACKS,
     ),
+    _q(HANG, "Does Horovod wait for no rank to hand in tensors?", "stalled-tensors", "reports", "the output of rank 0 from the start on"),
     _q(HANG, "Does every rank use all parameters of its model?", "ddp-unused-parameter", "reports", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     _q(HANG, "Was the timeout long enough for a job that still advanced?", "timeout-too-short", _OPERATIONS, _DUMPS),
     _q(
@@ -269,6 +270,13 @@ QUESTIONS: tuple[Question, ...] = (
         "packet-loss capture-loss capture-unanswered",
         "ib_port_counters net_counters sockets tcp_tests flows",
         "ss -tin; nstat -az; ethtool -S IFACE; iperf3 -c PEER",
+    ),
+    _q(
+        NETWORK,
+        "Does TCP fill the interfaces that it goes over?",
+        "tcp-below-line-rate",
+        "tcp_tests net_interfaces.speed_mbit_s",
+        "iperf3 -c PEER -P 8; ethtool IFACE; ip addr",
     ),
     _q(
         NETWORK,

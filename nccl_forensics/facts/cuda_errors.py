@@ -27,6 +27,8 @@ class CudaError:
 CUDA_ERRORS: tuple[CudaError, ...] = (
     CudaError("uncorrectable ECC error", 214, "gpu", "memory of the GPU failed beyond correction"),
     CudaError("uncorrectable NVLink error", 220, "gpu", "an NVLink of the GPU failed beyond correction"),
+    CudaError("ERROR_ECC_UNCORRECTABLE", 214, "gpu", "memory of the GPU failed beyond correction"),
+    CudaError("ERROR_NVLINK_UNCORRECTABLE", 220, "gpu", "an NVLink of the GPU failed beyond correction"),
     CudaError("GPU is lost", None, "gpu", "the GPU does not answer its driver any more"),
     CudaError("fallen off", None, "gpu", "the GPU does not answer on the PCIe bus any more"),
     CudaError("contained error", 728, "gpu", "the GPU met an error of its own that it could contain to one process"),

@@ -33,7 +33,13 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Unable to allocate", "for an array with shape"), "host-oom"),
     # Ray ends the task itself before the kernel would (ray/exceptions.py, OutOfMemoryError).
     (("Task was killed due to the node running low on memory",), "host-oom"),
+    # Whoever asked for an actor or a task is told that its process ended (ray/exceptions.py, ActorDiedError, WorkerCrashedError).
+    (("The actor died unexpectedly before finishing this task",), "actor-died"),
+    (("because its worker process has died",), "actor-died"),
+    (("The worker died unexpectedly while executing this task",), "actor-died"),
     (("uncorrectable ECC error",), "cuda-error"),
+    (("_ERROR_ECC_UNCORRECTABLE",), "cuda-error"),
+    (("_ERROR_NVLINK_UNCORRECTABLE",), "cuda-error"),
     (("unspecified launch failure",), "cuda-error"),
     (("illegal memory access",), "cuda-error"),
     (("device-side assert",), "cuda-error"),
@@ -83,6 +89,12 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("NCCL error: internal error",), "nccl-error"),
     (("NCCL error: invalid usage",), "nccl-usage"),
     (("NCCL error: invalid argument",), "nccl-usage"),
+    # XLA (xla/service/gpu/nccl_utils.cc and its successors) names the call before the text of the result.
+    (("NCCL operation nccl", "failed: unhandled cuda error"), "nccl-cuda"),
+    (("NCCL operation nccl", "failed: unhandled system error"), "nccl-error"),
+    (("NCCL operation nccl", "failed: internal error"), "nccl-error"),
+    (("NCCL operation nccl", "failed: invalid usage"), "nccl-usage"),
+    (("NCCL operation nccl", "failed: invalid argument"), "nccl-usage"),
     # torch/csrc/cuda/nccl.cpp, with the number of the result.
     (("NCCL Error 1: ",), "nccl-cuda"),
     (("NCCL Error 4: ",), "nccl-usage"),

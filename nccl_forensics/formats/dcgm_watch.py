@@ -1,13 +1,14 @@
-"""What DCGM's agent saw while jobs ran: ``dcgmi policy --reg``, ``dcgmi stats`` and ``dcgmi nvlink -e``."""
+"""What DCGM's agent saw while jobs ran: ``dcgmi policy --reg``, ``dcgmi stats`` and ``dcgmi nvlink -e``, this one also with ``-j``."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import orjson
 import polars as pl
 
 from nccl_forensics.blocks import Line, classify, real, whole
-from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]
@@ -125,7 +126,43 @@ def read_nvlink_errors(text: Text) -> Reading:
     return Reading(frames={"nvlink_counters": frame} if rows else {}, lines=line_numbers(claimed if rows else []))
 
 
+_TITLE = "NVLINK Error Counts"
+
+
+def _is_nvlink_json(head: bytes) -> bool:
+    return head.lstrip()[:1] == b"{" and f'"{_TITLE}"'.encode() in head
+
+
+def read_nvlink_json(data: bytes) -> Reading:
+    """The same from dcgmi's JSON (dcgmi/DcgmiOutput.cpp): under ``body`` a member per link, its counters are its ``children``."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        return Reading(gaps=(Gap(f"unreadable: not JSON ({error})", 1),))
+    rows: list[Row] = []
+    header = [str(h) for h in document.get("header") or ()] if isinstance(document, dict) else []
+    gpu = next((whole(h.removeprefix("GPU ")) for h in header if h.startswith("GPU ")), None)
+    body = document.get("body") if isinstance(document, dict) else None
+    for name, link in (body if isinstance(body, dict) else {}).items():
+        children = link.get("children") if isinstance(link, dict) else None
+        for kind, cell in (children if isinstance(children, dict) else {}).items():
+            raw = str(cell.get("value")) if isinstance(cell, dict) else ""
+            told = {"link": whole(str(name).removeprefix("Link ")), "counter": _COUNTERS.get(str(kind)), "value": real(raw), "raw": raw}
+            if told["counter"] is not None and told["link"] is not None:
+                rows.append({"record": f"body.{name}.children.{kind}", "gpu_index": gpu, **told})
+    frame = TABLES["nvlink_counters"].frame(rows)
+    return Reading(frames={"nvlink_counters": frame} if rows else {}, records=len(rows))
+
+
 FORMATS = (
+    DocumentFormat(
+        name="dcgm-nvlink-json",
+        title="dcgmi nvlink -e -j",
+        tables=("nvlink_counters",),
+        sniff=_is_nvlink_json,
+        read=read_nvlink_json,
+        priority=30,
+    ),
     TextFormat(
         name="dcgm-policy",
         title="dcgmi policy --reg",

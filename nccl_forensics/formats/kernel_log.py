@@ -12,6 +12,7 @@ import orjson
 import polars as pl
 
 from nccl_forensics import pci
+from nccl_forensics.facts.months import MONTHS
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
 from nccl_forensics.grammar import Extraction, load
 from nccl_forensics.tables import TABLES
@@ -29,6 +30,7 @@ _STYLE = {
     "bare_tag": "syslog",
     "syslog_iso": "syslog",
     "hosted": "dmesg",
+    "dmesg_delta": "dmesg-e",
 }
 
 Row = dict[str, object]
@@ -94,27 +96,11 @@ def _heads(lines: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-#: Beginnings of months' names as C libraries abbreviate them beside English: German, French, Spanish, Italian, Portuguese, Dutch. Longer ones first.
-_MONTHS: tuple[tuple[str, str], ...] = (
-    *((name, "Jan") for name in ("janv", "ene", "gen")),
-    *((name, "Feb") for name in ("févr", "fev")),
-    *((name, "Mar") for name in ("mars", "mär", "mrt")),
-    *((name, "Apr") for name in ("avr", "abr")),
-    *((name, "May") for name in ("mai", "mei", "mag")),
-    *((name, "Jun") for name in ("juin", "giu")),
-    *((name, "Jul") for name in ("juil", "lug")),
-    *((name, "Aug") for name in ("août", "ago")),
-    *((name, "Sep") for name in ("sept", "set")),
-    *((name, "Oct") for name in ("okt", "ott", "out")),
-    *((name, "Dec") for name in ("déc", "dez", "dic")),
-)
-
-
 def _month() -> pl.Expr:
     """The English abbreviation of ``month``; a name of no known language stays, and its time is then not known."""
     name = pl.col("month").str.strip_chars_end(".").str.to_lowercase()
     known = pl.lit(None, dtype=pl.String())
-    for begin, english in _MONTHS:
+    for begin, english in MONTHS:
         known = pl.coalesce(known, pl.when(name == begin).then(pl.lit(english)))
     return pl.coalesce(known, name.str.to_titlecase())
 
@@ -252,6 +238,27 @@ def _xids(get: Get) -> pl.DataFrame:
                 implied=pl.lit(False),
             )
         )
+        # "Ch 00000002 caused by previous Xid 149": the line of the fault itself may have left the kernel's ring.
+        before = rows.with_columns(code=message.str.extract(r"caused by previous Xid (\d{1,3})\b").cast(pl.Int32, strict=False))
+        stated = rows.select(code=pl.col("code").cast(pl.Int32, strict=False), bus="bus")
+        before = (
+            before.filter(pl.col("code").is_not_null())
+            .join(stated, on=["code", "bus"], how="anti")
+            .unique(["code", "bus"], keep="first", maintain_order=True)
+        )
+        parts.append(
+            before.with_columns(
+                bus_id=pci.normal_expr(pl.col("bus")),
+                pid=pl.col("pid").cast(pl.Int64, strict=False),
+                fatal=pl.lit(True),
+                implied=pl.lit(True),
+            )
+        )
+    elif (asked := get("reset_required")) is not None:
+        # The driver refuses calls until the GPU is reset: what Xid 154 says where its line is there.
+        index = pl.col("gpu_index").cast(pl.Int32, strict=False)
+        told = asked.with_columns(code=pl.lit(154), gpu_index=index, action=pl.lit(_RESET), message=pl.col("said"), implied=pl.lit(True))
+        parts.append(told.unique("gpu_index", keep="first", maintain_order=True))
     off = get("gpu_off_bus")
     if off is not None:
         parts.append(off.with_columns(code=pl.lit(79), bus_id=pci.normal_expr(pl.col("bus")), message=pl.col("said"), implied=pl.lit(True)))
@@ -265,6 +272,10 @@ def _xids(get: Get) -> pl.DataFrame:
             named.with_columns(code=pl.lit(79), bus_id=pci.normal_expr(pl.col("bus")), message=pl.col("said"), implied=pl.lit(True))
         )
     return _stack(table.name, parts)
+
+
+#: The action of an Xid 154 in its words.
+_RESET = "GPU Reset Required"
 
 
 def _nobody() -> pl.DataFrame:
@@ -410,6 +421,7 @@ _EVENTS: tuple[_Event, ...] = (
     _Event("peermem", "noise", "benign", detail=_IGNORED_PEERMEM),
     _Event("page_allocation", "page-allocation", "suspect", task="comm_word", value="order"),
     _Event("aer", "pcie-error", _PCIE_SEVERITY, device=_DEVICE, state=_PCIE_STATE),
+    _Event("aer_old", "pcie-error", _PCIE_SEVERITY, device=_PORT, state=_PCIE_STATE),
     _Event("pcie_error", "pcie-error-layer", _PCIE_SEVERITY, device=_DEVICE, state=_PCIE_STATE, detail=pl.col("layer")),
     _Event("pcie_status", "pcie-error-status", "info", device=_DEVICE, detail=pl.col("detail")),
     _Event("pcie_bit", "pcie-error-bit", _either(pl.col("bit") == "SDES", "fatal", "info"), device=_DEVICE, detail=pl.col("bit")),
@@ -453,7 +465,10 @@ _EVENTS: tuple[_Event, ...] = (
         ifname=pl.col("ifname"),
         state=_either(pl.col("carrier").str.to_lowercase().str.starts_with("lost"), "down", "up"),
     ),
-    _Event("link_ready", "nic-link", "info", ifname=pl.col("ifname"), state="up"),
+    _Event("link_ready", "nic-link", "info", ifname=pl.col("ifname"), state=_either(pl.col("link_state") == "becomes ready", "up", "down")),
+    _Event("nic_link", "carrier", "suspect", device=_DEVICE, ifname=pl.col("ifname"), state=_STATE),
+    _Event("bond_old", "bond-down", "degraded", ifname=pl.col("ifname"), state=_STATE, detail=pl.col("bond")),
+    _Event("bond_none", "carrier", "suspect", ifname=pl.col("bond"), state="down"),
     _Event("bond", "bond-down", "degraded", ifname=pl.col("ifname"), state=_STATE, detail=pl.col("bond")),
     _Event("ena", "nic-reset", "suspect", device=_DEVICE, ifname=pl.col("ifname"), detail=pl.col("ena_text")),
     _Event(
@@ -592,6 +607,9 @@ FORMATS = (
             "DMAR: ",
             "AMD-Vi: ",
             " lost carrier",
+            "link status definitely ",
+            "without any active interface",
+            " Link is ",
             "not responding, still trying",
             "LustreError: ",
             "Linux version ",

@@ -1,4 +1,4 @@
-"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, mpirun, Hydra, the shell.
+"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, mpirun, Hydra, Ray, the shell.
 
 torchrun's "Root Cause (first observed failure)" is only the smallest time stamp, at one-second resolution, among the workers of one
 agent: it is kept as evidence and never believed by itself.
@@ -335,14 +335,23 @@ _KINDS = {
     "mpi_signal_wrapped": "failure",
     "mpi_abort": "failure",
     "shell": "shell",
+    "ray_lost": "lost",
+    "ray_dead": "lost",
+    "ray_on_node": "memory-monitor",
 }
+#: Ends that the worker or its owner asked for.
+_RAY_INTENDED = ("INTENDED_SYSTEM_EXIT", "INTENDED_USER_EXIT")
 
 
 def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
     base = _base(hit)
     if kind == "task":
         return [base | row for row in _tasks(values)]
-    if kind not in _KINDS:
+    if kind == "ray_killed":
+        # One line for both: those that Ray itself killed, and those that ended without it.
+        ends = (("memory-monitor", values["killed"]), ("lost", values["crashed"]))
+        return [base | {"kind": word, "host": values["host"]} for word, count in ends if int(str(count))]
+    if kind not in _KINDS or values.get("exit_type") in _RAY_INTENDED:
         return []
     row: Row = base | {"kind": _KINDS[kind], "pid": _number(values.get("pid")), "rank": _number(values.get("rank"))}
     row["local_rank"] = _number(values.get("local_rank"))
@@ -350,7 +359,9 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         # DeepSpeed's launcher prints the command of the process and not its pid; it stops its other workers by itself.
         own = _OF_LOCAL_RANK.search(str(hit["text"]))
         row["local_rank"] = int(own.group(1)) if own else None
-    row["host"] = values.get("host") or values.get("hosts")
+    row["host"] = values.get("host") or values.get("hosts") or values.get("ip")
+    if values.get("exit_type") == "NODE_OUT_OF_MEMORY":
+        row["kind"] = "memory-monitor"
     if kind == "spawned_raised":
         row["exit_code"] = 1  # torch/multiprocessing/spawn.py: what was raised is passed on, and the process ends with 1
     if kind in ("closing", "forced", "death_signal", "got_signal"):
@@ -397,7 +408,7 @@ def _expand(tasks: str) -> list[int]:
 
 FORMAT = TextFormat(
     name="launcher-log",
-    title="torchrun, srun, mpirun and the shell on the end of workers",
+    title="torchrun, srun, mpirun, Ray and the shell on the end of workers",
     tables=("worker_exits", "exceptions"),
     anchors=(
         "failed (exitcode:",
@@ -428,6 +439,10 @@ FORMAT = TextFormat(
         "EXIT CODE: ",
         "TERMINATED WITH THE EXIT STRING: ",
         ": line ",
+        "A worker died or was killed while executing a task by",
+        "because its worker process has died. Worker exit type: ",
+        "killed due to memory pressure (OOM)",
+        "Memory on the node (IP: ",
     ),
     read=_read,
     priority=20,

@@ -80,6 +80,11 @@ _NEW = re.compile(
 _LAST_ERROR = "Last error:"
 #: The last line of a traceback whose frames were cut away (an issue's text, a log filter), of which the text alone says what happened.
 _BARE = re.compile(r"^((?:[A-Za-z_][A-Za-z0-9_.]{0,200})?(?:Error|Exception|ERROR)): (\S.*)$")
+#: Sentences that say all that there is to say, in whichever words of a program (or of nccl-tests, or of XLA's log) they stand.
+_PLAIN = re.compile(
+    r"CUDA_ERROR_ECC_UNCORRECTABLE|CUDA_ERROR_NVLINK_UNCORRECTABLE|uncorrectable (?:ECC|NVLink) error (?:encountered|detected)"
+    r"|Task was killed due to the node running low on memory|NCCL operation nccl[A-Z]\w{2,40}\(.{0,200}?\) failed: "
+)
 #: What XLA puts behind NCCL's result: the last warning of the library (ncclGetLastError), without which nothing of it stands in a JAX log.
 _XLA_LAST = re.compile(r"Last NCCL warning\(error\) log entry \(may be unrelated\) '(.{1,2000}?)'(?:[.;]|$)")
 #: The same of torch where the lines of a message were run together.
@@ -182,6 +187,10 @@ def _scan(lines: WriterLines, found: _Found) -> None:
         elif last := _XLA_LAST.search(text) or _IN_LINE.search(text):
             found.nccl.append({"line_no": number, **lines.hints, "level": "WARN", "message": mask(last.group(1))})
             found.used.add(number)
+        elif _PLAIN.search(text):
+            found.used.add(number)
+            row = {"kind": "said", "message": mask(text[:4000])[:2000], "signature": classify("", text)}
+            found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
         elif said := list(said_of(text)):
             # The sentence alone, in a program's own words around it or torn off its exception.
             found.reports += [{"line_no": number, "end_line": number, **lines.hints, **r} for r in said]
@@ -409,6 +418,8 @@ FORMAT = TextFormat(
         "Error: HIP error: ",
         "Error: NCCL error: ",
         "Error: NCCL Error ",
+        "Error: NCCL communicator was aborted",
+        "Error: : NCCL communicator was aborted",
         "Error: DataLoader worker (pid ",
         "insufficient shared memory (shm)",
         "Error: The client socket has ",
@@ -427,7 +438,12 @@ FORMAT = TextFormat(
         "Error: Socket Timeout",
         "Error: Triton Error [CUDA]: ",
         "Error: HIP out of memory",
-        "Error: Task was killed due to the node running low on memory",
+        "Task was killed due to the node running low on memory",
+        "_ERROR_ECC_UNCORRECTABLE",
+        "_ERROR_NVLINK_UNCORRECTABLE",
+        "uncorrectable ECC error ",
+        "uncorrectable NVLink error ",
+        "NCCL operation nccl",
         "ncclSystemError: ",
         "ncclInternalError: ",
         "ncclRemoteError: ",

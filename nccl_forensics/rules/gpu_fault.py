@@ -20,6 +20,7 @@ Follow the action of the code: restart the job, reset the GPU, reboot the node, 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -194,10 +195,13 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         severity, confidence, culprits, behind = "warning", "low", (), ""
         note += f" {ranks_words(ranks)} failed with another error than CUDA's, which such a fault brings about: it belongs to another job."
         ranks = ()
+    implied = bool(own["implied"].fill_null(False).all())
+    if implied and facts.kind == "summary" and confidence == "high":
+        confidence = "medium"  # the code that this one speaks of is not in the log
     many = len(buses) > 1 and facts.kind in ("bus", "firmware")
     message = next((m for m in own["message"].to_list() if m), None)
     yield Finding(
-        title=f"{subject}{behind} reported Xid {code}: {facts.meaning}",
+        title=f"{subject}{behind} {'wrote what stands for' if implied else 'reported'} Xid {code}: {facts.meaning}",
         summary=(
             f"The driver wrote {own.height} such {'line' if own.height == 1 else 'lines'}"
             + (f': "{message[:200]}"' if message else "")
@@ -528,7 +532,9 @@ def _dcgm(rows: pl.DataFrame) -> Iterator[Finding]:
         config = any(w in str(test or "").lower() for w in _CONFIG_TESTS)
         where = place(host, f"index {gpu}") if gpu is not None else f"GPUs of {place(host)}"
         watched = first["category"] in ("Policy", "Job statistics")
+        links = re.search(r"(?i)nvlink", f"{test} {first['message'] or ''}") is not None
         yield Finding(
+            cause="nvlink-fault" if links else None,
             title=f"{where}: DCGM counted {test} while it watched" if watched else f"{where} failed DCGM's test {test}",
             summary=(str(first["message"]) if first["message"] else "The tool gives no reason.")
             + (

@@ -88,6 +88,10 @@ def ib_link(
 _LINK = [c.name for c in COUNTERS.values() if c.family == "link" and c.weight != "benign"]
 
 
+#: LID of a port that no subnet manager has seen.
+_NO_LID = 0xBFFF
+
+
 def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
     usual: dict[tuple[object, object], Tally[object]] = defaultdict(Tally)
     for row in ports.iter_rows(named=True):
@@ -107,7 +111,9 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
                 continue  # unused everywhere
             sure = others >= 1 or (len(like) >= peers and like_active == len(like))
             by_admin = row["phys_state"] == "disabled" and not others
-            severity: Severity = "error" if sure and not by_admin else "warning"
+            # A subnet manager gives addresses to ports that are up; one without a cable never had any (0, or 65535).
+            was_up = row["state"] == "down" and not by_admin and not others and 0 < (row["lid"] or 0) < _NO_LID and bool(row["sm_lid"])
+            severity: Severity = "error" if (sure and not by_admin) or was_up else "warning"
             if row["state"] == "init":
                 why = "no subnet manager has configured it" + (
                     f", like {len(waiting) - 1} more ports of this host" if len(waiting) > 1 else ""
@@ -126,9 +132,9 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
             yield _finding(
                 row,
                 f"{_name(row)} is {row['state']}: {why}",
-                f"{compared}.",
+                f"{compared}." + (" It still bears the address that a subnet manager gave it: it has been up before." if was_up else ""),
                 severity,
-                "high" if sure else "low",
+                "high" if sure else "medium" if was_up else "low",
                 f"state {row['state']}, physical state {row['phys_state'] or 'unknown'}",
                 {"peers_active": others_active if others else like_active},
             )

@@ -91,7 +91,7 @@ def job_stopped(
     if exceptions is not None:
         raised = exceptions.filter(~pl.col("type").fill_null("").str.contains(_BY_SIGNAL)).collect().height
         own += [f"exceptions ({raised})"] if raised else []
-    if worker_exits is not None and worker_exits.filter(pl.col("kind") == "scheduler-oom").head(1).collect().height:
+    if worker_exits is not None and worker_exits.filter(pl.col("kind").is_in(["scheduler-oom", "memory-monitor"])).head(1).collect().height:
         own.append("a kill for want of memory")
     if worker_exits is not None and _before(worker_exits):
         own.append("a task that ended before")

@@ -1,8 +1,8 @@
 """Memory ran out: the kernel killed a process of the job, or a GPU had no memory left.
 
 ## What it finds
-Kills by the kernel's out-of-memory killer with process, cgroup limit and what the memory was, kills that Slurm reports, and ranks that CUDA
-or NCCL refused memory.
+Kills by the kernel's out-of-memory killer with process, cgroup limit and what the memory was, kills that Slurm reports, workers that
+Ray's memory monitor ended, and ranks that CUDA or NCCL refused memory.
 
 ## Why it matters
 All others wait for the dead rank until a timeout that says nothing of memory. A kill leaves no trace in the rank's own log.
@@ -94,6 +94,7 @@ def out_of_memory(
         yield from _short(rows.filter(timely(rows, job_times, window_h)))
     if worker_exits is not None:
         yield from _scheduler(worker_exits)
+        yield from _monitor(worker_exits, who)
     if pods is not None:
         told = [replace(f, severity="info") if proved else f for f in _pods(pods, who)]
         proved = proved or any(f.severity == "critical" for f in told)
@@ -181,6 +182,34 @@ def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
         prevention="Watch memory.current of the job's cgroup; leave headroom for checkpoints.",
         would_refute=("the killed process is not one that the job needs",),
         actions=(Action("raise_memory_limit", hosts=hosts, ranks=ranks, command="sacct -j <job> -o JobID,MaxRSS,ReqMem,State"),),
+    )
+
+
+def _monitor(exits: pl.LazyFrame, who: People) -> Iterator[Finding]:
+    """Ray's memory monitor ends workers before the kernel would; its raylet tells how many, in newer releases also which process."""
+    rows = exits.filter(pl.col("kind") == "memory-monitor").sort("source_id", "line_no").collect()
+    if not rows.height:
+        return
+    ended = dict.fromkeys((host, pid) for host, pid in rows.select("host", "pid").iter_rows() if pid is not None)
+    culprits = tuple(Culprit(rank=who.of_pid(host, pid), host=host, pid=pid) for host, pid in ended)
+    hosts = tuple(rows["host"].drop_nulls().unique(maintain_order=True).to_list())
+    ranks = ranks_of(culprits)
+    what = ranks_words(ranks) if ranks else "workers"
+    where = f" on {', '.join(hosts[:4])}" if hosts else ""
+    yield Finding(
+        title=f"Ray killed {what}{where}: the host was running out of memory",
+        summary=f'Ray wrote: "{str(rows["message"][0])[:300]}".',
+        confidence="high" if ranks else "medium",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=culprits or tuple(Culprit(host=host) for host in hosts),
+        subject=("memory-monitor", *hosts),
+        evidence=cite(rows, "what Ray's memory monitor did"),
+        evidence_total=rows.height,
+        remedy="Give the host more memory, or use less: fewer workers per host, more CPUs per task, smaller batches of objects, no offload to the host.",
+        prevention="Watch the host's memory; RAY_memory_usage_threshold says at which share Ray begins to kill.",
+        would_refute=("the killed workers are not those that the job needs", "Ray started them again and the job went on"),
+        actions=(Action("raise_memory_limit", hosts=hosts, ranks=ranks, command="ray logs raylet.out --node-ip HOST"),),
     )
 
 

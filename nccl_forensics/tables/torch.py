@@ -131,7 +131,10 @@ TABLES: tuple[Table, ...] = (
             **HINT,
             "rank": (I32, "global rank where the text states it"),
             "pid": (I64, ""),
-            "kind": (S, "python, cpp-terminate, fatal-signal, error-file, watchdog (what ended its thread)"),
+            "kind": (
+                S,
+                "python, cpp-terminate, fatal-signal, error-file, watchdog (what ended its thread), said (a sentence in a program's own words)",
+            ),
             "type": (S, "exception type"),
             "message": (S, "first lines of the message, secrets masked"),
             "signature": (
@@ -152,7 +155,7 @@ TABLES: tuple[Table, ...] = (
             **HINT,
             "kind": (
                 S,
-                "failed, root-cause, failure, task, shell, closing-signal, launcher-signal, restart, scheduler, scheduler-oom, scheduler-note",
+                "failed, root-cause, failure, task, shell, closing-signal, launcher-signal, restart, scheduler, scheduler-oom, scheduler-note, lost (Ray: its connection broke, nothing tells why), memory-monitor (Ray killed it for the host's memory)",
             ),
             "rank": (I32, "global rank"),
             "local_rank": (I32, ""),
@@ -171,7 +174,10 @@ TABLES: tuple[Table, ...] = (
             **LINE,
             **TIME,
             **HINT,
-            "kind": (S, "detail-mismatch, barrier-missing, barrier-ok, ddp-unused, ddp-init, fingerprint, pg-created, timeout-setting"),
+            "kind": (
+                S,
+                "detail-mismatch, barrier-missing, barrier-ok, ddp-unused, ddp-init, fingerprint, pg-created, timeout-setting, stalled-tensors (Horovod)",
+            ),
             "rank": (I32, "rank that the line names as its writer"),
             "ranks": (pl.List(pl.Int32()), "ranks that the line names as missing or different"),
             "seq": (I64, "SequenceNumber, counted from 0"),

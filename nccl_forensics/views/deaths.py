@@ -32,6 +32,7 @@ VICTIM = frozenset(
         "gloo-connect",
         "gloo-size-mismatch",
         "keyboard-interrupt",
+        "actor-died",
         "in-collective",
         "sigterm",
     }
@@ -167,6 +168,7 @@ def endings(
         return people[key]
 
     asked: set[tuple[str, object]] = set()
+    lost: list[dict[str, object]] = []
     if worker_exits is not None:
         rows = worker_exits.sort("source_id", "line_no").collect()
         launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
@@ -178,6 +180,7 @@ def endings(
         for pid, host in rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null()).select("pid", "host").iter_rows():
             asked |= {("pid", pid), ("rank", by_pid.rank(pid, host))}
         asked.discard(("rank", None))
+        lost = rows.filter(pl.col("kind") == "lost").rows(named=True)
         for row in rows.iter_rows(named=True):
             if row["exit_code"] is None and row["signal"] is None:
                 continue
@@ -245,7 +248,13 @@ def endings(
                 )
                 if who["source_id"] is None:
                     who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
-    _pair_nameless(people, nameless)
+    heard = _heard(ranks_of_source, path_hints, sources)
+    ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
+    _pair_nameless(people, nameless, watchdogs)
+    for row in _silently(lost, nameless, watchdogs):
+        who = person(by_pid.rank(row["pid"], row["host"]), row["pid"])
+        if who["exit_code"] is None and who["signature"] is None:
+            who.update({k: row[k] for k in ("kind", "own", "why", "source_id", "line_no", "end_line")}, host=who["host"] or row["host"])
     for row in _crashed(kernel_events, source_hosts, where):
         who = person(row["rank"], row["pid"])
         who["library"] = row["library"]
@@ -256,8 +265,6 @@ def endings(
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
-    heard = _heard(ranks_of_source, path_hints, sources)
-    ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
     # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
     nameless_aborts = Counter(who["source_id"] for who in people.values() if who["rank"] is None and who["signal"] == "SIGABRT")
     rows_out = []
@@ -279,6 +286,24 @@ def endings(
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 
 
+def _silently(
+    lost: list[dict[str, object]], nameless: Mapping[object, list[dict[str, object]]], watchdogs: Mapping[object, int]
+) -> list[dict[str, object]]:
+    """Processes to which a launcher lost its connection and that left no word of their own: once per process, by pid where one is told.
+
+    No more of them than watchdogs of this source ended their processes are the consequence of a timeout.
+    """
+    said = {row["pid"] if row["pid"] is not None else row["hint_pid"] for rows in nameless.values() for row in rows}
+    named = {row["pid"]: row for row in reversed(lost) if row["pid"] is not None}
+    silent = [row for row in (named.values() if named else lost[:1]) if row["pid"] is None or row["pid"] not in said]
+    many = Counter(row["source_id"] for row in silent)
+    victims = {source for source, n in many.items() if n <= watchdogs.get(source, 0)}
+    why = "its launcher lost the connection to it, and it left no word of its own"
+    after = "its launcher lost the connection to it after a watchdog's timeout"
+    ends = ({"kind": "victim", "own": False, "why": after}, {"kind": "vanished", "own": True, "why": why})
+    return [row | ends[row["source_id"] not in victims] for row in silent]
+
+
 def _spawned(rows: pl.DataFrame, ranks: Iterable[int]) -> dict[int, set[int]]:
     """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are as many as the job has."""
     failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
@@ -288,11 +313,17 @@ def _spawned(rows: pl.DataFrame, ranks: Iterable[int]) -> dict[int, set[int]]:
     return {n: {n} for n in range(world)} if whole else {}
 
 
+#: Signals by which a process ends of itself; after a watchdog's timeout they are no beginning.
+_CRASHES = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 #: Exceptions whose text says all that there is to say, whoever raised them.
 _REFUSALS = frozenset({"refused", "nccl-usage"})
 
 
-def _pair_nameless(people: dict[tuple[str, object], dict[str, object]], nameless: dict[object, list[dict[str, object]]]) -> None:
+def _pair_nameless(
+    people: dict[tuple[str, object], dict[str, object]],
+    nameless: dict[object, list[dict[str, object]]],
+    watchdogs: Mapping[object, int],
+) -> None:
     """Processes that neither exit line nor exception names: the exit code with which Python ends after an exception belongs to the exceptions of
     the same text. One process has what tells most of them; of several, each has ended by what all of these say if they all blame others."""
     for source, raised in nameless.items():
@@ -307,6 +338,9 @@ def _pair_nameless(people: dict[tuple[str, object], dict[str, object]], nameless
         if not ended and best["signature"] in _REFUSALS:
             own = {k: best[k] for k in ("type", "message", "signature", "frame", "source_id", "line_no", "end_line")}
             people[("source", source)] = dict.fromkeys(DEATHS) | own | {"exc_source_id": source, "exc_line_no": best["line_no"]}
+        if not ended and best["signature"] == "signal" and best["type"] in _CRASHES and not watchdogs.get(source):
+            place = {k: best[k] for k in ("source_id", "line_no", "end_line")}
+            people[("source", source)] = dict.fromkeys(DEATHS) | place | {"signal": best["type"]}
         if len(ended) == 1 or (ended and best["signature"] in VICTIM):
             for who in ended:
                 who.update(

@@ -59,3 +59,17 @@ def test_a_box_of_another_tool_in_the_same_text_is_left_to_its_own_format() -> N
     found = read_source(both)
     assert {"dcgm", "dcgm-stats"} <= set(found.formats)
     assert "failure" in found.frames["dcgm_results"]["status"].to_list()
+
+
+def test_counts_of_nvlinks_are_the_same_in_json():
+    cell = '"CRC FLIT Error": {"value": "0"}, "Replay Error": {"value": "17"}'
+    text = (
+        f'{{"body": {{"Link 0": {{"children": {{{cell}}}}}, "Link 1": {{"children": {{}}}}}}, "header": ["NVLINK Error Counts", "GPU 3"]}}'
+    )
+    found = read_source(text.encode())
+    told = found.frames["nvlink_counters"].select("gpu_index", "link", "counter", "value", "record").rows()
+    assert told == [
+        (3, 0, "CRC Errors", 0.0, "body.Link 0.children.CRC FLIT Error"),
+        (3, 0, "Replay Errors", 17.0, "body.Link 0.children.Replay Error"),
+    ]
+    assert read_source(text[:60].encode() + b' "NVLINK Error Counts"').frames["gaps"].height == 1

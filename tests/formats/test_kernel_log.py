@@ -215,3 +215,48 @@ def test_every_line_of_the_captures_belongs_to_the_kernel_log(name: str):
 def test_a_flap_in_a_real_syslog_is_seen_as_carrier_events():
     events = read_source(corpus("host/syslog/syslog.ib-6flap").read_bytes()).frames["kernel_events"]
     assert events.group_by("state").len().sort("state").rows() == [("down", 6), ("up", 6)]
+
+
+def test_calls_refused_until_a_reset_stand_for_an_xid_154_where_no_xid_is_told():
+    line = "[  9.000001] NVRM: GPU{} nvCheckOkFailedNoLog: Check failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from f @ x.c:1"
+    found = read(line.format(1), line.format(1), line.format(3)).frames["xids"]
+    assert found.select("code", "gpu_index", "action", "implied").rows() == [
+        (154, 1, "GPU Reset Required", True),
+        (154, 3, "GPU Reset Required", True),
+    ]
+    assert read(line.format(1), f"[  9.000002] {XID}").frames["xids"].select("code", "implied").rows() == [(79, False)]
+
+
+def test_a_channel_that_an_earlier_xid_ended_tells_that_one_too():
+    after = "[  9.000001] NVRM: Xid (PCI:0000:dc:00): 45, pid=7, name=python3, Ch 0000000{} caused by previous Xid 149"
+    first = "[  8.000001] NVRM: Xid (PCI:0000:dc:00): 149, NETIR Fatal XC0 i0 Link -1 (0x000fe406 0x00000000)"
+    told = read(after.format(1), after.format(2)).frames["xids"].filter("implied")
+    assert told.select("code", "bus_id", "fatal").rows() == [(149, "0000:dc:00.0", True)]
+    assert not read(first, after.format(1)).frames["xids"]["implied"].any()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("ixgbe 0000:03:00.0 eth7: NIC Link is Down", ("carrier", "0000:03:00.0", "eth7", "down")),
+        ("bond0: link status definitely down for interface eth1, disabling it", ("bond-down", None, "eth1", "down")),
+        ("bond1: now running without any active interface!", ("carrier", None, "bond1", "down")),
+        ("IPv6: ADDRCONF(NETDEV_UP): eth2: link is not ready", ("nic-link", None, "eth2", "down")),
+        ("IPv6: ADDRCONF(NETDEV_CHANGE): eth2: link becomes ready", ("nic-link", None, "eth2", "up")),
+    ],
+)
+def test_what_drivers_of_ethernet_cards_and_bonds_say_of_their_links(line: str, told: tuple[str | None, ...]):
+    row = only("kernel_events", f"[ 9000.000001] {line}")
+    assert (row["kind"], row["device"], row["ifname"], row["state"]) == told
+
+
+def test_seconds_since_the_line_before_are_no_time_but_the_line_is_the_kernels():
+    row = only("kernel_events", "[  +0.000041] pcieport 0000:00:03.0: AER: device recovery failed")
+    assert (row["kind"], row["time_raw_ns"], row["time_kind"]) == ("pcie-recovery", None, None)
+    row = only("kernel_events", "[Jan21 10:15] pcieport 0000:00:03.0: AER: device recovery failed")
+    assert (row["kind"], row["time_raw_ns"]) == ("pcie-recovery", None)
+
+
+def test_a_port_of_an_old_kernel_that_names_its_device_by_number_is_the_device():
+    row = only("kernel_events", "[ 9.000001] pcieport 0000:00:03.1: AER: Uncorrected (Fatal) error received: id=0010")
+    assert (row["kind"], row["device"], row["severity"]) == ("pcie-error", "0000:00:03.1", "fatal")

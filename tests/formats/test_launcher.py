@@ -73,6 +73,10 @@ def test_lark_and_the_columns_read_the_messages_alike():
         (MESSAGES[23], {"kind": "failure", "rank": 3, "pid": 12345, "host": "n1", "exit_code": -9, "signal": "SIGKILL"}),
         (MESSAGES[33], {"kind": "shell", "pid": 12345, "exit_code": -9, "signal": "SIGKILL"}),
         (MESSAGES[34], {"kind": "shell", "pid": 12345, "exit_code": -11, "signal": "SIGSEGV"}),
+        (f"(main pid=9) (raylet) {MESSAGES[37]}", {"kind": "lost", "host": "10.9.0.4", "pid": 4711}),
+        (MESSAGES[38], {"kind": "memory-monitor", "host": "10.9.0.4", "pid": 4711}),
+        (MESSAGES[40], {"kind": "lost"}),
+        (MESSAGES[42], {"kind": "memory-monitor", "host": "10.9.0.4", "pid": 4711}),
         (
             "W1122 13:06:30.482000 12899 torch/multiprocessing/spawn.py:174] Terminating process 13182 via signal SIGTERM",
             {"kind": "closing-signal", "pid": 13182, "signal": "SIGTERM"},
@@ -253,3 +257,13 @@ def test_a_job_that_slurm_ended_is_told_with_and_without_the_time() -> None:
     assert timed.pop("time_raw_ns") is not None
     assert bare == timed == {"kind": "scheduler", "host": "clr1247"}
     assert rows("slurmstepd: error: *** JOB 42221 ON clr1247 WAS CANCELLED ***") == []
+
+
+def test_rays_count_of_workers_tells_those_that_it_killed_and_those_that_ended_by_themselves():
+    stamp = "[2026-11-22 10:00:00,117 E 77 77] (raylet) node_manager.cc:3069: "
+    assert rows(stamp + MESSAGES[41]) == [{"kind": "memory-monitor", "host": "10.9.0.4"}, {"kind": "lost", "host": "10.9.0.4"}]
+    assert [r["kind"] for r in rows(MESSAGES[41].replace("2 Workers", "0 Workers"))] == ["lost"]
+
+
+def test_an_actor_that_ended_as_it_was_asked_to_is_no_loss():
+    assert rows(MESSAGES[39]) == []

@@ -26,3 +26,14 @@ def test_nodes_that_are_in_service_and_drained_ones_are_told_apart() -> None:
     found = read_source(text.encode())
     assert found.frames["scheduler_nodes"].select("node", "flags").rows() == [("node08", ["DRAIN"]), ("node09", ["DRAIN"])]
     assert (found.records, found.foreign) == (3, 0)
+
+
+def test_a_line_per_node_tells_state_and_reason_once_for_all_partitions() -> None:
+    text = (
+        "NODELIST    NODES PARTITION       STATE CPUS    S:C:T MEMORY REASON\n"
+        "node07          1      gpu*       down*   64   2:16:2 515000 Not responding\n"
+        "node07          1       all       down*   64   2:16:2 515000 Not responding\n"
+        "node08          1       all        idle   64   2:16:2 515000 none\n"
+    )
+    found = read_source(text.encode()).frames["scheduler_nodes"]
+    assert found.select("node", "state", "flags", "reason").rows() == [("node07", "DOWN", ["NOT_RESPONDING"], "Not responding")]

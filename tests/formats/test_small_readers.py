@@ -73,6 +73,18 @@ def test_ucx_errors_are_read_as_what_they_mean() -> None:
     assert warned.frames["nccl_errors"].select("level", "kind").rows() == [("INFO", "plugin")]
 
 
+def test_what_ucx_prints_before_it_gives_up_and_completions_of_libfabric_are_errors() -> None:
+    last = b"[n1:77:0:78] ib_mlx5_log.c:143  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)\n"
+    assert read_source(last).frames["nccl_errors"].select("level", "kind", "host", "pid").rows() == [("WARN", "ib-completion", "n1", 77)]
+    efa = b"libfabric:9:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA addr: x\n"
+    assert read_source(efa).frames["nccl_errors"].select("level", "kind", "detail").rows() == [("WARN", "plugin", "libfabric")]
+    # At its start it warns of what it does without.
+    assert (
+        "nccl_errors"
+        not in read_source(b"libfabric:9:1708520807::core:core:fi_getinfo_():1392<warn> provider efa output empty list\n").frames
+    )
+
+
 def test_dcgms_grid_of_nvlinks_leaves_out_what_is_no_link() -> None:
     links = read("dcgm/nvlink.txt").frames["nvlinks"]
     assert links.group_by("gpu_index").len().sort("gpu_index").rows() == [(0, 18), (1, 18)]

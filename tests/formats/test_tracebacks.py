@@ -415,6 +415,24 @@ def test_without_a_text_under_it_there_is_none():
     assert rows("Last error:\nCall to ibv_reg_mr failed", "nccl_errors") == []
 
 
+@pytest.mark.parametrize(
+    ("line", "signature"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered (code #214, ERROR_ECC_UNCORRECTABLE)", "cuda-error"),
+        ("E0101 core.cc:9] failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE", "cuda-error"),
+        ("ERROR - scoring: Task was killed due to the node running low on memory.", "host-oom"),
+        ("E external/xla/a.cc:9] NCCL operation ncclCommInitRank(&comm, n, id, rank) failed: unhandled cuda error", "nccl-cuda"),
+    ],
+)
+def test_a_sentence_that_says_all_counts_in_any_programs_words(line: str, signature: str):
+    [row] = read_source(line.encode() + b"\n").frames["exceptions"].to_dicts()
+    assert (row["kind"], row["signature"]) == ("said", signature)
+
+
+def test_the_advice_to_look_for_such_an_error_is_none():
+    assert "exceptions" not in read_source(b"nvidia-smi -q -d ECC lists every uncorrectable ECC error counter\n").frames
+
+
 def test_an_error_file_alone_tells_which_collectives_differ():
     def own(rank: int, shape: str) -> str:
         mine = f"CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[{shape}], TensorDtypes=Float, TensorDeviceTypes=T(dtype=float))"

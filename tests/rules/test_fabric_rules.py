@@ -79,6 +79,15 @@ def test_a_port_that_is_down_on_one_host_and_active_on_the_others_is_named():
     assert (culprit.host, culprit.nic, culprit.link) == ("c", "mlx5_0", "mlx5_0/1")
 
 
+def test_a_port_that_is_down_and_still_bears_its_address_was_up_before():
+    alone = {"state": "down", "phys_state": "polling", "lid": 868, "sm_lid": 334}
+    [finding] = links(ports(port("a", **alone)))
+    assert (finding.severity, finding.confidence) == ("error", "medium")
+    for never in ({"lid": 65535}, {"lid": 0}, {"sm_lid": 0}, {"phys_state": "disabled"}):
+        [finding] = links(ports(port("a", **(alone | never))))
+        assert (finding.severity, finding.confidence) == ("warning", "low")
+
+
 def test_a_port_that_is_down_everywhere_is_unused():
     down = {"state": "down", "phys_state": "disabled"}
     assert links(ports(port("a"), port("a", "mlx5_1", **down), port("b"), port("b", "mlx5_1", **down), port("c", "mlx5_1", **down))) == []

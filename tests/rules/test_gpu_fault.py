@@ -368,3 +368,17 @@ def test_the_last_words_of_rocms_runtime_speak_of_a_gpu_that_nobody_names() -> N
     assert finding.title == "the GPU of a rank that the evidence does not name failed: ROCm reported 'GPU Hang'"
     assert finding.confidence == "medium"
     assert gpu_fault.check(*nothing[:5], table("exceptions", told | {"message": "no GPU node-9 in this job"}), *nothing) == []
+
+
+def test_a_test_of_dcgm_that_fails_by_nvlinks_tells_of_them() -> None:
+    row = {"category": "Hardware", "test": "PCIe", "status": "fail", "gpu_index": 0}
+    [links] = check(dcgm_results=table("dcgm_results", row | {"message": "GPU 0's NvLink link 3 is currently down"}))
+    [plain] = check(dcgm_results=table("dcgm_results", row | {"message": "bandwidth below the limit"}))
+    assert (links.cause, plain.cause) == ("nvlink-fault", "gpu-fault")
+
+
+def test_a_code_that_other_words_stand_for_is_said_to_be_so() -> None:
+    told = xid(154, None, action="GPU Reset Required", implied=True)  # type: ignore[arg-type]
+    [finding] = check(xids=table("xids", told))
+    assert (finding.severity, finding.confidence) == ("error", "medium")
+    assert "what stands for Xid 154" in finding.title

@@ -316,6 +316,16 @@ def test_a_cgroup_limit_is_told_from_a_full_host():
     assert "32.0 GiB" in finding.title
 
 
+def test_workers_that_rays_monitor_killed_are_named_by_their_pid_where_it_is_told():
+    counted = {"kind": "memory-monitor", "host": "10.9.0.4", "message": "2 Workers killed"}
+    [finding] = check(out_of_memory, worker_exits=table("worker_exits", counted))
+    assert (finding.severity, finding.confidence, finding.hosts, finding.ranks) == ("critical", "medium", ("10.9.0.4",), ())
+    named = table("worker_exits", {**counted, "host": "node7", "pid": 2211})
+    [finding] = check(out_of_memory, worker_exits=named, processes=processes((6, "node7", 2211, "17000")))
+    assert (finding.confidence, finding.ranks) == ("high", (6,))
+    assert check(out_of_memory, worker_exits=table("worker_exits", {**counted, "kind": "lost"})) == []
+
+
 def test_the_kill_of_a_stranger_is_only_a_warning():
     [finding] = check(out_of_memory, oom_kills=kill(comm="httpd", pid=5))
     assert finding.severity == "warning"

@@ -113,6 +113,24 @@ def test_a_schedulers_task_is_a_rank_only_where_no_launcher_speaks_of_workers() 
     assert [e["rank"] for e in ended(table("worker_exits", task, worker))] == [4]
 
 
+def test_a_crash_that_only_a_signals_own_report_tells_is_one_of_an_unknown_rank() -> None:
+    crash = raised("signal", rank=None, type="SIGBUS", kind="fatal-signal")
+    assert [(e["rank"], e["kind"], e["own"]) for e in ended(None, crash)] == [(None, "bus-error", True)]
+    # What the program says itself comes first, and an abort follows from it.
+    assert ended(None, crash, raised("user", rank=None)) == []
+    assert ended(None, raised("signal", rank=None, type="SIGABRT", kind="fatal-signal")) == []
+
+
+def test_processes_that_rays_raylet_lost_left_no_word_unless_they_did() -> None:
+    def lost(*pids: int | None) -> pl.LazyFrame:
+        return table("worker_exits", *({"kind": "lost", "host": "h", "pid": p, "line_no": 30 + i} for i, p in enumerate(pids)))
+
+    assert [(e["pid"], e["kind"], e["own"]) for e in ended(lost(7, 7, None))] == [(7, "vanished", True)]
+    assert [(e["pid"], e["kind"]) for e in ended(lost(None, None))] == [(None, "vanished")]
+    # One of the two says itself what happened.
+    assert [e["pid"] for e in ended(lost(7, 8), raised("user", rank=None) | {"pid": 8})] == [7]
+
+
 @pytest.mark.parametrize("kind", ["closing-signal", "launcher-signal", "scheduler"])
 def test_what_a_launcher_does_to_a_worker_is_no_ending_of_its_own(kind: str) -> None:
     assert ended(left(-9, kind=kind)) == []
