@@ -53,7 +53,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Is every rank in the same collective of its group?",
-        "collective-skipped collective-skipped-by-step collective-skipped-by-stacks ras-behind",
+        "collective-skipped collective-skipped-by-step collective-skipped-ahead collective-skipped-by-stacks ras-behind",
         f"{_OPERATIONS} stacks nccl_ras_items nccl_ras_ranks",
         _CALLS,
     ),
@@ -72,7 +72,7 @@ QUESTIONS: tuple[Question, ...] = (
         _DUMPS,
     ),
     _q(HANG, "Do groups take their collectives in one order on all ranks?", "group-deadlock", _OPERATIONS, _DUMPS),
-    _q(HANG, "Does every send meet its receive?", "p2p-deadlock p2p-unpaired p2p-deadlock-by-stacks", f"{_OPERATIONS} stacks", _DUMPS),
+    _q(HANG, "Does every send meet its receive?", "p2p-deadlock p2p-unpaired p2p-deadlock-by-stacks p2p-half-left-out", f"{_OPERATIONS} stacks", _DUMPS),
     _q(
         HANG,
         "Does a collective that all ranks entered finish?",

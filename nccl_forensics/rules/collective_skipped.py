@@ -104,5 +104,43 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
     )
 
 
+@rule(
+    name="collective-skipped-ahead",
+    code="CO15",
+    cause="collective-skipped",
+    severity="critical",
+    at_most=8,
+    explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "group-deadlock", "host-stall"),
+)
+def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
+    """Ranks that stand in a later call of what all others wait in, after work of which nobody else has enqueued any."""
+    for row in overtakers.collect().iter_rows(named=True):
+        ranks, others = (row["rank"],), row["others"]
+        group, waited = group_words(row), operation_words(row["op"], row["seq"])
+        beyond = group_words({"group_name": row["ahead_name"], "group_desc": row["ahead_desc"]})
+        place = f" at {row['call_site']}" if row["call_site"] else ""
+        yield Finding(
+            title=f"{ranks_words(ranks)} left out a call of {group} and went on; {ranks_words(others)} wait in {waited}",
+            summary=f"{ranks_words(others)} stand in {waited}{place}. {ranks_words(ranks)} enqueued its own {waited} only after #{row['ahead_seq']} of {beyond}, to "
+            "which none of them has come: that is the next call of this kind, and the one in which they wait it never made.",
+            confidence="medium",
+            ranks=ranks,
+            culprits=(Culprit(rank=row["rank"]),),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
+            evidence=(
+                *cite([_own(row)], f"{ranks_words(others[:1])} waits in {waited}"),
+                *cite(
+                    [{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(ranks)} is beyond it here"
+                ),
+            ),
+            remedy=f"Make every rank of {group} make this call{place}, or none: look for an exception that is caught there, or a branch on the rank or its data.",
+            prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
+            would_refute=(f"{ranks_words(ranks)} enqueues these two groups from different threads, in no fixed order",),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+            alternatives=(("group-deadlock", ranks, "it would have taken the two groups in another order than all the others"),),
+        )
+
+
 def _own(row: dict[str, object]) -> dict[str, object]:
     return {"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}

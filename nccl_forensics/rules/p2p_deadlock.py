@@ -20,9 +20,11 @@ from dataclasses import replace
 
 import polars as pl
 
-from nccl_forensics.model import Action, Finding
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.words import group_words, ranks_words
 
 _REMEDY = "Reverse the order on one side, or post both directions together with batch_isend_irecv."
 _PREVENTION = "Test each pipeline schedule with blocking semantics in a two-rank run."
@@ -64,4 +66,53 @@ def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
                 Action("fix-code", ranks=finding.ranks, confidence=finding.confidence),
                 Action("collect-more", ranks=finding.ranks, command="py-spy dump --locals --pid <pid>"),
             ),
+        )
+
+
+@rule(
+    name="p2p-half-left-out",
+    code="DE09",
+    cause="p2p-deadlock",
+    severity="critical",
+    at_most=8,
+    explains=(
+        "timeout",
+        "closed",
+        "collective-stuck",
+        "rank-died",
+        "connection-failed",
+        "straggler",
+        "group-deadlock",
+        "host-stall",
+        "p2p-deadlock",
+    ),
+)
+def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding for each rank that went on without its half, by the counts of recorders that have kept everything."""
+    for row in unmet.collect().unique("rank", keep="first", maintain_order=True).iter_rows(named=True):
+        rank, waiter = (row["rank"],), (row["waiter"],)
+        group = group_words(row)
+        beyond = group_words({"group_name": row["beyond_name"], "group_desc": row["beyond_desc"]})
+        ways = {"send": "to", "recv": "from"}
+        place = f" at {row['call_site']}" if row["call_site"] else ""
+        yield Finding(
+            title=f"{ranks_words(rank)} never called its {row['op']} {ways[row['op']]} {ranks_words(waiter)} and went on; {ranks_words(waiter)} waits in that "
+            f"{row['waits_in']} of {group}",
+            summary=f"{ranks_words(waiter)} waits in its {row['waits_in']} number {row['number']} {ways[row['waits_in']]} {ranks_words(rank)}{place}, which has called "
+            f"fewer, and has enqueued #{row['beyond_seq']} of {beyond} that {ranks_words(waiter)} enqueued after it.",
+            confidence="medium",
+            ranks=rank,
+            culprits=(Culprit(rank=row["rank"]),),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
+            evidence=(
+                *cite([{name: row[name] for name in ("source_id", "line_no", "record")}], f"{ranks_words(waiter)} waits in this"),
+                *cite(
+                    [{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(rank)} is beyond it here"
+                ),
+            ),
+            remedy=f"Make {ranks_words(rank)} call this {row['op']}, or {ranks_words(waiter)} not wait for it{place}: look for a branch, or an exception that is caught.",
+            prevention=_PREVENTION,
+            would_refute=(f"an entry of {ranks_words(rank)} for this {row['op']} in another dump",),
+            actions=(Action("fix-code", ranks=(*rank, *waiter), confidence="medium"),),
+            alternatives=(("p2p-deadlock", waiter, f"it may have called one {row['waits_in']} too many"),),
         )

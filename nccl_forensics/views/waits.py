@@ -208,7 +208,7 @@ def _alone(
     return rows
 
 
-def _unfinished(calls: Calls) -> pl.LazyFrame | None:
+def unfinished(calls: Calls) -> pl.LazyFrame | None:
     """Entries of recorders that are not completed, of the ranks that have such a send or receive; None where nothing is sent from one to one."""
     every = (pl.col("domain") == "fr") & ~pl.col("done").fill_null(False)
     recorded = calls.recorded
@@ -252,11 +252,11 @@ def _left_open(calls: Calls) -> set[int]:
 def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], seen: set[tuple[object, object]]) -> list[dict[str, object]]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``seen`` holds the
     (domain, rank) of which there is evidence at all: of others it is not known what they posted."""
-    unfinished = _unfinished(calls)
-    if unfinished is None:
+    left = unfinished(calls)
+    if left is None:
         return []
     # Calls of one batch share a number and run together; and what stands behind other unfinished work tells nothing by itself.
-    alone = unfinished.with_columns(
+    alone = left.with_columns(
         single=(pl.len().over("group_key", "rank", "seq", "is_p2p") == 1)
         & ~((pl.col("op") == "coalesced").any().over("group_key", "rank"))
         & (pl.col("created_ns") == pl.col("created_ns").min().over("rank"))
@@ -436,13 +436,13 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
     latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
     in_group = {(r["rank"], r["group_key"]): r for r in reversed(own.rows(named=True))}
     pending = set(own.filter((pl.col("last_done") < pl.col("last_seq")) | pl.col("first_pending").is_not_null())["rank"].to_list())
-    unfinished = set() if operations is None else _left_open(calls_of(operations))
-    pending |= unfinished
+    left = set() if operations is None else _left_open(calls_of(operations))
+    pending |= left
     # Whether work is completed is known only where completion is ever marked (not for gloo, nor in NCCL's log lines).
     # An operation in which a rank's own watchdog timed out is open, whatever else is known of it.
     timed_out = (pl.col("domain") == "watchdog") & pl.col("first_pending").is_not_null()
     marked = set(own.filter(pl.col("last_done").is_not_null() | timed_out)["rank"].to_list())
-    marked |= unfinished
+    marked |= left
     direct = edges.filter(pl.col("awaited").is_in(ends)).sort("created_ns", "seq", "waiter", nulls_last=True)
     # Of each the first edge of a rank that is seen, else the first.
     first_of = {r["awaited"]: r for r in direct.unique("awaited", keep="first", maintain_order=True).iter_rows(named=True)}

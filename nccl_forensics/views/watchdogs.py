@@ -40,7 +40,8 @@ def watchdog_calls(watchdog: pl.LazyFrame) -> pl.LazyFrame:
 def watchdog_lines(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     """Lines of a timeout or a failure with their ``rank`` and ``group_key``, in the order of source and line.
 
-    The rank is the launcher's or torch's own prefix; the rank inside the group counts only where the group is the default one.
+    The rank is the launcher's or torch's own prefix; the rank inside the group counts only where the group is the default one. Parts of a
+    communicator that was split bear one name: where two ranks are the same rank of a group, its lines are left out.
     """
     known = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"]))
     # The line of the timeout names no group; a later line of the same process about the same operation does.
@@ -59,7 +60,10 @@ def watchdog_lines(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     key = pl.when(pl.col("pg_name").is_not_null()).then(text_of("pg:{}", pl.col("pg_name"))).otherwise(pl.lit("pg:0"))
     elsewhere = pl.col("pg_name").is_null() & (pl.lit(several) | (pl.col("pg_rank").is_not_null() & (pl.col("pg_rank") != rank)))
     known = known.filter(~elsewhere.fill_null(False))
-    return known.with_columns(rank=rank, group_key=key).filter(pl.col("rank").is_not_null()).sort("source_id", "line_no")
+    known = known.with_columns(rank=rank, group_key=key).filter(pl.col("rank").is_not_null())
+    claimed = known.filter(pl.col("pg_rank").is_not_null()).group_by("group_key", "pg_rank").agg(pl.col("rank").n_unique())
+    shared = claimed.filter(pl.col("rank") > 1).select("group_key").unique()
+    return known.join(shared, on="group_key", how="anti").sort("source_id", "line_no")
 
 
 #: Numbers of a group in which its ranks can wait at one time: what one completed, all have entered, so they differ by what some left out.

@@ -108,6 +108,14 @@ def test_a_group_with_sends_and_receives_tells_no_progress(op: str) -> None:
     assert found.select("group_key", "rank", "first_pending").rows() == [("pg:0", 1, 9)]
 
 
+def test_parts_of_a_split_communicator_that_share_a_name_are_not_compared() -> None:
+    """Ranks 0 and 4 are both rank 0 of a group of this name: that one is at 9 and the other at 10 tells nothing of either."""
+    line = {"kind": "timeout", "hint_scope": "global", "source_id": 0, "op": "ALLREDUCE"}
+    lines = [{"hint_rank": r, "pg_name": "4", "pg_rank": r % 4, "seq": 9 + (r < 4), "line_no": r + 1} for r in range(8)]
+    assert watchdog_progress(table("watchdog", *(line | row for row in lines))).collect().is_empty()
+    assert watchdog_progress(table("watchdog", *(line | row for row in lines[:4]))).collect()["rank"].to_list() == [0, 1, 2, 3]
+
+
 def recorded(*sizes: int, ranks: tuple[int, ...] = (0, 2)) -> pl.LazyFrame:
     """What the recorders of ranks hold of the group from position 8 on: all-reduces of these sizes."""
     return operations({rank: [f"all_reduce [[{size}]]" for size in sizes] for rank in ranks}, group="pg:1", first=8)

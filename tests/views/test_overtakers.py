@@ -1,0 +1,80 @@
+"""Ranks that left out a call which is alike in each step, and meet its next turn."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.rules.collective_skipped import collective_skipped_ahead
+from nccl_forensics.views.overtakers import overtakers
+from nccl_forensics.views.stuck import STUCK
+from tests.rules.frames import cited, told
+from tests.views.frames import groups, progress, rows
+
+_RANKS = range(8)
+_PAIRS = {f"pg:{9 + at}": (2 * at, 2 * at + 1) for at in range(4)}
+#: Where all but one rank stand: the norm of the default group, enqueued last of all.
+_NORM = 60
+
+
+def found(tensor: dict[int, int], ahead: tuple[int, ...] = (6,), *, waits: bool = True, described: bool = True) -> list[tuple[object, ...]]:
+    """The ranks named where ``ahead`` enqueued their norm after all else, and each rank its tensor group up to ``tensor`` (else 48)."""
+    entered = {r: tensor.get(r, 48) for r in _RANKS}
+    last = {"pg:0": dict.fromkeys(_RANKS, (4, 3))} | {key: {r: (entered[r], 48) for r in pair} for key, pair in _PAIRS.items()}
+    late = pl.col("rank").is_in(ahead)
+    norm = pl.when(late).then(_NORM + 40).otherwise(_NORM)
+    state = progress(last).with_columns(  # type: ignore[arg-type]
+        pending_order=pl.when(pl.col("group_key") == "pg:0").then(norm).otherwise(pl.col("pending_order")),
+        first_open=pl.when(late).then(49).otherwise(_NORM),
+    )
+    known = groups({"pg:0": list(_RANKS)} | {key: list(pair) for key, pair in _PAIRS.items()})
+    role = pl.when(pl.col("group_key") == "pg:0").then(pl.lit("default_pg")).otherwise(pl.lit("tp") if described else None)
+    all_in = {"domain": "fr", "group_key": "pg:0", "group_name": "0", "seq": 4, "op": "all_reduce", "ranks": list(_RANKS), "held": waits}
+    frame = overtakers(rows(STUCK, all_in), state, known.with_columns(group_desc=role))
+    return frame.select("rank", "seq", "ahead_seq", "others").collect().rows()
+
+
+def test_a_rank_that_comes_to_it_only_after_work_of_the_next_step_left_its_own_call_out() -> None:
+    others = [r for r in _RANKS if r != 6]
+    assert found({6: 49}) == [(6, 4, 49, others)]
+    assert found({6: 49}, described=False) == [(6, 4, 49, others)]  # its partner is in the same group
+
+
+@pytest.mark.parametrize(
+    ("tensor", "ahead", "waits"),
+    [
+        ({6: 49, 0: 49, 1: 49}, (6,), True),  # others have been there as well: its partner left the call of the pair out
+        ({}, (6,), True),  # it waits in something before, and is ahead in nothing
+        ({0: 49, 2: 49, 4: 49}, (0, 2, 4), True),  # too many for an exception
+        ({6: 49}, (6,), False),  # nothing is held up before the norm
+    ],
+)
+def test_a_rank_that_is_not_alone_ahead_is_not_named(tensor: dict[int, int], ahead: tuple[int, ...], waits: bool) -> None:
+    assert found(tensor, ahead, waits=waits) == []
+
+
+def test_the_rank_is_named_with_what_it_overtook() -> None:
+    row = {
+        "rank": 6,
+        "others": [0, 1],
+        "group_name": "0",
+        "group_desc": "default_pg",
+        "seq": 4,
+        "op": "all_reduce",
+        "call_site": "norm (train.py:9)",
+    }
+    row |= {
+        "source_id": 0,
+        "record": "entries[60]",
+        "ahead_name": "12",
+        "ahead_desc": "tp",
+        "ahead_seq": 49,
+        "own_source_id": 6,
+        "own_record": "entries[49]",
+    }
+    [finding] = collective_skipped_ahead.check(
+        pl.LazyFrame([row]).with_columns(comm_id=pl.lit(None, pl.String), line_no=None, own_line_no=None)
+    )
+    assert told(finding) == ("critical", "medium", (6,))
+    assert cited(finding) == [(0, "entries[60]"), (6, "entries[49]")]
+    assert "norm (train.py:9)" in finding.remedy

@@ -1,0 +1,72 @@
+"""Sends and receives of which one half was left out, told by counting them."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from nccl_forensics.rules.p2p_deadlock import p2p_half_left_out
+from nccl_forensics.views.calls import OPERATIONS
+from nccl_forensics.views.unmet import UNMET, unmet
+from tests.rules.frames import cited, told
+from tests.views.frames import groups, progress, rows
+
+_WORLD = {"pg:pp": [4, 7], "pg:0": [0, 4, 7]}
+
+
+def found(sends: int, receives: int, *, gone_on: bool = True, first: int = 0, answers: int = 3) -> list[tuple[object, ...]]:
+    """Whom rank 7 waits for in its last receive from rank 4, after ``answers`` sends back; both then enqueue #2 of the job, rank 4 if it has ``gone_on``."""
+    calls = [(4, "send", 1, sends, False), (7, "recv", 0, receives, True), (7, "send", 0, 3, False), (4, "recv", 1, answers, answers > 3)]
+    every = [
+        {"domain": "fr", "group_key": "pg:pp", "rank": rank, "op": op, "peer": peer, "is_p2p": True, "order": n, "source_id": rank}
+        | {"done": not (opened and n == count - 1), "pending": opened and n == count - 1, "record": f"entries[{n}]", "seq": n + 1}
+        for rank, op, peer, count, opened in calls
+        for n in range(count)
+    ]
+    kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [first, 0]}, schema_overrides={"rank": pl.Int32})
+    state = progress({"pg:0": {0: (2, 1), 4: (2 if gone_on else 1, 1), 7: (2, 1)}}).with_columns(pending_order=pl.lit(50, pl.Int64))
+    frame = unmet(rows(OPERATIONS, *every), kept, state, groups(_WORLD))
+    return frame.select("rank", "waiter", "op", "number", "beyond_seq", "record", "own_record").collect().rows()
+
+
+def test_a_rank_that_sent_less_than_its_peer_receives_and_is_beyond_it_left_a_send_out() -> None:
+    assert found(4, 5) == [(4, 7, "send", 5, 2, "entries[4]", "entries[2]")]
+
+
+@pytest.mark.parametrize(
+    ("sends", "receives", "more"),
+    [
+        (5, 5, {}),  # they pair up: whatever they wait for lies elsewhere
+        (4, 5, {"gone_on": False}),  # it may yet come
+        (4, 5, {"first": 9}),  # its older sends are not kept, so that they cannot be counted
+        (4, 5, {"answers": 4}),  # each lacks a half of the other
+    ],
+)
+def test_a_half_that_may_be_there_is_no_proof(sends: int, receives: int, more: dict[str, int]) -> None:
+    assert found(sends, receives, **more) == []  # type: ignore[arg-type]
+
+
+def test_the_rank_that_left_its_half_out_is_named_with_what_its_peer_waits_in() -> None:
+    row = {
+        "rank": 4,
+        "waiter": 7,
+        "op": "send",
+        "waits_in": "recv",
+        "number": 5,
+        "group_name": "pp",
+        "beyond_name": "0",
+        "beyond_desc": "default_pg",
+    }
+    row |= {
+        "beyond_seq": 2,
+        "call_site": "recv_forward (pp.py:8)",
+        "source_id": 7,
+        "record": "entries[4]",
+        "own_source_id": 4,
+        "own_record": "entries[2]",
+    }
+    [finding] = p2p_half_left_out.check(rows(UNMET, row))
+    assert told(finding) == ("critical", "medium", (4,))
+    assert cited(finding) == [(7, "entries[4]"), (4, "entries[2]")]
+    assert finding.title == "rank 4 never called its send to rank 7 and went on; rank 7 waits in that recv of process group pp"
+    assert "recv_forward (pp.py:8)" in finding.remedy
