@@ -114,10 +114,11 @@ def awaited_alone(
 _AT_WORK = 3
 
 
-def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) -> bool:
+def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) -> tuple[bool, bool]:
     """Whether hosts of ranks that wait, and have finished the same operations, have not come equally far: in a job that stands they stop at one
     place of the program, and at another each while it goes on. Groups of one description are alike. More of them than the ranks that are
-    ``named`` as what the rest waits for are no exception, few as they may be; nor does a job stand of which fewer ranks wait than are named.
+    ``named`` as what the rest waits for are no exception, few as they may be; nor does a job stand of which fewer ranks wait than are named. Then:
+    whether it may be so, as there is any such host.
     """
     described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique("group_key")
     waiting = (
@@ -140,7 +141,8 @@ def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) ->
     )
     compared = waiting.filter(pl.col("ranks") > 1)
     elsewhere = int(compared["elsewhere"].sum())
-    return elsewhere > min(int(compared["ranks"].sum()) // _AT_WORK, named) or 0 < int(waiting["ranks"].sum()) < named
+    goes_on = elsewhere > min(int(compared["ranks"].sum()) // _AT_WORK, named) or 0 < int(waiting["ranks"].sum()) < named
+    return goes_on, elsewhere > 0
 
 
 def mostly_idle(progress: pl.LazyFrame, named: set[int]) -> bool:

@@ -214,12 +214,14 @@ def stalls(
         stall = _one_way(_classify(rank, found[rank], stacks, tail.get(rank)), stacks, unheard)
         rows += [stall] if stall is not None else []
     alone = [r for r in rows if r["seen_by"] == "progress" and r["place"] is None]
-    if alone and not timed_out and progress is not None and groups is not None and still_enqueuing(progress, groups, len(alone)):
+    goes_on, may = (
+        still_enqueuing(progress, groups, len(alone)) if alone and progress is not None and groups is not None else (False, False)
+    )
+    if goes_on and not timed_out:
         # A job that goes on looks the same at the moment at which its recorders were looked at.
         rows = [r for r in rows if r not in alone]
-    if not timed_out and progress is not None and mostly_idle(progress, {_rank(r) for r in rows}):
-        sampled = {r for r, s in stacks.items() if s["witness"] == "stack"}
-        rows = [_unsure(r) if r["seen_by"] == "progress" and r["rank"] not in sampled else r for r in rows]
+    if not timed_out and progress is not None and (may or mostly_idle(progress, {_rank(r) for r in rows})):
+        rows = [_unsure(r) if r["seen_by"] == "progress" and stacks.get(_rank(r), {}).get("witness") != "stack" else r for r in rows]
     known = set(progress.select("rank").collect()["rank"].to_list()) if progress is not None else set()
     bare = {r["rank"] for r in rows if r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"}
     if len(known) >= 4 and len(bare) * 2 >= len(known):
@@ -245,7 +247,7 @@ def _rank(row: Mapping[str, object]) -> int:
 
 def _unsure(row: dict[str, object]) -> dict[str, object]:
     """A stall that may be a moment of a job that goes on."""
-    why = f"{row['why']}; nothing has timed out and most ranks have nothing open, as in a job that goes on"
+    why = f"{row['why']}; nothing has timed out, and hosts stand here and there or most ranks have nothing open, as in a job that goes on"
     return row | {"confidence": "low", "why": why}
 
 

@@ -629,6 +629,14 @@ def test_gpus_that_have_not_begun_say_nothing_where_ranks_have_not_finished_the_
         assert [r for r in frame["rank"].to_list() if r != 3] == told
 
 
+def test_a_stall_beside_a_host_that_stands_elsewhere_may_be_a_moment_of_a_job_that_goes_on() -> None:
+    behind, known = blocker(pending=False, own_record="entries[4]"), groups({"pg:0": list(range(12))})
+    for elsewhere, confidence in ((7, "low"), (6, "high")):
+        state = progress({"pg:0": {2: (5, 5)} | {r: (elsewhere if r == 3 else 6, 5) for r in range(12) if r != 2}})
+        frame = stalls(behind, None, None, None, None, None, state, None, known).collect()
+        assert frame.select("rank", "confidence").rows() == [(2, confidence)]
+
+
 def test_gpus_here_and_there_that_seem_to_stand_are_those_of_a_job_that_goes_on() -> None:
     """As many of one host stand together, two may do so by chance, and a timeout says that the job stood."""
     timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
