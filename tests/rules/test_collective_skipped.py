@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from nccl_forensics.model import Divergence
-from nccl_forensics.rules.collective_skipped import collective_skipped, collective_skipped_by_step
+from nccl_forensics.rules.collective_skipped import collective_skipped, collective_skipped_ahead, collective_skipped_by_step
+from nccl_forensics.views.overtakers import OVERTAKERS
 from tests.rules.frames import cited, divergences, stalls, told
+from tests.views.frames import rows
 
 SKIPPED = {"found_op": "barrier", "skipped": 1, "peer_call_site": "step (train.py:40)"}
 
@@ -35,3 +37,32 @@ def test_a_log_that_ends_after_whole_steps_with_fewer_collectives_is_a_skip() ->
 
 def test_a_stall_of_the_host_is_no_skip() -> None:
     assert collective_skipped_by_step.check(stalls({"rank": 2, "cause": "host-stall"})) == []
+
+
+def test_the_rank_is_named_with_what_it_overtook() -> None:
+    row = {
+        "rank": 6,
+        "others": [0, 1],
+        "group_name": "0",
+        "group_desc": "default_pg",
+        "seq": 4,
+        "op": "all_reduce",
+        "call_site": "norm (train.py:9)",
+    }
+    row |= {
+        "source_id": 0,
+        "record": "entries[60]",
+        "ahead_name": "12",
+        "ahead_desc": "tp",
+        "ahead_seq": 49,
+        "own_source_id": 6,
+        "own_record": "entries[49]",
+    }
+    [finding] = collective_skipped_ahead.check(rows(OVERTAKERS, row))
+    assert told(finding) == ("critical", "medium", (6,))
+    assert cited(finding) == [(0, "entries[60]"), (6, "entries[49]")]
+    assert "norm (train.py:9)" in finding.remedy
+
+
+def test_where_no_rank_is_ahead_of_all_others_nothing_is_told() -> None:
+    assert collective_skipped_ahead.check(rows(OVERTAKERS)) == []

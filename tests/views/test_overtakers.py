@@ -5,10 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.rules.collective_skipped import collective_skipped_ahead
 from nccl_forensics.views.overtakers import overtakers
 from nccl_forensics.views.stuck import STUCK
-from tests.rules.frames import cited, told
 from tests.views.frames import groups, progress, rows
 
 _RANKS = range(8)
@@ -51,30 +49,3 @@ def test_a_rank_that_comes_to_it_only_after_work_of_the_next_step_left_its_own_c
 )
 def test_a_rank_that_is_not_alone_ahead_is_not_named(tensor: dict[int, int], ahead: tuple[int, ...], waits: bool) -> None:
     assert found(tensor, ahead, waits=waits) == []
-
-
-def test_the_rank_is_named_with_what_it_overtook() -> None:
-    row = {
-        "rank": 6,
-        "others": [0, 1],
-        "group_name": "0",
-        "group_desc": "default_pg",
-        "seq": 4,
-        "op": "all_reduce",
-        "call_site": "norm (train.py:9)",
-    }
-    row |= {
-        "source_id": 0,
-        "record": "entries[60]",
-        "ahead_name": "12",
-        "ahead_desc": "tp",
-        "ahead_seq": 49,
-        "own_source_id": 6,
-        "own_record": "entries[49]",
-    }
-    [finding] = collective_skipped_ahead.check(
-        pl.LazyFrame([row]).with_columns(comm_id=pl.lit(None, pl.String), line_no=None, own_line_no=None)
-    )
-    assert told(finding) == ("critical", "medium", (6,))
-    assert cited(finding) == [(0, "entries[60]"), (6, "entries[49]")]
-    assert "norm (train.py:9)" in finding.remedy

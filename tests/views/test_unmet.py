@@ -5,10 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.rules.p2p_deadlock import p2p_half_left_out
 from nccl_forensics.views.calls import OPERATIONS
-from nccl_forensics.views.unmet import UNMET, unmet
-from tests.rules.frames import cited, told
+from nccl_forensics.views.unmet import unmet
 from tests.views.frames import groups, progress, rows
 
 _WORLD = {"pg:pp": [4, 7], "pg:0": [0, 4, 7]}
@@ -44,29 +42,3 @@ def test_a_rank_that_sent_less_than_its_peer_receives_and_is_beyond_it_left_a_se
 )
 def test_a_half_that_may_be_there_is_no_proof(sends: int, receives: int, more: dict[str, int]) -> None:
     assert found(sends, receives, **more) == []  # type: ignore[arg-type]
-
-
-def test_the_rank_that_left_its_half_out_is_named_with_what_its_peer_waits_in() -> None:
-    row = {
-        "rank": 4,
-        "waiter": 7,
-        "op": "send",
-        "waits_in": "recv",
-        "number": 5,
-        "group_name": "pp",
-        "beyond_name": "0",
-        "beyond_desc": "default_pg",
-    }
-    row |= {
-        "beyond_seq": 2,
-        "call_site": "recv_forward (pp.py:8)",
-        "source_id": 7,
-        "record": "entries[4]",
-        "own_source_id": 4,
-        "own_record": "entries[2]",
-    }
-    [finding] = p2p_half_left_out.check(rows(UNMET, row))
-    assert told(finding) == ("critical", "medium", (4,))
-    assert cited(finding) == [(7, "entries[4]"), (4, "entries[2]")]
-    assert finding.title == "rank 4 never called its send to rank 7 and went on; rank 7 waits in that recv of process group pp"
-    assert "recv_forward (pp.py:8)" in finding.remedy
