@@ -130,11 +130,11 @@ def waits(
 
 
 def _looked_at_earlier(state: pl.DataFrame, calls: Calls) -> set[int]:
-    """Ranks that by their recorder never entered what a peer has finished, or have not finished one before that in the same group, of operations that end
-    on no rank before all are in them: that recorder was written before the peer's, and tells nothing of what came after."""
+    """Ranks that by their recorder never entered what a peer has finished, of operations that end on no rank before all are in them: that
+    recorder was written before the peer's, and tells nothing of what came after."""
     recorded = state.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
     reached = recorded.group_by("group_key").agg(pl.col("last_done").max().alias("seq"))
-    behind = recorded.join(reached, on="group_key").filter(pl.coalesce("first_pending", "last_seq") < pl.col("seq"))
+    behind = recorded.join(reached, on="group_key").filter(pl.col("last_seq") < pl.col("seq"))
     if not behind.height:
         return set()
     ends = calls.telling.filter((pl.col("domain") == "fr") & pl.col("done") & ~pl.col("is_p2p") & pl.col("op").str.contains(_JOINED))

@@ -201,14 +201,6 @@ def test_a_recorder_that_lacks_what_a_peer_has_finished_was_written_earlier() ->
         assert set(edges["awaited"].to_list()) == awaited, "whoever sends may be done with a broadcast before all have come"
 
 
-@pytest.mark.parametrize(("done", "awaited"), [(7, set()), (8, {2})])
-def test_a_recorder_with_open_work_before_what_all_have_finished_was_written_earlier(done: int, awaited: set[int]) -> None:
-    """A GPU works through the operations of a group in order: the ninth ended on no rank before rank 2 had begun it, and so had left the eighth."""
-    state, known = progress({"pg:0": {0: (9, 9), 1: (9, 9), 2: (9, done)}}), groups({"pg:0": [0, 1, 2]})
-    edges = waits(operations({r: ["all_reduce"] for r in range(2)}, first=9, done=9), state, known, None, None).collect()
-    assert set(edges["awaited"].to_list()) == awaited
-
-
 def batch(rank: int, pairs: list[tuple[str, int]], number: int, *, over: bool) -> pl.LazyFrame:
     """Sends and receives of one batch and the entry that ends it, which alone tells whether they are done."""
     calls = operations({rank: [op for op, _ in pairs] + ["coalesced"]})
