@@ -95,7 +95,13 @@ QUESTIONS: tuple[Question, ...] = (
         _STACKS,
     ),
     _q(HANG, "Does Horovod wait for no rank to hand in tensors?", "stalled-tensors", "reports", "the output of rank 0 from the start on"),
-    _q(HANG, "Does every rank use all parameters of its model?", "ddp-unused-parameter", "reports", "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    _q(
+        HANG,
+        "Does every rank use all parameters of its model?",
+        "ddp-unused-parameter ddp-bucket-passed",
+        "reports",
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    ),
     _q(HANG, "Was the timeout long enough for a job that still advanced?", "timeout-too-short", _OPERATIONS, _DUMPS),
     _q(
         ERROR,

@@ -75,6 +75,7 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("No backend type associated with device type",), "refused"),
     (("ProcessGroupNCCL is only supported with GPUs",), "refused"),
     (("nput tensor must be the same type as the output tensor",), "refused"),
+    (("Invalid usage of tensors with different dtypes",), "refused"),
     (("tensor size must be equal to world_size times",), "refused"),
     (("Split sizes doesn't match total dim 0 size",), "refused"),
     # What a rank sends itself is another length than what it expects of itself (gloo/alltoallv.cc).

@@ -59,6 +59,7 @@ SHAPE = ("shape-mismatch",)
 DTYPE = ("dtype-mismatch",)
 DIED = ("rank-died",)
 P2P = ("p2p-deadlock",)
+UNUSED = ("ddp-unused-parameter",)
 #: What no file of a run with gloo holds.
 NO_SENDS = "gloo's recorder holds no sends, and a wait for a request leaves no argument on a stack: the rank that waits is told, whom it waits for is not"
 NO_TYPES = (
@@ -78,7 +79,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("skipped-collective", "train_dp", SKIP, "The rank leaves out the control broadcast.", "control", not_ranks=(0,)),
     Scenario("skipped-collective", "train_dp", (*SKIP, *SHAPE), "The rank leaves out both gradient all_reduces.", "gradients"),
     Scenario("skipped-collective", "train_ddp", SKIP, "The rank leaves out the loss all_reduce of a DDP job.", "metrics"),
-    Scenario("skipped-collective", "train_ddp", (*SKIP, *SHAPE), "The rank does backward under no_sync while the others synchronise.", "gradients"),
+    # The reducer makes none of the others' calls, as with unused parameters, and nothing tells why.
+    Scenario("skipped-collective", "train_ddp", (*SKIP, *SHAPE, *UNUSED), "The rank does backward under no_sync while the others synchronise.", "gradients"),
     Scenario("skipped-collective", "train_fsdp", (*SKIP, *SHAPE), "The rank does not gather one layer's parameters.", "gather"),
     Scenario("skipped-collective", "train_fsdp", (*SKIP, *SHAPE), "The rank does not reduce-scatter one layer's gradient.", "scatter"),
     Scenario("skipped-collective", "train_fsdp", SKIP, "The rank leaves out the all_reduce of the gradient norm.", "norm"),
@@ -175,7 +177,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("p2p-missing-send", HYBRID, P2P, "The rank leaves out one send of a batch.", culprits="stage", tensor_parallel=2, pipeline_parallel=2, world=4, untold=NO_SENDS),
     Scenario("p2p-micro-batches", PIPELINE, P2P, "The rank runs one micro-batch more than its neighbours.", culprits="pair", pipeline_parallel=2, world=4),
     # DDP.
-    Scenario("unused-parameter", "train_ddp", ("ddp-unused-parameter",), "The rank does not use the auxiliary head in this step.", options=("no-metrics",)),
+    Scenario("unused-parameter", "train_ddp", UNUSED, "The rank does not use the auxiliary head in this step.", options=("no-metrics",)),
     Scenario("job-stopped", "train_dp", ("job-stopped",), "The job works and is ended from outside.", culprits="nobody", stopped=True, steps=400),
     Scenario("job-stopped", "train_fsdp", ("job-stopped",), "The job works and is ended from outside.", culprits="nobody", stopped=True, steps=400),
     # The framework's own shardings, where the collectives are called from its hooks.

@@ -1,7 +1,8 @@
 """Some ranks did not use some parameters, so their gradients never come.
 
 ## What it finds
-DistributedDataParallel's own message about parameters without gradient, with the ranks and names that it prints.
+DistributedDataParallel's own message about parameters without gradient, with the ranks and names that it prints; or, where nobody came to
+raise it, ranks that ended backward without a bucket that the others reduced.
 
 ## Why it matters
 The other ranks wait in backward for buckets that never fill; the error is raised one iteration later, on the ranks that are at fault.
@@ -20,32 +21,18 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.views.deaths import told_at
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import group_words, operation_words, ranks_words
 
-
-@rule(
-    name="ddp-unused-parameter",
-    code="TO01",
-    cause="ddp-unused-parameter",
-    severity="critical",
-    at_most=4,
-    explains=(
-        "timeout",
-        "closed",
-        "rank-died",
-        "host-stall",
-        "input-stall",
-        "collective-stuck",
-        "collective-skipped",
-        "collective-mismatch",
-        "shape-mismatch",
-        "software-crash",
-        "connection-failed",
-    ),
+_EXPLAINS = (
+    *("timeout", "closed", "rank-died", "host-stall", "input-stall", "collective-stuck", "collective-skipped", "collective-mismatch"),
+    *("shape-mismatch", "software-crash", "connection-failed"),
 )
+
+
+@rule(name="ddp-unused-parameter", code="TO01", cause="ddp-unused-parameter", severity="critical", at_most=4, explains=_EXPLAINS)
 def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None, divergences: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """At most one finding, naming every rank that lacked gradients: those that say so, and those that left out the same reduction with them."""
     lines = reports.filter(pl.col("kind") == "ddp-unused").sort("source_id", "line_no").collect()
@@ -86,3 +73,38 @@ def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None, di
         would_refute=("all ranks print the same list",),
         actions=(Action("fix-code", ranks=chosen, confidence="high"),),
     )
+
+
+@rule(name="ddp-bucket-passed", code="TO03", cause="ddp-unused-parameter", severity="critical", at_most=4, explains=_EXPLAINS)
+def ddp_bucket_passed(
+    reducer_skips: pl.LazyFrame, reports: pl.LazyFrame | None = None, endings: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
+    """Ranks that left out a reduction of the others' reducer, unless DDP itself says whose gradients did not come."""
+    said = reports is not None and reports.filter(pl.col("kind") == "ddp-unused").head(1).collect().height
+    if said or (endings is not None and endings.filter(pl.col("signature") == "ddp-unused").collect().height):
+        return
+    for row in reducer_skips.collect().iter_rows(named=True):
+        ranks, waited = tuple(row["ranks"]), operation_words(row["expected_op"], row["seq"])
+        where = f" at {row['call_site']}" if row["call_site"] else ""
+        yield Finding(
+            title=f"{ranks_words(ranks)} ended backward without {waited} of {group_words(row)}, a bucket of gradients that {ranks_words(row['others'])} reduced",
+            summary="DistributedDataParallel reduces a bucket when all of its gradients are there. On these ranks some never came, most likely as they did not "
+            f"use some parameters in this step, and they went on to {row['found_op']}{where}.",
+            confidence="medium",
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r) for r in ranks),
+            subject=("ddp", "bucket"),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
+            evidence=(
+                *cite([row], f"what {ranks_words(ranks[:1])} called in its place"),
+                *cite(
+                    [{"source_id": row["peer_source_id"], "record": row["peer_record"]}],
+                    "the reduction, made in backward by the reducer itself",
+                ),
+            ),
+            remedy="Make the forward pass use the same parameters on every rank, or set find_unused_parameters=True.",
+            prevention="Run one step with TORCH_DISTRIBUTED_DEBUG=DETAIL, which prints the names.",
+            would_refute=("backward ran under no_sync on these ranks, or raised an exception that was swallowed",),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+            alternatives=(("collective-skipped", ranks, "no bucket is reduced under no_sync either"),),
+        )

@@ -181,7 +181,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             if r["exc_source_id"] is not None
         ]
         message = " ".join(str(part["message"][0]).split())[:160]
-        splits = "PerRank[myRank]" in message
+        splits, types = "PerRank[myRank]" in message, "tensors with different dtypes" in message
         yield Finding(
             cause="argument-mismatch" if splits else None,
             title=f"a call of {'all ranks' if alike else ranks_words(ranks) if ranks else 'a process'} was refused: {message}"
@@ -189,7 +189,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             summary="All ranks made the same mistake: it is the program's."
             if alike
             else "The call was wrong for this rank; the others wait for it.",
-            confidence="high" if ranks and not splits else "medium",
+            confidence="high" if ranks and not (splits or types) else "medium",
             ranks=() if alike else ranks,
             hosts=() if alike else hosts_of(part),
             culprits=() if alike else tuple(Culprit(rank=r) for r in ranks),
@@ -199,4 +199,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             remedy="Fix the call at the quoted line: device, layout, sizes and ranks of what it is handed.",
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=() if alike else ranks),),
+            alternatives=(("dtype-mismatch", ranks, "what it sends may be of another type than what the others send"),)
+            if types and not alike
+            else (),
         )

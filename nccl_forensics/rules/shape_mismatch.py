@@ -292,9 +292,8 @@ def _what_differs(row: dict[str, object], odd: tuple[int, ...], last_calls: pl.L
     called = pl.col("rank").is_in(list(odd)) & pl.col("user_frame").is_not_null() & pl.col("op").is_not_null()
     stood = {_place(f) for f in last_calls.filter(called).collect()["user_frame"].to_list()} if last_calls is not None else set()
     here = _place(row["call_site"]) in stood
-    elsewhere = bool(stood) or (row["own_seq"] is not None and row["own_call_site"] != row["call_site"])
-    if row["by_reducer"] and elsewhere and not here:
-        # The reducer of all ranks has the same buckets: it compares them when it is made.
+    if row["by_reducer"] and not here:
+        # It came to what follows backward. The reducer of all ranks has the same buckets: it compares them when it is made.
         return "ddp-unused-parameter"
     # In the same function it may make that very call in another branch.
     away = bool(stood) and _function(row["call_site"]) not in {place[:2] for place in stood}

@@ -308,8 +308,9 @@ def _spawned(rows: pl.DataFrame, ranks: Iterable[int]) -> dict[int, set[int]]:
     """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are as many as the job has."""
     failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
     ended = rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null())
-    world = max(ranks, default=-1) + 1
-    whole = failed["source_id"].n_unique() == 1 and failed["local_rank"].n_unique() + ended["pid"].n_unique() == world
+    started = failed["local_rank"].n_unique() + ended["pid"].n_unique()
+    world = max(ranks, default=started - 1) + 1
+    whole = failed["source_id"].n_unique() == 1 and started == world and int(str(failed["local_rank"].max())) < world
     return {n: {n} for n in range(world)} if whole else {}
 
 
@@ -325,8 +326,13 @@ def _pair_nameless(
     watchdogs: Mapping[object, int],
 ) -> None:
     """Processes that neither exit line nor exception names: the exit code with which Python ends after an exception belongs to the exceptions of
-    the same text. One process has what tells most of them; of several, each has ended by what all of these say if they all blame others."""
+    the same text, and what C++ threw to the one process that aborted. One process has what tells most of them; of several, each has ended by what all of these say if they all blame others."""
     for source, raised in nameless.items():
+        aborted = [w for w in people.values() if w["source_id"] == source and w["signal"] == "SIGABRT" and w["signature"] is None]
+        thrown = [row for row in raised if row["kind"] == "cpp-terminate"]
+        if len(aborted) == len(thrown) == 1:
+            told = {k: thrown[0][k] for k in ("type", "message", "signature", "frame")}
+            aborted[0].update(told, exc_source_id=source, exc_line_no=thrown[0]["line_no"])
         ended = [
             who
             for (scope, _), who in people.items()

@@ -127,7 +127,7 @@ RING_RECEIVERS = {
 #: Earlier calls of one size from one line that make a habit, and other members that make a majority.
 _HABIT = 2
 #: What runs backward in C++: a call with nothing of Python above it was made by the reducer of DistributedDataParallel (torch/autograd/graph.py).
-_ENGINE = "_engine_run_backward ("
+ENGINE = "_engine_run_backward ("
 
 
 @view(rows="ranks")
@@ -137,9 +137,9 @@ def ring_receivers(
     """Which all_reduce of gloo it was that a rank without a record could not receive, by the length of what came: what its neighbour had recorded.
 
     ``seq``, ``op``, ``shape``, ``dtype`` (of ``width`` bytes) and ``call_site`` are those that ``agreeing`` recorded. ``odd`` is the rank that was in another
-    one: the receiver, if all others agree (or, in a group of two, if the neighbour's call is of the size that its calls from that line always
+    one: the receiver, if most members agree (or, in a group of two, if the neighbour's call is of the size that its calls from that line always
     had), else the neighbour, whose call is of another size than ever, where the receiver's is of the usual one. ``own_seq``: another
-    all_reduce of which the receiver's own length is, the next of that size or else the last. ``by_reducer``: the others' call was made by the reducer of DDP.
+    all_reduce of which the receiver's own length is, the next of that size or else the last. ``by_reducer``: the others' call was made by the reducer of DDP, and so is the one before ``own_seq``.
     """
     rows: list[dict[str, object]] = []
     aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
@@ -163,9 +163,15 @@ def ring_receivers(
                 rows.append(found | {"receiver": rank, "line_source_id": told["source_id"], "line_no": told["line_no"]})
     if not rows:
         return pl.DataFrame(rows, schema=RING_RECEIVERS).lazy()
-    frame = pl.DataFrame(rows, schema={k: t for k, t in RING_RECEIVERS.items() if k != "by_reducer"}, infer_schema_length=None)
-    known = with_frames(frame, fr_entries)
-    return known.with_columns(by_reducer=pl.col("frames").str.starts_with(_ENGINE).fill_null(False)).select(*RING_RECEIVERS).lazy()
+    schema = {k: t for k, t in RING_RECEIVERS.items() if k != "by_reducer"} | {"before_record": pl.String()}
+    known = pl.DataFrame(rows, schema=schema, infer_schema_length=None)
+    before = known.select("source_id", seq=pl.col("own_seq") - 1, record="before_record")
+    return known.with_columns(by_reducer=of_reducer(known, fr_entries) & of_reducer(before, fr_entries)).select(*RING_RECEIVERS).lazy()
+
+
+def of_reducer(calls: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> pl.Series:
+    """Whether these calls (``source_id``, ``seq``, ``record``) were made by the reducer of DDP."""
+    return with_frames(calls.select("source_id", "seq", "record"), fr_entries)["frames"].str.starts_with(ENGINE).fill_null(value=False)
 
 
 def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:
@@ -182,11 +188,11 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
     row = sent.row(0, named=True)
     there = part.filter(pl.col("seq") == row["seq"])
     agreeing = there.filter((pl.col("shape") == row["shape"]) & (pl.col("dtype") == row["dtype"]))
-    if there.height != agreeing.height:
+    if agreeing.height * 2 <= size and there.height != agreeing.height:
         return None
     before = mine.filter((pl.col("seq") < row["seq"]) & (pl.col("call_site") == row["call_site"]))["segment"]
     usual = {length for length, times in before.value_counts().iter_rows() if times >= _HABIT}
-    if agreeing.height == size - 1 >= _HABIT or (got in usual and expected not in usual):
+    if agreeing.height * 2 > size > _HABIT or (got in usual and expected not in usual):
         odd = receiver
     elif expected in usual and got not in usual and agreeing.height == 1:
         odd = sender
@@ -201,6 +207,7 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
         "expected_bytes": expected,
         "own_seq": other["seq"][0] if other.height else None,
         "own_call_site": other["call_site"][0] if other.height else None,
+        "before_record": mine.filter(pl.col("seq") == other["seq"][0] - 1)["record"].first() if other.height else None,
     }
 
 

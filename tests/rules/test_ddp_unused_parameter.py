@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.rules.ddp_unused_parameter import ddp_unused_parameter
+from nccl_forensics.rules.ddp_unused_parameter import ddp_bucket_passed, ddp_unused_parameter
 from tests.rules.frames import cited, divergences, endings, told
 from tests.rules.host_frames import table
 
@@ -53,3 +53,14 @@ def test_who_left_out_the_same_reduction_is_named_with_the_one_that_could_still_
     ):
         [finding] = ddp_unused_parameter.check(report(rank=2), None, other)
         assert told(finding) == ("critical", "high", (2,))
+
+
+def test_ranks_that_passed_a_bucket_are_named_where_nobody_came_to_raise_it() -> None:
+    passed = divergences("skipped", [0, 2], [1, 3, 4])
+    [finding] = ddp_bucket_passed.check(passed, report(kind="barrier-missing"), None)
+    assert (*told(finding), finding.cause) == ("critical", "medium", (0, 2), "ddp-unused-parameter")
+    assert [a[0] for a in finding.alternatives] == ["collective-skipped"]
+    assert cited(finding) == [(9, "entries[17]"), (0, "entries[18]")]
+    # DDP itself says whose gradients did not come.
+    assert ddp_bucket_passed.check(passed, report(rank=2), None) == []
+    assert ddp_bucket_passed.check(passed, None, endings({"rank": 2, "signature": "ddp-unused"})) == []

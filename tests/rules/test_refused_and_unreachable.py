@@ -42,7 +42,14 @@ def test_splits_by_which_a_rank_sends_itself_another_length_than_it_expects_are_
     [finding] = invalid_usage_by_exception.check(endings({"rank": 1} | REFUSED | {"message": said}, {"rank": 0} | VICTIM))
     assert (finding.cause, finding.confidence, finding.ranks) == ("argument-mismatch", "medium", (1,))
     [finding] = invalid_usage_by_exception.check(endings({"rank": 1} | REFUSED, {"rank": 0} | VICTIM))
-    assert (finding.cause, finding.confidence) == ("invalid-usage", "high")
+    assert (finding.cause, finding.confidence, finding.alternatives) == ("invalid-usage", "high", ())
+
+
+def test_tensors_of_different_types_in_one_call_may_be_a_mismatch_between_ranks() -> None:
+    said = "Invalid usage of tensors with different dtypesFound torch.float32 and  torch.float64"
+    assert classify("ValueError", said) == "refused"
+    [finding] = invalid_usage_by_exception.check(endings({"rank": 1} | REFUSED | {"message": said}, {"rank": 0} | VICTIM))
+    assert (finding.cause, finding.confidence, [a[0] for a in finding.alternatives]) == ("invalid-usage", "medium", ["dtype-mismatch"])
 
 
 HEAD = "The client socket has failed to connect to any network address of (node0, 29500). The IPv4 network addresses of (node0, 29500) "

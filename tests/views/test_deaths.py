@@ -141,8 +141,19 @@ def test_of_a_parent_that_started_all_ranks_the_number_of_a_process_is_its_rank(
     failed = {"kind": "failed", "local_rank": 2, "exit_code": -11, "signal": "SIGSEGV", "line_no": 20}
     known = rows(SOURCE_RANKS_SCHEMA, *[{"source_id": 1 + r, "rank": r} for r in (0, 1, 3)])
     assert [(row["rank"], row["kind"]) for row in ended(table("worker_exits", *stopped, failed), sources=known)] == [(2, "segfault")]
+    # Where nothing else tells of a rank, these are all.
+    assert [row["rank"] for row in ended(table("worker_exits", *stopped, failed))] == [2]
+    assert [row["rank"] for row in ended(table("worker_exits", *stopped[:1], failed))] == [None]
     # Fewer than the job has: the others are elsewhere, with numbers of their own.
     assert [row["rank"] for row in ended(table("worker_exits", *stopped[:2], failed), sources=known)] == [None]
+
+
+def test_what_one_process_threw_belongs_to_the_one_that_aborted() -> None:
+    failed = [{"kind": "failed", "rank": r, "exit_code": -6, "signal": "SIGABRT", "line_no": 20 + r, "source_id": 5} for r in (1, 2)]
+    thrown = raised("gloo-size-mismatch", None) | {"kind": "cpp-terminate"}
+    [row] = ended(table("worker_exits", failed[0]), thrown)
+    assert (row["rank"], row["kind"], row["own"]) == (1, "victim", False)
+    assert [row["signature"] for row in ended(table("worker_exits", *failed), thrown)] == [None, None]
 
 
 def test_one_that_its_launcher_kills_as_it_does_not_end_died_of_no_fault_of_its_own() -> None:

@@ -80,6 +80,8 @@ def test_a_call_below_which_nothing_of_python_stands_was_made_by_the_reducer() -
     three = {0: LAYERS, 1: LAYERS, 3: LAYERS}
     engine = "_engine_run_backward (/venv/torch/autograd/graph.py:1113)\nbackward (/job/train.py:9)"
     assert received("2400 vs 40", three, 2, [0, 1, 2, 3], engine)[0][-1]
+    # What it was in then is nothing that follows one.
+    assert not received("2400 vs 36", three, 2, [0, 1, 2, 3], engine)[0][-1]
     assert not received("2400 vs 40", three, 2, [0, 1, 2, 3], "hook (/job/train.py:4)\n" + engine)[0][-1]
 
 
