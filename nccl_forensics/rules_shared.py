@@ -197,6 +197,8 @@ _MEANWHILE = {
 }
 
 
+#: Fewer traced collectives say nothing of a habit.
+_FEW = 4
 #: Of three delays that are about alike the worst makes up no more.
 _ONE_OF_THREE = 0.45
 
@@ -205,13 +207,25 @@ def late_rows(
     late_ranks: pl.LazyFrame, *, lost_share: float, window_share: float, p_value: float, at_least: int
 ) -> list[dict[str, object]]:
     """Groups in which one rank costs the others a good part of the traced time, and not by chance: it comes last too often for that, or it
-    alone costs a quarter of the time, at three collectives or more of which none makes up most of that."""
+    alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective each,
+    half of the time must be lost to it, and what it did meanwhile must be seen."""
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
     costly = (pl.col("lost_share") >= lost_share) & (pl.col("window_share") >= window_share)
     # A start that is slow once delays the two or three calls that go out together.
     often = (pl.col("worst_ms") <= _ONE_OF_THREE * pl.col("lost_ms")).fill_null(value=True)
     sure = (pl.col("p_value") <= p_value) | ((pl.col("window_share") >= 0.25) & (pl.col("lost_share") >= 0.9) & often)
-    rows = late_ranks.filter(enough & costly & sure).sort("lost_ms", "group_key", descending=[True, False]).collect()
+    few = (
+        (pl.col("members") > 2)
+        & (pl.col("collectives") >= _FEW)
+        & (pl.col("last_count") >= 3)
+        & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
+    )
+    seen = (pl.col("window_share") >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8)
+    rows = (
+        late_ranks.filter((enough & costly & sure) | (few & seen).fill_null(value=False))
+        .sort("lost_ms", "group_key", descending=[True, False])
+        .collect()
+    )
     return rows.unique("rank", keep="first", maintain_order=True).to_dicts()
 
 

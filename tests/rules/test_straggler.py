@@ -149,3 +149,13 @@ def test_a_rank_late_in_the_few_traced_steps_of_a_run_that_lost_little_to_it_is_
 def test_one_slow_start_in_the_traced_steps_is_no_straggler() -> None:
     assert [f.ranks for f in straggler.check(None, traced(2, worst_ms=120.0))] == [(2,)]
     assert list(straggler.check(None, traced(2, worst_ms=200.0))) == []
+
+
+def test_of_a_few_steps_with_one_collective_each_it_must_be_seen_what_the_late_rank_did() -> None:
+    few = traced(2, collectives=5, worst_ms=220.0)
+    known = few.with_columns(reason=pl.lit("compute"), reason_ms=pl.lit(340.0), reason_share=pl.lit(0.97))
+    assert [(f.ranks, f.confidence) for f in straggler.check(None, known)] == [((2,), "medium")]
+    assert list(straggler.check(None, few)) == []
+    # Less than half of the time, two late arrivals, or one that makes up most of it.
+    for less in ({"window_share": 0.4}, {"last_count": 2}, {"worst_ms": 300.0}, {"collectives": 3}, {"reason_share": 0.5}):
+        assert list(straggler.check(None, known.with_columns(**{k: pl.lit(v) for k, v in less.items()}))) == []
