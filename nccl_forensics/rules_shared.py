@@ -220,7 +220,7 @@ def late_rows(
         & (pl.col("last_count") >= 3)
         & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
     )
-    seen = (pl.col("window_share") >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8)
+    seen = (pl.col("window_share") >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8) & (pl.col("reason") != "host")
     rows = (
         late_ranks.filter((enough & costly & sure) | (few & seen).fill_null(value=False))
         .sort("lost_ms", "group_key", descending=[True, False])

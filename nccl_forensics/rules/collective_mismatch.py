@@ -21,8 +21,10 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import certain, doubt_words, stall_findings
+from nccl_forensics.stack_frames import split_frame
 from nccl_forensics.words import group_words, ranks_words
 
 
@@ -34,14 +36,17 @@ from nccl_forensics.words import group_words, ranks_words
     at_most=16,
     explains=("timeout", "closed", "host-stall", "collective-stuck", "rank-died", "connection-failed", "group-deadlock"),
 )
-def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
-    """Findings of differing operations, one per group."""
+def collective_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their tracebacks
+    stand in other functions."""
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
     for row in odd.iter_rows(named=True):
         ranks, group = tuple(row["ranks"]), group_words(row)
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), row["call_site"]), ("peers", row["peer_call_site"])) if site]
         confidence: Confidence = "high" if certain(row) else "medium"
+        passed = confidence == "medium" and row["domain"] == "detail" and last_calls is not None and _apart(row, last_calls)
         yield Finding(
+            cause="collective-skipped" if passed else None,
             title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
             f"(#{row['seq']} of {group})",
             summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}; {row['why']}."
@@ -63,9 +68,23 @@ def collective_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
             would_refute=("the rank's next operations turn out to be those that its peers do later (then it skipped one)",),
             actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
-            alternatives=(("collective-skipped", ranks, "its next operations are not those that its peers do later"),),
+            alternatives=(
+                ("collective-mismatch", ranks, "it may have called that in place of the others' call")
+                if passed
+                else ("collective-skipped", ranks, "its next operations are not those that its peers do later"),
+            ),
             metrics={"position": row["seq"]},
         )
+
+
+def _apart(row: dict[str, object], last_calls: pl.LazyFrame) -> bool:
+    """Whether the odd ranks stand in other functions of the program than the others."""
+    known = last_calls.filter(pl.col("user_frame").is_not_null()).select("rank", "user_frame").collect()
+    stood = [
+        {split_frame(frame)[0].rpartition(".")[2] for rank, frame in known.iter_rows() if rank in as_ranks(row[side])}
+        for side in ("ranks", "others")
+    ]
+    return all(stood) and not stood[0] & stood[1]
 
 
 def _own(row: dict[str, object]) -> dict[str, object]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nccl_forensics.rules.collective_mismatch import collective_mismatch, collective_mismatch_by_traceback
+from nccl_forensics.views.last_calls import LAST_CALLS
 from tests.rules.frames import cited, divergences, stalls, told
+from tests.views.frames import rows
 
 
 @pytest.mark.parametrize("kind", ["different", "extra"])
@@ -25,6 +27,25 @@ def test_a_tie_is_named_with_less_confidence() -> None:
 def test_a_word_that_no_operation_bears_is_more_likely_a_damaged_record() -> None:
     [finding] = collective_mismatch.check(divergences("different", [2], [0, 1, 3], found_op="all_reducm"))
     assert told(finding) == ("critical", "medium", (2,))
+
+
+def test_of_one_position_that_detail_tells_tracebacks_in_other_functions_show_a_call_left_out() -> None:
+    def told_by(domain: str, own: str, *, sure: bool = False) -> tuple[object, ...]:
+        last = rows(
+            LAST_CALLS,
+            {"rank": 2, "user_frame": own},
+            *[{"rank": r, "user_frame": "Trainer.evaluate (job/train.py:50)"} for r in (0, 1, 3)],
+        )
+        [finding] = collective_mismatch.check(
+            divergences("different", [2], [0, 1, 3], found_op="broadcast", domain=domain, sure=sure), last
+        )
+        return finding.cause, finding.confidence, finding.alternatives[0][0]
+
+    assert told_by("detail", "stop_early (train.py:60)") == ("collective-skipped", "medium", "collective-mismatch")
+    usual = ("collective-mismatch", "medium", "collective-skipped")
+    assert told_by("detail", "evaluate (train.py:44)") == usual
+    assert told_by("fr", "stop_early (train.py:60)") == usual
+    assert told_by("detail", "stop_early (train.py:60)", sure=True) == ("collective-mismatch", "high", "collective-skipped")
 
 
 @pytest.mark.parametrize("kind", ["skipped", "shape", "dtype", "argument"])

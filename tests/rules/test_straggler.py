@@ -157,5 +157,12 @@ def test_of_a_few_steps_with_one_collective_each_it_must_be_seen_what_the_late_r
     assert [(f.ranks, f.confidence) for f in straggler.check(None, known)] == [((2,), "medium")]
     assert list(straggler.check(None, few)) == []
     # Less than half of the time, two late arrivals, or one that makes up most of it.
-    for less in ({"window_share": 0.4}, {"last_count": 2}, {"worst_ms": 300.0}, {"collectives": 3}, {"reason_share": 0.5}):
+    for less in (
+        {"window_share": 0.4},
+        {"last_count": 2},
+        {"worst_ms": 300.0},
+        {"collectives": 3},
+        {"reason_share": 0.5},
+        {"reason": "host"},
+    ):
         assert list(straggler.check(None, known.with_columns(**{k: pl.lit(v) for k, v in less.items()}))) == []
