@@ -271,7 +271,8 @@ def _by_length(found: pl.DataFrame, last_calls: pl.LazyFrame | None) -> Finding:
         remedy=f"Find what {who} does otherwise than the others at {row['call_site'] or 'that collective'}.",
         prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
         would_refute=(f"a Flight Recorder dump of rank {row['receiver']} that holds {waited} in the size of the others",),
-        actions=(Action("fix-code", ranks=odd, confidence=confidence), _COMPARE),
+        # A comparison of calls tells nothing of gradients that never came.
+        actions=(Action("fix-code", ranks=odd, confidence=confidence), *(() if cause == "ddp-unused-parameter" else (_COMPARE,))),
         alternatives=tuple((other, odd, against) for other, against in _INSTEAD[cause]),
     )
 

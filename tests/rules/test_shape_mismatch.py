@@ -200,6 +200,8 @@ def test_a_bucket_of_gradients_that_ranks_passed_is_one_of_unused_parameters() -
     behind = {"own_seq": 8, "own_call_site": "clip (train.py:12)"}
     assert by_length(placed(2, **behind, by_reducer=True)) == ("ddp-unused-parameter", "medium", (2,))
     assert by_length(placed(2, 4, **behind, by_reducer=True)) == ("ddp-unused-parameter", "medium", (2, 4))
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, None, None, placed(2, **behind, by_reducer=True))
+    assert [a.action for a in finding.actions] == ["fix-code"], "a comparison of calls tells nothing of gradients"
     # In backward itself: nothing says that the bucket was passed.
     within = standing("collective", "step (train.py:9)", "all_reduce")
     assert by_length(placed(2, by_reducer=True), within) == ("shape-mismatch", "medium", (2,))
