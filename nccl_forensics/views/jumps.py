@@ -425,7 +425,7 @@ class _Peers:
         self._rows = sorted({row for _, _, at, _ in breaks for row in (at - 1, at)})
         self._kinds = dict(zip(self._rows, recent[self._rows].select(_KIND).rows(), strict=True))
         # Groups of a role may be told apart by a number: island0, tp_1.
-        named = pl.col("group_desc").cast(pl.String).str.replace(r"[ _-]?[0-9]+$", "").alias("role")
+        named = pl.col("group_desc").cast(pl.String).str.replace(r"[ _-]?[0-9]+$", "").cast(pl.Categorical).alias("role")
         roles = recent.select("group_desc").unique().with_columns(named)
         self._recent = recent.join(roles, on="group_desc", how="left", maintain_order="left")
         self._by_group = self._calls(_PLACE)
