@@ -72,7 +72,13 @@ QUESTIONS: tuple[Question, ...] = (
         _DUMPS,
     ),
     _q(HANG, "Do groups take their collectives in one order on all ranks?", "group-deadlock", _OPERATIONS, _DUMPS),
-    _q(HANG, "Does every send meet its receive?", "p2p-deadlock p2p-unpaired p2p-deadlock-by-stacks p2p-half-left-out", f"{_OPERATIONS} stacks", _DUMPS),
+    _q(
+        HANG,
+        "Does every send meet its receive?",
+        "p2p-deadlock p2p-unpaired p2p-deadlock-by-stacks p2p-half-left-out",
+        f"{_OPERATIONS} stacks",
+        _DUMPS,
+    ),
     _q(
         HANG,
         "Does a collective that all ranks entered finish?",

@@ -47,6 +47,9 @@ def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
     seen = (
         progress.filter(pl.col("domain") == "fr").join(described, on="group_key", how="left").sort("rank", "group_key").collect().to_dicts()
     )
+    own_groups: dict[int, list[dict[str, object]]] = {}
+    for place in seen:
+        own_groups.setdefault(int(place["rank"]), []).append(place)
     rows: list[dict[str, object]] = []
     for row in waited:
         inside = set(as_ranks(row["ranks"]))
@@ -62,12 +65,11 @@ def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
                 furthest[_role(place)] = max(place["last_seq"], furthest.get(_role(place), 0))
         peer = here[min(here.keys() - held)]
         for rank in sorted(held):
-            before = [
-                p for p in seen if p["rank"] == rank and p["pending_order"] is not None and p["pending_order"] < here[rank]["pending_order"]
-            ]
-            ahead = [p for p in before if p["first_pending"] > furthest.get(_role(p), p["first_pending"])]
+            order = int(str(here[rank]["pending_order"]))
+            before = [p for p in own_groups[rank] if p["pending_order"] is not None and int(str(p["pending_order"])) < order]
+            ahead = [p for p in before if int(str(p["first_pending"])) > furthest.get(_role(p), int(str(p["first_pending"])))]
             if ahead:
-                first = min(ahead, key=lambda p: int(p["pending_order"]))
+                first = min(ahead, key=lambda p: int(str(p["pending_order"])))
                 told = {name: row[name] for name in ("group_name", "group_desc", "comm_id", "seq", "op")} | {
                     name: peer[name] for name in _OWN
                 }

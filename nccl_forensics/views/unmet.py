@@ -54,29 +54,26 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         return pl.LazyFrame(schema=UNMET)
     called = _counted(calls, paired)
     info = {str(g["group_key"]): g for g in groups.filter(pl.col("domain") == "fr").collect().iter_rows(named=True)}
-    state = progress.filter(pl.col("domain") == "fr").collect().to_dicts()
-    reached = {(p["group_key"], p["rank"]): p for p in state}
+    reached: dict[int, dict[str, dict[str, object]]] = {}
+    for place in progress.filter(pl.col("domain") == "fr").collect().iter_rows(named=True):
+        reached.setdefault(place["rank"], {})[place["group_key"]] = place
+    known = set(whole)
     rows: list[dict[str, object]] = []
     for row in first.iter_rows(named=True):
         group = info.get(row["group_key"])
         members = group["members"] if group is not None else []
-        if group is None or row["rank"] not in members or not 0 <= row["peer"] < len(members) or members[row["peer"]] not in whole:
+        if group is None or row["rank"] not in members or not 0 <= row["peer"] < len(members) or members[row["peer"]] not in known:
             continue
         peer, half = members[row["peer"]], _HALVES[row["op"]]
         number = called[tuple(row[c] for c in _PAIR)] - row["open"] + 1
         if called.get((row["group_key"], peer, half, members.index(row["rank"])), 0) >= number:
             continue
-        after = sorted(
-            (p for p in state if p["rank"] == row["rank"] and (p["pending_order"] or 0) > row["order"]),
-            key=lambda p: int(p["pending_order"]),
-        )
-        own = next(
-            (o for p in after if (o := reached.get((p["group_key"], peer))) is not None and (o["last_seq"] or 0) >= p["first_pending"]),
-            None,
-        )
-        if own is None:
+        theirs = reached.get(peer, {})
+        after = sorted((p for p in reached.get(row["rank"], {}).values() if _number(p, "pending_order") > row["order"]), key=_by_order)
+        beyond = next((p for p in after if _number(theirs.get(str(p["group_key"]), {}), "last_seq") >= _number(p, "first_pending")), None)
+        if beyond is None:
             continue
-        beyond = next(p for p in after if p["group_key"] == own["group_key"])
+        key = str(beyond["group_key"])
         told = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
         told |= {
             "rank": peer,
@@ -86,8 +83,8 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
             "number": number,
             "beyond_seq": beyond["first_pending"],
         }
-        told |= {f"beyond_{c}": info[own["group_key"]][f"group_{c}"] for c in ("name", "desc")}
-        rows.append(told | {f"own_{c}": own[c] for c in ("source_id", "line_no", "record")})
+        told |= {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
+        rows.append(told | {f"own_{c}": theirs[key][c] for c in ("source_id", "line_no", "record")})
     accused = {(r["rank"], r["waiter"]) for r in rows}
     rows = [r for r in rows if (r["waiter"], r["rank"]) not in accused]
     return (
@@ -96,6 +93,16 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         .sort("rank", "waiter")
         .lazy()
     )
+
+
+def _number(place: dict[str, object], name: str) -> int:
+    """A number of a rank's progress in a group; -1 where it is not known."""
+    value = place.get(name)
+    return -1 if value is None else int(str(value))
+
+
+def _by_order(place: dict[str, object]) -> int:
+    return _number(place, "pending_order")
 
 
 def _counted(calls: Calls, paired: pl.Expr) -> dict[tuple[object, ...], int]:
