@@ -40,6 +40,22 @@ _UNREACHABLE = (
     "The queue pair could not be connected to the peer's address: no route between the two ports' GIDs (RoCE: GID index, subnet, interface "
     "without address), or the port is not active."
 )
+#: Work completions that tell of no link, by the number or name of their status or by UCX's words (ibv_wc_status in libibverbs' verbs.h), and how
+#: they read.
+_OTHERWISE = (
+    (
+        r"(?i)status=(?:1\b|IBV_WC_LOC_LEN_ERR)|with error 1,|local length",
+        "A message is longer than what its receiver awaits: the two sides called different sizes.",
+    ),
+    (
+        r"(?i)status=(?:[48]\b|IBV_WC_LOC_(?:PROT|ACCESS)_ERR)|with error [48],|local (?:protection|access)",
+        "The card could not reach memory on its own host: a registration that is gone, or direct access between card and GPU that ACS or an IOMMU blocks.",
+    ),
+    (
+        r"(?i)status=(?:9|1[01])\b|status=IBV_WC_REM_(?:INV_REQ|ACCESS|OP)_ERR|with error (?:9|1[01]),|remote (?:access|operation|invalid request)",
+        "The far end refused the operation: its memory is gone, as where the process freed it or died.",
+    ),
+)
 _HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )")
 
 
@@ -336,20 +352,24 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Fin
     rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(_FAULTS))
     if not rows.height:
         return
+    # A peer that died does not answer either: where the far end is not seen, that is as likely as a link.
+    seen = processes.select("host").drop_nulls().unique().collect().height > 1
     # A card that reports its own port speaks for itself; what others say of connections that broke is then the far end of them.
     failed = set(rows.filter(pl.col("kind") == "ib-async-event")["host"].to_list())
     for (host,), part in rows.group_by("host", maintain_order=True):
         far = bool(failed) and host not in failed
         devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
         message = str(part["message"][0])[:140]
+        other = next((reading for pattern, reading in _OTHERWISE if part["message"].str.contains(pattern).all()), None)
         yield Finding(
             title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message}",
             summary=_UNREACHABLE
             if part["kind"].eq("ib-modify-qp").all()
-            else "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
+            else other
+            or "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
             + (f" The port that failed is told by {', '.join(sorted(str(h) for h in failed))}." if far else ""),
             severity="warning" if far else None,
-            confidence="medium" if far or not devices else "high",
+            confidence="low" if other else "high" if devices and (host in failed or (seen and not failed)) else "medium",
             hosts=(str(host),) if host else (),
             culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
             subject=("ib", str(host), *devices),

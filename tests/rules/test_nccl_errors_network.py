@@ -154,6 +154,33 @@ def test_a_completion_with_an_error_names_host_and_device() -> None:
     assert cited(finding) == [(0, 8)]
 
 
+def test_a_completion_of_a_job_whose_far_end_is_not_seen_may_be_that_of_a_dead_peer() -> None:
+    [finding] = ib_error.check(errors(COMPLETION), people((1, "node1", 101)))
+    assert finding.confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Got completion from peer 10.0.0.7<41234> with status=4 opcode=0 len=0 vendor err 249 hca mlx5_0", "could not reach memory"),
+        ("Got completion with status=IBV_WC_REM_ACCESS_ERR hca mlx5_0", "far end refused"),
+        ("Got completion with error 10, opcode 0, len 0, vendor err 249", "far end refused"),
+        ("Got completion with status=1 opcode=0 hca mlx5_0", "different sizes"),
+        ("Local protection on mlx5_0:1/RoCE (synd 0x4 vend 0x56)", "could not reach memory"),
+    ],
+)
+def test_errors_that_tell_of_no_link_are_read_as_what_they_are(text: str, said: str) -> None:
+    [finding] = ib_error.check(errors(COMPLETION | {"message": text}), PEOPLE)
+    assert finding.confidence == "low"
+    assert said in finding.summary
+
+
+def test_one_retry_among_other_errors_tells_of_a_link() -> None:
+    local = COMPLETION | {"message": str(COMPLETION["message"]).replace("status=12", "status=4"), "line_no": 9}
+    [finding] = ib_error.check(errors(COMPLETION, local), PEOPLE)
+    assert (finding.confidence, "stopped answering" in finding.summary) == ("high", True)
+
+
 def test_each_host_has_a_finding_of_its_own() -> None:
     event = {
         "kind": "ib-async-event",
