@@ -324,6 +324,18 @@ def own_signal() -> pl.Expr:
     return pl.when(pl.col("kind") != "exception").then("signal").alias("signal")
 
 
+#: Crashes that nobody asked for.
+CRASHES = ("segfault", "bus-error", "fpe", "illegal", "abort")
+
+
+def most_crashed_alike(endings: pl.DataFrame) -> bool:
+    """Whether more than half of three ranks or more crashed by one signal, and no other ended of its own: a launcher stops those that are about to
+    crash as soon as it sees the first."""
+    own = endings.filter("own")
+    alike = own.select("kind", own_signal()).n_unique() == 1 and own["kind"].is_in(list(CRASHES)).all()
+    return alike and 2 * own.height > endings.height > 2
+
+
 def hosts_of(rows: pl.DataFrame) -> tuple[str, ...]:
     """Distinct hosts, sorted."""
     return tuple(sorted({str(h) for h in rows["host"].to_list() if h}))

@@ -27,7 +27,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people
-from nccl_forensics.rules_shared import own_signal
+from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, own_signal
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import first_label, ranks_words
 
@@ -74,8 +74,9 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
     is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
     stood = _stood(last_calls) if last_calls is not None else set()
     own = endings.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True).collect()
-    everyone = endings.collect().height
-    if everyone >= 3 and _alike(own, everyone):
+    every = endings.collect()
+    everyone = every.height
+    if (everyone >= 3 and _alike(own, everyone)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
     for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
         said, remedy = _SAID[str(kind)]
@@ -98,6 +99,9 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
         sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] not in ("nccl-error", "nccl-cuda")
         # One that the launcher had to stop was still there: what it raised did not end it.
         sure = sure and not (kind == "exception" and (part["signal"] == "SIGTERM").any())
+        # One is a rank's own trouble; of several that crash together one program may be the cause.
+        several = kind in CRASHES and len(ranks) > 1
+        sure = sure and not several
         waited = kind in ("segfault", "abort") and bool(ranks) and set(ranks) <= stood
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
@@ -113,6 +117,7 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
             prevention="Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank.",
             would_refute=("an earlier fault of another rank that took this one down",),
             actions=(Action("fix-code" if kind == "exception" else "collect-more", hosts=hosts, ranks=ranks),),
+            alternatives=(("software-crash", (), "the others were stopped before they could crash as well"),) if several else (),
         )
 
 

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import own_signal
+from nccl_forensics.rules_shared import most_crashed_alike, own_signal
 
 #: Libraries that carry the traffic; a crash whose innermost frames lie there is theirs (or of what they were handed).
 _LIBRARIES = r"(lib(?:uc[tpsm]|ucp|mpi|open-pal|fabric|ibverbs|mlx5|nccl|rccl|gloo|psm2|cxi)[\w.-]*\.so[\w.]*)"
@@ -83,21 +83,17 @@ def _in_library(everyone: pl.DataFrame, exceptions: pl.LazyFrame) -> Iterator[Fi
 
 def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Finding]:
     own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished"]))
-    if own.height < max(at_least, min(3, everyone.height)) or own.height < share * everyone.height:
+    if not most_crashed_alike(everyone) and not _nearly_all(own, everyone.height, share, at_least):
         return
-    # A signal is the same one whether or not the process left a stack.
-    signal = own_signal()
-    kinds = own.group_by("kind", signal, pl.when(signal.is_null()).then("type")).len().sort("len", "kind", descending=[True, False])
-    if kinds.row(0)[3] < share * everyone.height:
-        return
-    first = own.with_columns(signal).sort("rank").row(0, named=True)
+    first = own.with_columns(own_signal()).sort("rank").row(0, named=True)
     what = first["signal"] or first["type"] or f"exit code {first['exit_code']}"
     message = str(first["message"] or "").split("\n", 1)[0][:160]
+    whole = own.height == everyone.height
     yield Finding(
-        title=f"all {own.height} ranks fell over alike: {what}" + (f" at {first['frame']}" if first["frame"] else ""),
-        summary=f"Every rank ended in the same way ({what}{': ' + message if message else ''}): a fault of the program or of a library, "
-        "not of one rank or host.",
-        confidence="high" if own.height == everyone.height else "medium",
+        title=f"{'all ' if whole else ''}{own.height} ranks fell over alike: {what}" + (f" at {first['frame']}" if first["frame"] else ""),
+        summary=f"{'Every rank' if whole else 'Each of them'} ended in the same way ({what}{': ' + message if message else ''}): a fault of the program or of a "
+        f"library, not of one rank or host.{'' if whole else ' The others did nothing of their own: they were stopped, or found these gone.'}",
+        confidence="high" if whole else "medium",
         culprits=(),
         subject=(str(first["kind"]), str(what), str(first["frame"] or "")),
         evidence=cite(own, f"ended by {what}"),
@@ -106,3 +102,13 @@ def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Find
         would_refute=("one rank that died clearly before all others",),
         actions=(Action("fix-code"),),
     )
+
+
+def _nearly_all(own: pl.DataFrame, everyone: int, share: float, at_least: int) -> bool:
+    """Whether so many of all ranks ended in one way."""
+    if own.height < max(at_least, min(3, everyone)):
+        return False
+    # A signal is the same one whether or not the process left a stack.
+    signal = own_signal()
+    most = own.group_by("kind", signal, pl.when(signal.is_null()).then("type")).len()["len"].max()
+    return int(str(most)) >= share * everyone

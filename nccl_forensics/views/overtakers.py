@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
 
 OVERTAKERS = {
@@ -29,6 +28,8 @@ OVERTAKERS = {
 #: One rank in so many that is ahead of the rest: then they are the exception.
 _FEW = 4
 _OWN = ("source_id", "line_no", "record")
+#: What is open in the group was enqueued behind something else that is open.
+_HELD = pl.col("first_open") < pl.col("pending_order")
 
 
 @view(rows="ranks")
@@ -40,42 +41,35 @@ def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
     ring that holds less than two steps shows no habit either. Groups of one description are of one role. Cites the last operation of a peer
     in the group (``source_id`` …), and the rank's own in the other (``own_…``).
     """
-    waited = stuck.filter((pl.col("domain") == "fr") & pl.col("held")).collect().to_dicts()
-    if not waited:
+    waited = stuck.filter((pl.col("domain") == "fr") & pl.col("held")).collect()
+    state = progress.filter(pl.col("domain") == "fr")
+    odd = _with_few_held(waited, state)
+    if odd.is_empty():
         return pl.LazyFrame(schema=OVERTAKERS)
     described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_name", "group_desc").unique("group_key")
-    seen = (
-        progress.filter(pl.col("domain") == "fr").join(described, on="group_key", how="left").sort("rank", "group_key").collect().to_dicts()
-    )
-    own_groups: dict[int, list[dict[str, object]]] = {}
-    for place in seen:
-        own_groups.setdefault(int(place["rank"]), []).append(place)
+    role = pl.coalesce(pl.col("group_desc").replace("", None), "group_key")
+    places = state.join(described, on="group_key", how="left").with_columns(role=role).sort("rank", "group_key").collect()
     rows: list[dict[str, object]] = []
-    for row in waited:
-        inside = set(as_ranks(row["ranks"]))
-        here = {
-            int(r["rank"]): r for r in seen if r["group_key"] == row["group_key"] and r["rank"] in inside and r["pending_order"] is not None
-        }
-        held = {r for r, own in here.items() if own["first_open"] < own["pending_order"]}
-        if not held or len(held) * _FEW > len(here):
-            continue
-        furthest: dict[object, int] = {}
-        for place in seen:
-            if place["rank"] in inside - held and place["last_seq"] is not None:
-                furthest[_role(place)] = max(place["last_seq"], furthest.get(_role(place), 0))
-        peer = here[min(here.keys() - held)]
-        for rank in sorted(held):
-            order = int(str(here[rank]["pending_order"]))
-            before = [p for p in own_groups[rank] if p["pending_order"] is not None and int(str(p["pending_order"])) < order]
-            ahead = [p for p in before if int(str(p["first_pending"])) > furthest.get(_role(p), int(str(p["first_pending"])))]
-            if ahead:
-                first = min(ahead, key=lambda p: int(str(p["pending_order"])))
-                told = {name: row[name] for name in ("group_name", "group_desc", "comm_id", "seq", "op")} | {
-                    name: peer[name] for name in _OWN
-                }
-                told |= {"rank": rank, "others": sorted(here.keys() - held), "call_site": peer["last_call_site"]}
-                told |= {"ahead_name": first["group_name"], "ahead_desc": first["group_desc"], "ahead_seq": first["first_pending"]}
-                rows.append(told | {f"own_{name}": first[name] for name in _OWN})
+    for row in odd.iter_rows(named=True):
+        here = places.filter(
+            (pl.col("group_key") == row["group_key"]) & pl.col("rank").is_in(row["ranks"]) & pl.col("pending_order").is_not_null()
+        )
+        orders = dict(here.filter(_HELD).select("rank", "pending_order").iter_rows())
+        level = here.filter(~_HELD)
+        beside = pl.col("rank").is_in(list(set(row["ranks"]) - orders.keys()))
+        furthest = dict(places.filter(beside).group_by("role").agg(pl.col("last_seq").max()).drop_nulls().iter_rows())
+        peer = level.row(0, named=True)
+        told = {name: row[name] for name in ("group_name", "group_desc", "comm_id", "seq", "op")} | {name: peer[name] for name in _OWN}
+        told |= {"others": level["rank"].to_list(), "call_site": peer["last_call_site"]}
+        own = places.filter(pl.col("rank").is_in(list(orders)) & pl.col("pending_order").is_not_null())
+        for rank, order in sorted(orders.items()):
+            before = own.filter((pl.col("rank") == rank) & (pl.col("pending_order") < order)).sort("pending_order", maintain_order=True)
+            first = next(
+                (p for p in before.iter_rows(named=True) if p["first_pending"] > furthest.get(p["role"], p["first_pending"])), None
+            )
+            if first is not None:
+                ahead = {"ahead_name": first["group_name"], "ahead_desc": first["group_desc"], "ahead_seq": first["first_pending"]}
+                rows.append(told | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in _OWN})
     return (
         pl.DataFrame(rows, schema=OVERTAKERS, infer_schema_length=None)
         .unique("rank", keep="first", maintain_order=True)
@@ -84,5 +78,9 @@ def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
     )
 
 
-def _role(place: dict[str, object]) -> object:
-    return place["group_desc"] or place["group_key"]
+def _with_few_held(waited: pl.DataFrame, state: pl.LazyFrame) -> pl.DataFrame:
+    """Those of the groups in which some of the ranks that stand there have earlier work of another group open, and few of them."""
+    inside = waited.lazy().with_row_index("at").select("at", "group_key", rank="ranks").explode("rank")
+    here = state.filter(pl.col("pending_order").is_not_null()).join(inside, on=["group_key", "rank"])
+    found = here.group_by("at").agg(few=_HELD.any() & (_HELD.sum() * _FEW <= pl.len())).filter("few").sort("at").collect()
+    return waited[found.get_column("at").to_list()]

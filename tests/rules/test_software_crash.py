@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.rules.rank_died import rank_died
 from nccl_forensics.rules.software_crash import software_crash
@@ -43,6 +44,30 @@ def test_one_dead_rank_of_four_is_no_crash_of_the_software() -> None:
 
 def test_ranks_that_ended_in_different_ways_are_not_alike() -> None:
     assert software_crash.check(endings(*crashed(0, 1), *[{"rank": r, "kind": "killed", "signal": "SIGKILL"} for r in (2, 3)]), None) == []
+
+
+@pytest.mark.parametrize("others", ["victim", "terminated"])
+def test_more_than_half_that_crashed_before_a_launcher_stopped_the_others_are_alike(others: str) -> None:
+    ended = endings(*crashed(0, 2, 3), *[{"rank": r, "kind": others, "own": False} for r in (1, 4)])
+    [finding] = software_crash.check(ended, None)
+    assert (finding.title, finding.confidence, finding.culprits) == ("3 ranks fell over alike: SIGSEGV", "medium", ())
+    assert rank_died.check(ended, None) == []
+
+
+def test_two_of_five_that_crash_together_are_named_but_not_for_sure() -> None:
+    ended = endings(*crashed(0, 2), *[{"rank": r, "kind": "terminated", "own": False} for r in (1, 3, 4)])
+    assert software_crash.check(ended, None) == []
+    [finding] = rank_died.check(ended, None)
+    assert (finding.ranks, finding.confidence) == ((0, 2), "medium")
+    assert [cause for cause, _, _ in finding.alternatives] == ["software-crash"]
+
+
+def test_two_that_somebody_killed_are_no_crash_of_the_software() -> None:
+    killed = [{"rank": r, "kind": "killed", "signal": "SIGKILL"} for r in (0, 1)]
+    ended = endings(*killed, {"rank": 2, "kind": "terminated", "own": False})
+    assert software_crash.check(ended, None) == []
+    [finding] = rank_died.check(ended, None)
+    assert (finding.ranks, finding.confidence) == ((0, 1), "high")
 
 
 def native(rank: int, frames: str) -> pl.LazyFrame:

@@ -26,7 +26,7 @@ from nccl_forensics.views.long_waits import long_waits
 from nccl_forensics.views.looks import looks
 from nccl_forensics.views.matching import fr_pg_names, groups, operations, progress
 from nccl_forensics.views.motion import motion
-from nccl_forensics.views.waits import _unfinished, waits
+from nccl_forensics.views.waits import unfinished, waits
 from tests.rules.host_frames import table
 
 OPS = ("all_reduce", "_all_gather_base", "broadcast", "all_to_all", "send", "coalesced")
@@ -241,9 +241,9 @@ def test_what_runs_in_a_batch_has_the_state_of_the_entry_that_ends_it() -> None:
         ("send", 2, True, None, None),
         ("coalesced", 2, True, False, True),
     ]
-    unfinished = _unfinished(made)
-    assert unfinished is not None
-    assert unfinished.select("op", "seq").collect().rows() == [("send", 2), ("coalesced", 2)]
+    left = unfinished(made)
+    assert left is not None
+    assert left.select("op", "seq").collect().rows() == [("send", 2), ("coalesced", 2)]
 
 
 def test_a_single_send_keeps_its_own_state_and_a_batch_of_collectives_its_position() -> None:
