@@ -25,7 +25,7 @@ from nccl_forensics.outlets import outlive_readers
 _OS_ERROR = re.compile(r"\(os error ([0-9]{1,4})\)")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 #: Importing makes many objects and no garbage: looked for as seldom as this, it costs a tenth of the start less.
-_GARBAGE = (200_000, 20, 20)
+GARBAGE = (200_000, 20, 20)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -99,7 +99,7 @@ def main() -> None:
     """Run the command line with the exit codes of the contract."""
     import signal
 
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*GARBAGE)
     atexit.register(_leave)
 
     def stop(number: int, _frame: object) -> None:
