@@ -76,19 +76,22 @@ def _in_number(calls: Calls, ends: pl.DataFrame, people: dict[tuple[str, int], i
     if not ranks:
         return
     every = calls.every.filter((pl.col("domain") == "nccl") & pl.col("rank").is_in(ranks))
-    lines = every.select("group_key", "rank", "op", "is_p2p", "peer", "seq", "source_id", "order").collect()
-    files = dict(lines.group_by("rank").agg(pl.col("source_id").unique()).iter_rows())
-    marks = lines.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null())
+    # A few texts of many lines: as numbers they take a quarter. And each pair looks at the lines of its two ranks alone.
+    texts = (pl.col(c).cast(pl.Categorical) for c in ("group_key", "op"))
+    lines = every.select("rank", *texts, "is_p2p", "peer", "seq", "source_id", "order").collect()
+    of_rank = {int(str(rank)): own for (rank,), own in lines.partition_by("rank", as_dict=True).items()}
+    files = {rank: own["source_id"].unique().to_list() for rank, own in of_rank.items()}
+    placed = ~pl.col("is_p2p") & pl.col("seq").is_not_null()
+    marks = {rank: own.filter(placed).select("group_key", "seq", "order") for rank, own in of_rank.items()}
     for pair in pairs:
-        one, two = pair["sender"], pair["receiver"]
-        own, theirs = (marks.filter(pl.col("rank") == r).select("group_key", "seq", "order") for r in (one, two))
-        last = own.join(theirs, on=["group_key", "seq"]).sort("order").tail(1).to_dicts()
+        one, two = int(str(pair["sender"])), int(str(pair["receiver"]))
+        last = marks[one].join(marks[two], on=["group_key", "seq"]).sort("order").tail(1).to_dicts()
         members = ((one, pair["src"]), (two, pair["dst"]))
         if not last or not all(len(files[r]) == 1 and (pair["group_key"], m, files[r][0]) in begun for r, m in members):
             continue
-        before = lines.filter(pl.col("is_p2p") & (pl.col("group_key") == pair["group_key"]))
-        sends = before.filter((pl.col("rank") == one) & (pl.col("op") == "send") & (pl.col("peer") == pair["dst"]))
-        receives = before.filter((pl.col("rank") == two) & (pl.col("op") == "recv") & (pl.col("peer") == pair["src"]))
+        before = pl.col("is_p2p") & (pl.col("group_key") == pair["group_key"])
+        sends = of_rank[one].filter(before & (pl.col("op") == "send") & (pl.col("peer") == pair["dst"]))
+        receives = of_rank[two].filter(before & (pl.col("op") == "recv") & (pl.col("peer") == pair["src"]))
         n_sends = sends.filter(pl.col("order") < last[0]["order"]).height
         n_receives = receives.filter(pl.col("order") < last[0]["order_right"]).height
         more = int(str(pair["sends"])) > int(str(pair["receives"]))

@@ -58,15 +58,16 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     for place in progress.filter(pl.col("domain") == "fr").collect().iter_rows(named=True):
         reached.setdefault(place["rank"], {})[place["group_key"]] = place
     known = set(whole)
+    number_of = {key: {rank: n for n, rank in enumerate(info[key]["members"])} for key in first["group_key"].unique() if key in info}
     rows: list[dict[str, object]] = []
     for row in first.iter_rows(named=True):
-        group = info.get(row["group_key"])
+        group, numbers = info.get(row["group_key"]), number_of.get(row["group_key"], {})
         members = group["members"] if group is not None else []
-        if group is None or row["rank"] not in members or not 0 <= row["peer"] < len(members) or members[row["peer"]] not in known:
+        if group is None or row["rank"] not in numbers or not 0 <= row["peer"] < len(members) or members[row["peer"]] not in known:
             continue
         peer, half = members[row["peer"]], _HALVES[row["op"]]
         number = called[tuple(row[c] for c in _PAIR)] - row["open"] + 1
-        if called.get((row["group_key"], peer, half, members.index(row["rank"])), 0) >= number:
+        if called.get((row["group_key"], peer, half, numbers[row["rank"]]), 0) >= number:
             continue
         theirs = reached.get(peer, {})
         after = sorted((p for p in reached.get(row["rank"], {}).values() if _number(p, "pending_order") > row["order"]), key=_by_order)
