@@ -14,13 +14,8 @@ from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.checked_calls import with_frames
 from nccl_forensics.views.deaths import told_at
 
-RING_SENDERS = {
-    "receiver": pl.Int32(),
-    "sender": pl.Int32(),
-    "agreeing": pl.List(pl.Int32()),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+#: An all_reduce, and where what tells of it stands: the line of the abort, and the record of the call.
+_CALL = {
     "seq": pl.Int64(),
     "op": pl.String(),
     "shape": pl.String(),
@@ -29,10 +24,22 @@ RING_SENDERS = {
     "got_bytes": pl.Int64(),
     "expected_bytes": pl.Int64(),
     "call_site": pl.String(),
+}
+_PLACES = {
     "line_source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
     "source_id": pl.UInt32(),
     "record": pl.String(),
+}
+RING_SENDERS = {
+    "receiver": pl.Int32(),
+    "sender": pl.Int32(),
+    "agreeing": pl.List(pl.Int32()),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    **_CALL,
+    **_PLACES,
 }
 #: What gloo says: length of the message that came, and of the buffer (gloo/transport/tcp/pair.cc).
 _LENGTHS = re.compile(r"op\.nbytes\D{1,8}(\d{1,15}) vs (\d{1,15})")
@@ -108,21 +115,11 @@ RING_RECEIVERS = {
     "odd": pl.Int32(),
     "agreeing": pl.List(pl.Int32()),
     "group_name": pl.String(),
-    "seq": pl.Int64(),
-    "op": pl.String(),
-    "shape": pl.String(),
-    "dtype": pl.String(),
-    "width": pl.Int32(),
-    "got_bytes": pl.Int64(),
-    "expected_bytes": pl.Int64(),
-    "call_site": pl.String(),
+    **_CALL,
     "own_seq": pl.Int64(),
     "own_call_site": pl.String(),
     "by_reducer": pl.Boolean(),
-    "line_source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "source_id": pl.UInt32(),
-    "record": pl.String(),
+    **_PLACES,
 }
 #: Earlier calls of one size from one line that make a habit, and other members that make a majority.
 _HABIT = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
@@ -15,19 +15,20 @@ def tails(calls: Calls, found: Mapping[int, Mapping[str, object]]) -> dict[int, 
         ("nccl", row["group_key"], rank) for rank, row in found.items() if row.get("domain") == "nccl" and row.get("kind") == "behind"
     ]
     out = dict.fromkeys((rank for _, _, rank in behind), "inside")
-    for (_, _, rank), line in sequences(calls, behind, ("op", "shape", "dtype")):
-        step = _period(line)
-        out[rank] = "boundary" if step and len(line) % step == 0 and _whole_steps(calls, rank) else "inside"
-    return out
+    lines = sequences(calls, behind, ("op", "shape", "dtype"))
+    even = {rank for (_, _, rank), line in lines if (step := _period(line)) and len(line) % step == 0}
+    return out | dict.fromkeys(even - _amid_steps(calls, even), "boundary")
 
 
-def _whole_steps(calls: Calls, rank: int) -> bool:
-    """Whether the calls of a rank in all its communicators, in their order, may be a whole number of steps. Those of one alone, as of tensor
+def _amid_steps(calls: Calls, ranks: Collection[int]) -> set[int]:
+    """Those of the ranks whose calls in all communicators, in their order, are no whole number of steps. Those of one alone, as of tensor
     parallelism, are often all alike."""
-    own = calls.recent().filter((pl.col("domain") == "nccl") & (pl.col("rank") == rank) & ~pl.col("is_p2p")).sort("source_id", "order")
-    line = own.select(pl.struct("group_key", "op", "shape", "dtype").rank("dense")).collect().to_series().to_list()
-    step = _period(line) if len(line) < ENDS else None
-    return step is None or len(line) % step == 0
+    if not ranks:
+        return set()
+    own = calls.recent().filter((pl.col("domain") == "nccl") & pl.col("rank").is_in(sorted(ranks)) & ~pl.col("is_p2p"))
+    kind = pl.struct("group_key", "op", "shape", "dtype").rank("dense")
+    lines = own.sort("rank", "source_id", "order").select("rank", kind=kind).group_by("rank", maintain_order=True).agg("kind").collect()
+    return {rank for rank, line in lines.iter_rows() if len(line) < ENDS and (step := _period(line)) and len(line) % step}
 
 
 def _period(line: Sequence[int]) -> int | None:
