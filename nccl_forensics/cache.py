@@ -53,7 +53,7 @@ _PARSERS = ("lark", "msgspec", "orjson", "polars", "pyyaml")
 _MAGIC = b"nccl-forensics tables 1\n"
 _DIGEST = 32
 _ENTRY = re.compile(r"([0-9a-f]{64})-([0-9]+)\.tables")
-_PARTIAL = re.compile(r"[0-9a-z_]+\.partial")
+_PARTIAL = re.compile(r"^[0-9a-z_]+\.partial")
 _FINGERPRINT, _FAN = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{2}")
 #: Room that is always left on the file system.
 _RESERVE = 1 << 30

