@@ -461,7 +461,9 @@ def settle(claims: Iterable[tuple[int, int, str]]) -> tuple[int | None, int | No
     ordered = sorted(claims, key=lambda c: -c[0])
     if not ordered:
         return None, None, None
-    top = ordered[0][0]
+    top, first, _ = ordered[0]
+    if all(rank == first for _, rank, _ in ordered):
+        return first, top, None
     best: dict[int, int] = defaultdict(int)
     for strength, rank, _ in ordered:
         if strength == top:
@@ -539,10 +541,10 @@ def source_ranks(
         for source, n in frame.group_by("source_id").agg(pl.col("pid").n_unique()).iter_rows():
             if n > 1:
                 claims.pop(source, None)
-    dumps: list[int] = []
+    dumps: dict[int, None] = {}
     if fr_dumps is not None:
         for source, threads in fr_dumps.select("source_id", "thread_ids").collect().iter_rows():
-            dumps.append(source)
+            dumps[source] = None
             owners = {owner for t in (threads or []) for owner in pthreads.get(t, set())}
             if len(owners) == 1 and (rank := pid_ranks.rank(*owners.pop())) is not None:
                 claims[source].append((CONTENT, rank, "thread ids that a stack of that process shares"))
@@ -567,9 +569,9 @@ def source_ranks(
     rows = []
     for source in sorted(claims):
         chosen, strength, conflict = settle(claims[source])
-        how = next((h for s, r, h in sorted(claims[source], key=lambda c: -c[0]) if r == chosen), None)
-        rows.append({"source_id": source, "rank": chosen, "strength": strength, "how": how, "conflict": conflict})
-    return pl.DataFrame(rows, schema=SOURCE_RANKS_SCHEMA, infer_schema_length=None).lazy()
+        how = max((c for c in claims[source] if c[1] == chosen), key=lambda c: c[0], default=(0, 0, None))[2]
+        rows.append((source, chosen, strength, how, conflict))
+    return pl.DataFrame(rows, schema=SOURCE_RANKS_SCHEMA, orient="row").lazy()
 
 
 def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
@@ -590,12 +592,13 @@ def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
             yield source, next(iter(left))
 
 
-def _last_dump(claims: dict[int, list[tuple[int, int, str]]], dumps: list[int], fr_groups: pl.LazyFrame) -> None:
+def _last_dump(claims: dict[int, list[tuple[int, int, str]]], dumps: Iterable[int], fr_groups: pl.LazyFrame) -> None:
     """One dump without a rank and one rank of the stated groups without a dump: they belong together."""
     lists = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").unique()).collect()["ranks"].to_list()
     stated = max((max(unfold(text)) for text in lists), default=None)
-    without = [d for d in dumps if settle(claims.get(d, []))[0] is None]
-    taken = {settle(claims[d])[0] for d in dumps if d in claims}
+    settled = {d: settle(claims.get(d, []))[0] for d in dumps}
+    without = [d for d, rank in settled.items() if rank is None]
+    taken = set(settled.values())
     free = set(range(int(stated) + 1)) - taken if stated is not None and stated < 1_000_000 else set()
     if len(without) == 1 and len(free) == 1:
         claims[without[0]].append((NUMBER, free.pop(), "the one rank that no other dump has"))

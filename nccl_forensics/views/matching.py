@@ -312,7 +312,6 @@ def groups(
         for name, desc, lists in seen.iter_rows():
             keys = {part_key(name, part): [part] for part in lists if part} if name in shared else {f"pg:{name}": lists}
             for own_key, told_of in keys.items():
-                union = sorted({r for ranks in told_of for r in unfold(ranks)})
                 entry = out.setdefault(
                     ("fr", own_key),
                     {
@@ -326,7 +325,8 @@ def groups(
                     },
                 )
                 if len(told_of) == 1:
-                    entry["members"], entry["size"] = union, len(union)
+                    members = sorted(set(unfold(told_of[0])))
+                    entry["members"], entry["size"] = members, len(members)
                 entry["group_desc"] = entry["group_desc"] or desc
     if watchdog is not None:
         named = watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
@@ -368,7 +368,7 @@ def groups(
         members = row["members"]
         assert isinstance(members, list)
         row["members"] = sorted(members)
-    return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
+    return pl.DataFrame([pl.Series(column, [row[column] for row in rows], dtype=t) for column, t in schema.items()]).lazy()
 
 
 def _rank_of(processes: pl.LazyFrame | None) -> dict[tuple[object, object, object], int]:
