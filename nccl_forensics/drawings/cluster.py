@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ _SEAT, _SEATS, _CARD, _CARDS, _MOST = 32, 8, 288, 3, 32
 _DOT, _PITCH, _LINE, _NAME = 5, 6, 8, 108
 #: States that stand out, and how many rings a picture bears: what most ranks are needs none, its colour is seen.
 _RINGED, _RINGS = ("culprit", "dead", "missing"), 64
+#: Width of a ring's line that lies outside of its radius, and a little air.
+_STROKE = 1.5
 
 
 def cards(hosts: Sequence[Host], statement: str) -> str:
@@ -98,19 +101,22 @@ def mosaic(hosts: Sequence[Host], statement: str, width: float, height: float) -
     """All ranks in the order of their hosts as one field of squares that fits; those that stand out are ringed. For the first screen."""
     seats = [seat for host in hosts for seat in host.seats]
     pitch = max(2.0, min(14.0, int((width * height / max(1, len(seats))) ** 0.5 * 4) / 4))
-    per_line = max(1, int(width // pitch))
     dot = pitch - (0.5 if pitch < 4 else 1)
+    radius = max(6.0, pitch * 0.9)
+    # A ring around a square of the edge needs room as well.
+    edge = math.ceil(radius + _STROKE - dot / 2)
+    per_line = max(1, int((width - 2 * edge) // pitch))
     paths: dict[str, list[str]] = {}
     marks: list[str] = []
     ringed = _ringed(hosts, _RINGS)
     for n, seat in enumerate(seats):
-        x, y = (n % per_line) * pitch + 4, (n // per_line) * pitch + 6
+        x, y = (n % per_line) * pitch + edge, (n // per_line) * pitch + edge
         paths.setdefault(seat.state, []).append(f"M{x:g} {y:g}h{dot:g}v{dot:g}h-{dot:g}z")
         if seat.state in ringed and len(marks) < _RINGS:
-            marks.append(f'<circle cx="{x + dot / 2:g}" cy="{y + dot / 2:g}" r="{max(6.0, pitch * 0.9):g}" class="ring"/>')
+            marks.append(f'<circle cx="{x + dot / 2:g}" cy="{y + dot / 2:g}" r="{radius:g}" class="ring"/>')
     body = [f'<path class="dot d-{state}" d="{"".join(paths[state])}"/>' for state in sorted(paths)]
     lines = -(-len(seats) // per_line)
-    return svg(width + 8, lines * pitch + 12, statement, [*body, *marks], "drawing fluid")
+    return svg(width, lines * pitch + 2 * edge, statement, [*body, *marks], "drawing fluid")
 
 
 def _blocks(hosts: Sequence[Host]) -> list[Host]:

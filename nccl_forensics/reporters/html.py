@@ -90,7 +90,7 @@ def _glances(extras: Extras) -> tuple[Glance, ...]:
         if len(extras.cluster) <= _STRIPS:
             drawn = cluster.strips(extras.cluster, said, _GLANCE)
         else:
-            drawn = cluster.mosaic(extras.cluster, said, _GLANCE - 8, _GLANCE_HIGH)
+            drawn = cluster.mosaic(extras.cluster, said, _GLANCE, _GLANCE_HIGH)
         out.append(Glance(f"{ranks:,} {'rank' if ranks == 1 else 'ranks'} by host", said, drawn, "cluster"))
     return tuple(out)
 

@@ -27,15 +27,28 @@ def size(svg):
 
 @pytest.mark.parametrize("ranks", [64, 4096, 16384])
 def test_the_first_screen_has_room_for_any_number_of_ranks(ranks):
-    width, height = size(cluster.mosaic(hosts(ranks // 8), "", 336, 190))
+    width, height = size(cluster.mosaic(hosts(ranks // 8), "", 344, 190))
     assert width <= 344
-    assert height <= 215
+    assert height <= 225
+
+
+@pytest.mark.parametrize("ranks", [64, 200, 4096, 16384])
+def test_rings_at_the_edges_are_drawn_whole(ranks):
+    everyone = [Host(h.name, tuple(Seat(s.rank, "culprit") for s in h.seats)) for h in hosts(ranks // 8)]
+    for ordered in (everyone, everyone[::-1]):
+        drawn = cluster.mosaic(ordered, "", 344, 190)
+        width, height = size(drawn)
+        rings = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', drawn)
+        assert rings
+        for x, y, r in (map(float, ring) for ring in rings):
+            assert r + 0.7 <= x <= width - r - 0.7
+            assert r + 0.7 <= y <= height - r - 0.7
 
 
 def test_ranks_that_most_of_the_job_is_like_are_not_ringed():
     most_missing = [Host(f"node{n}", tuple(Seat(n * 8 + g, "missing" if n < 480 else "waiting") for g in range(8))) for n in range(512)]
     few_missing = [Host(f"node{n}", tuple(Seat(n * 8 + g, "missing" if n < 2 else "waiting") for g in range(8))) for n in range(512)]
-    for draw in (lambda h: cluster.mosaic(h, "", 336, 190), lambda h: cluster.dense(h, "", 800)):
+    for draw in (lambda h: cluster.mosaic(h, "", 344, 190), lambda h: cluster.dense(h, "", 800)):
         assert 'class="ring"' not in draw(most_missing)
         assert 'class="ring"' in draw(few_missing)
 
