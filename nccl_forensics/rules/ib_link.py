@@ -21,7 +21,6 @@ from bisect import bisect_left
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Annotated
 
 import polars as pl
@@ -144,30 +143,45 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
 def _slower(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
     """Rate or width below the port's like: the same port of other hosts, else the same adapter kind of the same host."""
     rows = [r for r in ports.iter_rows(named=True) if r["state"] in ("active", None) and r["rate_gbit_s"]]
+    # Rates and widths of all ports of a name, of those of them on one host, and of the ports of one kind on a host.
+    speeds: dict[tuple[object, ...], Tally[tuple[float, object]]] = defaultdict(Tally)
     for row in rows:
-        same_port = [r for r in rows if r["place"] != row["place"] and (r["device"], r["port"]) == (row["device"], row["port"])]
-        same_kind = [
-            r for r in rows if r is not row and r["place"] == row["place"] and row["hca_type"] and all(r[k] == row[k] for k in _LIKE)
-        ]
-        like = same_port if len(same_port) >= 2 else same_kind
-        if len(like) < min(peers, 2 if like is same_port else peers):
+        for key in _kin(row):
+            speeds[key][(row["rate_gbit_s"], row["width"])] += 1
+    for row in rows:
+        name, here, kind = _kin(row)
+        same_port = speeds[name] - speeds[here]
+        across = same_port.total() >= 2
+        own = Tally([(row["rate_gbit_s"], row["width"])])
+        like = same_port if across else speeds[kind] - own if row["hca_type"] else Tally[tuple[float, object]]()
+        if like.total() < min(peers, 2 if across else peers):
             continue
-        usual, share = Tally(r["rate_gbit_s"] for r in like).most_common(1)[0]
-        if row["rate_gbit_s"] >= usual or share * 3 < len(like) * 2:
+        rates, widths = Tally[float](), Tally[object]()
+        for (rate, lanes_of), times in like.items():
+            rates[rate] += times
+            widths[lanes_of] += times
+        usual, share = rates.most_common(1)[0]
+        if row["rate_gbit_s"] >= usual or share * 3 < like.total() * 2:
             continue
-        width = Tally(r["width"] for r in like).most_common(1)[0][0]
+        width = widths.most_common(1)[0][0]
         narrow = row["width"] is not None and width is not None and row["width"] < width
         lanes = f" with {row['width']} of {width} lanes" if narrow else ""
-        whose = "on the other hosts" if like is same_port else "of its like on this host"
+        whose = "on the other hosts" if across else "of its like on this host"
         yield _finding(
             row,
             f"{_name(row)} runs at {row['rate_gbit_s']:g} of {usual:g} Gbit/s{lanes}",
-            f"{share} of {len(like)} ports {whose} run at {usual:g} Gbit/s; this one carries {row['rate_gbit_s'] / usual:.0%} of that.",
+            f"{share} of {like.total()} ports {whose} run at {usual:g} Gbit/s; this one carries {row['rate_gbit_s'] / usual:.0%} of that.",
             "error",
             "high",
             f"rate {row['rate_gbit_s']:g} Gbit/s",
             {"rate_gbit_s": row["rate_gbit_s"], "usual_gbit_s": usual},
         )
+
+
+def _kin(row: Row) -> tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]:
+    """Keys of what a port is compared by: its name, its name on its host, and its kind on its host."""
+    name = (row["device"], row["port"])
+    return name, (*name, row["place"]), (row["place"], *(row[k] for k in _LIKE))
 
 
 def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Finding]:
@@ -186,15 +200,17 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
             words = f"{known.name} grew by {grew}: {known.meaning}"
         elif row["last"] and row["last"] >= max(known.threshold, 1) * times and grew is None:
             every = ordered[row["counter"]]
-            own = bisect_left(every, row["last"])
-            others = every[:own] + every[own + 1 :]
+            others = len(every) - 1
             # ibqueryerrors lists only what is above its thresholds: all the ports that it does not list are the peers.
             listed = row["tool"] == "ibqueryerrors"
-            if not listed and (len(others) < peers or row["last"] <= 10 * (median(others) + 1)):
+            low, middle, high = _without(every, bisect_left(every, row["last"]))
+            if not listed and (others < peers or row["last"] <= 10 * (middle + 1)):
                 continue
             judged = ("error", "medium") if known.weight == "fatal" and row["saturated"] else ("warning", "low")
             size = f"{row['last']}, where the counter stops" if row["saturated"] else str(row["last"])
-            compared = "above ibqueryerrors' threshold" if listed else f"while {_others(others)}"
+            whose = f"the {others} other ports read"
+            said = f"{whose} {low}" if low == high else f"half of {whose} {middle:g} or less"
+            compared = "above ibqueryerrors' threshold" if listed else f"while {said}"
             words = f"{known.name} is {size}, {compared}: {known.meaning}"
         else:
             continue
@@ -216,13 +232,16 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
         )
 
 
-def _others(values: list[int]) -> str:
-    low, high = values[0], values[-1]
-    return (
-        f"the {len(values)} other ports read {low}"
-        if low == high
-        else f"half of the {len(values)} other ports read {median(values):g} or less"
-    )
+def _without(ordered: list[int], left_out: int) -> tuple[int, float, int]:
+    """Lowest, middle and highest of sorted values but for the one at a place; (0, 0, 0) where it is the only one."""
+    count = len(ordered) - 1
+    if not count:
+        return 0, 0.0, 0
+
+    def at(place: int) -> int:
+        return ordered[place if place < left_out else place + 1]
+
+    return at(0), (at((count - 1) // 2) + at(count // 2)) / 2, at(count - 1)
 
 
 def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:
