@@ -50,6 +50,7 @@ FLOORS: list[set[str]] = [
         "gpu_values",
         "chrome_json",
         "intervals",
+        "others",
         "sqlite_reader",
         "safe_yaml",
         "journal",

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Annotated
 
 import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.others import others
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located
 
@@ -76,12 +76,12 @@ def _rdma(counters: pl.DataFrame, wait_share: float, marked: tuple[float, float]
         waited, sent = (int(str(r["growth" if grew else "last"])) for r in (wait, data))
         if sent >= _IDLE_WORDS:
             shares[key] = (waited / (waited + sent), grew)
+    all_shares = sorted(share for share, _ in shares.values())
     for key, (share, grew) in shares.items():
-        others = [s for k, (s, _) in shares.items() if k != key]
-        stands_out = len(others) >= peers and share > outlier * max(median(others), 1e-6)
+        stands_out = _stands_out(share, all_shares, outlier, peers)
         if share < wait_share or not (grew or stands_out):
             continue
-        sure: Confidence = "medium" if grew and (stands_out or not others) else "low"
+        sure: Confidence = "medium" if grew and (stands_out or len(shares) == 1) else "low"
         yield _finding(
             key,
             f"waited for credits during {share:.0%} of what it sent",
@@ -94,13 +94,18 @@ def _rdma(counters: pl.DataFrame, wait_share: float, marked: tuple[float, float]
         )
     marked_share, heavy_share = marked
     marks = {key: {c: _share(rows, c) for c in _MARKS if c in rows} for key, rows in ports.items()}
+    marked_shares: dict[str, list[float]] = defaultdict(list)
+    for own in marks.values():
+        for counter, (grew_by, carried) in own.items():
+            if carried:
+                marked_shares[counter].append(grew_by / carried)
+    ordered = {counter: sorted(every) for counter, every in marked_shares.items()}
     for key, rows in ports.items():
         for counter, (grew_by, carried) in marks[key].items():
             share = grew_by / carried if carried else 0.0
             if not (grew_by and ((counter == "rp_cnp_ignored") or (carried and share >= marked_share))):
                 continue
-            others = [a / b for k, m in marks.items() if k != key and counter in m for a, b in (m[counter],) if b]
-            heavy = share >= heavy_share and len(others) >= peers and share > outlier * max(median(others), 1e-6)
+            heavy = share >= heavy_share and _stands_out(share, ordered[counter], outlier, peers)
             yield _finding(
                 key,
                 f"counts congestion: {counter} grew by {grew_by}" + (f", {share:.1%} of its packets" if carried else ""),
@@ -110,6 +115,12 @@ def _rdma(counters: pl.DataFrame, wait_share: float, marked: tuple[float, float]
                 {counter: grew_by},
                 severity="error" if heavy else "warning",
             )
+
+
+def _stands_out(share: float, ordered: list[float], outlier: float, peers: int) -> bool:
+    """Whether a share lies far above those of the other ports, of which there are enough."""
+    beside = others(ordered, share)
+    return beside.count >= peers and share > outlier * max(beside.middle, 1e-6)
 
 
 def _share(rows: Mapping[str, Mapping[str, object]], counter: str) -> tuple[int, int]:

@@ -17,7 +17,6 @@ Reseat or swap cable and optic of the named port, clear its counters and read th
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
 from nccl_forensics.facts.link_rates import LANE_GBIT_S
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.others import others
 from nccl_forensics.rules import rule
 
 #: Ports of one host that should be alike. Another subnet manager means another fabric, which may be slower by design.
@@ -200,16 +200,15 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
             words = f"{known.name} grew by {grew}: {known.meaning}"
         elif row["last"] and row["last"] >= max(known.threshold, 1) * times and grew is None:
             every = ordered[row["counter"]]
-            others = len(every) - 1
+            beside = others(every, row["last"])
             # ibqueryerrors lists only what is above its thresholds: all the ports that it does not list are the peers.
             listed = row["tool"] == "ibqueryerrors"
-            low, middle, high = _without(every, bisect_left(every, row["last"]))
-            if not listed and (others < peers or row["last"] <= 10 * (middle + 1)):
+            if not listed and (beside.count < peers or row["last"] <= 10 * (beside.middle + 1)):
                 continue
             judged = ("error", "medium") if known.weight == "fatal" and row["saturated"] else ("warning", "low")
             size = f"{row['last']}, where the counter stops" if row["saturated"] else str(row["last"])
-            whose = f"the {others} other ports read"
-            said = f"{whose} {low}" if low == high else f"half of {whose} {middle:g} or less"
+            whose = f"the {beside.count} other ports read"
+            said = f"{whose} {beside.low}" if beside.low == beside.high else f"half of {whose} {beside.middle:g} or less"
             compared = "above ibqueryerrors' threshold" if listed else f"while {said}"
             words = f"{known.name} is {size}, {compared}: {known.meaning}"
         else:
@@ -230,18 +229,6 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
             {str(i[0]["counter"]): int(str(i[0]["last"])) for i in items},
             [{**dict(i[0]), "why": i[1]} for i in items],
         )
-
-
-def _without(ordered: list[int], left_out: int) -> tuple[int, float, int]:
-    """Lowest, middle and highest of sorted values but for the one at a place; (0, 0, 0) where it is the only one."""
-    count = len(ordered) - 1
-    if not count:
-        return 0, 0.0, 0
-
-    def at(place: int) -> int:
-        return ordered[place if place < left_out else place + 1]
-
-    return at(0), (at((count - 1) // 2) + at(count // 2)) / 2, at(count - 1)
 
 
 def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:

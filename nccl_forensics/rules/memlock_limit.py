@@ -95,13 +95,13 @@ def memlock_limit(
                 ),
             ),
         )
-    told: set[object] = set()
+    of_host: dict[object, list[dict[str, object]]] = {}
     for row in low:
-        host = row["host"]
-        if host in hosts or (hosts and host is None) or host in told:
+        of_host.setdefault(row["host"], []).append(row)
+    for host, same in of_host.items():
+        if host in hosts or (hosts and host is None):
             continue
-        told.add(host)
-        same = [r for r in low if r["host"] == host]
+        row = same[0]
         yield Finding(
             title=f"the limit of locked memory on {place(host)} is low",
             summary=_limit(row) + " RDMA needs it unlimited; a listing of a login shell may differ from what the job gets.",

@@ -48,11 +48,11 @@ def nic_underused(
         alike = sum(frozenset(d) == usual for d in per_host.values())
         # The most common set is the reference where most hosts have it; else all that any host shows.
         reference = usual if alike * 2 > len(per_host) or len(usual) == len(everything) else everything
+        shown = Counter(device for devices in per_host.values() for device in devices)
         for host, devices in per_host.items():
             gone = sorted(reference - devices)
-            elsewhere = set().union(*(d for h, d in per_host.items() if h != host))
             # Without one common name the hosts merely call their devices otherwise.
-            if not gone or len(devices) >= len(reference) or not devices & elsewhere:
+            if not gone or len(devices) >= len(reference) or all(shown[device] == 1 for device in devices):
                 continue
             rows = host_nics.filter(pl.col("host") != host).filter(pl.col("device").is_in(gone)).collect()
             ranks, value, line = _filtered(filters, host_ranks, host)

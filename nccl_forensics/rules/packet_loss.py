@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from statistics import median
 from typing import Annotated
 
 import polars as pl
@@ -27,6 +26,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
+from nccl_forensics.others import others
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located
 
@@ -97,6 +97,7 @@ def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]
         values[row["counter"]].append(row["last"])
         if row["counter"] in _TRAFFIC:
             packets[_port(row)] = max(packets.get(_port(row), 0), row["growth"] or row["last"])
+    ordered = {counter: sorted(every) for counter, every in values.items()}
     found: dict[tuple[object, ...], list[tuple[Row, str, Severity, Confidence]]] = defaultdict(list)
     for row in counters.iter_rows(named=True):
         if row["counter"] in _TRAFFIC:
@@ -109,15 +110,14 @@ def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]
             confidence: Confidence = "medium"
             words = f"{known.name} grew by {grew}: {known.meaning}"
         elif grew is None and row["last"] and known.weight in ("fatal", "degraded"):
-            others = sorted(values[row["counter"]])
-            others.remove(row["last"])
+            beside = others(ordered[row["counter"]], row["last"])
             carried = packets.get(_port(row))
             small = carried is not None and row["last"] < share * 1e-3 * carried and known.weight != "fatal"
-            if len(others) < peers or row["last"] <= 10 * (median(others) + 1) or row["last"] < max(known.threshold, 10) or small:
+            if beside.count < peers or row["last"] <= 10 * (beside.middle + 1) or row["last"] < max(known.threshold, 10) or small:
                 continue
             severity, confidence = "warning", "low"
-            usual = f"{median(others):g} or less" if median(others) else "0"
-            words = f"{known.name} is {row['last']}, most of the {len(others)} other ports read {usual}: {known.meaning}"
+            usual = f"{beside.middle:g} or less" if beside.middle else "0"
+            words = f"{known.name} is {row['last']}, most of the {beside.count} other ports read {usual}: {known.meaning}"
         else:
             continue
         found[_port(row)].append((row, words, severity, confidence))

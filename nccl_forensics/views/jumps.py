@@ -27,6 +27,10 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
     for at, (domain, group, rank, seq) in enumerate(state.select("domain", "group_key", "rank", "last_seq").iter_rows()):
         last.setdefault((domain, group), {})[rank] = seq
         facts[domain, group, rank] = at
+    groups_of: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    for key, ranks in last.items():
+        for rank in ranks:
+            groups_of.setdefault((key[0], rank), []).append(key)
     out: dict[int, tuple[dict[str, object], str]] = {}
     recorded = {rank for (domain, _), ranks in last.items() if domain == "fr" for rank in ranks}
     for key, ranks in last.items():
@@ -36,14 +40,19 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
         pair = len(behind) == len(peers) == 1
         if not behind or (len(behind) >= len(peers) and not (pair and operations is not None)):
             continue
+        ahead: dict[tuple[str, str], int | None] = {}
         for rank in behind:
             if key[0] != "fr" and rank in recorded:
                 continue
-            for other, theirs in last.items():
-                if other == key or other[0] != key[0] or rank not in theirs:
+            for other in groups_of[key[0], rank]:
+                if other == key:
                     continue
-                shared = [p for p in peers if p in theirs]
-                if shared and all(theirs[rank] > theirs[p] for p in shared):
+                theirs = last[other]
+                if other not in ahead:
+                    few = peers if len(peers) < len(theirs) else theirs
+                    ahead[other] = max((theirs[p] for p in few if p in theirs and ranks.get(p) == front), default=None)
+                shared = ahead[other]
+                if shared is not None and theirs[rank] > shared:
                     peer = state.row(facts[(*key, peers[0])], named=True)
                     mine = state.row(facts[(*key, rank)], named=True)
                     out[rank] = (
