@@ -20,6 +20,7 @@ STUCK = {
     "ranks": pl.List(pl.Int32()),
     "size": pl.Int32(),
     "complete": pl.Boolean(),
+    "few": pl.Boolean(),
     "stated": pl.Boolean(),
     "held": pl.Boolean(),
     "begun": pl.Boolean(),
@@ -44,7 +45,8 @@ def stuck(
     which nothing is seen, or a rank has not finished what its peers of another group have: the GPUs may not have come to this operation, which
     is enqueued behind that one, or while a member has something unfinished in another group that it enqueued before (``held``). ``stated``: some
     evidence says how many members there are; else all that is known is that no number is missing below the highest one seen. ``begun``: recorders
-    mark that the GPUs of all of them have begun it; without it a GPU that never came to it looks the same."""
+    mark that the GPUs of all of them have begun it; without it a GPU that never came to it looks the same. ``few``: half of the members, or of the
+    ranks of the job where nothing tells how many members there are, or more of them are not seen."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
     told = comms is not None and comms.select(pl.col("nranks").max()).collect().item() is not None
@@ -54,6 +56,7 @@ def stuck(
         behind = waits.filter(pl.col("kind") == "unseen").head(1).collect().height > 0
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
     behind |= _held_before(progress)
+    seen = progress.select(pl.col("rank").n_unique()).collect().item()
     rows: list[dict[str, object]] = []
     pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank").collect()
     for (domain, key), part in pending.group_by("domain", "group_key", maintain_order=True):
@@ -71,6 +74,7 @@ def stuck(
         first = part.row(0, named=True)
         op = next((o for o in part["last_op"].to_list() if o), None)
         held = part.filter(pl.col("first_open") < pl.col("pending_order")).height > 0
+        complete = not (behind or held) and set(ranks) >= members and size is not None and len(ranks) >= size
         rows.append(
             {
                 **{k: group[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")},
@@ -78,7 +82,8 @@ def stuck(
                 "op": op,
                 "ranks": ranks,
                 "size": size,
-                "complete": not (behind or held) and set(ranks) >= members and size is not None and len(ranks) >= size,
+                "complete": complete,
+                "few": not complete and (2 * len(ranks) <= size if size is not None else 2 * seen <= world),
                 "stated": group["size"] is not None or told,
                 "held": held,
                 "begun": (part["pending_state"] == "started").all() and part["pending_state"].null_count() == 0,

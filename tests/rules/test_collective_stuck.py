@@ -49,6 +49,12 @@ def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
     assert finding.title.endswith("; whether every member came is not in the evidence")
     [finding] = collective_stuck.check(stuck(complete=False).with_columns(size=pl.lit(4096)), None, sign("watchdog timeouts"), None)
     assert finding.title.endswith("; whether the other 4,093 came is not in the evidence")
+    assert finding.severity == "critical"
+
+
+def test_where_most_members_are_missing_it_is_no_cause() -> None:
+    [finding] = collective_stuck.check(stuck(complete=False).with_columns(few=pl.lit(True)), None, sign("watchdog timeouts"), None)
+    assert (finding.severity, finding.confidence) == ("warning", "low")
 
 
 def test_ranks_that_wait_without_any_failure_may_just_be_working() -> None:

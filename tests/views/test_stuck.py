@@ -46,6 +46,20 @@ def test_with_a_member_missing_from_the_evidence_it_is_not_complete() -> None:
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1], size=4) == [(6, "all_reduce", [0, 1], False)]
 
 
+def test_of_how_many_members_nothing_is_seen_is_told() -> None:
+    def few(size: int | None, seen: int, world: int) -> bool:
+        started = rows(PROCESSES_SCHEMA, *[{"rank": r} for r in range(world)])
+        state, known = progress({"pg:1": dict.fromkeys(range(seen), (6, 5))}), groups({"pg:1": list(range(seen))})
+        known = known.with_columns(size=pl.lit(size, pl.Int32))
+        return bool(stuck(state, known, None, None, started).select("few").collect().item())
+
+    assert few(8, 4, 4)
+    assert not few(8, 5, 5)
+    assert not few(8, 8, 64), "a group of which all members are seen"
+    assert few(None, 4, 64), "nothing states its size, and most of the job is not seen"
+    assert not few(None, 4, 7)
+
+
 def test_behind_a_rank_of_which_nothing_is_seen_it_is_not_sure() -> None:
     state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}, "pg:1": {1: (3, 2), 3: (3, 2)}})
     known = groups({"pg:0": [0, 1], "pg:1": [1, 2, 3]})
