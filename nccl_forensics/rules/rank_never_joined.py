@@ -17,7 +17,7 @@ Check that the processes of the missing ranks were started, on which host, and w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 import polars as pl
@@ -61,20 +61,22 @@ def rank_never_joined(
     if progress is not None:  # a communicator is used, and taken down in order, after its bootstrap
         all_joined |= set(progress.filter(pl.col("domain") == "nccl").select("group_key").unique().collect()["group_key"].to_list())
     all_joined |= set(comms.filter(pl.col("ended") == "destroy-complete").select("comm_key").collect()["comm_key"].to_list())
+    calls = _calls(last_calls)
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
-    for (key,), part in rows.group_by("comm_key", maintain_order=True):
+    up = pl.col("comm_key").is_in(list(all_joined)) | pl.col("completed").any().over("comm_key")
+    for _, part in rows.filter(~up).group_by("comm_key", maintain_order=True):
         size = int(str(part["nranks"].max() or 0))
         present = set(part["rank"].to_list())
         unseen = set(range(size)) - present
         # A recorder's dump shows that the process ran, not that it called NCCL: it speaks for a rank only while others are left.
-        absent = unseen - came - _beside(present, last_calls)
+        absent = unseen - came - _beside(present, calls)
         absent = absent - running or absent
         missing = tuple(sorted(absent))
         # Ranks of a host go together; files that are missing here and there were lost.
         scattered = len(missing) > 2 and missing[-1] - missing[0] >= len(missing)
         strewn = scattered and (len(missing) * _MANY > size or _by_chance(size, (present, running, sampled)) * 2 >= len(missing))
         lost = absent != unseen or scattered
-        if not missing or key in all_joined or bool(part["completed"].any()) or size > 1_000_000:
+        if not missing or size > 1_000_000:
             continue
         # Known from its end alone: what is left of the log begins later than init.
         if not part["started"].any() and part["ended"].is_not_null().all():
@@ -125,11 +127,18 @@ def _came(endings: pl.LazyFrame | None, progress: pl.LazyFrame | None) -> set[in
     return came
 
 
-def _beside(present: set[int], last_calls: pl.LazyFrame | None) -> set[int]:
-    """Ranks whose stack stands in the call that waits in which most of those stand that began the communicator."""
+_Call = tuple[object, ...]
+
+
+def _calls(last_calls: pl.LazyFrame | None) -> dict[int, _Call]:
+    """The call that waits in which the stack of a rank stands: operation and line of code."""
     if last_calls is None:
-        return set()
+        return {}
     stacks = last_calls.filter((pl.col("witness") == "stack") & pl.col("place").is_in(WAITING)).select("rank", "op", "user_frame").collect()
-    calls = {rank: call for rank, *call in stacks.iter_rows()}
-    usual = Counter(tuple(calls[r]) for r in present if r in calls).most_common(1)
-    return {rank for rank, call in calls.items() if usual and tuple(call) == usual[0][0]} if usual and usual[0][1] > 1 else set()
+    return {rank: tuple(call) for rank, *call in stacks.iter_rows()}
+
+
+def _beside(present: set[int], calls: Mapping[int, _Call]) -> set[int]:
+    """Ranks whose stack stands in the call in which most of those stand that began the communicator."""
+    usual = Counter(calls[r] for r in present if r in calls).most_common(1)
+    return {rank for rank, call in calls.items() if call == usual[0][0]} if usual and usual[0][1] > 1 else set()
