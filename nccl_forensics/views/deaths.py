@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import polars as pl
 
@@ -211,6 +211,7 @@ def endings(
                 raised, _, said = str(row["message"]).partition(": ")
                 who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
     nameless: dict[object, list[dict[str, object]]] = {}
+    of_local = _of_local(locals_, where)
     if exceptions is not None:
         for row in exceptions.sort("source_id", "line_no").collect().iter_rows(named=True):
             rank = row["rank"]
@@ -219,7 +220,7 @@ def endings(
             if rank is None:
                 rank = by_pid.rank(row["pid"], row["hint_host"])
             if rank is None and row["hint_scope"] == "local":
-                rank = _of_local(locals_.get(row["hint_rank"], set()), row["hint_host"] or host_of_source.get(row["source_id"]), where)
+                rank = of_local(row["hint_rank"], row["hint_host"] or host_of_source.get(row["source_id"]))
             if rank is None:
                 rank = ranks_of_source.get(row["source_id"])
             if rank is None:
@@ -354,10 +355,20 @@ def _pair_nameless(
                 )
 
 
-def _of_local(ranks: set[int], host: str | None, where: dict[int, tuple[object, object]]) -> int | None:
-    """The rank that a local rank stands for: the only one of this number, or the only one on the host of its log."""
-    there = ranks if len(ranks) == 1 else {r for r in ranks if host is not None and first_label(where[r][0]) == first_label(host)}
-    return next(iter(there)) if len(there) == 1 else None
+def _of_local(locals_: Mapping[int, set[int]], where: Mapping[int, tuple[object, object]]) -> Callable[[int, str | None], int | None]:
+    """Gives the rank that a local rank stands for: the only one of this number, or the only one on the host of its log."""
+    at_home: dict[tuple[int, object], set[int]] = {}
+    for local, ranks in locals_.items():
+        if len(ranks) > 1:
+            for rank in ranks:
+                at_home.setdefault((local, first_label(where[rank][0])), set()).add(rank)
+
+    def rank_of(local: int, host: str | None) -> int | None:
+        ranks = locals_.get(local, set())
+        there = ranks if len(ranks) == 1 else at_home.get((local, first_label(host)), set()) if host is not None else set()
+        return next(iter(there)) if len(there) == 1 else None
+
+    return rank_of
 
 
 def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:
