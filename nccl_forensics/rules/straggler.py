@@ -4,7 +4,8 @@
 Ranks that come last in a good share of their group's collectives and by a margin that costs real time. Measured by the enqueue times of the
 Flight Recorder after taking off each host's clock offset, and by profiler traces without any clock: a collective ends on all ranks together,
 so the rank that is in it for the shortest time came last. In a mesh of pairs on one host, where who is late makes its neighbours late in their
-other groups: the one rank that never waits. Where every rank but one left a trace, and all of these wait alike in the same small call of each
+other groups: the one rank that never waits; so too by traces, where who is late is not the last to leave the operation that it was late to (who
+sends to it goes on). Where every rank but one left a trace, and all of these wait alike in the same small call of each
 step: the one that left none, with low confidence.
 
 ## Why it matters
@@ -41,6 +42,7 @@ def straggler(
     late_ranks: pl.LazyFrame | None = None,
     own_time: pl.LazyFrame | None = None,
     unseen_late: pl.LazyFrame | None = None,
+    trace_own_time: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -68,7 +70,9 @@ def straggler(
     own = own_time.collect() if own_time is not None else None
     if own is not None:
         enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
-        enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin))
+        enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
+    if not enqueued and not traced and trace_own_time is not None:
+        enqueued = list(_never_waiting(trace_own_time.collect(), _FEW_GAPS, 2 * at_least, own_share, margin, _OTHER_STEPS))
     if not enqueued and not traced and unseen_late is not None:
         yield from _unseen(unseen_late, unseen_share)
     for found in enqueued:
@@ -167,6 +171,10 @@ def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
 
 #: A rank with so many times the own time of any other, in half of the window or more, is busy where the others are not. One gap alone is no rule.
 _BUSIER, _HALF, _ONE_GAP = 3.0, 0.5, 0.45
+#: Traces are of few steps: so many long times of its own.
+_FEW_GAPS = 3
+_OTHER_CLOCKS = "the ranks are not on one host, so that their clocks differ"
+_OTHER_STEPS = "in the same steps without the profiler no rank waits"
 
 
 def _itself_waiting(own: pl.DataFrame, rank: int, margin: float) -> bool:
@@ -178,21 +186,24 @@ def _itself_waiting(own: pl.DataFrame, rank: int, margin: float) -> bool:
     return bool(float(str(own["own_ms"].max())) - row["own_ms"] >= margin * row["span_ms"])
 
 
-def _never_waiting(rows: pl.DataFrame, late_at_least: int, at_least: int, own_share: float, margin: float) -> Iterator[Finding]:
+def _never_waiting(
+    rows: pl.DataFrame, late_at_least: int, at_least: int, own_share: float, margin: float, refuted: str
+) -> Iterator[Finding]:
     """The one rank that spends the window by itself while every other waits for a good part of it, or that again and again is busy for much
     longer than any other."""
     shares = rows.with_columns(share=pl.col("own_ms") / pl.col("span_ms")).sort("share", "rank", descending=[True, False])
     if rows.height < 3 or int(str(rows["collectives"].min())) < at_least:
         return
     worst, second = shares.row(0, named=True), shares.row(1, named=True)
-    busier = worst["share"] >= _HALF and worst["own_ms"] >= _BUSIER * second["own_ms"] and worst["longest_ms"] <= _ONE_GAP * worst["own_ms"]
-    if worst["long_count"] < late_at_least or not (worst["share"] >= own_share or busier) or worst["share"] - second["share"] < margin:
+    busier = worst["share"] >= own_share or (worst["share"] >= _HALF and worst["own_ms"] >= _BUSIER * second["own_ms"])
+    again = worst["long_count"] >= late_at_least and worst["longest_ms"] <= _ONE_GAP * worst["own_ms"]
+    if not (busier and again) or worst["share"] - second["share"] < margin:
         return
     lost_ms = (worst["share"] - second["share"]) * worst["span_ms"]
     yield Finding(
         title=f"rank {worst['rank']} {'never waits while every other rank does' if worst['share'] >= own_share else 'works while every other rank waits'}: {worst['own_ms'] / 1000:.1f} s of {worst['span_ms'] / 1000:.1f} s are its own between collectives",
-        summary=f"The next busiest, rank {second['rank']}, spends {second['share']:.0%} of the time by itself. In groups of two, who is late makes its "
-        "neighbours late in their other groups; the one that waits for nobody is where it begins.",
+        summary=f"The next busiest, rank {second['rank']}, spends {second['share']:.0%} of the time by itself. Who is late makes those that wait for it "
+        "late in what follows; the one that waits for nobody is where it begins.",
         confidence="medium",
         ranks=(worst["rank"],),
         culprits=(Culprit(rank=worst["rank"]),),
@@ -201,7 +212,7 @@ def _never_waiting(rows: pl.DataFrame, late_at_least: int, at_least: int, own_sh
         evidence_total=worst["long_count"],
         remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
         prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
-        would_refute=("the ranks are not on one host, so that their clocks differ",),
+        would_refute=(refuted,),
         actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
         metrics={"own_ms": round(worst["own_ms"], 1), "lost_ms": round(lost_ms, 1)},
     )

@@ -1,4 +1,5 @@
-"""Time that each rank spends by itself between its collectives, where a job's groups are too small to compare arrivals in them."""
+"""Time that each rank spends by itself between its collectives, where arrivals at single collectives do not tell who is late: groups are too
+small to compare them, or not all members wait in the operation before which one of them is slow (a root sends and goes on)."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ OWN_TIME = {
 LONG_MS = 50.0
 #: More ranks than a host has: nothing is read of such a job.
 _MOST_RANKS = 64
+#: What a rank waits in without a range of its own in a trace may look like its own time.
+_PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 
 
 @view(rows="ranks")
@@ -54,12 +57,17 @@ def own_time(
     if float(str(usual.min() or 0.0)) < -LONG_MS:
         return nothing
     alone = since.with_columns(own=pl.col("since").clip(0))
+    return _summed(alone, ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"))
+
+
+def _summed(calls: pl.LazyFrame, span_ms: pl.Expr) -> pl.LazyFrame:
+    """``OWN_TIME`` from the collectives of all ranks with ``own``, the time in ms that the rank took by itself before each."""
     return (
-        alone.group_by("rank")
+        calls.group_by("rank")
         .agg(
             pl.len().alias("collectives"),
             pl.col("own").sum().alias("own_ms"),
-            ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"),
+            span_ms,
             (pl.col("own") >= LONG_MS).sum().alias("long_count"),
             pl.col("own").max().alias("longest_ms"),
             *(pl.col(c).sort_by("own", nulls_last=False).last() for c in ("source_id", "record", "call_site")),
@@ -75,3 +83,24 @@ def _all_recorded(groups: pl.LazyFrame, seen: set[int]) -> bool:
     return bool(told.height) and all(
         set(members or ()) <= seen and (size is None or size == len(members or ())) for members, size in told.iter_rows()
     )
+
+
+@view(rows="ranks")
+def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -> pl.LazyFrame:
+    """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank is under
+    way, ``span_ms`` runs from its first collective to its last. Cites the collective before which it was longest.
+
+    Empty unless every rank of the job left a trace with as many collectives of each kind, and where ranks send to each other in pairs: who has
+    fewer of them is by itself for longer in a good job too.
+    """
+    traces = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0)).collect()
+    if not 2 < traces.height <= _MOST_RANKS or traces["world_size"].max() != traces.height:
+        return pl.LazyFrame(schema=OWN_TIME)
+    calls = trace_collectives.join(traces.lazy().select("source_id", "rank"), on="source_id")
+    kinds = calls.group_by("rank", "op").len().sort("rank", "op").collect()
+    alike = kinds.group_by("rank").agg(pl.struct("op", "len")).select(pl.col("op").n_unique()).item() == 1
+    if kinds["rank"].n_unique() != traces.height or not alike or kinds["op"].is_in(_PAIRWISE).any():
+        return pl.LazyFrame(schema=OWN_TIME)
+    own = pl.when(pl.col("ordinal") > pl.col("ordinal").min().over("rank")).then(pl.col("since_ns") / 1e6).otherwise(0.0)
+    timed = calls.with_columns(own=own, end=pl.col("start_ns") + pl.col("duration_ns"), call_site=pl.lit(None))
+    return _summed(timed, ((pl.col("end").max() - pl.col("start_ns").min()) / 1e6).alias("span_ms"))

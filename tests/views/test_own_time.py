@@ -1,4 +1,4 @@
-"""Time that ranks spend by themselves, in a mesh of pairs."""
+"""Time that ranks spend by themselves, in a mesh of pairs and in traces."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import polars as pl
 import pytest
 
 from nccl_forensics.rules.straggler import straggler
+from nccl_forensics.tables import TABLES
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.lag import lag
-from nccl_forensics.views.own_time import own_time
+from nccl_forensics.views.own_time import own_time, trace_own_time
+from nccl_forensics.views.trace_ranks import TRACE_RANKS
 from tests.views.frames import groups, operations, rows
 
 MS = 10**6
@@ -122,3 +124,65 @@ def test_a_rank_that_is_busy_in_half_of_the_time_is_named_although_the_start_too
 def test_one_long_gap_or_little_time_is_no_rule() -> None:
     assert named_beside_arrivals(islands([5, 5, 3_000, 5, 5, 5, 5, 5, 5, 5])) == []
     assert named_beside_arrivals(islands([8] * 10)) == []
+
+
+#: One step: a root hands out parts, all collect them, all start together; ``slow`` comes late to the first.
+KINDS = ("scatter", "all_gather", "barrier")
+CALLS = {"source_id": pl.UInt32(), **TABLES["trace_collectives"].schema}
+
+
+def traced(
+    late_ms: list[int], *, slow: int = 1, root: int = 0, size: int = 4, seen: tuple[int, ...] = (0, 1, 2, 3), more: str | None = None
+) -> pl.LazyFrame:
+    """View ``trace_own_time`` of steps in which only the root waits for the slow rank in the scatter, and the others in what follows;
+    ``more``: one further operation of the root."""
+    made: list[dict[str, object]] = []
+    for rank in seen:
+        at = 0
+        for step, late in enumerate(late_ms):
+            held = {"scatter": late if rank == root else 1, "all_gather": 1 if rank in (slow, root) else late, "barrier": 1}
+            for place, op in enumerate((*KINDS, more) if more and rank == root else KINDS):
+                gap = late if rank == slow and op == "scatter" else 10
+                at += gap * MS
+                own: dict[str, object] = {"source_id": rank, "record": f"traceEvents[{step}{place}]", "ordinal": len(KINDS) * step + place}
+                made.append(own | {"op": op, "start_ns": at, "duration_ns": held.get(op, 1) * MS, "since_ns": gap * MS})
+                at += held.get(op, 1) * MS
+    ranks = rows(TRACE_RANKS, *({"rank": r, "source_id": r, "world_size": size, "capture": 0} for r in seen))
+    return trace_own_time(rows(CALLS, *made), ranks)
+
+
+def told(own: pl.LazyFrame) -> list[tuple[int, ...]]:
+    return [f.ranks for f in straggler.check(None, trace_own_time=own)]
+
+
+STEPS = [300] * 6
+
+
+def test_in_traces_the_rank_that_waits_in_nothing_is_named_although_it_is_last_out_of_nothing() -> None:
+    [found] = straggler.check(None, trace_own_time=traced(STEPS))
+    assert (found.ranks, found.confidence) == ((1,), "medium")
+    assert told(traced(STEPS, slow=2)) == [(2,)]
+
+
+def test_traces_of_ranks_that_work_alike_are_quiet() -> None:
+    assert told(traced([10] * 12)) == []
+
+
+def test_one_long_step_in_a_trace_is_no_rule() -> None:
+    assert told(traced([10, 2000, 10, 10, 10, 10])) == []
+    assert told(traced([10, 2000, 60, 60, 60, 60])) == []
+
+
+def test_a_job_that_did_not_leave_all_its_traces_is_quiet() -> None:
+    assert told(traced(STEPS, size=8)) == []
+    assert told(traced(STEPS, seen=(0, 1, 2))) == []
+
+
+def test_a_rank_with_other_collectives_is_by_itself_for_longer_by_right() -> None:
+    assert told(traced(STEPS, more="broadcast")) == []
+
+
+def test_who_sends_to_others_in_pairs_waits_where_nothing_is_recorded() -> None:
+    calls = rows(CALLS, *({"source_id": r, "ordinal": n, "op": "send"} for r in range(3) for n in range(20)))
+    ranks = rows(TRACE_RANKS, *({"rank": r, "source_id": r, "world_size": 3, "capture": 0} for r in range(3)))
+    assert trace_own_time(calls, ranks).collect().height == 0
