@@ -283,7 +283,9 @@ def endings(
         who.pop("forced", None)
         rows_out.append(who)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
-        rows_out += _left(worker_exits, path_hints, ranks_of_source, rows_out) or _not_stopped(worker_exits, path_hints, by_pid, rows_out)
+        rows_out += _left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or _not_stopped(
+            worker_exits, path_hints, by_pid, rows_out
+        )
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 
 
@@ -413,13 +415,14 @@ _PEER_GONE = ("gloo-closed", "gloo-reset", "nccl-remote")
 
 
 def _left(
-    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, ranks_of_source: dict[int, int], others: list[dict[str, object]]
+    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, ranks_of_source: dict[int, int], by_pid: Pids, others: list[dict[str, object]]
 ) -> list[dict[str, object]]:
     """Ranks with a folder in the launcher's attempt, or between the ranks of its report at the end, that this does not list, while those that it
     lists lost a peer.
 
     torchrun lists every worker that failed and every one that it had to stop (torch/distributed/elastic/multiprocessing/errors
-    ChildFailedError); one that is not listed had ended before with exit code 0.
+    ChildFailedError); one that is not listed had ended before with exit code 0. Where it started a function it lists the first that failed and no other
+    (MultiprocessContext), also of those that it had to stop: then who ended before is left only if the pids that it stopped are known.
     """
     report = worker_exits.filter(pl.col("kind").is_in(["root-cause", "failure"]) & pl.col("rank").is_not_null()).sort(
         "source_id", "line_no"
@@ -434,13 +437,19 @@ def _left(
     if not launched and (listed["rank"] == listed["local_rank"]).fill_null(False).all():
         # One launcher numbers its workers without a gap; who comes after the last one that it lists is not known.
         launched = set(range(max(listed["rank"].to_list())))
-    missing = sorted(launched - set(listed["rank"].to_list()) - {o["rank"] for o in others})
-    if not missing or len(missing) * 2 > len(launched):
+    signalled = worker_exits.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null()).select("pid", "host")
+    reported = set(listed["pid"].to_list())
+    unlisted = {by_pid.rank(pid, host) for pid, host in signalled.collect().iter_rows() if pid not in reported}
+    missing = sorted(launched - set(listed["rank"].to_list()) - {o["rank"] for o in others} - unlisted)
+    if not missing or len(missing) * 2 > len(launched) or None in unlisted:
         return []
     first = listed.row(0, named=True)
     why = "the launcher lists it neither as failed nor as stopped: it had ended with exit code 0 while the others went on"
+    if unlisted:
+        why = "the launcher stopped the others that still ran and not this one, which left no word: it had ended before"
+    code = None if unlisted else 0
     place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
-    return [dict.fromkeys(DEATHS) | place | {"rank": r, "own": True, "kind": "left", "exit_code": 0, "why": why} for r in missing]
+    return [dict.fromkeys(DEATHS) | place | {"rank": r, "own": True, "kind": "left", "exit_code": code, "why": why} for r in missing]
 
 
 def _not_stopped(

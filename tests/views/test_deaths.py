@@ -481,3 +481,35 @@ def test_of_several_hosts_the_one_that_the_line_names_tells_the_rank() -> None:
     people = workers((0, 0, "a"), (1, 1, "a"), (2, 0, "b"), (3, 1, "b"))
     assert [e["rank"] for e in ended(None, local | {"hint_host": "b.cluster"}, processes=people)] == [3]
     assert ended(None, local, processes=people) == []
+
+
+# ---- a launcher that lists the first failure alone ----
+
+
+def one_listed(*stopped: int) -> pl.LazyFrame:
+    """The report of a launcher of a function: rank 0 failed first; pids that it had to stop."""
+    first = {"kind": "root-cause", "rank": 0, "local_rank": 0, "pid": 100, "exit_code": 1, "line_no": 30}
+    signals = [{"kind": "closing-signal", "signal": "SIGTERM", "pid": pid, "line_no": 1 + n} for n, pid in enumerate(stopped)]
+    return table("worker_exits", *signals, first)
+
+
+HOME = rows(SOURCE_RANKS_SCHEMA, *({"source_id": 20 + r, "rank": r} for r in range(4)))
+
+
+def of_function(*stopped: int, processes: pl.LazyFrame = KNOWN) -> list[tuple[object, object]]:
+    found = ended(one_listed(*stopped), raised("gloo-closed", 0), processes=processes, sources=HOME, hints=FOLDERS)
+    return [(o["rank"], o["kind"]) for o in found if o["kind"] == "left"]
+
+
+def test_who_is_neither_listed_nor_stopped_had_ended() -> None:
+    assert of_function(101, 103) == [(2, "left")]
+
+
+def test_who_was_stopped_is_not_missing_from_a_report_of_one_failure() -> None:
+    known = rows(PROCESSES_SCHEMA, *({"proc": r, "pid": 100 + r, "rank": r} for r in range(4)))
+    assert of_function(101, 102, 103, processes=known) == []
+
+
+def test_where_a_stopped_pid_is_nobodys_no_rank_had_ended() -> None:
+    assert of_function(101, 102, 103) == []
+    assert of_function(101, 105) == []
