@@ -33,9 +33,11 @@ _EXPLAINS = (
 
 
 @rule(name="ddp-unused-parameter", code="TO01", cause="ddp-unused-parameter", severity="critical", at_most=4, explains=_EXPLAINS)
-def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None, divergences: pl.LazyFrame | None = None) -> Iterator[Finding]:
+def ddp_unused_parameter(
+    rank_reports: pl.LazyFrame, endings: pl.LazyFrame | None, divergences: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
     """At most one finding, naming every rank that lacked gradients: those that say so, and those that left out the same reduction with them."""
-    lines = reports.filter(pl.col("kind") == "ddp-unused").sort("source_id", "line_no").collect()
+    lines = rank_reports.filter(pl.col("kind") == "ddp-unused").sort("source_id", "line_no").collect()
     ranks: set[int] = set()
     for row in lines.iter_rows(named=True):
         rank = row["rank"] if row["rank"] is not None else (row["hint_rank"] if row["hint_scope"] == "global" else None)
@@ -77,10 +79,10 @@ def ddp_unused_parameter(reports: pl.LazyFrame, endings: pl.LazyFrame | None, di
 
 @rule(name="ddp-bucket-passed", code="TO03", cause="ddp-unused-parameter", severity="critical", at_most=4, explains=_EXPLAINS)
 def ddp_bucket_passed(
-    reducer_skips: pl.LazyFrame, reports: pl.LazyFrame | None = None, endings: pl.LazyFrame | None = None
+    reducer_skips: pl.LazyFrame, rank_reports: pl.LazyFrame | None = None, endings: pl.LazyFrame | None = None
 ) -> Iterator[Finding]:
     """Ranks that left out a reduction of the others' reducer, unless DDP itself says whose gradients did not come."""
-    said = reports is not None and reports.filter(pl.col("kind") == "ddp-unused").head(1).collect().height
+    said = rank_reports is not None and rank_reports.filter(pl.col("kind") == "ddp-unused").head(1).collect().height
     if said or (endings is not None and endings.filter(pl.col("signature") == "ddp-unused").collect().height):
         return
     for row in reducer_skips.collect().iter_rows(named=True):

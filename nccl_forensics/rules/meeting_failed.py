@@ -205,11 +205,11 @@ def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | No
     at_most=1,
     explains=("timeout", "closed", "rank-died", "host-stall", "software-crash"),
 )
-def collective_mismatch_unreadable(reports: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[Finding]:
+def collective_mismatch_unreadable(rank_reports: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[Finding]:
     """At most one finding: DETAIL found two ranks in different calls, and what it prints of the other cannot be read."""
     if divergences is not None and divergences.head(1).collect().height:
         return
-    rows = reports.filter((pl.col("kind") == "detail-mismatch") & pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
+    rows = rank_reports.filter((pl.col("kind") == "detail-mismatch") & pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
     odd = rows.filter(pl.col("differs").fill_null("").str.split(",").list.contains("sequence"))
     if not odd.height:
         return

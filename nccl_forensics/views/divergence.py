@@ -50,8 +50,8 @@ DIVERGENCES = {
 #: Operations that have no data type of their own, or not on every rank.
 _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
-#: The domain of operations that may be kept as numbers.
-_RECORDED = "fr"
+#: The domain of operations that may be kept as numbers, and that of calls that torch compared before it made them.
+_RECORDED, _COMPARED = "fr", "detail"
 #: What is looked at of an operation, and of its group.
 _ROW = (
     *("seq", "op", "shape", "out_shape", "dtype", "red_op", "root", "call_site", "state", "done"),
@@ -80,7 +80,37 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
         bad = pl.LazyFrame(damaged, schema={c: OPERATIONS[c] for c in ("domain", "group_key", "rank")}, orient="row")
         rest = calls.every.join(bad, on=["domain", "group_key"], how="semi").join(bad, on=["domain", "group_key", "rank"], how="anti")
         calls = Calls.of(rest, calls.counts)
-    return pl.DataFrame(rows, schema=DIVERGENCES, infer_schema_length=None).lazy()
+    settled = [_by_habit(row, calls) if row["domain"] == _COMPARED and not row["sure"] else row for row in rows]
+    return pl.DataFrame(settled, schema=DIVERGENCES, infer_schema_length=None).lazy()
+
+
+def _by_habit(row: dict[str, object], calls: Calls) -> dict[str, object]:
+    """A comparison of two calls in which as many ranks are on one side as on the other: the side whose type or size recorders of these ranks hold of
+    earlier calls of this operation is right, if they hold none of the other side's. Operations that were compared and found to differ were never recorded."""
+    column = str(row["kind"])
+    sides = {str(row["found_detail"]): "ranks", str(row["expected_detail"]): "others"}
+    if column not in ("dtype", "shape") or len(sides) < 2:
+        return row
+    members = [*as_ranks(row["ranks"]), *as_ranks(row["others"])]
+    recorded = (pl.col("domain") == _RECORDED) & pl.col("rank").is_in(members) & (pl.col("op") == row["expected_op"])
+    before = calls.every.filter(recorded).select(pl.col(column).unique()).collect()[column].drop_nulls().to_list()
+    numbers = {_plain(column, value) for value in before}
+    known = [side for value, side in sides.items() if _plain(column, value) in numbers]
+    if len(known) != 1:
+        return row
+    why = f"{row['why']}; recorders of these ranks hold earlier calls with one of the two only"
+    swapped = {"found": "expected", "expected": "found"}
+    if known == ["others"]:
+        return row | {"sure": True, "why": why}
+    other = {a + end: row[b + end] for a, b in swapped.items() for end in ("_op", "_detail")}
+    places = ("call_site", "source_id", "line_no", "record")
+    crossed = {name: row[f"peer_{name}"] for name in places} | {f"peer_{name}": row[name] for name in places}
+    return row | other | crossed | {"ranks": row["others"], "others": row["ranks"], "sure": True, "why": why}
+
+
+def _plain(column: str, value: object) -> object:
+    """A type as it stands, and the numbers of a shape: a recorder puts the shape of each tensor into a list of shapes."""
+    return tuple(_NUMBERS.findall(str(value))) if column == "shape" else str(value)
 
 
 def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[str, str, int]]]:

@@ -59,7 +59,7 @@ def failures(
     nccl_errors: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
     waits: pl.LazyFrame | None,
-    reports: pl.LazyFrame | None,
+    rank_reports: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
     worker_exits: pl.LazyFrame | None,
     bandwidth_tests: pl.LazyFrame | None,
@@ -97,9 +97,9 @@ def failures(
         )
     if exceptions is not None:
         add(exceptions.sort("source_id", "line_no"), "exceptions")
-    if reports is not None:
+    if rank_reports is not None:
         add(
-            reports.filter(pl.col("kind").is_in(["detail-mismatch", "barrier-missing"])).sort("source_id", "line_no"),
+            rank_reports.filter(pl.col("kind").is_in(["detail-mismatch", "barrier-missing"])).sort("source_id", "line_no"),
             "mismatches and missed barriers",
         )
     if nccl_errors is not None:

@@ -146,7 +146,7 @@ def operations(
     nccl_ops: pl.LazyFrame | FoldedTable | None,
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
-    reports: pl.LazyFrame | None,
+    rank_reports: pl.LazyFrame | None,
     shared_names: pl.LazyFrame | None = None,
     overwritten: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame | Parts:
@@ -159,8 +159,8 @@ def operations(
     recorded: Recorded | None = None
     if fr_entries is not None and dumps is not None:
         recorded = recorded_calls(_folded(fr_entries, "fr_entries"), dumps, shared_names)
-    if reports is not None:
-        parts.append(_detail_operations(reports))
+    if rank_reports is not None:
+        parts.append(_detail_operations(rank_reports))
     numbered: Numbered | None = None
     if nccl_ops is not None:
         folded = _folded(nccl_ops, "nccl_ops")
@@ -187,7 +187,9 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     known = reports.filter(
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
     )
-    own = known.select("rank", "seq", "op", "detail", "source_id", "line_no", pl.col("kind").alias("state"), pl.lit(0).alias("trust"))
+    own = known.select(
+        "rank", "seq", "op", "detail", "source_id", "line_no", "in_subgroup", pl.col("kind").alias("state"), pl.lit(0).alias("trust")
+    )
     # torch reads the other rank's print with the layout of its own: where the numbers of tensors differ, what it prints of the other is
     # noise, the sequence number first (torch 2.13 c10d/ProcessGroupWrapper.cpp: both are at one position whenever they are compared).
     # What the other rank says of itself comes first in any case.
@@ -199,6 +201,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         pl.col("other_detail").alias("detail"),
         "source_id",
         "line_no",
+        "in_subgroup",
         pl.col("kind").alias("state"),
         pl.lit(1).alias("trust"),
     )
@@ -223,7 +226,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
             domain=pl.lit("detail"),
             group_key=pl.lit("detail"),
             group_name=pl.lit(None, dtype=pl.String()),
-            group_desc=pl.lit("default_pg"),
+            group_desc=pl.when(pl.col("in_subgroup").any()).then(pl.lit("of some ranks")).otherwise(pl.lit("default_pg")),
             op=op_word(pl.col("op")),
             is_p2p=pl.lit(False),
             shape=pl.col("detail").str.extract(r"^(\[.*\])"),

@@ -70,7 +70,7 @@ def stalls(
     blockers: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
     endings: pl.LazyFrame | None,
-    reports: pl.LazyFrame | None,
+    rank_reports: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None,
     operations: pl.LazyFrame | Calls | None,
     progress: pl.LazyFrame | None,
@@ -95,7 +95,7 @@ def stalls(
             # Where an exception was raised is not where the time went, except inside a call that waits for others.
             if row["witness"] == "stack" or row["place"] in WAITING:
                 stacks[row["rank"]] = row
-    timed_out = reports is not None and reports.filter(pl.col("kind") == "barrier-missing").collect().height > 0
+    timed_out = rank_reports is not None and rank_reports.filter(pl.col("kind") == "barrier-missing").collect().height > 0
     timed_out |= (
         watchdog is not None and watchdog.filter(pl.col("kind").is_in(["timeout", "failure", "heartbeat-stuck"])).collect().height > 0
     )
@@ -135,8 +135,8 @@ def stalls(
         if calls is not None and fr_entries is not None and not swapped:
             for rank in by_another_path(calls, fr_entries, {r: ahead for r, (_, ahead) in jumped.items()}):
                 found[rank]["another_path"] = True
-    if reports is not None:
-        barriers = _barriers(reports)
+    if rank_reports is not None:
+        barriers = _barriers(rank_reports)
         beyond = _beyond_the_barrier(barriers, blockers) if blockers is not None and barriers else {}
         found = beyond or found
         for rank, row in barriers.items() if not beyond else ():

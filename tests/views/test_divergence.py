@@ -85,3 +85,23 @@ def test_a_call_from_a_line_that_nobody_called_it_from_before_stands_in_place_of
     [skipped], [another] = at("barrier (t.py:9)"), at("barrier (t.py:77)")
     assert (skipped["kind"], skipped["ranks"]) == ("skipped", [1])
     assert (another["kind"], another["ranks"], another["sure"]) == ("different", [1], True)
+
+
+def compared(*before: str, sizes: tuple[str, str] = ("[4]", "[6]")) -> dict[str, object]:
+    """Two ranks whose calls torch found to differ, and what the recorder of the first holds of earlier ones."""
+    here = operations({4: [f"all_reduce {sizes[0]}"], 5: [f"all_reduce {sizes[1]}"]}, group="detail", domain="detail", first=26)
+    [row] = divergences(pl.concat([here, operations({4: list(before)}, group="pg:3")])).collect().to_dicts()
+    return row
+
+
+def test_of_two_that_differ_the_one_that_calls_as_before_is_right() -> None:
+    row = compared("all_reduce [[4]]", "all_reduce [[4]]", "all_gather [[6]]")
+    assert (row["ranks"], row["others"], row["found_detail"], row["expected_detail"], row["sure"]) == ([5], [4], "[6]", "[4]", True)
+    row = compared("all_reduce [[6]]")
+    assert (row["ranks"], row["others"], row["found_detail"], row["source_id"], row["sure"]) == ([4], [5], "[4]", 4, True)
+
+
+def test_of_two_that_differ_nobody_is_sure_where_both_sizes_or_neither_came_before() -> None:
+    assert not compared("all_reduce [[4]]", "all_reduce [[6]]")["sure"]
+    assert not compared("all_reduce [[8]]")["sure"]
+    assert not compared()["sure"]

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA, comms
 from nccl_forensics.views.matching import dumps, fr_pg_names, groups, operations, progress
+from nccl_forensics.views.rank_reports import rank_reports
 from nccl_forensics.words import UNIDENTIFIED
 from tests.rules.host_frames import SECOND, table
 from tests.views.frames import rows
@@ -299,9 +300,13 @@ def fingerprint(rank: int, seq: int, **more: object) -> dict[str, object]:
     return {"kind": "fingerprint", "rank": rank, "seq": seq, "op": "ALLREDUCE", "detail": "[4]Float", "line_no": 1 + seq} | more
 
 
+def said(*lines: dict[str, object]) -> pl.LazyFrame:
+    return rank_reports(table("reports", *lines), None, None)
+
+
 def test_a_mismatch_error_tells_of_both_ranks() -> None:
     other = {"kind": "detail-mismatch", "ranks": [1], "other_op": "BARRIER", "other_detail": None}
-    found = operations(None, None, None, None, None, table("reports", fingerprint(0, 0, **other))).collect()
+    found = operations(None, None, None, None, None, said(fingerprint(0, 0, **other))).collect()
     assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 0, "all_reduce"), (1, 0, "barrier")]
 
 
@@ -309,10 +314,10 @@ def test_what_a_rank_says_of_itself_beats_what_others_read() -> None:
     # Where the layouts differ torch misreads the other's print, its number included.
     misread = {"kind": "detail-mismatch", "ranks": [1], "other_op": "GATHER", "other_detail": None, "differs": "op,sequence"}
     heard = {"kind": "detail-mismatch", "ranks": [0], "other_op": "REDUCE", "other_detail": None, "differs": "op"}
-    rows = table("reports", fingerprint(0, 0, **misread), fingerprint(1, 0, op="ALLTOALL_BASE", **heard))
+    rows = said(fingerprint(0, 0, **misread), fingerprint(1, 0, op="ALLTOALL_BASE", **heard))
     found = operations(None, None, None, None, None, rows).collect()
     assert found.sort("rank").select("rank", "op").rows() == [(0, "all_reduce"), (1, "all_to_all")]
-    alone = operations(None, None, None, None, None, table("reports", fingerprint(0, 0, **misread))).collect()
+    alone = operations(None, None, None, None, None, said(fingerprint(0, 0, **misread))).collect()
     assert alone["rank"].to_list() == [0]
 
 
@@ -320,12 +325,12 @@ def test_a_copy_in_a_file_of_its_own_does_not_stand_for_the_line_among_the_other
     apart = {"kind": "detail-mismatch", "ranks": [1], "other_op": "BARRIER", "other_detail": None}
     copy = fingerprint(0, 3, source_id=0, **apart) | {"line_no": 1}
     log = [fingerprint(0, seq, source_id=1) for seq in range(3)] + [fingerprint(0, 3, source_id=1, **apart)]
-    found = operations(None, None, None, None, None, table("reports", copy, *log)).collect().filter(pl.col("rank") == 0)
+    found = operations(None, None, None, None, None, said(copy, *log)).collect().filter(pl.col("rank") == 0)
     assert found.sort("seq").select("source_id", "line_no").rows() == [(1, n) for n in range(1, 5)]
 
 
 def test_where_numbers_of_several_groups_mix_nothing_is_claimed() -> None:
-    mixed = table("reports", fingerprint(0, 0), fingerprint(0, 0, op="BARRIER"))
+    mixed = said(fingerprint(0, 0), fingerprint(0, 0, op="BARRIER"))
     assert operations(None, None, None, None, None, mixed).collect().height == 0
 
 

@@ -1,0 +1,79 @@
+"""Ranks that the framework prints, of groups of all ranks and of some."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.rank_reports import rank_reports
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+
+#: Rank 10 + n of the bundle's files is that of rank n.
+FILES = rows(SOURCE_RANKS_SCHEMA, *({"source_id": 10 + r, "rank": r} for r in range(8)))
+
+
+def lists(*groups: str) -> pl.LazyFrame:
+    return table("fr_groups", *({"ranks": group, "pg_name": str(n)} for n, group in enumerate(groups)))
+
+
+def differs(rank: int, other: int, source: int, seq: int = 26, **more: object) -> dict[str, object]:
+    said = {"kind": "detail-mismatch", "rank": rank, "ranks": [other], "seq": seq, "op": "ALLREDUCE", "other_op": "ALLREDUCE"}
+    return said | {"source_id": source, "line_no": 3} | more
+
+
+def told(*lines: dict[str, object], groups: pl.LazyFrame | None = None) -> list[tuple[object, ...]]:
+    found = rank_reports(table("reports", *lines), FILES, groups).collect()
+    return found.sort("source_id", "line_no").select("source_id", "rank", "ranks", "in_subgroup").rows()
+
+
+def test_in_the_group_of_all_ranks_the_numbers_stand() -> None:
+    assert told(differs(3, 0, 13), differs(0, 3, 10)) == [(10, 0, [3], False), (13, 3, [0], False)]
+    assert told({"kind": "barrier-missing", "ranks": [2], "source_id": 10}) == [(10, None, [2], False)]
+
+
+def test_two_that_name_each_other_tell_whom_the_other_means() -> None:
+    assert told(differs(1, 0, 15), differs(0, 1, 14)) == [(14, 4, [5], True), (15, 5, [4], True)]
+
+
+def test_the_first_rank_of_a_smaller_group_bears_its_own_number_there() -> None:
+    assert told(differs(1, 0, 12), differs(0, 1, 10)) == [(10, 0, [2], True), (12, 2, [0], True)]
+
+
+def test_a_line_alone_is_read_by_the_groups_of_the_recorders() -> None:
+    assert told(differs(2, 0, 15), groups=lists("0-7", "1-7:2", "4-5")) == [(15, 5, [1], True)]
+    assert told(differs(2, 0, 15), groups=lists("0-7")) == [(15, 5, None, True)]
+    # Two groups in which rank 5 is the third, and no word of the other.
+    assert told(differs(2, 0, 15), groups=lists("1-7:2", "3-6")) == [(15, 5, None, True)]
+
+
+def test_two_groups_that_part_at_once_do_not_tell_who_is_meant() -> None:
+    lines = (differs(1, 0, 15), differs(0, 1, 14), differs(1, 0, 17), differs(0, 1, 16))
+    assert [(rank, ranks) for _, rank, ranks, _ in told(*lines)] == [(4, None), (5, None), (6, None), (7, None)]
+    known = told(*lines, groups=lists("0-7", "4-5", "6-7"))
+    assert [(rank, ranks) for _, rank, ranks, _ in known] == [(4, [5]), (5, [4]), (6, [7]), (7, [6])]
+
+
+def test_a_barrier_is_told_by_the_first_rank_of_its_group() -> None:
+    missed = {"kind": "barrier-missing", "ranks": [1], "source_id": 14}
+    assert told(missed, groups=lists("0-7", "4-5")) == [(14, None, [5], True)]
+    assert told(missed, groups=lists("0-7")) == [(14, None, None, True)]
+
+
+def test_a_copy_in_the_launchers_log_says_the_same_as_the_line() -> None:
+    assert told(differs(1, 0, 15), differs(0, 1, 14), differs(1, 0, 99))[-1] == (99, 5, [4], True)
+    two = (differs(1, 0, 15), differs(0, 1, 14), differs(1, 0, 17), differs(0, 1, 16), differs(1, 0, 99))
+    assert told(*two)[-1] == (99, None, None, True)
+
+
+def test_ranks_that_used_no_parameter_are_those_that_say_so() -> None:
+    unused = {"kind": "ddp-unused", "rank": 1, "ranks": [1], "detail": "head.weight", "source_id": 13}
+    assert told(unused) == [(13, 3, [3], True)]
+
+
+def test_lines_as_they_run_are_those_of_their_file() -> None:
+    runs = {"kind": "fingerprint", "rank": 1, "seq": 4, "op": "ALLREDUCE", "source_id": 15}
+    assert told(runs) == [(15, 5, None, True)]
+    assert told(runs | {"rank": 5}) == [(15, 5, None, False)]
+    # A launcher's prefix tells the rank of each line of a log of all.
+    assert told(runs | {"source_id": 99, "hint_rank": 6, "hint_scope": "global"}) == [(99, 6, None, True)]
