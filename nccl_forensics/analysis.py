@@ -13,6 +13,7 @@ from nccl_forensics.census import (
     began,
     census,
     ended_orderly,
+    ended_unlike,
     left_connecting,
     left_open,
     log_overwritten,
@@ -89,7 +90,8 @@ def judge_run(
     whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
     going = not still and not only_looked_at(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
-    complete = ended or (whole and going and not lost_a_peer(resolver) and not left_connecting(resolver) and not log_overwritten(resolver))
+    hidden = lost_a_peer(resolver) or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver)
+    complete = ended or (whole and going and not hidden)
     enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going
     verdict = judge(outcomes, signs, told, complete, enough=enough)
     return RunResult(

@@ -171,6 +171,23 @@ def left_connecting(resolver: Resolver) -> bool:
     return unfinished is not None and unfinished.head(1).collect().height > 0
 
 
+def ended_unlike(resolver: Resolver) -> bool:
+    """Whether NCCL's logs of a communicator's ranks end after different numbers of collectives, or a process began to make a communicator of which
+    its log says no more: some ranks may wait for others there, or the logs were copied while the job went on."""
+    progress, network, comms = resolver.get("progress"), resolver.get("nccl_network"), resolver.get("nccl_comms")
+    if progress is not None:
+        ends = progress.filter(pl.col("domain") == "nccl").group_by("group_key").agg(pl.col("last_seq").n_unique())
+        if ends.filter(pl.col("last_seq") > 1).head(1).collect().height:
+            return True
+    if network is None or comms is None:
+        return False
+    # The network is chosen anew for each communicator that is no part of another one, before anything else is said of it.
+    place = ["source_id", "host", "pid"]
+    asked = network.filter(pl.col("item") == "using").group_by(place).agg(asked=pl.col("line_no").max())
+    told = comms.group_by(place).agg(told=pl.col("line_no").max())
+    return asked.join(told, on=place, nulls_equal=True).filter(pl.col("asked") > pl.col("told")).head(1).collect().height > 0
+
+
 def log_overwritten(resolver: Resolver) -> bool:
     """Whether processes have written over each other's lines in some log: then what is missing in it tells nothing."""
     holed = resolver.get("overwritten")

@@ -11,6 +11,7 @@ from nccl_forensics.api import analyze
 from nccl_forensics.census import (
     began,
     census,
+    ended_unlike,
     left_connecting,
     left_open,
     lost_a_peer,
@@ -182,3 +183,23 @@ def test_a_job_whose_log_ends_amid_the_channels_is_not_surely_well() -> None:
     process = pl.DataFrame({"host": ["node1"], "pid": [7]})
     assert left_connecting(Told(connecting=process))
     assert not left_connecting(Told(connecting=process.clear()))
+
+
+def counted(*last: int, domain: str = "nccl") -> Resolver:
+    return Told(progress=pl.DataFrame({"domain": domain, "group_key": "a", "rank": range(len(last)), "last_seq": last}))
+
+
+def test_logs_of_one_communicator_that_hold_different_numbers_of_calls_do_not_tell_that_all_is_well() -> None:
+    assert ended_unlike(counted(7, 7, 8, 7))
+    assert not ended_unlike(counted(7, 7, 7, 7))
+    assert not ended_unlike(counted(7, 7, 8, 7, domain="fr")), "recorders tell themselves what is open"
+
+
+def lines(table_name: str, told: dict[str, object], *line_nos: int) -> pl.DataFrame:
+    return table(table_name, *({"source_id": 0, "host": "node1", "pid": 10, "line_no": n} | told for n in line_nos)).collect()
+
+
+def test_a_network_chosen_for_a_communicator_of_which_nothing_more_is_said_does_not_tell_that_all_is_well() -> None:
+    comms = lines("nccl_comms", {"event": "init-complete", "comm": "0x55"}, 5)
+    assert ended_unlike(Told(nccl_network=lines("nccl_network", {"item": "using"}, 2, 9), nccl_comms=comms))
+    assert not ended_unlike(Told(nccl_network=lines("nccl_network", {"item": "using"}, 2), nccl_comms=comms))

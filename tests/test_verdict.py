@@ -106,6 +106,12 @@ def test_a_gpu_accounts_for_wrong_numbers_of_its_own_host_alone() -> None:
     assert len(elsewhere.others) == 1
 
 
+def test_devices_that_a_host_lacks_account_for_its_own_staged_connections_alone() -> None:
+    missing = outcome("nic-underused", severity="error", explains=("gdr-disabled",), hosts=("node1",))
+    for host, explained in (("node1", {"gdr-disabled-1": "nic-underused-1"}), ("node2", {})):
+        assert judge([missing, outcome("gdr-disabled", severity="error", hosts=(host,))], [], has_job=True).explained_by == explained
+
+
 def test_a_fault_that_the_driver_proved_is_not_explained_by_memory_that_ran_out() -> None:
     memory = outcome("out-of-memory", explains=("gpu-fault",))
     assert judge([memory, outcome("gpu-fault", confidence="medium")], ["x"], has_job=True).explained_by == {

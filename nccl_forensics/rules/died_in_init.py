@@ -1,8 +1,8 @@
 """A process ended inside NCCL's init, and its peers wait for it.
 
 ## What it finds
-A communicator that nobody completed although all ranks started it, with connections refused between the processes, and one process whose
-log ends earlier in init than those of all its peers.
+A communicator that some ranks, or all, did not complete although all started it, with connections refused between the processes, and one
+process whose log ends earlier in init than those of all its peers.
 
 ## Why it matters
 Its death leaves no line in NCCL's logs; the peers only see refused connections.
@@ -36,9 +36,11 @@ from nccl_forensics.rules import rule
 def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
     """The one process that got least far, if it is clearly behind all others."""
     members = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
-    if not members.height or bool(members["completed"].any()):
-        return
     world = members.filter(pl.col("nranks") == pl.col("nranks").max())
+    # Ranks of other hosts may get through, where NCCL connects the ranks of a host among themselves first (2.30).
+    through = set(world.filter(pl.col("completed"))["rank"].to_list())
+    if through >= set(world["rank"].to_list()):
+        return
     size = int(str(world["nranks"].max()))
     present = world["rank"].n_unique()
     if present < size - 1 or present < 3:
@@ -69,11 +71,11 @@ def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.
     if tails.height < present or tails["progress"][0] >= tails["progress"][1]:
         return
     row = tails.row(0, named=True)
-    if row["noise"]:
+    if row["noise"] or row["rank"] in through:
         return
     yield Finding(
         title=f"rank {row['rank']} on {row['host']} ended during NCCL's init; its peers' connections are refused",
-        summary=f"{present} of {size} ranks started the communicator and none completed it. The log of rank {row['rank']} ends first, at: {row['message']!r}.",
+        summary=f"{present} of {size} ranks started the communicator and {len(through) or 'none'} completed it. The log of rank {row['rank']} ends first, at: {row['message']!r}.",
         confidence="medium" if present == size else "low",
         ranks=(row["rank"],),
         hosts=(str(row["host"]),),

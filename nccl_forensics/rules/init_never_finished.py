@@ -1,9 +1,10 @@
-"""No process got past the bootstrap of its first communicator, and none says how many ranks it waits for.
+"""Processes wait in the bootstrap of a communicator, and none says how many ranks it waits for.
 
 ## What it finds
-Jobs on NCCL before 2.22 in which the log of every process ends right after the network was chosen ("Using network …"), and no process ever
+Jobs on NCCL before 2.23 in which the log of every process ends right after the network was chosen ("Using network …"), and no process ever
 wrote an init line. The next thing NCCL does there is the bootstrap, in which each rank waits for all the others. These releases print the
 size of the communicator only after it (NCCL 2.21 src/init.cc ncclCommInitRankFunc), so the logs cannot say who is missing.
+A later communicator shows the same way; there all processes but one wait, and that one is known from the first.
 
 ## Why it matters
 A job with a node that never started looks like this: healthy logs that just end.
@@ -22,11 +23,11 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
-from nccl_forensics.model import Action, Finding
+from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 
-#: The first release that prints "Init START", with the number of ranks, before the bootstrap.
-_STARTS_FIRST = (2, 22)
+#: The first release that prints "Init START", with the number of ranks, before the bootstrap (src/init.cc; 2.22 prints it after it).
+_STARTS_FIRST = (2, 23)
 
 
 @rule(
@@ -38,11 +39,14 @@ _STARTS_FIRST = (2, 22)
     explains=("host-stall", "timeout"),
 )
 def init_never_finished(
-    nccl_tails: pl.LazyFrame, nccl_network: pl.LazyFrame, nccl_versions: pl.LazyFrame, comms: pl.LazyFrame | None
+    nccl_tails: pl.LazyFrame,
+    nccl_network: pl.LazyFrame,
+    nccl_versions: pl.LazyFrame,
+    comms: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """One finding where several processes end at the same place before the bootstrap and no communicator was ever seen."""
-    if comms is not None and comms.head(1).collect().height:
-        return
+    """One finding where several processes end at the same place before the bootstrap: all of them, and no communicator was ever seen; or all but
+    one, which made one with them before."""
     known = [_release(v) for v in nccl_versions.select("version").unique().collect()["version"].to_list() if v]
     if not known or any(v is None or v >= _STARTS_FIRST for v in known):
         return
@@ -56,7 +60,12 @@ def init_never_finished(
     # The bootstrap's own line is printed under INIT: with it, the absence of later init lines says something.
     asked = nccl_network.filter(pl.col("item") == "bootstrap").select("host", "pid").unique().collect()
     waiting = tails.filter(pl.col("message").str.starts_with("Using network ")).join(asked, on=["host", "pid"], how="semi")
-    if waiting.height < 2 or waiting.height < tails.height:
+    if waiting.height < 2:
+        return
+    if comms is not None and comms.head(1).collect().height:
+        yield from _left_out(waiting, tails.join(waiting, on=["host", "pid"], how="anti"), processes)
+        return
+    if waiting.height < tails.height:
         return
     hosts = tuple(sorted({str(h) for h in waiting["host"].to_list() if h}))
     yield Finding(
@@ -79,6 +88,34 @@ def init_never_finished(
         metrics={"processes": waiting.height},
     )
 
+
+def _left_out(waiting: pl.DataFrame, others: pl.DataFrame, processes: pl.LazyFrame | None) -> Iterator[Finding]:
+    """The one process that does not wait for a later communicator with all the others."""
+    if others.height != 1 or processes is None:
+        return
+    named = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").collect().join(others, on=["host", "pid"])
+    if named["rank"].n_unique() != 1:
+        return
+    rank, host = named["rank"][0], named["host"][0]
+    yield Finding(
+        title=f"rank {rank} never came to a communicator for which all {waiting.height} other processes wait",
+        summary=f"All other processes chose their network once more, as at the start of a communicator, and wait for its ranks to check in; the log "
+        f"of rank {rank} ends elsewhere. This release names the communicator only afterwards.",
+        confidence="medium",
+        ranks=(rank,),
+        hosts=(host,) if host else (),
+        culprits=(Culprit(rank=rank, host=host),),
+        subject=("init-never-finished", f"rank-{rank}"),
+        evidence=(
+            *cite(others, f"the last NCCL line of rank {rank}"),
+            *cite(waiting, "waits in the bootstrap of the next communicator", at_most=12),
+        ),
+        evidence_total=waiting.height + 1,
+        remedy=f"Look at what rank {rank} does instead: its stack, or the condition under which the program makes this communicator.",
+        prevention="Make communicators on all ranks that belong to them, outside of conditions that differ between ranks.",
+        would_refute=("the communicator is one of fewer ranks, and another of these is missing", f"the log of rank {rank} was copied earlier"),
+        metrics={"processes": waiting.height},
+    )
 
 def _release(version: str) -> tuple[int, int] | None:
     parts = version.split(".")

@@ -29,7 +29,13 @@ from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
 
 
 @rule(
-    name="nic-underused", code="NI01", cause="nic-underused", severity="error", at_most=16, explains=("low-bus-bandwidth", "few-channels")
+    name="nic-underused",
+    code="NI01",
+    cause="nic-underused",
+    severity="error",
+    at_most=16,
+    # Where the devices next to the GPUs are missing, the others may be too far away for GPUDirect RDMA.
+    explains=("low-bus-bandwidth", "few-channels", "gdr-disabled"),
 )
 def nic_underused(
     host_nics: pl.LazyFrame,
@@ -40,7 +46,8 @@ def nic_underused(
 ) -> Iterator[Finding]:
     """Devices that some hosts lack, and filters that leave too few."""
     per_host = {h: set(d) for h, d in host_nics.group_by("host").agg(pl.col("device")).sort("host").collect().iter_rows()}
-    gpus = dict(host_ranks.select("host", "n").collect().iter_rows())
+    people = host_ranks.collect()
+    gpus, known = dict(people.select("host", "n").iter_rows()), {h: tuple(ranks) for h, ranks in people.select("host", "ranks").iter_rows()}
     filters = settings.filter(pl.col("name") == "NCCL_IB_HCA").collect() if settings is not None else None
     if len(per_host) > 1:
         usual = Counter(frozenset(d) for d in per_host.values()).most_common(1)[0][0]
@@ -56,6 +63,8 @@ def nic_underused(
                 continue
             rows = host_nics.filter(pl.col("host") != host).filter(pl.col("device").is_in(gone)).collect()
             ranks, value, line = _filtered(filters, host_ranks, host)
+            # One device may be a port; several are a matter of the host as a whole, and of all its ranks.
+            blamed = ranks or (known.get(host, ()) if len(gone) > 1 else ())
             yield Finding(
                 title=f"{host} uses {len(devices)} of {len(reference)} NICs: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing"
                 + (f" (NCCL_IB_HCA={value})" if ranks else ""),
@@ -63,12 +72,12 @@ def nic_underused(
                 + (
                     f"NCCL_IB_HCA={value} is set there and not on the other hosts."
                     if ranks
-                    else "A port that is down gives no warning; it is only missing from the list."
+                    else "A port that is down gives no warning, it is only missing from the list; a filter of this host (NCCL_IB_HCA) looks the same."
                 ),
                 confidence="high",
-                ranks=ranks,
+                ranks=blamed,
                 hosts=(host,),
-                culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=host, nic=d) for d in gone),
+                culprits=tuple(Culprit(rank=r, host=host) for r in blamed) or tuple(Culprit(host=host, nic=d) for d in gone),
                 subject=("nic", host, *gone),
                 evidence=(
                     *cite(rows, "another host uses this device"),
@@ -172,12 +181,10 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
         (pl.col("transport") == "NET") & ~pl.col("network").str.to_lowercase().is_in(["socket"]) & pl.col("host").is_not_null()
     )
     per_host = (
-        rdma.join(people, on=["host", "pid"], how="left")
-        .sort("source_id", "line_no")
+        rdma.sort("source_id", "line_no")
         .group_by("host")
         .agg(
             pl.col("gdr").fill_null(False).mean().alias("share"),
-            pl.col("rank").drop_nulls().unique().sort().alias("ranks"),
             pl.col("source_id").filter(~pl.col("gdr").fill_null(False)).first(),
             pl.col("line_no").filter(~pl.col("gdr").fill_null(False)).first(),
         )
@@ -188,8 +195,9 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
     if not without.height:
         return
     some = without.height < per_host.height
-    ranks = tuple(sorted({r for rs in without["ranks"].to_list() for r in rs}))
     hosts = tuple(without["host"].to_list())
+    # Ranks whose traffic goes through the NIC of another GPU (PXN) have no connection of their own and lack it as well.
+    ranks = tuple(people.filter(pl.col("host").is_in(list(hosts))).select(pl.col("rank").unique().sort()).collect()["rank"].to_list())
     evidence = cite(without, "a connection without GPUDirect RDMA")
     if nccl_network is not None:
         off = (

@@ -60,3 +60,14 @@ def test_a_warning_that_says_why_is_left_to_its_own_rule() -> None:
 def test_a_communicator_that_came_up_had_no_death_in_init() -> None:
     done = comms(*[comm(r, 3, completed=True) for r in range(3)])
     assert died_in_init.check(tails(41, 40, 12), done, errors(refused()), PEOPLE) == []
+
+
+def test_ranks_of_another_host_may_have_come_through() -> None:
+    partly = comms(*[comm(r, 3, completed=r == 0) for r in range(3)])
+    [finding] = died_in_init.check(tails(41, 40, 12), partly, errors(refused()), PEOPLE)
+    assert finding.ranks == (2,)
+
+
+def test_a_process_that_came_through_did_not_die_in_init() -> None:
+    partly = comms(*[comm(r, 3, completed=r == 2) for r in range(3)])
+    assert died_in_init.check(tails(41, 40, 12), partly, errors(refused()), PEOPLE) == []

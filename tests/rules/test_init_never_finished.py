@@ -35,8 +35,9 @@ def version(text: str) -> pl.LazyFrame:
 NETWORK = "Using network Socket"
 
 
-def test_processes_that_all_end_before_the_bootstrap_wait_for_somebody() -> None:
-    [finding] = init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version("2.21.5"), None)
+@pytest.mark.parametrize("release", ["2.21.5", "2.22.3"])
+def test_processes_that_all_end_before_the_bootstrap_wait_for_somebody(release: str) -> None:
+    [finding] = init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version(release), None)
     assert told(finding) == ("critical", "medium", ())
     assert cited(finding) == [(0, 9), (1, 9), (None, None)]
     assert finding.hosts == ("n1",)
@@ -47,7 +48,7 @@ def test_processes_that_all_end_before_the_bootstrap_wait_for_somebody() -> None
     [
         ((NETWORK, "Connected all rings"), 2, "2.21.5"),
         ((NETWORK, NETWORK), 1, "2.21.5"),
-        ((NETWORK, NETWORK), 2, "2.22.3"),
+        ((NETWORK, NETWORK), 2, "2.23.4"),
         ((NETWORK,), 1, "2.21.5"),
     ],
     ids=["one went on", "one does not print INIT lines", "a release that prints Init START first", "one process alone"],
@@ -56,5 +57,20 @@ def test_other_logs_stay_quiet(messages: tuple[str, ...], bootstraps: int, relea
     assert init_never_finished.check(tails(*messages), asked(bootstraps), version(release), None) == []
 
 
-def test_a_communicator_that_was_seen_is_another_rules_matter() -> None:
-    assert init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version("2.21.5"), comms(comm(0, 2))) == []
+def test_where_a_communicator_was_seen_and_all_wait_nobody_is_known_to_be_left_out() -> None:
+    assert init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version("2.21.5"), comms(comm(0, 2)), PEOPLE) == []
+
+
+PEOPLE = pl.LazyFrame({"host": ["n1"] * 4, "pid": [100, 101, 102, 103], "rank": [0, 1, 2, 3]})
+
+
+def test_the_one_process_that_does_not_wait_for_a_later_communicator_is_named() -> None:
+    ends = tails(NETWORK, "Init timings: rank 1", NETWORK, NETWORK)
+    [finding] = init_never_finished.check(ends, asked(4), version("2.22.3"), comms(comm(0, 4)), PEOPLE)
+    assert told(finding) == ("critical", "medium", (1,))
+    assert cited(finding)[0] == (1, 9)
+
+
+def test_two_processes_that_do_not_wait_may_belong_to_no_later_communicator() -> None:
+    ends = tails(NETWORK, "Init timings: rank 1", "Init timings: rank 2", NETWORK)
+    assert init_never_finished.check(ends, asked(4), version("2.22.3"), comms(comm(0, 4)), PEOPLE) == []

@@ -37,6 +37,15 @@ def test_a_filter_that_one_host_alone_has_names_its_ranks() -> None:
         assert [(c.host, c.nic) for c in finding.culprits] == [("node1", "mlx5_1")]
 
 
+def test_a_host_that_lacks_several_devices_is_named_with_all_its_ranks() -> None:
+    four = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
+    hosts = host_ranks(node1=[0, 1], node2=[2, 3])
+    [finding] = nic_underused.check(nics(node1=four, node2=four[2:]), hosts, None)
+    assert told(finding) == ("error", "high", (2, 3))
+    [port] = nic_underused.check(nics(node1=four, node2=four[1:]), hosts, None)
+    assert [(c.rank, c.nic) for c in port.culprits] == [(None, "mlx5_0")]
+
+
 def test_of_two_hosts_that_each_lost_another_device_both_are_named() -> None:
     three = ["mlx5_0", "mlx5_1", "mlx5_2"]
     found = nic_underused.check(nics(node1=three[:2], node2=three[1:]), host_ranks(node1=[0], node2=[1]), None)
@@ -107,6 +116,12 @@ def test_the_host_without_gpudirect_rdma_is_named_where_another_has_it() -> None
     assert told(finding) == ("error", "high", (1,))
     assert finding.hosts == ("node2",)
     assert cited(finding) == [(1, 20), (1, 4)]
+
+
+def test_ranks_without_a_connection_of_their_own_lack_it_with_their_host() -> None:
+    three = people((0, "node1", 100), (1, "node2", 101), (2, "node2", 102))
+    [finding] = gdr_disabled.check(connections(True, False), None, three)
+    assert finding.ranks == (1, 2)
 
 
 def test_where_no_host_has_it_the_platform_may_never_have_had_it() -> None:
