@@ -29,6 +29,8 @@ from nccl_forensics.words import ranks_words
 
 #: Interfaces that other hosts cannot reach.
 _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
+#: Lines that name the interface: of the bootstrap (which has a subsystem of its own from 2.23 on), of sockets, of the side channel of RDMA.
+_INTERFACES = ("bootstrap", "socket-interface", "ib-oob")
 #: Releases up to 2.26 write "Connect".
 _LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
 _ADDRESS = re.compile(r"[Cc]onnect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
@@ -109,10 +111,12 @@ def wrong_interface(
     asked = failed
     if nccl_tails is not None:
         asked = where_reported(_still_trying(nccl_errors, nccl_tails), people)
-        asked = pl.concat([failed, asked.filter(pl.col("message").str.contains(_LOOPBACK))], how="diagonal_relaxed")
+        target = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
+        elsewhere = pl.col("message").str.contains(_LOOPBACK) | target.is_in(_shared_addresses(nccl_network))
+        asked = pl.concat([failed, asked.filter(elsewhere)], how="diagonal_relaxed")
     if not asked.height or nccl_network is None or host_ranks is None:
         return
-    named = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"]))
+    named = nccl_network.filter(pl.col("item").is_in(_INTERFACES))
     # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
     ranked = host_ranks.select("host").collect()["host"].to_list()
     hosts_seen = set(ranked or named.select("host").collect()["host"].drop_nulls().to_list())
@@ -154,6 +158,15 @@ def wrong_interface(
         return
     yield from _loopback_peers(asked, nccl_network, host_ranks, comms)
     yield from _apart(failed, named.collect())
+
+
+def _shared_addresses(nccl_network: pl.LazyFrame | None) -> list[str]:
+    """Addresses that several hosts call their own, as those of docker's bridges: whoever connects to one reaches itself."""
+    if nccl_network is None:
+        return []
+    own = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null())
+    hosts = own.group_by(address=pl.col("address").str.split("<").list.first()).agg(pl.col("host").n_unique())
+    return sorted(hosts.filter(pl.col("host") > 1).collect()["address"].to_list())
 
 
 #: What a connection to another network fails with.
@@ -213,7 +226,7 @@ def _loopback_peers(
 ) -> Iterator[Finding]:
     """Peers that left no evidence and told hosts that did to reach them at a loopback address."""
     asked = failed.filter(pl.col("message").str.contains(_LOOPBACK))
-    told = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"])).collect()
+    told = nccl_network.filter(pl.col("item").is_in(_INTERFACES)).collect()
     # Where no line tells the interface of the bootstrap, the sockets' is the same.
     used = told.filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any())
     if comms is None or not asked.height or not used.height:
@@ -329,7 +342,7 @@ def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) ->
     """Addresses that processes of the one host of ``hosts`` use themselves."""
     if nccl_network is None or len(hosts) != 1:
         return set()
-    told = nccl_network.filter(pl.col("item").is_in(["bootstrap", "socket-interface"]) & (pl.col("host") == hosts[0]))
+    told = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & (pl.col("host") == hosts[0]))
     return {str(a).split("<")[0] for a in told.select(pl.col("address").drop_nulls().unique()).collect()["address"].to_list()}
 
 

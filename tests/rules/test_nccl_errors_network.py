@@ -278,6 +278,18 @@ def test_retries_to_a_loopback_address_that_a_peer_gave_tell_of_its_interface() 
     assert wrong_interface.check(bootstrap("eth0"), lines, PEOPLE, TWO_HOSTS, None, members, tails) == []
 
 
+def test_retries_to_an_address_that_several_hosts_call_their_own_tell_of_the_interface() -> None:
+    def bridges(*addresses: str) -> pl.LazyFrame:
+        own = {"item": "ib-oob", "name": "docker0"}
+        return table("nccl_network", *(own | {"address": f"{a}<0>", "host": f"node{n}", "source_id": n} for n, a in enumerate(addresses, 1)))
+
+    lines, tails = retries(LOOPBACK.replace("127.0.0.1", "172.17.0.1"))
+    [finding] = wrong_interface.check(bridges("172.17.0.1", "172.17.0.1"), lines, PEOPLE, TWO_HOSTS, None, None, tails)
+    assert (finding.severity, finding.hosts) == ("critical", ("node1", "node2"))
+    # An address of one host may be refused for a while because the process there is late.
+    assert wrong_interface.check(bridges("172.17.0.1", "172.17.0.2"), lines, PEOPLE, TWO_HOSTS, None, None, tails) == []
+
+
 def interfaces(*used: tuple[str, str, str]) -> pl.LazyFrame:
     rows = [
         {"item": "bootstrap", "host": h, "name": n, "address": f"{a}<0>", "pid": 100 + i, "source_id": i}
