@@ -90,10 +90,11 @@ def judge_run(
     whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
     going = not still and not only_looked_at(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
-    hidden = lost_a_peer(resolver) or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver)
+    lost = lost_a_peer(resolver)
+    hidden = lost or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver)
     complete = ended or (whole and going and not hidden)
     enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going
-    verdict = judge(outcomes, signs, told, complete, enough=enough)
+    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
     )

@@ -155,10 +155,11 @@ def left_open(resolver: Resolver) -> bool:
 
 
 def lost_a_peer(resolver: Resolver) -> bool:
-    """Whether a process lost the connection to another one of its host, while no communicator was taken down: a job whose processes just exit ends
-    so, and one of which a process was killed between two collectives does too."""
-    notes = resolver.get("nccl_notes")
-    if notes is None or not notes.filter(pl.col("kind") == "local-peer-closed").head(1).collect().height:
+    """Whether a process lost the connection to another one, while no communicator was taken down: a job whose processes just exit ends so, and one
+    of which a process was killed between two collectives does too."""
+    notes, errors = resolver.get("nccl_notes"), resolver.get("nccl_errors")
+    local = notes is not None and notes.filter(pl.col("kind") == "local-peer-closed").head(1).collect().height
+    if not local and (errors is None or not errors.filter(pl.col("kind") == "peer-closed").head(1).collect().height):
         return False
     comms = resolver.get("comms")
     return comms is None or not comms.filter(pl.col("ended").is_not_null()).head(1).collect().height

@@ -81,10 +81,18 @@ def explains(a: Found, b: Found) -> bool:
     return True
 
 
-def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, complete: bool = True, enough: bool = True) -> Verdict:
+def judge(
+    outcomes: Sequence[Outcome],
+    failure: Sequence[str],
+    has_job: bool,
+    complete: bool = True,
+    enough: bool = True,
+    lost: bool = False,
+) -> Verdict:
     """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all;
     ``complete``: every rank of the job has evidence, or an orderly end was seen;
-    ``enough``: what there is of an incomplete job still tells that nothing was wrong with it."""
+    ``enough``: what there is of an incomplete job still tells that nothing was wrong with it;
+    ``lost``: processes lost others, and whether that was the job's end in order is not known: a loss may then not be all that was wrong."""
     every = [f for o in outcomes for f in o.found]
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
@@ -117,7 +125,8 @@ def judge(outcomes: Sequence[Outcome], failure: Sequence[str], has_job: bool, co
         return Verdict("unexplained", None, "low", (), explained_by, signs)
     roots = _roots(losses, explained_by)
     if roots:
-        return Verdict("explained", roots[0], roots[0].finding.confidence, tuple(roots[1:]), explained_by, signs)
+        confidence = _at_most(roots[0].finding, "medium" if lost else "high")
+        return Verdict("explained", roots[0], confidence, tuple(roots[1:]), explained_by, signs)
     # What a check would have found that broke off is not known; those of other packages are extra.
     unchecked = any(o.status == "crashed" and o.rule.severity in ("critical", "error") and o.rule.built_in for o in outcomes)
     if unchecked or not has_job or not (complete or enough):

@@ -177,6 +177,9 @@ def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_p
     assert lost_a_peer(Told(nccl_notes=lost, comms=open_ended))
     assert not lost_a_peer(Told(nccl_notes=lost, comms=pl.DataFrame({"ended": ["destroy-complete"]})))
     assert not lost_a_peer(Told(nccl_notes=lost.clear(), comms=open_ended))
+    afar = pl.DataFrame({"kind": ["peer-closed"]})
+    assert lost_a_peer(Told(nccl_errors=afar, comms=open_ended))
+    assert not lost_a_peer(Told(nccl_errors=afar.clear(), comms=open_ended))
 
 
 def test_a_job_whose_log_ends_amid_the_channels_is_not_surely_well() -> None:

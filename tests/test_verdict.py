@@ -106,6 +106,13 @@ def test_a_gpu_accounts_for_wrong_numbers_of_its_own_host_alone() -> None:
     assert len(elsewhere.others) == 1
 
 
+def test_a_loss_is_not_surely_all_where_processes_lost_others_and_ended_in_no_order() -> None:
+    loss = outcome("p2p-disabled", severity="error")
+    assert judge([loss], [], has_job=True).confidence == "high"
+    assert judge([loss], [], has_job=True, lost=True).confidence == "medium"
+    assert judge([outcome("rank-died")], [], has_job=True, lost=True).confidence == "high"
+
+
 def test_devices_that_a_host_lacks_account_for_its_own_staged_connections_alone() -> None:
     missing = outcome("nic-underused", severity="error", explains=("gdr-disabled",), hosts=("node1",))
     for host, explained in (("node1", {"gdr-disabled-1": "nic-underused-1"}), ("node2", {})):

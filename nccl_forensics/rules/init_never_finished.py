@@ -113,9 +113,13 @@ def _left_out(waiting: pl.DataFrame, others: pl.DataFrame, processes: pl.LazyFra
         evidence_total=waiting.height + 1,
         remedy=f"Look at what rank {rank} does instead: its stack, or the condition under which the program makes this communicator.",
         prevention="Make communicators on all ranks that belong to them, outside of conditions that differ between ranks.",
-        would_refute=("the communicator is one of fewer ranks, and another of these is missing", f"the log of rank {rank} was copied earlier"),
+        would_refute=(
+            "the communicator is one of fewer ranks, and another of these is missing",
+            f"the log of rank {rank} was copied earlier",
+        ),
         metrics={"processes": waiting.height},
     )
+
 
 def _release(version: str) -> tuple[int, int] | None:
     parts = version.split(".")

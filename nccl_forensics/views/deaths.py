@@ -211,7 +211,7 @@ def endings(
                 raised, _, said = str(row["message"]).partition(": ")
                 who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
     nameless: dict[object, list[dict[str, object]]] = {}
-    of_local = _of_local(locals_, where)
+    of_local, of_task = _of_local(locals_, where), _of_task(comms)
     if exceptions is not None:
         for row in exceptions.sort("source_id", "line_no").collect().iter_rows(named=True):
             rank = row["rank"]
@@ -221,6 +221,8 @@ def endings(
                 rank = by_pid.rank(row["pid"], row["hint_host"])
             if rank is None and row["hint_scope"] == "local":
                 rank = of_local(row["hint_rank"], row["hint_host"] or host_of_source.get(row["source_id"]))
+            if rank is None and row["hint_scope"] == "task":
+                rank = of_task.get(row["hint_rank"])
             if rank is None:
                 rank = ranks_of_source.get(row["source_id"])
             if rank is None:
@@ -371,6 +373,15 @@ def _of_local(locals_: Mapping[int, set[int]], where: Mapping[int, tuple[object,
         return next(iter(there)) if len(there) == 1 else None
 
     return rank_of
+
+
+def _of_task(comms: pl.LazyFrame | None) -> dict[int, int]:
+    """The rank whose NCCL lines bear the number of a scheduler's task, where one process alone does: a task may be a launcher with several."""
+    if comms is None:
+        return {}
+    told = comms.filter((pl.col("hint_scope") == "task") & pl.col("rank").is_not_null() & (pl.col("nranks") == pl.col("nranks").max()))
+    ranks = told.group_by("hint_rank").agg(pl.col("rank").first(), n=pl.struct("host", "pid", "rank").n_unique()).filter(pl.col("n") == 1)
+    return dict(ranks.select("hint_rank", "rank").collect().iter_rows())
 
 
 def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:

@@ -281,7 +281,9 @@ def test_retries_to_a_loopback_address_that_a_peer_gave_tell_of_its_interface() 
 def test_retries_to_an_address_that_several_hosts_call_their_own_tell_of_the_interface() -> None:
     def bridges(*addresses: str) -> pl.LazyFrame:
         own = {"item": "ib-oob", "name": "docker0"}
-        return table("nccl_network", *(own | {"address": f"{a}<0>", "host": f"node{n}", "source_id": n} for n, a in enumerate(addresses, 1)))
+        return table(
+            "nccl_network", *(own | {"address": f"{a}<0>", "host": f"node{n}", "source_id": n} for n, a in enumerate(addresses, 1))
+        )
 
     lines, tails = retries(LOOPBACK.replace("127.0.0.1", "172.17.0.1"))
     [finding] = wrong_interface.check(bridges("172.17.0.1", "172.17.0.1"), lines, PEOPLE, TWO_HOSTS, None, None, tails)

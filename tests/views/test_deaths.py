@@ -476,6 +476,19 @@ def test_an_exception_behind_a_prefix_of_the_local_rank_is_that_of_the_only_rank
     assert (one["rank"], one["kind"], one["signature"]) == (2, "victim", "gloo-size-mismatch")
 
 
+def tasks(*places: tuple[int, int]) -> pl.LazyFrame:
+    """The world communicator: (number of the task before the line, rank)."""
+    lines = [{"hint_rank": t, "hint_scope": "task", "rank": r, "nranks": 4, "host": "a", "pid": 100 + r} for t, r in places]
+    return rows(COMMS_SCHEMA, *lines)
+
+
+def test_an_exception_behind_the_number_of_a_task_is_that_of_the_rank_whose_nccl_lines_bear_it() -> None:
+    raising = raised("user", rank=None, hint_rank=2, hint_scope="task")
+    assert [e["rank"] for e in ended(None, raising, comms=tasks((0, 0), (1, 1), (2, 3), (3, 2)))] == [3]
+    # A task that is a launcher holds several ranks.
+    assert ended(None, raising, comms=tasks((0, 0), (0, 1), (2, 2), (2, 3))) == []
+
+
 def test_of_several_hosts_the_one_that_the_line_names_tells_the_rank() -> None:
     local = raised("user", rank=None, hint_rank=1, hint_scope="local")
     people = workers((0, 0, "a"), (1, 1, "a"), (2, 0, "b"), (3, 1, "b"))
