@@ -72,7 +72,7 @@ def straggler(
         enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
         enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
     if not enqueued and not traced and trace_own_time is not None:
-        enqueued = list(_never_waiting(trace_own_time.collect(), _FEW_GAPS, 2 * at_least, own_share, margin, _OTHER_STEPS))
+        enqueued = list(_never_waiting(trace_own_time.collect(), _FEW_GAPS, at_least, own_share, margin, _OTHER_STEPS))
     if not enqueued and not traced and unseen_late is not None:
         yield from _unseen(unseen_late, unseen_share)
     for found in enqueued:

@@ -521,6 +521,10 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
     signature, signal, code = who["signature"], who["signal"], who["exit_code"]
     if signature == "signal":
         signature = None
+        if signal is None and code is None and who["type"] in _CRASHES:
+            # It printed its crash, and a launcher that lists one failure alone says nothing of it.
+            told = {"kind": _KIND_OF_SIGNAL[str(who["type"])], "signal": who["type"]}
+            return {**told, "own": True, "why": f"ended by {who['type']}, as its own handler of it printed"}
     if signature is not None and signature not in VICTIM:
         kind = KIND_OF.get(str(signature), "exception")
         if kind == "gpu":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.stack_frames import shortened
-from nccl_forensics.stack_places import place_of
+from nccl_forensics.stack_places import WAITING, place_of
 from nccl_forensics.views import view
 from nccl_forensics.views.pids import Pids
 
@@ -18,6 +18,7 @@ LAST_CALLS = {
     "reason": pl.String(),
     "witness": pl.String(),
     "moved": pl.Boolean(),
+    "waits_from": pl.Boolean(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
     "record": pl.String(),
@@ -33,12 +34,21 @@ def last_calls(
     checked_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank: ``place``, ``op``, ``peer`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
-    that was being compared with the other ranks'); ``moved``: null where one sample was taken, which tells no motion."""
+    that was being compared with the other ranks'); ``moved``: null where one sample was taken, which tells no motion; ``waits_from``: it stands in a line of a
+    function from which others call what they wait in, and may wait there itself (``Work.wait()`` leaves no frame of its own)."""
     found: dict[int, dict[str, object]] = {}
     if thread_states is not None:
-        for row in thread_states.filter(pl.col("rank").is_not_null()).collect().iter_rows(named=True):
+        states = thread_states.filter(pl.col("rank").is_not_null()).collect()
+        callers = states.filter(pl.col("place").is_in(WAITING))["frames"].to_list()
+        waiting = {_line(frame)[0::2] for frames in callers for frame in frames or ()}
+        for row in states.iter_rows(named=True):
             moved = row["moved"] if (row["samples"] or 1) > 1 else None
-            found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {"witness": "stack", "moved": moved}
+            here = row["place"] == "user-code" and row["user_frame"] is not None and _line(row["user_frame"])[0::2] in waiting
+            found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {
+                "witness": "stack",
+                "moved": moved,
+                "waits_from": here,
+            }
     if exceptions is not None:
         by_source: dict[int, int] = {}
         by_pid = Pids(processes)
@@ -89,7 +99,8 @@ def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> N
             row.update(place="collective", reason="ranks gave up waiting at this very line")
 
 
-def _line(frame: object) -> tuple[str, str]:
-    """Function and file name with line of ``func (dir/file.py:12)``: processes may write a path whole or shortened."""
+def _line(frame: object) -> tuple[str, str, str]:
+    """Function, line and file name of ``func (dir/file.py:12)``: processes may write a path whole or shortened."""
     function, _, place = str(frame).partition(" (")
-    return function.rpartition(".")[2], place.rstrip(")").rpartition("/")[2]
+    name, _, line = place.rstrip(")").rpartition("/")[2].rpartition(":")
+    return function.rpartition(".")[2], line, name

@@ -149,6 +149,9 @@ def stalls(
             for r, row in found.items()
             if r not in stacks or stacks[r]["place"] not in WAITING or row["kind"] in ("jumped", "swapped")
         }
+    if any(not stacks[r].get("waits_from") for r in on_host):
+        # Beside one that stands where nobody waits, those in the function from which others call what they wait in may wait as well.
+        found = {r: row for r, row in found.items() if r not in on_host or not stacks[r].get("waits_from")}
     found = {r: row for r, row in found.items() if row["kind"] != "unseen" or not _beside_waiters(r, row, found, stacks)}
     if progress is not None:
         stood = {r: stacks[r]["op"] for r, row in found.items() if row["kind"] == "behind" and r in stacks}

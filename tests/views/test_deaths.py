@@ -526,3 +526,18 @@ def test_who_was_stopped_is_not_missing_from_a_report_of_one_failure() -> None:
 def test_where_a_stopped_pid_is_nobodys_no_rank_had_ended() -> None:
     assert of_function(101, 102, 103) == []
     assert of_function(101, 105) == []
+
+
+def fatal(signal: str, rank: int) -> dict[str, object]:
+    return raised("signal", rank, type=signal, message=f"Fatal Python error: {signal}")
+
+
+def test_a_crash_that_only_the_process_itself_printed_is_its_end() -> None:
+    found = ended(left(-11, 0), fatal("SIGSEGV", 0), fatal("SIGSEGV", 1))
+    assert [(o["rank"], o["kind"], o["own"], o["signal"]) for o in found] == [(r, "segfault", True, "SIGSEGV") for r in (0, 1)]
+
+
+def test_a_stack_that_was_asked_for_by_a_signal_is_no_end() -> None:
+    assert [o["kind"] for o in ended(None, fatal("SIGUSR1", 1))] == ["clean"]
+    # The launcher knows how it ended.
+    assert [o["kind"] for o in ended(left(0, 1), fatal("SIGSEGV", 1))] == ["clean"]

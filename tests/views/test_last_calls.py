@@ -64,3 +64,11 @@ def test_a_line_at_which_ranks_gave_up_waiting_is_a_wait() -> None:
 def test_a_traceback_with_whole_paths_tells_the_call_as_well() -> None:
     frames = FRAMES.replace("torch/", "/opt/venv/lib/python3.11/site-packages/torch/").replace("train.py", "/opt/job/train.py")
     assert calls(None, {"rank": 2, "frames": frames}) == [(2, "collective", "all_reduce", "step (train.py:9)", "exception")]
+
+
+def test_a_line_of_a_function_from_which_others_call_what_they_wait_in_may_be_a_wait() -> None:
+    waits = ["all_reduce (torch/distributed/distributed_c10d.py:4181)", "layer (plm.py:32)", "forward (plm.py:47)", "train (plm.py:66)"]
+    own = (("user-code", "forward (job/plm.py:52)"), ("user-code", "beam_search (plm.py:39)"), ("lock", "forward (plm.py:50)"))
+    others = ({"rank": n, "place": place, "user_frame": frame, "frames": [frame]} for n, (place, frame) in enumerate(own, start=1))
+    states = rows(THREAD_STATES, {"rank": 0, "place": "collective", "user_frame": waits[1], "frames": waits}, *others)
+    assert last_calls(states, None, None, None).collect()["waits_from"].to_list() == [False, True, False, False]

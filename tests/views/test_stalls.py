@@ -417,6 +417,22 @@ def test_where_nobody_lists_the_members_it_is_the_only_rank_on_its_host_without_
     assert ends_at_one_that_waits([1], r0="lock", r2="lock") == []
 
 
+def between(*waits_from: bool | None) -> list[object]:
+    """Ranks that are named of two behind the others, both in their own code, where ``waits_from`` says who may wait there."""
+    behind = pl.concat([blocker(2), blocker(3)])
+    states = standing(r0="collective", r1="collective", r2="user-code", r3="user-code")
+    told = pl.concat([pl.Series([False, False], dtype=pl.Boolean), pl.Series(list(waits_from), dtype=pl.Boolean)])
+    return [rank for rank, *_ in found(behind, states.with_columns(waits_from=told))]
+
+
+def test_beside_one_that_stands_where_nobody_waits_who_may_wait_is_not_blamed() -> None:
+    assert between(True, False) == [3]
+
+
+def test_where_all_of_them_may_wait_or_none_may_nobody_is_left_out() -> None:
+    assert between(True, True) == between(False, False) == between(None, None) == [2, 3]
+
+
 @given(st.lists(st.integers(0, 2), max_size=4), st.integers(0, 5), st.lists(st.integers(0, 2), max_size=3))
 def test_a_step_is_the_shortest_that_the_whole_line_repeats_at_least_twice(step: list[int], times: int, rest: list[int]) -> None:
     line = step * times + rest
