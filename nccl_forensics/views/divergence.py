@@ -50,6 +50,8 @@ DIVERGENCES = {
 #: Operations that have no data type of their own, or not on every rank.
 _ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
 _BEFORE, _AFTER = 512, 64
+#: So many positions in a row that no rank recorded: more are the beginning of what recorders kept.
+_UNRECORDED = 4
 #: The domain of operations that may be kept as numbers, and that of calls that torch compared before it made them.
 _RECORDED, _COMPARED = "fr", "detail"
 #: What is looked at of an operation, and of its group.
@@ -504,10 +506,19 @@ def _elements(shapes: str) -> object:
 
 
 def _history(by_rank: _ByRank, at: int) -> list[Hashable]:
-    """What all did before: the longest contiguous run of one rank that ends just before ``at``."""
+    """What all did before: the longest contiguous run of one rank that ends just before ``at``. Positions that nobody recorded do not end it: a
+    monitored barrier takes numbers and leaves no record."""
     longest = max(sorted(by_rank), key=lambda rank: by_rank[rank].run(at - 1, -1))
     line = by_rank[longest]
-    return [_signature(line[n]) for n in range(at - line.run(at - 1, -1), at)]
+    history: list[Hashable] = []
+    end = at
+    while length := line.run(end - 1, -1):
+        history[:0] = [_signature(line[n]) for n in range(end - length, end)]
+        end -= length
+        passed = 0
+        while passed < _UNRECORDED and end - 1 not in line and not any(end - 1 in other for other in by_rank.values()):
+            end, passed = end - 1, passed + 1
+    return history
 
 
 def _usual(by_rank: _ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hashable | None:

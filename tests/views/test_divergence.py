@@ -105,3 +105,27 @@ def test_of_two_that_differ_nobody_is_sure_where_both_sizes_or_neither_came_befo
     assert not compared("all_reduce [[4]]", "all_reduce [[6]]")["sure"]
     assert not compared("all_reduce [[8]]")["sure"]
     assert not compared()["sure"]
+
+
+def across(gap: int, lost: tuple[int, ...] = ()) -> list[tuple[object, ...]]:
+    """Two kinds of calls in turn, ``gap`` numbers that no rank recorded, and then a rank that makes the second kind's next turn; ``lost``: ranks that
+    alone lack the numbers of the gap."""
+    turns = ["all_reduce [30]", "all_gather [5]"] * 3
+    before = operations(dict.fromkeys((3, 4, 5), turns))
+    between = operations({r: ["barrier"] * gap for r in (3, 4, 5) if r not in lost}, first=7) if lost else operations({})
+    parting = {3: ["all_reduce [30]", "all_gather [5]"], 4: ["all_reduce [30]"] * 2, 5: ["all_reduce [30]", "all_gather [5]"]}
+    found = divergences(pl.concat([before, between, operations(parting, first=7 + gap)])).collect()
+    return found.select("kind", "ranks", "seq").rows()
+
+
+def test_numbers_that_nobody_recorded_do_not_end_the_habit_of_a_group() -> None:
+    assert across(0) == [("skipped", [4], 8)]
+    assert across(2) == [("skipped", [4], 10)]
+
+
+def test_records_that_one_rank_lost_end_what_is_known_of_it_alone() -> None:
+    assert [kind for kind, *_ in across(2, lost=(4,))] == ["skipped"]
+
+
+def test_beyond_a_long_stretch_of_numbers_without_a_record_nothing_is_foretold() -> None:
+    assert [kind for kind, *_ in across(12)] == ["different"]
