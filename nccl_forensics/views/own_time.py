@@ -25,7 +25,7 @@ OWN_TIME = {
 LONG_MS = 50.0
 #: More ranks than a host has: nothing is read of such a job.
 _MOST_RANKS = 64
-#: What a rank waits in without a range of its own in a trace may look like its own time.
+#: Of these a first or a last stage has fewer by right; who waits in one is in it as in any other.
 _PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 
 
@@ -90,16 +90,16 @@ def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -
     """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank is under
     way, ``span_ms`` runs from its first collective to its last. Cites the collective before which it was longest.
 
-    Empty unless every rank of the job left a trace with as many collectives of each kind, and where ranks send to each other in pairs: who has
-    fewer of them is by itself for longer in a good job too.
+    Empty unless every rank of the job left a trace with as many collectives of each kind, sends and receives aside: who has fewer of them is by itself
+    for longer in a good job too.
     """
     traces = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0)).collect()
     if not 2 < traces.height <= _MOST_RANKS or traces["world_size"].max() != traces.height:
         return pl.LazyFrame(schema=OWN_TIME)
     calls = trace_collectives.join(traces.lazy().select("source_id", "rank"), on="source_id")
-    kinds = calls.group_by("rank", "op").len().sort("rank", "op").collect()
+    kinds = calls.filter(~pl.col("op").is_in(_PAIRWISE)).group_by("rank", "op").len().sort("rank", "op").collect()
     alike = kinds.group_by("rank").agg(pl.struct("op", "len")).select(pl.col("op").n_unique()).item() == 1
-    if kinds["rank"].n_unique() != traces.height or not alike or kinds["op"].is_in(_PAIRWISE).any():
+    if kinds["rank"].n_unique() != traces.height or not alike:
         return pl.LazyFrame(schema=OWN_TIME)
     own = pl.when(pl.col("ordinal") > pl.col("ordinal").min().over("rank")).then(pl.col("since_ns") / 1e6).otherwise(0.0)
     timed = calls.with_columns(own=own, end=pl.col("start_ns") + pl.col("duration_ns"), call_site=pl.lit(None))
