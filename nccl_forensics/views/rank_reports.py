@@ -47,14 +47,22 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
     return pl.concat([rest, printed, meant.lazy()]).drop("home")
 
 
-def _groups(fr_groups: pl.LazyFrame | None) -> list[list[int]]:
-    """The members of all groups that recorders list, in the order of their ranks within the group."""
-    if fr_groups is None:
-        return []
-    return [unfold(text) for text in fr_groups.select("ranks").drop_nulls().unique().sort("ranks").collect()["ranks"].to_list()]
+#: Rank within a group and rank of the job -> the members of the groups in which both are one process, in the order of their ranks within the group.
+_Groups = Mapping[tuple[object, object], Sequence[Sequence[int]]]
 
 
-def _meant(rows: Sequence[Mapping[str, object]], groups: Sequence[Sequence[int]]) -> list[dict[str, object]]:
+def _groups(fr_groups: pl.LazyFrame | None) -> _Groups:
+    """The groups that recorders list."""
+    found: dict[tuple[object, object], list[list[int]]] = {}
+    if fr_groups is not None:
+        for text in fr_groups.select("ranks").drop_nulls().unique().sort("ranks").collect()["ranks"].to_list():
+            members = unfold(text)
+            for place, rank in enumerate(members):
+                found.setdefault((place, rank), []).append(members)
+    return found
+
+
+def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups) -> list[dict[str, object]]:
     """These lines with ranks of the job. A copy of a line in a file of no rank says the same as the line."""
     speakers: dict[tuple[object, object], set[object]] = {}
     for row in rows:
@@ -72,9 +80,7 @@ def _meant(rows: Sequence[Mapping[str, object]], groups: Sequence[Sequence[int]]
     return out
 
 
-def _told(
-    row: Mapping[str, object], groups: Sequence[Sequence[int]], speakers: Mapping[tuple[object, object], set[object]]
-) -> dict[str, object]:
+def _told(row: Mapping[str, object], groups: _Groups, speakers: Mapping[tuple[object, object], set[object]]) -> dict[str, object]:
     """What is otherwise in one line, if it is about a group of some ranks."""
     at = 0 if row["kind"] == _BARRIER else row["rank"]
     others = as_ranks(row["ranks"])
@@ -85,8 +91,7 @@ def _told(
     homes = [speakers.get((row["seq"], other), set()) for other in others] if row["kind"] == "detail-mismatch" else []
     if at == row["home"] and all(known <= {other} for known, other in zip(homes, others, strict=False)):
         return {}
-    place = int(str(at))
-    fitting = {tuple(g[r] for r in others) for g in groups if len(g) > max(place, *others, 0) and g[place] == row["home"]}
+    fitting = {tuple(g[r] for r in others) for g in groups.get((at, row["home"]), ()) if len(g) > max(others, default=0)}
     if homes and all(len(known) == 1 for known in homes):
         fitting = {tuple(int(str(next(iter(known)))) for known in homes)}
     own = {"rank": row["home"]} if row["kind"] != _BARRIER else {}
