@@ -83,7 +83,8 @@ def _described(words: pl.LazyFrame) -> pl.LazyFrame:
     paired = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
     role = pl.coalesce(pl.col("pg_desc").replace("", None), pl.col("pg_name"), pl.col("pg_id").cast(pl.String()))
     batches = (op == _BATCH).any().over(role) & paired.any().over(role)
-    member = op.is_in(_PARTS) | (paired & ~over & batches & ~(paired & over).any().over("source_id", "pg_id"))
+    own_state = (paired & over & (op != _BATCH)).any().over("source_id", "pg_id")
+    member = op.is_in(_PARTS) | (paired & ~over & (op != _BATCH) & batches & ~own_state)
     p2p = paired | op.is_in(_PARTS) | ((op == _BATCH) & batches)
     own = {*_OWN, "seq", "source_id"}
     columns = {

@@ -246,6 +246,14 @@ def test_what_runs_in_a_batch_has_the_state_of_the_entry_that_ends_it() -> None:
     assert left.select("op", "seq").collect().rows() == [("send", 2), ("coalesced", 2)]
 
 
+def test_an_end_of_a_batch_that_says_it_is_a_send_or_receive_is_no_state_of_the_others() -> None:
+    end = entry(2, "coalesced", p2p=1, over=True) | {"is_p2p": True}
+    rows = of_one(entry(0, "send", p2p=1, peer=1), entry(1, "recv", p2p=1, peer=1), end).every.select("done", "pending").collect().rows()
+    assert rows == [(None, None), (None, None), (True, False)]
+    single = of_one(entry(0, "send", p2p=1, peer=1, over=True), entry(1, "recv", p2p=2, peer=1), entry(2, "coalesced", p2p=3, over=True))
+    assert single.every.select("done", "pending").collect().rows() == [(True, False), (False, True), (True, False)]
+
+
 def test_a_single_send_keeps_its_own_state_and_a_batch_of_collectives_its_position() -> None:
     rows = (
         of_one(entry(0, "send", p2p=1, peer=1, over=True), entry(1, "send", p2p=2, peer=1)).every.select("done", "pending").collect().rows()
