@@ -252,20 +252,21 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
     for row in behind:
         domain, rank, missed = str(row["domain"]), int(str(row["rank"])), (row["group_key"], row["seq"])
         own = lines.get((domain, rank), [])
-        last = max((i for i, call in enumerate(own) if call["group_key"] == row["group_key"]), default=None)
-        if last is None:
-            continue
+        last = max((i for i, call in enumerate(own) if call["group_key"] == row["group_key"]), default=-1)
+        # Of a rank whose record keeps nothing of the group it is behind in (a dump of what is open alone), only what its waiters called with it is held
+        # against them: positions in groups of a role may differ.
+        same = _alike if last >= 0 else _itself
         votes: list[bool] = []
         for waiter in as_ranks(row["waiters"]):
             theirs = lines.get((domain, waiter), [])
             at = next((i for i, call in enumerate(theirs) if (call["group_key"], call["seq"]) == missed), None)
             if at is not None:
-                known = {_alike(call): i for i, call in enumerate(theirs)}
-                found = [known[_alike(call)] > at for call in own[last + 1 :] if _alike(call) in known]
+                known = {same(call): i for i, call in enumerate(theirs)}
+                found = [known[same(call)] > at for call in own[last + 1 :] if same(call) in known]
                 votes += [any(found)] if found else []
         if votes and all(votes):
             fact: dict[str, object] = {str(k): v for k, v in row.items() if k in _FACTS}
-            mine = own[last]
+            mine = own[max(last, 0)]
             fact |= {f"own_{k}": mine[k] for k in ("source_id", "line_no", "record")}
             out[rank] = (fact, str(own[last + 1]["group_key"]))
     # One that left a call out itself is a number ahead in the other group: to it, all the others seem to have gone past what it waits in.
@@ -274,6 +275,10 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
 
 
 _FACTS = frozenset({"domain", "group_key", "seq", "op", "call_site", "source_id", "line_no", "record", "waiters"})
+
+
+def _itself(call: dict[str, object]) -> tuple[object, ...]:
+    return (call["group_key"], call["seq"], call["op"])
 
 
 def _alike(call: dict[str, object]) -> tuple[object, ...]:
@@ -426,8 +431,8 @@ class _Peers:
     """What the others called between two operations that a rank called one after the other.
 
     Operations of two ranks are the same by group and position. Where no other rank is in both groups, as in a mesh of groups, they are
-    alike by the description of their group, their position in it and their kind. Each pair of operations is looked up once, whatever the
-    number of ranks that called both.
+    alike by the description of their group, their position in it and their kind; where groups of a role count apart, what the peers in the first
+    one called next is held against the second. Each pair of operations is looked up once, whatever the number of ranks that called both.
     """
 
     def __init__(self, recent: pl.DataFrame, breaks: Sequence[tuple[str, int, int, int]]) -> None:
@@ -440,6 +445,7 @@ class _Peers:
         self._by_group = self._calls(_PLACE)
         self._by_role = self._calls(_ROLE)
         self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
+        self._next: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
         self._left_out = dict(
             zip((row for _, _, _, row in breaks), recent["group_key"].gather([row for _, _, _, row in breaks]), strict=True)
         )
@@ -461,7 +467,8 @@ class _Peers:
 
     def did_alike(self, rank: int, at: int, before: int) -> bool:
         """Whether of the other ranks that called both operations at least half called nothing between the two: of those that call what seems left
-        out (last in row ``before``) at all, such as leaders of hosts, if any of them did, else of all."""
+        out (last in row ``before``) at all, such as leaders of hosts, if any of them did, else of all. Where nobody called both, whether at least
+        half of those that called the first went on with one like the second."""
         left_out = self._left_out[before]
         for group, who in ((left_out, self._members[left_out]), (None, None)):
             for places, calls in (self._by_group, self._by_role):
@@ -481,4 +488,17 @@ class _Peers:
                 others = count - 1  # the rank itself is among them
                 if others > 0:
                     return (len(apart) - (rank in apart)) * 2 <= others
-        return False
+        return self._went_on_alike(rank, at)
+
+    def _went_on_alike(self, rank: int, at: int) -> bool:
+        places, calls = self._by_group
+        if at - 1 not in places or at not in places:
+            return False
+        one, kind = places[at - 1], (self._recent["role"][at], *self._kinds[at])
+        if (one, kind) not in self._next:
+            then = {member: row + 1 for member, (row, _) in calls[one].items() if row + 1 < self._recent.height}
+            after = self._recent[list(then.values())].select("rank", "role", *_KIND).rows()
+            went_on = [(member, row[1:] == kind) for member, row in zip(then, after, strict=True) if row[0] == member]
+            self._next[one, kind] = len(went_on), frozenset(member for member, alike in went_on if not alike)
+        count, apart = self._next[one, kind]
+        return count > 1 and (len(apart) - (rank in apart)) * 2 <= count - 1

@@ -71,6 +71,14 @@ def test_a_rank_that_called_nothing_more_may_still_come() -> None:
     assert passed_over([BEHIND], called(waiters | {2: [data(2)]})) == {}
 
 
+def test_a_dump_of_what_is_open_alone_shows_it_by_a_call_of_a_group_in_common() -> None:
+    everybody = ("pg:0", "default_pg", 9)
+    waiters = {r: [FOUR, FIVE, everybody] for r in (0, 1)}
+    assert list(passed_over([BEHIND], called(waiters | {2: [everybody]}))) == [2]
+    before = {r: [FOUR, everybody, FIVE] for r in (0, 1)}
+    assert passed_over([BEHIND], called(before | {2: [everybody]})) == {}
+
+
 def test_where_the_others_do_not_agree_on_the_order_nothing_is_claimed() -> None:
     assert passed_over([BEHIND], called({0: [FIVE, data(0)], 1: [data(1), FIVE], 2: [FOUR, data(2)]})) == {}
 
@@ -116,28 +124,33 @@ def test_an_operation_that_comes_later_in_the_step_was_called_in_another_order_a
     assert missing([0, 2, 1]) == {}
 
 
-def in_a_mesh(rank: int, turns: str, side: int = 3) -> pl.LazyFrame:
-    """Calls of a rank of a square mesh: in the group of its row (r), of its column (c), of all (a)."""
+def in_a_mesh(rank: int, turns: str, side: int = 3, apart: int = 0) -> pl.LazyFrame:
+    """Calls of a rank of a square mesh: in the group of its row (r), of its column (c), of all (a). Rows and columns begin to count ``apart``."""
     names = {"r": (f"pg:1{rank // side}", "row"), "c": (f"pg:2{rank % side}", "column"), "a": ("pg:0", "all")}
     rows = []
     for order, turn in enumerate(turns):
         group, desc = names[turn]
         rows.append(
-            operations({rank: [f"all_reduce [{ord(turn)}]"]}, group=group, first=turns[: order + 1].count(turn)).with_columns(
-                order=pl.lit(order, dtype=pl.Int64), group_desc=pl.lit(desc), record=pl.lit(f"entries[{order}]")
-            )
+            operations(
+                {rank: [f"all_reduce [{ord(turn)}]"]}, group=group, first=turns[: order + 1].count(turn) + apart * int(group[3:])
+            ).with_columns(order=pl.lit(order, dtype=pl.Int64), group_desc=pl.lit(desc), record=pl.lit(f"entries[{order}]"))
         )
     return pl.concat(rows)
 
 
-def left_out_in_a_mesh(own: str, others: str) -> list[int]:
-    return list(broken_steps(pl.concat([in_a_mesh(rank, own if rank == 0 else others) for rank in range(9)])))
+def left_out_in_a_mesh(own: str, others: str, apart: int = 0) -> list[int]:
+    return list(broken_steps(pl.concat([in_a_mesh(rank, own if rank == 0 else others, apart=apart) for rank in range(9)])))
 
 
 def test_what_the_others_do_in_groups_of_the_same_role_tells_that_nothing_was_left_out() -> None:
     # In a mesh nobody else is in both a rank's row and its column. All go on with a third turn, as they did before the first call of all.
     assert left_out_in_a_mesh("rcrcrcarcrcrc", "rcrcrcarcrcrca") == []
     assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc") == [0]
+
+
+def test_what_peers_of_one_group_did_next_tells_it_where_groups_of_a_role_count_apart() -> None:
+    assert left_out_in_a_mesh("rcrcrcarcrcrc", "rcrcrcarcrcrca", apart=40) == []
+    assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc", apart=40) == [0]
 
 
 def on_hosts(rank: int, turns: str) -> pl.LazyFrame:
