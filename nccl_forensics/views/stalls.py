@@ -30,6 +30,7 @@ from nccl_forensics.views.levels import (
 from nccl_forensics.views.log_ends import tails
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
 from nccl_forensics.views.stack_pairs import in_circles
+from nccl_forensics.views.waits import never_in
 from nccl_forensics.words import ranks_words, verb
 
 STALLS = {
@@ -121,7 +122,7 @@ def stalls(
         late = {} if late and finished_apart(progress) else late
         found = late or found
     stuck_gpu = any(row["kind"] in ("gpu", "not-begun") for row in found.values())
-    jumped = jumped_groups(progress, operations) if progress is not None and found and not stuck_gpu else {}
+    jumped = jumped_groups(_with_absent(progress, groups), operations) if progress is not None and found and not stuck_gpu else {}
     if not jumped and found and calls is not None and not stuck_gpu:
         jumped = broken_steps(calls.recent())
     if not jumped and calls is not None and not stuck_gpu:
@@ -152,7 +153,7 @@ def stalls(
     if any(not stacks[r].get("waits_from") for r in on_host):
         # Beside one that stands where nobody waits, those in the function from which others call what they wait in may wait as well.
         found = {r: row for r, row in found.items() if r not in on_host or not stacks[r].get("waits_from")}
-    found = {r: row for r, row in found.items() if row["kind"] != "unseen" or not _beside_waiters(r, row, found, stacks)}
+    found = {r: row for r, row in found.items() if not _beside_waiters(r, row, found, stacks)}
     if progress is not None:
         stood = {r: stacks[r]["op"] for r, row in found.items() if row["kind"] == "behind" and r in stacks}
         apart = in_a_rooted_call(stood, progress)
@@ -244,6 +245,11 @@ def stalls(
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
 
 
+def _with_absent(progress: pl.LazyFrame, groups: pl.LazyFrame | None) -> pl.LazyFrame:
+    """The same, with ranks that never came to the first operation of a group of theirs."""
+    return progress if groups is None else pl.concat([progress, never_in(progress.collect(), groups).lazy()])
+
+
 def _rank(row: Mapping[str, object]) -> int:
     return int(str(row["rank"]))
 
@@ -274,13 +280,18 @@ _PAUSED = 4
 
 
 def _beside_waiters(rank: int, row: dict[str, object], found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
-    """Whether a rank of whose operations nothing is known stands in the very line in which most of those stand that wait for it: it waits as
-    they do, in a call that leaves no frame (a copy from the GPU)."""
-    waiters = row["waiters"]
+    """Whether a rank of whose operations nothing is known stands in the very line in which most of those stand that wait for it, or one that has
+    some open where most of all stand: it waits as they do, in a call that leaves no frame (a copy from the GPU)."""
     own = stacks.get(rank)
-    if own is None or not own["user_frame"] or not isinstance(waiters, list):
+    if own is None or not own["user_frame"]:
         return False
-    lines = [stacks[w]["user_frame"] for w in waiters if w in stacks and w not in found]
+    if row["kind"] == "behind" and row["pending"] and own["place"] == "user-code":
+        others = [r for r in stacks if r != rank]
+    elif row["kind"] == "unseen":
+        others = [w for w in as_ranks(row["waiters"]) if w in stacks and w not in found]
+    else:
+        return False
+    lines = [stacks[r]["user_frame"] for r in others]
     return len(lines) > 1 and lines.count(own["user_frame"]) * 2 > len(lines)
 
 
@@ -568,7 +579,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
             "confidence": "high" if sure or row["seen_by"] != "stacks" else "medium",
             "why": f"its stack is in its data loading ({how})",
         }
-    if stack is not None and place in _HOST:
+    # What its host has enqueued, and its GPU not done, is past: where an idle thread stands in its own function, it waits for that GPU.
+    waits_for_gpu = place == "user-code" and row.get("kind") in ("gpu", "not-begun")
+    if stack is not None and place in _HOST and not waits_for_gpu:
         return base | {
             "cause": "host-stall",
             # An idle thread in the user's own function may wait in a call that leaves no Python frame (Work.wait, a copy from the GPU).

@@ -61,6 +61,7 @@ def waits(
     state = progress.collect()
     earlier = _looked_at_earlier(state, calls_of(operations)) if operations is not None else set()
     state = state.filter((pl.col("domain") != "fr") | ~pl.col("rank").is_in(sorted(earlier)))
+    state = pl.concat([state, never_in(state, groups)])
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[dict[str, object]] = []
     # With evidence of one rank alone nobody can be compared.
@@ -127,6 +128,24 @@ def waits(
         rows = [r for r in rows if r["kind"] != "gpu" or not _ONE_WAY.match(str(r["op"] or ""))]
         rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
+
+
+def never_in(state: pl.DataFrame, groups: pl.LazyFrame) -> pl.DataFrame:
+    """Rows of ``state``, at position 0, for the ranks with a recorder that holds nothing of a group of theirs whose other members wait in its very
+    first operation: nothing of that group can be lost to any of them, so these never came to it."""
+    recorded = state.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
+    first = recorded.group_by("group_key").agg(
+        pl.col("rank"), (pl.col("last_done").fill_null(0) == 0).all().alias("open"), (pl.col("first_pending") == 1).all().alias("at_first")
+    )
+    members = groups.filter(pl.col("domain") == "fr").select("group_key", "members").collect()
+    waiting = first.filter(pl.col("open") & pl.col("at_first")).join(members, on="group_key", maintain_order="left")
+    absent = waiting.select("group_key", rank=pl.col("members").cast(pl.List(pl.Int32)).list.set_difference("rank").list.sort()).explode(
+        "rank"
+    )
+    latest = recorded.sort("last_created_ns", "last_order", nulls_last=False).unique("rank", keep="last", maintain_order=True)
+    found = absent.join(latest.select("rank", "source_id", "record"), on="rank", how="inner", maintain_order="left")
+    rows = found.with_columns(pl.lit("fr").alias("domain"), pl.lit(0, dtype=pl.Int64).alias("last_seq"))
+    return rows.select(*((pl.col(c) if c in rows.columns else pl.lit(None)).cast(t).alias(c) for c, t in state.schema.items()))
 
 
 def _looked_at_earlier(state: pl.DataFrame, calls: Calls) -> set[int]:
@@ -276,6 +295,8 @@ def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], see
         .collect()
     )
     posted: dict[tuple[object, ...], int] = {}
+    # Where ranks stand in a single send or receive, before all else that they have open: the other half of what a peer waits in comes after it.
+    stands: dict[tuple[object, ...], tuple[object, ...]] = {}
     edges: list[tuple[dict[str, object], dict[str, object], int]] = []
     for row in pending.iter_rows(named=True):
         group = info.get((row["domain"], row["group_key"]))
@@ -284,6 +305,8 @@ def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], see
             continue
         peer = members[row["peer"]]
         posted[(row["group_key"], row["rank"], row["op"], peer)] = row["n"]
+        if row["single"]:
+            stands[(row["group_key"], row["rank"])] = row["op"], peer
         edges.append((group, row, peer))
     rows: list[dict[str, object]] = []
     # Calls of a pair run in order: where the first unfinished one is a send on both sides, or a receive, neither ever ends.
@@ -308,7 +331,8 @@ def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], see
             rows.append(base | {"kind": "p2p", "awaited": peer, "seq": row["seq"], "behind": None})
             continue
         partner = "recv" if row["op"] == "send" else "send"
-        if posted.get((row["group_key"], peer, partner, row["rank"]), 0) >= int(str(row["n"])):
+        elsewhere = row["single"] and stands.get((row["group_key"], peer), (partner, row["rank"])) != (partner, row["rank"])
+        if posted.get((row["group_key"], peer, partner, row["rank"]), 0) >= int(str(row["n"])) and not elsewhere:
             continue
         rows.append(
             _edge(
@@ -448,6 +472,13 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
     first_of = {r["awaited"]: r for r in direct.unique("awaited", keep="first", maintain_order=True).iter_rows(named=True)}
     preferred = direct.filter(pl.col("kind") != "unseen").unique("awaited", keep="first", maintain_order=True)
     first_of |= {r["awaited"]: r for r in preferred.iter_rows(named=True)}
+    # What closes a circle is what its ranks wait in for each other, not what others wait in for them.
+    circle = pl.DataFrame(
+        [(r, n) for n, c in enumerate(cycles) for r in c], schema={"rank": pl.Int32(), "circle": pl.Int64()}, orient="row"
+    )
+    waiting = direct.join(circle.rename({"rank": "waiter"}), on="waiter", how="inner", maintain_order="left")
+    within = waiting.join(circle.rename({"rank": "awaited"}), on=["awaited", "circle"], how="inner", maintain_order="left")
+    first_of |= {r["awaited"]: r for r in within.unique("awaited", keep="first", maintain_order=True).iter_rows(named=True)}
     waiters = {a: sorted(w) for a, w in direct.group_by("awaited").agg(pl.col("waiter").unique()).iter_rows()}
     together = {
         (r["awaited"], r["group_key"]): r["waiter"] for r in direct.group_by("awaited", "group_key").agg("waiter").iter_rows(named=True)

@@ -263,6 +263,21 @@ def test_a_member_without_progress_that_stands_where_those_stand_who_wait_for_it
     assert [row[0] for row in found(unseen, one_line.with_columns(user_frame=elsewhere))] == [2]
 
 
+def test_a_rank_with_open_work_that_stands_where_most_stand_is_not_busy_on_its_host() -> None:
+    one_line = standing(r0="user-code", r1="user-code", r2="user-code").with_columns(user_frame=pl.lit("log_loss (trainer.py:169)"))
+    assert found(blocker(pending=True), one_line) == []
+    assert found(blocker(pending=False), one_line) == [(2, "host-stall", "medium", "progress")], "it enqueued nothing more"
+    elsewhere = pl.when(pl.col("rank") == 2).then(pl.lit("wait_for_file (io.py:3)")).otherwise("user_frame")
+    assert found(blocker(pending=True), one_line.with_columns(user_frame=elsewhere)) == [(2, "host-stall", "medium", "progress")]
+
+
+def test_a_stack_in_the_programs_own_function_does_not_hide_a_gpu_that_stands() -> None:
+    own = standing(r0="user-code", r1="user-code", r2="user-code")
+    assert [row[1] for row in found(blocker(kind="gpu"), own)] == ["gpu-stall"]
+    locked = standing(r0="user-code", r1="user-code", r2="lock")
+    assert [row[1] for row in found(blocker(kind="gpu"), locked)] == ["host-stall"]
+
+
 def test_ranks_whose_files_are_missing_here_and_there_are_not_blamed() -> None:
     def gone(*ranks: int) -> list[int]:
         ends = pl.concat([blocker(r, "unseen", waiters=[0, 1], walked=True) for r in ranks])

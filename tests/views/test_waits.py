@@ -75,6 +75,15 @@ def test_a_member_without_evidence_is_unseen_and_not_behind() -> None:
     assert set(edges["awaited"]) == {2}
 
 
+def test_a_rank_whose_recorder_lacks_the_first_operation_of_its_group_never_came_to_it() -> None:
+    everybody = {"pg:b": dict.fromkeys(range(3), (3, 3))}
+    members = {"pg:a": [0, 1, 2], "pg:b": [0, 1, 2]}
+    assert ends({"pg:a": {0: (1, 0), 1: (1, 0)}} | everybody, members) == [(2, "behind", [0, 1])]
+    # Later in the life of the group its entries may have been lost; and of a rank without a recorder nothing is known.
+    assert ends({"pg:a": {0: (6, 5), 1: (6, 5)}} | everybody, members) == [(2, "unseen", [0, 1])]
+    assert ends({"pg:a": {0: (1, 0), 1: (1, 0)}}, members) == [(2, "unseen", [0, 1])]
+
+
 def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, bool]]:
     state = progress(last)
     edges = waits(operations({}), state, groups(members), None, None)
@@ -134,6 +143,41 @@ def test_two_ranks_that_both_send_first_wait_for_each_other() -> None:
     assert cycles(pair("send", "send")) == [(0, "cycle"), (1, "cycle")]
     assert cycles(pair("recv", "recv")) == [(0, "cycle"), (1, "cycle")]
     assert cycles(pair("send", "recv")) == []
+
+
+def in_order(own: dict[int, list[tuple[str, int]]]) -> pl.LazyFrame:
+    """Single sends and receives of ranks, in order: the call and its peer. None of them is completed."""
+    return pl.concat(
+        [
+            operations({rank: [op for op, _ in calls]}).with_columns(
+                is_p2p=pl.lit(True),
+                peer=pl.Series([peer for _, peer in calls], dtype=pl.Int32),
+                done=pl.lit(False),
+                created_ns=1_000 * (1 + pl.col("order")),
+            )
+            for rank, calls in own.items()
+        ]
+    )
+
+
+def test_whoever_waits_for_a_send_behind_a_receive_that_never_ends_waits_for_that_circle() -> None:
+    receives_first = {1: [("recv", 2), ("send", 2), ("send", 0)], 2: [("recv", 1), ("send", 1)]}
+    state, known = progress({"pg:0": dict.fromkeys(range(3), (1, 0))}), groups({"pg:0": [0, 1, 2]})
+
+    def edges(own: dict[int, list[tuple[str, int]]]) -> list[tuple[int, int]]:
+        return waits(in_order(own), state, known, None, None).select("waiter", "awaited").collect().rows()
+
+    assert edges({0: [("recv", 1)]} | receives_first) == [(0, 1), (1, 2), (2, 1)]
+    # Both halves stand first: what holds them is no other call.
+    assert edges({0: [("recv", 1)], 1: [("send", 0), ("recv", 2)], 2: [("send", 1)]}) == [(2, 1)]
+
+
+def test_a_circle_is_told_by_what_its_ranks_wait_in_for_each_other() -> None:
+    calls = in_order({1: [("recv", 2), ("send", 2)], 2: [("recv", 1), ("send", 1)]})
+    state = progress({"pg:0": dict.fromkeys(range(3), (1, 0)), "pg:all": {0: (2, 1), 1: (1, 1), 2: (1, 1)}})
+    known = groups({"pg:0": [0, 1, 2], "pg:all": [0, 1, 2]})
+    found = blockers(waits(calls, state, known, None, None).collect().lazy(), state, None).collect()
+    assert found.select("rank", "kind", "op").rows() == [(1, "cycle", "recv"), (2, "cycle", "recv")]
 
 
 def test_a_gpu_that_several_overtook_in_what_all_must_join_is_stuck_although_it_waits_elsewhere() -> None:
