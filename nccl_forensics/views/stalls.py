@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 import polars as pl
@@ -389,7 +389,8 @@ def _gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, ob
 
 
 def _odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, operations: pl.LazyFrame) -> dict[int, dict[str, object]]:
-    """Of ranks that wait in a circle, those that are not where most ranks of the job are; all of them where there is no such majority.
+    """Of ranks that wait in a circle, those that are not where most ranks are that have groups as they have; all of them where there is no such
+    majority.
 
     Where a rank is, is how far it got in each of its groups; groups of one description are alike, as are those of data or tensor
     parallelism. Whoever did what most did is not the one that changed the order.
@@ -404,13 +405,16 @@ def _odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, 
         .agg(pl.col("role"), pl.col("last_seq"))
         .collect()
     )
-    where = {rank: tuple(zip(roles, seqs, strict=True)) for rank, roles, seqs in state.iter_rows()}
-    if not where:
-        return found
-    usual, most = Counter(where.values()).most_common(1)[0]
+    where = {rank: (tuple(roles), tuple(seqs)) for rank, roles, seqs in state.iter_rows()}
+    alike: dict[tuple[str, ...], Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for roles, seqs in where.values():
+        alike[roles][seqs] += 1
+    usual = {roles: told.most_common(1)[0] for roles, told in alike.items()}
     circle = {r for r, row in found.items() if row["kind"] == "cycle"}
-    odd = {r for r in circle if where.get(r) != usual}
-    if most * 2 <= len(where) or not odd or odd == circle:
+    if any(r not in where or usual[where[r][0]][1] * 2 <= alike[where[r][0]].total() for r in circle):
+        return found
+    odd = {r for r in circle if where[r][1] != usual[where[r][0]][0]}
+    if not odd or odd == circle:
         return found
     return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
 
@@ -568,7 +572,7 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
             why = f"ranks {cycle} wait for each other's send or receive in a circle"
             return base | {"cause": "p2p-deadlock", "confidence": "high", "partners": cycle, "why": why}
         if row.get("odd"):
-            why = f"it never entered {row['op']} #{row['seq']} and went on in another group, where most ranks of the job did alike"
+            why = f"it never entered {row['op']} #{row['seq']} and went on in another group; most ranks that have groups as it has did otherwise"
             return base | {"cause": "collective-skipped", "confidence": "medium", "why": why}
         why = f"ranks {cycle} wait for each other in different groups"
         return base | {"cause": "group-deadlock", "confidence": "medium", "partners": cycle, "why": why}

@@ -391,6 +391,17 @@ def test_of_a_circle_the_rank_that_is_not_where_most_are_is_the_odd_one() -> Non
     assert set(_odd_in_circle(circle(2, 3), far, apart)) == {2, 3}
 
 
+def test_most_are_counted_among_ranks_that_have_the_same_groups() -> None:
+    # Ranks 0 to 5 train and 6 to 9 sample; rank 7 is a call short in the sampling group, and ahead of the other three in that of all.
+    everyone = dict.fromkeys(range(6), (3, 2)) | {6: (2, 2), 7: (3, 2), 8: (2, 2), 9: (2, 2)}
+    far = progress({"pg:0": everyone, "pg:2": {6: (8, 7), 7: (7, 7), 8: (8, 7), 9: (8, 7)}})
+    calls = operations({0: ["all_reduce"]})
+    odd = _odd_in_circle(circle(6, 7, 8, 9), far, calls)
+    assert {r: row.get("odd") for r, row in odd.items()} == {7: True}
+    two = far.filter(~pl.col("rank").is_in([8, 9]))
+    assert set(_odd_in_circle(circle(6, 7), two, calls)) == {6, 7}, "of two either may be the odd one"
+
+
 def test_several_that_each_passed_over_another_groups_call_and_wait_in_a_circle_took_the_groups_in_another_order() -> None:
     missed = {r: ({"group_key": f"pg:{r}", "op": "all_to_all", "seq": 6}, "pg:9") for r in (4, 13)}
     assert _swapped(missed, circle(4, 5, 12, 13))
