@@ -246,7 +246,7 @@ def stalls(
 
 
 def _with_absent(progress: pl.LazyFrame, groups: pl.LazyFrame | None) -> pl.LazyFrame:
-    """The same, with ranks that never came to the first operation of a group of theirs."""
+    """The same, with ranks that stand before an operation of a group of which their recorders hold nothing."""
     return progress if groups is None else pl.concat([progress, never_in(progress.collect(), groups).lazy()])
 
 

@@ -79,9 +79,25 @@ def test_a_rank_whose_recorder_lacks_the_first_operation_of_its_group_never_came
     everybody = {"pg:b": dict.fromkeys(range(3), (3, 3))}
     members = {"pg:a": [0, 1, 2], "pg:b": [0, 1, 2]}
     assert ends({"pg:a": {0: (1, 0), 1: (1, 0)}} | everybody, members) == [(2, "behind", [0, 1])]
-    # Later in the life of the group its entries may have been lost; and of a rank without a recorder nothing is known.
+    # Later in the life of the group its entry may be lost; of a rank without a recorder nothing is known.
     assert ends({"pg:a": {0: (6, 5), 1: (6, 5)}} | everybody, members) == [(2, "unseen", [0, 1])]
     assert ends({"pg:a": {0: (1, 0), 1: (1, 0)}}, members) == [(2, "unseen", [0, 1])]
+
+
+def test_a_dump_of_what_is_open_alone_lacks_what_its_rank_never_entered() -> None:
+    members = {"pg:a": [0, 1, 2], "pg:b": [0, 1, 2]}
+    state = progress({"pg:a": {0: (6, 5), 1: (6, 5)}, "pg:b": dict.fromkeys(range(3), (4, 3))}).with_columns(
+        first_open=pl.lit(7, pl.Int64())
+    )
+
+    def found(state: pl.LazyFrame) -> list[tuple[object, ...]]:
+        edges = waits(operations({}), state, groups(members), None, None).collect()
+        return edges.filter(pl.col("group_key") == "pg:a").select("waiter", "awaited", "kind", "seq").rows()
+
+    assert found(state) == [(0, 2, "behind", 6), (1, 2, "behind", 6)]
+    # A broadcast ends on whoever sends before the others have it.
+    one_way = state.with_columns(last_op=pl.lit("broadcast"))
+    assert found(one_way) == [(0, 2, "unseen", 6), (1, 2, "unseen", 6)]
 
 
 def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, bool]]:
