@@ -131,10 +131,11 @@ def waits(
 
 
 def never_in(state: pl.DataFrame, groups: pl.LazyFrame) -> pl.DataFrame:
-    """Rows of ``state`` for ranks with a recorder that holds nothing of a group of theirs in which all others wait in one operation that ends on
-    nobody before all are in it: it would be open on them as well, so that they stand before it.
+    """Rows of ``state`` for ranks with a recorder that holds nothing of a group of theirs in which all others, who are more, wait in one operation
+    that ends on nobody before all are in it: it would be open on them as well, so that they stand before it.
 
-    Of a rank that has nothing else open its entry may be lost or the dump old, unless this is the very first operation of the group.
+    Of a rank that has nothing else open its entry may be lost or the dump old, unless this is the very first operation of the group. Few in whom
+    it is open are those whose GPUs stand, where dumps hold only what is open.
     """
     recorded = state.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
     at = pl.col("first_pending")
@@ -142,16 +143,18 @@ def never_in(state: pl.DataFrame, groups: pl.LazyFrame) -> pl.DataFrame:
         pl.col("rank"),
         (at.is_not_null().all() & (at.n_unique() == 1)).alias("together"),
         at.min().alias("seq"),
+        pl.len().alias("inside"),
         pl.col("last_op").filter(at == pl.col("last_seq")).first().alias("op"),
     )
     waiting = waiting.filter(pl.col("together") & pl.col("op").str.contains(_JOINED))
     members = groups.filter(pl.col("domain") == "fr").select("group_key", "members").collect()
     known = waiting.join(members, on="group_key", maintain_order="left")
     others = pl.col("members").cast(pl.List(pl.Int32())).list.set_difference("rank").list.sort()
-    absent = known.select("group_key", last_seq=pl.col("seq") - 1, rank=others).explode("rank")
+    absent = known.select("group_key", "inside", last_seq=pl.col("seq") - 1, rank=others).explode("rank")
     latest = recorded.sort("last_created_ns", "last_order", nulls_last=False).unique("rank", keep="last", maintain_order=True)
     found = absent.join(latest.select("rank", "source_id", "record", "first_open"), on="rank", how="inner", maintain_order="left")
-    rows = found.filter((pl.col("last_seq") == 0) | pl.col("first_open").is_not_null()).with_columns(pl.lit("fr").alias("domain"))
+    stands = (pl.col("last_seq") == 0) | pl.col("first_open").is_not_null()
+    rows = found.filter(stands & (pl.len().over("group_key") < pl.col("inside"))).with_columns(pl.lit("fr").alias("domain"))
     return rows.select(*((pl.col(c) if c in rows.columns else pl.lit(None)).cast(t).alias(c) for c, t in state.schema.items()))
 
 

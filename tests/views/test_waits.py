@@ -98,6 +98,9 @@ def test_a_dump_of_what_is_open_alone_lacks_what_its_rank_never_entered() -> Non
     # A broadcast ends on whoever sends before the others have it.
     one_way = state.with_columns(last_op=pl.lit("broadcast"))
     assert found(one_way) == [(0, 2, "unseen", 6), (1, 2, "unseen", 6)]
+    # One alone whose GPU stands after the others' are done with it has it open as well.
+    alone = state.filter((pl.col("group_key") == "pg:b") | (pl.col("rank") == 0))
+    assert found(alone) == []
 
 
 def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, bool]]:
