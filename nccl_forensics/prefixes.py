@@ -87,6 +87,8 @@ PREFIXES: tuple[Prefix, ...] = (
     # PyTorch's excepthook puts one blank after it, its C++ log none
     Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),
+    # TorchX and NeMo-Run: role/replica, where torchrun on each replica goes on
+    Prefix("torchx", "[A-Za-z]", r"^[A-Za-z][\w.-]{0,62}/\d{1,6} (?P<next>\[(?:default|rank)\d)", keep="${next}"),
     Prefix("torchrun-tee", r"\[", r"^\[(?:default|trainer|worker|node)(?P<rank>\d+)(?:\|\d+)?\]:", scope="local"),
     # vLLM's workers add their rank. With the remains of colour codes whose ESC a log viewer took away
     Prefix(

@@ -18,6 +18,7 @@ _MISMATCH = re.compile(
 _MISMATCH_OLD = re.compile(r"Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000})()()", re.DOTALL)
 _DIFFER = re.compile(r"Collectives differ in the following aspects:(.{0,2000})", re.DOTALL)
 _ASPECTS = (("Op type", "op"), ("shapes", "shape"), ("dtypes", "dtype"), ("device", "device"), ("Sequence number", "sequence"))
+_COMPARED = (("OpType", "op"), ("TensorShape", "shape"), ("TensorDtypes", "dtype"), ("SequenceNumber", "sequence"))
 _FAILED = re.compile(r"Ranks? ([0-9]{1,7}(?:, ?[0-9]{1,7})*) failed to pass monitoredBarrier in ([0-9]{1,12}) ms")
 _TIMED_OUT = re.compile(r"Rank ([0-9]{1,7}) timed out in monitoredBarrier after ([0-9]{1,12}) ms")
 _REACHED = re.compile(r"Rank ([0-9]{1,7}) successfully reached monitoredBarrier")
@@ -39,7 +40,7 @@ def said_of(message: str) -> Iterator[dict[str, object]]:
             "seq": int(seq) if seq and is_number(seq) else None,
             "op": mine.get("OpType"),
             "other_op": yours.get("OpType"),
-            "differs": ",".join(word for label, word in _ASPECTS if label in aspects.group(1)) or None if aspects else None,
+            "differs": ",".join(word for label, word in _ASPECTS if label in aspects.group(1)) or None if aspects else _apart(mine, yours),
             "detail": _shape(mine),
             "other_detail": _shape(yours),
         }
@@ -60,6 +61,11 @@ def _fields(text: str) -> dict[str, str]:
     """Fields of a fingerprint. The device options' dtype is a fixed text; a barrier prints no comma after its number (torch 2.13)."""
     pairs = (str(match).partition("=") for match in _FIELD.findall(text.split("TensorDeviceTypes=", 1)[0]))
     return {name: value for name, _, value in pairs}
+
+
+def _apart(mine: dict[str, str], yours: dict[str, str]) -> str | None:
+    """What two calls differ in, where the message does not say it (before torch 2.1)."""
+    return ",".join(word for name, word in _COMPARED if name in mine and name in yours and mine[name] != yours[name]) or None
 
 
 def _shape(fields: dict[str, str]) -> str | None:

@@ -60,7 +60,7 @@ def _read(text: Text) -> Reading:
                 reports += [_report(kind, r) for r in rows.iter_rows(named=True)]
             else:
                 watchdog.append(_watchdog(kind, rows))
-            if kind == "exception":
+            if kind in ("exception", "exception_async"):
                 raised += [row for r in rows.iter_rows(named=True) if (row := _raised(r))]
         blocks, members = _blocks(text, base, found.frames)
         watchdog = [w.update(blocks, on="line_no", how="left") if blocks.height and w["kind"][0] == "stack" else w for w in watchdog]
@@ -96,6 +96,7 @@ _KINDS = {
     "failure_work": "failure",
     "heartbeat": "heartbeat-stuck",
     "exception": "error",
+    "exception_async": "error",
     "exception_timeout": "error",
     "store_timeout_s": "store-timeout",
 }

@@ -428,6 +428,7 @@ FORMAT = TextFormat(
         "Setting OMP_NUM_THREADS environment variable",
         "srun: ",
         "slurmstepd: error: ",
+        "slurmstepd-",
         " CANCELLED AT ",
         "noticed that process rank",
         "MPI_ABORT was invoked on rank",

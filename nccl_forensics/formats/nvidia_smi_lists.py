@@ -20,6 +20,8 @@ _LINK_REMOTE = re.compile(r"^\s+Link (\d+): Remote Device ([0-9a-fA-F:.]+): Link
 _ALL_INACTIVE = ("as all links are inactive", "all links are inActive")
 _FAILURES: tuple[tuple[str, str], ...] = (
     ("Unable to determine the device handle for", "gpu-lost"),
+    # Slurm's daemon of a step asks the driver too (gpu/nvml).
+    ("slurmstepd: error: NVML: Failed to get usage(15): GPU is lost", "gpu-lost"),
     ("NVIDIA-SMI has failed because it couldn't communicate", "no-driver"),
     ("Failed to initialize NVML: Driver/library version mismatch", "version-mismatch"),
     ("Failed to initialize NVML", "no-driver"),
@@ -33,7 +35,8 @@ _TOPO_CELL = re.compile(r"^(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+|C2C|OK|CNS|GNS|TNS|NS
 _TOPO_NAME = re.compile(r"^(?:GPU\d+|NIC\d+|mlx\S+|\w{0,40}ib\w{0,40}\d|rdma\S+|bnxt\S+|irdma\d+|efa\S*)$")
 _PEER_HEAD = re.compile(r"^\s*(?:GPU\d+\s+)*GPU\d+\s*$")
 _PEER_CELL = re.compile(r"^(?:X|OK|CNS|GNS|TNS|NS|U|DR)$")
-_TABLE_HEAD = re.compile(r"^\| NVIDIA-SMI (\S+) +Driver Version: (\S+) +CUDA Version: (\S+)")
+#: Drivers before 410 do not print the version of CUDA.
+_TABLE_HEAD = re.compile(r"^\| NVIDIA-SMI (\S+) +Driver Version: (\S+)(?: +CUDA Version: (\S+))?")
 _TABLE_FIRST = re.compile(
     r"^\|\s+(\d+)\s++([^|]*+)\|\s*+([0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+[^\s|]++\s*+\|\s*+([^\s|]++)\s*+\|$"
 )

@@ -75,7 +75,7 @@ _REACH, _MESSAGE = 4000, 60
 _SAME_END = 400
 #: What a line looks like that begins something else.
 _NEW = re.compile(
-    r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|\*\*\* |srun: |slurmstepd: |USDT:|INFO:|WARNING:|ERROR:|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]|Segmentation fault|Aborted|Killed|Traceback \()"
+    r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|\*\*\* |srun: |slurmstepd[:-]|USDT:|INFO:|WARNING:|ERROR:|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]|Segmentation fault|Aborted|Killed|Traceback \()"
 )
 _LAST_ERROR = "Last error:"
 #: The last line of a traceback whose frames were cut away (an issue's text, a log filter), of which the text alone says what happened.
@@ -84,11 +84,12 @@ _BARE = re.compile(r"^((?:[A-Za-z_][A-Za-z0-9_.]{0,200})?(?:Error|Exception|ERRO
 _PLAIN = re.compile(
     r"CUDA_ERROR_ECC_UNCORRECTABLE|CUDA_ERROR_NVLINK_UNCORRECTABLE|uncorrectable (?:ECC|NVLink) error (?:encountered|detected)"
     r"|Task was killed due to the node running low on memory|NCCL operation nccl[A-Z]\w{2,40}\(.{0,200}?\) failed: "
+    r"|Aborting communicator: \w{1,40} due to async NCCL error: "
 )
 #: What XLA puts behind NCCL's result: the last warning of the library (ncclGetLastError), without which nothing of it stands in a JAX log.
 _XLA_LAST = re.compile(r"Last NCCL warning\(error\) log entry \(may be unrelated\) '(.{1,2000}?)'(?:[.;]|$)")
 #: The same of torch where the lines of a message were run together.
-_IN_LINE = re.compile(r"\bnccl[A-Z][A-Za-z]{4,30}: .{1,300}? Last error: (\S.{1,1000})$")
+_IN_LINE = re.compile(r"\bnccl[A-Z][A-Za-z]{4,30}: .{1,400}? Last error: {1,400}(\S.{1,1000}?)(?: {2,}Exception raised from .*)?$")
 #: What torch's getNcclErrorDetailStr writes in the line before ``Last error:``.
 _RESULT = re.compile(r"^nccl(?:(?:System|Internal|Remote|UnhandledCuda)Error|InvalidUsage|InvalidArgument): ")
 #: How a message goes on after a blank line.
@@ -428,6 +429,8 @@ FORMAT = TextFormat(
         "Error: The server socket has ",
         "Error: Expected to have finished reduction in the prior iteration",
         "Error: Gloo connectFullMesh failed",
+        "Error: [../third_party/gloo/",
+        "Error: [/pytorch/third_party/gloo/",
         "Error: [enforce fail at ",
         "Error: wait timeout after ",
         " is setting up NCCL communicator and retr",
@@ -444,6 +447,7 @@ FORMAT = TextFormat(
         "uncorrectable ECC error ",
         "uncorrectable NVLink error ",
         "NCCL operation nccl",
+        " due to async NCCL error: ",
         "ncclSystemError: ",
         "ncclInternalError: ",
         "ncclRemoteError: ",

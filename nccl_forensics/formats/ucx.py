@@ -17,8 +17,9 @@ _LINE = (
 )
 #: What UCX prints before it ends the process, without a time and a level (ucs_fatal): [host:pid:n:tid] file:line  text
 _LAST = r"^\[(?<host>[\w.-]{1,128}):(?<pid>\d{1,10}):\d{1,4}:(?<tid>\d{1,10})\]\s+(?<file>[\w.-]{1,64}\.c):(?<file_line>\d{1,6})\s{1,4}(?<message>\S.*)$"
-#: libfabric (FI_LOG_LEVEL): libfabric:pid:seconds::provider:part:function():line<level> text. Only completions with an error count.
-_FABRIC = r"^libfabric:(?<pid>\d{1,10}):(?<seconds>\d{9,11}):[\w ]{0,40}:efa:\w{1,16}:(?<file>\w{1,80})\(\):(?<file_line>\d{1,6})<warn>\s{0,4}(?<message>err: \d{1,6}, message: .*)$"
+#: libfabric (FI_LOG_LEVEL): libfabric:pid:seconds::provider:part:function():line<level> text. Only completions with an error count, and
+#: memory that could not be registered.
+_FABRIC = r"^libfabric:(?<pid>\d{1,10}):(?<seconds>\d{9,11}):[\w ]{0,40}:efa:\w{1,16}:(?<file>\w{1,80})\(\):(?<file_line>\d{1,6})<warn>\s{0,4}(?<message>err: \d{1,6}, message: .*|Unable to register MR: .*)$"
 #: What a message means, the first that fits; anything else is the plugin's own word.
 _KINDS = (
     (r"(?i)retry count exceeded|RNR retry|remote access|remote operation|local protection|transport error|CQE error|with error on", "ib-completion"),

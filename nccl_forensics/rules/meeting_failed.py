@@ -206,15 +206,18 @@ def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | No
     explains=("timeout", "closed", "rank-died", "host-stall", "software-crash"),
 )
 def collective_mismatch_unreadable(rank_reports: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[Finding]:
-    """At most one finding: DETAIL found two ranks in different calls, and what it prints of the other cannot be read."""
+    """At most one finding: DETAIL found ranks in different calls, and what it prints of the other cannot be read, or it prints no number of the call."""
     if divergences is not None and divergences.head(1).collect().height:
         return
     rows = rank_reports.filter((pl.col("kind") == "detail-mismatch") & pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
-    odd = rows.filter(pl.col("differs").fill_null("").str.split(",").list.contains("sequence"))
+    odd = rows.filter(pl.col("seq").is_null() | pl.col("differs").fill_null("").str.split(",").list.contains("sequence"))
     if not odd.height:
         return
     first = odd.row(0, named=True)
-    ranks = tuple(sorted({int(first["rank"]), *(int(r) for r in first["ranks"] or ())}))
+    ranks = tuple(sorted({*odd["rank"].to_list(), *(r for others in odd["ranks"].drop_nulls().to_list() for r in others)}))
+    if first["seq"] is None:
+        yield _unnumbered(odd, ranks)
+        return
     yield Finding(
         title=f"{ranks_words(ranks)} met in different calls: rank {first['rank']} in {first['op'] or 'a collective'} #{first['seq']}",
         summary="torch compares the calls of all ranks before each collective and found these to differ. It reads the other rank's call with the layout of "
@@ -228,4 +231,33 @@ def collective_mismatch_unreadable(rank_reports: pl.LazyFrame, divergences: pl.L
         prevention="One small run with TORCH_DISTRIBUTED_DEBUG=DETAIL on all ranks, with all their output kept.",
         would_refute=("the other rank's own words name the same call",),
         actions=(Action("collect-more", ranks=ranks),),
+    )
+
+
+def _unnumbered(rows: pl.DataFrame, ranks: tuple[int, ...]) -> Finding:
+    """torch before 2.0 prints calls without a number, and before 1.13 only the call of the rank that speaks: what all of these say is compared here."""
+    calls = {(r["op"], r["detail"]): r["rank"] for r in rows.iter_rows(named=True) if r["op"]}
+    calls |= {(r["other_op"], r["other_detail"]): r["ranks"][0] for r in rows.iter_rows(named=True) if r["other_op"] and r["ranks"]}
+    by_op = len({op for op, _ in calls}) > 1
+    types = len({(detail or "").rsplit("] ", 1)[-1] for _, detail in calls}) > 1
+    cause = "collective-mismatch" if by_op or len(calls) < 2 else "dtype-mismatch" if types else "shape-mismatch"
+    confidence: Confidence = "medium" if len(calls) > 1 else "low"
+    said = "; ".join(f"rank {rank} in {op}" + (f" of {detail}" if detail and not by_op else "") for (op, detail), rank in calls.items())
+    others = f"{ranks_words(ranks)} met others in another call" if len(ranks) == 1 else f"{ranks_words(ranks)} met in different calls"
+    return Finding(
+        title=f"{others}: {said}" if said else others,
+        summary="torch compares the calls of all ranks before each collective and found these to differ. Which of them is the right one it does not say.",
+        cause=cause,
+        confidence=confidence,
+        culprits=(),
+        subject=("unnumbered", cause),
+        evidence=cite(rows, "DETAIL compared the calls"),
+        evidence_total=rows.height,
+        remedy="Look at the lines that the tracebacks of these ranks name: all ranks must make this call alike.",
+        prevention="torch 2.1 or later names the number of the call and what differs; keep the output of all ranks.",
+        would_refute=("the tracebacks of all ranks name one line with equal arguments",),
+        actions=(Action("collect-more", ranks=ranks),),
+        alternatives=tuple((other, (), "the call of the other rank is not printed") for other in ("shape-mismatch", "dtype-mismatch"))
+        if confidence == "low"
+        else (),
     )

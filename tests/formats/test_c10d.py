@@ -105,6 +105,14 @@ def test_the_end_of_a_watchdog_is_an_error_in_older_words_too():
     )
 
 
+def test_an_exception_of_a_collective_is_an_error_and_only_what_the_gpu_says_is_told_apart():
+    remote, gpu = (m for m in MESSAGES if "async exception" in m)
+    found = row("watchdog", NCCL + remote)
+    assert {k: found[k] for k in ("kind", "seq", "op", "pg_rank")} == {"kind": "error", "seq": 412, "op": "ALLREDUCE", "pg_rank": 5}
+    assert "exceptions" not in read(NCCL + remote).frames
+    assert row("exceptions", NCCL + gpu)["signature"] == "cuda-error"
+
+
 def test_a_counter_that_was_never_set_is_missing():
     assert "last_completed" not in row("watchdog", "[rank7]:[E ProcessGroupNCCL.cpp:1537] " + MESSAGES[5])
 

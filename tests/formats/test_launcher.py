@@ -259,6 +259,13 @@ def test_a_job_that_slurm_ended_is_told_with_and_without_the_time() -> None:
     assert rows("slurmstepd: error: *** JOB 42221 ON clr1247 WAS CANCELLED ***") == []
 
 
+def test_slurms_daemon_may_bear_the_name_of_its_node() -> None:
+    [job] = rows("slurmstepd-gpu-07: error: *** JOB 42221 ON gpu-07 CANCELLED AT 2025-04-14T16:20:46 DUE TO PREEMPTION ***")
+    assert (job["kind"], job["host"]) == ("scheduler", "gpu-07")
+    assert rows("slurmstepd-gpu-07: error: Detected 2 oom_kill events in StepId=11.0.") == [{"kind": "scheduler-oom", "host": "gpu-07"}]
+    assert rows("slurmstepd-gpu-07: error: couldn't chdir to /tmp/x: No such file or directory: going to /tmp instead") == []
+
+
 def test_rays_count_of_workers_tells_those_that_it_killed_and_those_that_ended_by_themselves():
     stamp = "[2026-11-22 10:00:00,117 E 77 77] (raylet) node_manager.cc:3069: "
     assert rows(stamp + MESSAGES[41]) == [{"kind": "memory-monitor", "host": "10.9.0.4"}, {"kind": "lost", "host": "10.9.0.4"}]

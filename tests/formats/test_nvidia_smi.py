@@ -66,6 +66,24 @@ def test_a_transcript_of_the_other_outputs_is_read():
     assert got["gpu_tool_errors"].select("kind", "bus_id").rows() == [("gpu-lost", "0000:91:00.0")]
 
 
+def test_slurms_daemon_says_that_a_gpu_is_lost_too():
+    def lost(line: str) -> list[tuple[str]]:
+        read = read_source(line.encode() + b"\n").frames
+        return read["gpu_tool_errors"].select("kind").rows() if "gpu_tool_errors" in read else []
+
+    assert lost("slurmstepd: error: NVML: Failed to get usage(15): GPU is lost") == [("gpu-lost",)]
+    assert lost("slurmstepd: error: NVML: Failed to get usage(3): Not Supported") == []
+
+
+def test_the_table_of_a_driver_before_410_has_no_version_of_cuda():
+    bar = "+-----------------------------------------------------------------------------+"
+    head = "| NVIDIA-SMI 384.81                 Driver Version: 384.81                    |"
+    card = "|   0  Tesla P40           Off  | 00000000:5E:00.0 Off |                    0 |"
+    use = "| N/A   31C    P8    10W / 250W |      0MiB / 22912MiB |      0%      Default |"
+    [row] = read_source("\n".join([bar, head, bar, card, use, bar, ""]).encode()).frames["gpus"].to_dicts()
+    assert (row["bus_id"], row["driver_version"], row["cuda_version"]) == ("0000:5e:00.0", "384.81", None)
+
+
 def test_cells_of_an_ill_gpu_are_a_problem_and_not_zero():
     rows = frames("lists.txt")["gpus"]
     csv = rows.filter(pl.col("tool") == "nvidia-smi-csv")

@@ -78,6 +78,8 @@ def test_what_ucx_prints_before_it_gives_up_and_completions_of_libfabric_are_err
     assert read_source(last).frames["nccl_errors"].select("level", "kind", "host", "pid").rows() == [("WARN", "ib-completion", "n1", 77)]
     efa = b"libfabric:9:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA addr: x\n"
     assert read_source(efa).frames["nccl_errors"].select("level", "kind", "detail").rows() == [("WARN", "plugin", "libfabric")]
+    memory = b"libfabric:9:1708520807::efa:mr:efa_mr_reg_impl():512<warn> Unable to register MR: Cannot allocate memory\n"
+    assert read_source(memory).frames["nccl_errors"]["message"].to_list() == ["Unable to register MR: Cannot allocate memory"]
     # At its start it warns of what it does without.
     assert (
         "nccl_errors"

@@ -132,6 +132,7 @@ frame #1: clone + 0x43 (0x15 in /lib64/libc.so.6)"""
         ("TimeoutError: The client socket has timed out after 1800s while trying to connect to (127.0.0.1, 5738).", "store-unreachable"),
         ("RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)", "nccl-cuda"),
         ("RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error", "nccl-remote"),
+        ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.2.0.9]:28048", "gloo-closed"),
     ],
 )
 def test_the_last_line_of_a_traceback_counts_without_its_frames_where_a_library_wrote_it(line: str, signature: str):
@@ -408,6 +409,14 @@ def test_it_is_found_in_what_a_watchdog_throws_too():
     assert (found["line_no"], found["kind"], found["peer"], found["number"]) == (5, "ib-completion", "10.8.0.13<41003>", 12)
 
 
+def test_a_message_whose_lines_a_terminal_padded_and_ran_together_tells_it_too():
+    wide = " " * 70
+    told = f"step 3 ncclRemoteError: A call failed.{wide}Last error:{wide}NET/IB : Got completion from peer 10.2.0.9<3856> with error 5, opcode 48"
+    [found] = rows(f"{told}{wide}Exception raised from f at x.cpp:9", "nccl_errors")
+    assert (found["kind"], found["peer"]) == ("ib-completion", "10.2.0.9<3856>")
+    assert rows(f"step 3 ncclRemoteError: A call failed.{wide}Last error:{wide}", "nccl_errors") == []
+
+
 def test_without_a_text_under_it_there_is_none():
     nothing = TRACEBACK.rsplit("\n", 1)[0] + "\n" + UNHANDLED
     assert rows(nothing, "nccl_errors") == []
@@ -422,6 +431,10 @@ def test_without_a_text_under_it_there_is_none():
         ("E0101 core.cc:9] failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE", "cuda-error"),
         ("ERROR - scoring: Task was killed due to the node running low on memory.", "host-oom"),
         ("E external/xla/a.cc:9] NCCL operation ncclCommInitRank(&comm, n, id, rank) failed: unhandled cuda error", "nccl-cuda"),
+        (
+            "E xla/a.cc:9] Aborting communicator: 0x55d0 due to async NCCL error: remote process exited or there was a network error",
+            "nccl-remote",
+        ),
     ],
 )
 def test_a_sentence_that_says_all_counts_in_any_programs_words(line: str, signature: str):
