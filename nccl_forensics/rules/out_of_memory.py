@@ -50,6 +50,7 @@ _GIB_KB = 1 << 20
 _SYSTEM = re.compile(r"^kube-|(?:^|-)(?:system|monitoring|operator|logging|observability)$")
 #: The kernel's words in an OOMKilling event, and the kubelet's in a SystemOOM.
 _VICTIM = re.compile(r"Killed process (\d{1,10}) \(([^()]{1,40})\)|victim process: ([^,\s]{1,40}), pid: (\d{1,10})")
+_WORKERS = r"DataLoader worker \(pid(?:\(s\))? [0-9, ]{1,200}\)"
 _GPU_OOM = (
     r"(?i)cuda.{0,40}out of memory|out of memory.{0,40}cuda|HIP.{0,20}out of memory|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [a-z ]*alloc"
 )
@@ -84,7 +85,7 @@ def out_of_memory(
     if oom_kills is not None:
         rows = located(oom_kills, source_hosts)
         inside = timely(rows, job_times, window_h)
-        for finding in _kills(rows.filter(inside), who):
+        for finding in _kills(rows.filter(inside), who, _mourned(exceptions)):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -106,10 +107,18 @@ def out_of_memory(
         yield from _told(exceptions, source_ranks, who, known_ranks=processes is not None)
 
 
-def _kills(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+def _mourned(exceptions: pl.LazyFrame | None) -> list[int]:
+    """Processes of which the job itself says that they were killed: workers of data loaders (torch/utils/data/_utils/signal_handling.py)."""
+    if exceptions is None:
+        return []
+    said = exceptions.filter(pl.col("signature") == "worker-killed").select(pl.col("message").str.extract_all(_WORKERS).alias("said"))
+    return [int(pid) for found in said.collect()["said"].drop_nulls().to_list() for text in found for pid in re.findall(r"\d+", text)]
+
+
+def _kills(rows: pl.DataFrame, who: People, mourned: list[int]) -> Iterator[Finding]:
     by_job = pl.any_horizontal(pl.col("comm").fill_null("").str.starts_with(name) for name in _TRAINERS)
     slurm = pl.coalesce("memcg", "task_memcg", pl.lit("")).str.contains(r"job_?\d+|slurm")
-    rows = rows.with_columns(trainer=by_job | slurm)
+    rows = rows.with_columns(trainer=by_job | slurm | pl.col("pid").is_in(mourned).fill_null(value=False))
     for (host, trainer), part in rows.group_by("host", "trainer", maintain_order=True):
         culprits = tuple(
             Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)

@@ -126,7 +126,8 @@ def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]
         worst, words, severity, confidence = items[0]
         owner = worst["host"] or worst["node"]
         nic = str(worst["device"]) if worst["device"] else None
-        name = f"{nic or 'port'}" + (f" port {worst['port']}" if worst["port"] is not None else "") + (f" of {owner}" if owner else "")
+        port = f"port {worst['port']}" if worst["port"] is not None else "" if nic else "a port"
+        name = f"{nic or ''} {port}".strip() + (f" of {owner}" if owner else "")
         yield _finding(
             f"{name}: {words}",
             "; ".join(w for _, w, _, _ in items) + ".",

@@ -150,6 +150,19 @@ def test_timers_that_ran_out_during_the_job_are_an_error():
     assert finding.hosts == ("a",)
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ({"device": "mlx5_0", "port": 1}, "mlx5_0 port 1 of a: "),
+        ({"device": None, "port": 1}, "port 1 of a: "),
+        ({"device": None, "port": None}, "a port of a: "),
+    ],
+)
+def test_a_port_without_its_adapter_is_called_by_its_number(place: dict[str, object], name: str):
+    [finding] = loss(counters({**counter("a", "local_ack_timeout_err", 9, growth=9), **place}))
+    assert finding.title.startswith(name)
+
+
 def test_completions_with_errors_alone_follow_any_death_and_are_quiet():
     assert loss(counters(counter("a", "req_cqe_error", 50, growth=50), counter("a", "duplicate_request", 3, growth=3))) == []
 
