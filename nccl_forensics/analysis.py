@@ -18,6 +18,7 @@ from nccl_forensics.census import (
     left_open,
     log_overwritten,
     lost_a_peer,
+    measured,
     more_than_recorded,
     most_seen,
     only_looked_at,
@@ -89,11 +90,12 @@ def judge_run(
     ended = ended_orderly(resolver, known)
     whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
     going = not still and not only_looked_at(resolver)
+    results = measured(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
     lost = lost_a_peer(resolver)
     hidden = lost or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver)
-    complete = ended or (whole and going and not hidden)
-    enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going
+    complete = ended or (whole and going and results and not hidden)
+    enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going and (results or resolver.holds("comms"))
     verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost)
     return RunResult(
         run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))

@@ -74,6 +74,15 @@ def began(resolver: Resolver) -> bool:
     return resolver.holds("comms")
 
 
+def measured(resolver: Resolver) -> bool:
+    """Whether no bandwidth test ends before its first result: one that hangs in its first collective prints its devices and the head of its table."""
+    tests = resolver.get("bandwidth_tests")
+    if tests is None:
+        return True
+    nothing = ~pl.col("complete").fill_null(value=False) & pl.col("last_bytes").is_null() & pl.col("hosts").is_not_null()
+    return not tests.filter(nothing).head(1).collect().height
+
+
 def only_looked_at(resolver: Resolver) -> bool:
     """Whether stacks are all that was read, and no rank moved between two of them: those of a job that works look like those of one that hangs."""
     sources = resolver.get("sources")

@@ -15,6 +15,7 @@ from nccl_forensics.census import (
     left_connecting,
     left_open,
     lost_a_peer,
+    measured,
     only_looked_at,
     recorded_by_all,
     stood_still,
@@ -206,3 +207,34 @@ def test_a_network_chosen_for_a_communicator_of_which_nothing_more_is_said_does_
     comms = lines("nccl_comms", {"event": "init-complete", "comm": "0x55"}, 5)
     assert ended_unlike(Told(nccl_network=lines("nccl_network", {"item": "using"}, 2, 9), nccl_comms=comms))
     assert not ended_unlike(Told(nccl_network=lines("nccl_network", {"item": "using"}, 2), nccl_comms=comms))
+
+
+@pytest.mark.parametrize(
+    ("complete", "last_bytes", "told"),
+    [(False, None, False), (False, 1024, True), (True, None, True)],
+    ids=["ended before its first row", "ended amid its table", "with its footer"],
+)
+def test_a_bandwidth_test_without_a_result_tells_of_no_job_that_is_well(complete: bool, last_bytes: int | None, told: bool) -> None:
+    tests = table("bandwidth_tests", {"test": 0, "hosts": ["node1"], "complete": complete, "last_bytes": last_bytes})
+    assert measured(Told(bandwidth_tests=tests)) is told
+
+
+def test_the_head_of_a_bandwidth_test_alone_is_not_enough_evidence(tmp_path: Path) -> None:
+    head = "# nThread 1 nGpus 2 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n"
+    head += "".join(f"#  Rank  {r} Group  0 Pid   4711 on    node1 device  {r} [0x1{r}] NVIDIA A40\n" for r in range(2)) + "#\n"
+    head += "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+    (tmp_path / "all_reduce.log").write_text(head)
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["status"] == "insufficient-evidence"
+
+
+def test_a_job_whose_communicators_are_seen_is_not_surely_well_by_the_head_of_its_bandwidth_test(tmp_path: Path) -> None:
+    lines = "".join(
+        f"node1:471{r}:471{r} [{r}] NCCL INFO ncclCommInitRank comm 0x5{r} rank {r} nranks 2 cudaDev {r} nvmlDev {r} busId 1{r}000 commId 0x77 - Init {s}\n"
+        for r in range(2)
+        for s in ("START", "COMPLETE")
+    )
+    head = "# nThread 1 nGpus 1 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n"
+    head += "".join(f"#  Rank  {r} Group  0 Pid   471{r} on    node1 device  {r} [0x1{r}] NVIDIA A40\n" for r in range(2)) + "#\n"
+    (tmp_path / "all_reduce.log").write_text(head + lines)
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", "low")
