@@ -1,9 +1,11 @@
-"""Sends and receives in which stacks stand, with the rank that each is for."""
+"""Ranks whose stacks stand beside each other: in sends and receives, with the rank that each is for, and in one line of code."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 
+from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
 
 #: The half that ends a wait in this one.
@@ -79,3 +81,25 @@ def in_circles(
             }
         )
     return out
+
+
+def beside_waiters(found: Mapping[int, Mapping[str, object]], stacks: Mapping[int, Mapping[str, object]]) -> set[int]:
+    """Ranks of whose operations nothing is known that stand in the very line in which most of those stand that wait for them, or that have some
+    open and stand where most of all stand: they wait as those do, in a call that leaves no frame (a copy from the GPU)."""
+    everywhere = Counter(s["user_frame"] for s in stacks.values())
+    beside: set[int] = set()
+    for rank, row in found.items():
+        own = stacks.get(rank)
+        if own is None or not own["user_frame"]:
+            continue
+        line = own["user_frame"]
+        if row["kind"] == "behind" and row["pending"] and own["place"] == "user-code":
+            there, others = everywhere[line] - 1, len(stacks) - 1
+        elif row["kind"] == "unseen":
+            lines = [stacks[w]["user_frame"] for w in as_ranks(row["waiters"]) if w in stacks and w not in found]
+            there, others = lines.count(line), len(lines)
+        else:
+            continue
+        if others > 1 and there * 2 > others:
+            beside.add(rank)
+    return beside

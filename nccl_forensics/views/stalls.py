@@ -29,7 +29,7 @@ from nccl_forensics.views.levels import (
 )
 from nccl_forensics.views.log_ends import tails
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
-from nccl_forensics.views.stack_pairs import in_circles
+from nccl_forensics.views.stack_pairs import beside_waiters, in_circles
 from nccl_forensics.views.waits import never_in
 from nccl_forensics.words import ranks_words, verb
 
@@ -153,7 +153,8 @@ def stalls(
     if any(not stacks[r].get("waits_from") for r in on_host):
         # Beside one that stands where nobody waits, those in the function from which others call what they wait in may wait as well.
         found = {r: row for r, row in found.items() if r not in on_host or not stacks[r].get("waits_from")}
-    found = {r: row for r, row in found.items() if not _beside_waiters(r, row, found, stacks)}
+    beside = beside_waiters(found, stacks)
+    found = {r: row for r, row in found.items() if r not in beside}
     if progress is not None:
         stood = {r: stacks[r]["op"] for r, row in found.items() if row["kind"] == "behind" and r in stacks}
         apart = in_a_rooted_call(stood, progress)
@@ -277,22 +278,6 @@ def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: d
 
 #: One rank in so many that ends before its peers: then they are no exception.
 _PAUSED = 4
-
-
-def _beside_waiters(rank: int, row: dict[str, object], found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
-    """Whether a rank of whose operations nothing is known stands in the very line in which most of those stand that wait for it, or one that has
-    some open where most of all stand: it waits as they do, in a call that leaves no frame (a copy from the GPU)."""
-    own = stacks.get(rank)
-    if own is None or not own["user_frame"]:
-        return False
-    if row["kind"] == "behind" and row["pending"] and own["place"] == "user-code":
-        others = [r for r in stacks if r != rank]
-    elif row["kind"] == "unseen":
-        others = [w for w in as_ranks(row["waiters"]) if w in stacks and w not in found]
-    else:
-        return False
-    lines = [stacks[r]["user_frame"] for r in others]
-    return len(lines) > 1 and lines.count(own["user_frame"]) * 2 > len(lines)
 
 
 def _unanswering(
