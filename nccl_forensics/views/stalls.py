@@ -589,6 +589,9 @@ def _classify(rank: int, row: dict[str, object], stacks: dict[int, dict[str, obj
         return base | {"cause": "gpu-stall", "confidence": "medium" if row["timed_out"] else "low", "why": why}
     if row.get("kind") == "gpu":
         why = "work is enqueued on its GPU that its peers of the same group have long completed"
+        if row.get("own_record") is None:
+            # A watchdog's line counts the calls of its rank: where that rank left some out, its numbers fall behind in the same way.
+            return base | {"cause": "gpu-stall", "confidence": "medium", "why": f"{why}, by the count of its watchdog"}
         return base | {"cause": "gpu-stall", "confidence": "high", "why": why}
     # A rank with open work of its own waits for its GPU as all those do that wait for it: that tells nothing of this one.
     alike = [r for r in as_ranks(row.get("waiters")) if r in stacks and stacks[r]["place"] == place]

@@ -99,14 +99,23 @@ def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
 @pytest.mark.parametrize(
     ("fact", "cause", "confidence"),
     [
-        ({"kind": "gpu"}, "gpu-stall", "high"),
+        ({"kind": "gpu", "own_record": "entries[4]"}, "gpu-stall", "high"),
+        ({"kind": "gpu"}, "gpu-stall", "medium"),
         ({"kind": "cycle", "cycle": [1, 2]}, "group-deadlock", "medium"),
         ({"pending": False, "own_record": "entries[4]"}, "host-stall", "high"),
         ({"pending": False}, "host-stall", "medium"),
         ({"pending": None}, "host-stall", "medium"),
         ({"domain": "nccl", "pending": False}, "host-stall", "low"),
     ],
-    ids=["gpu", "cycle", "all done and idle", "all done by a watchdog's line alone", "nothing marked", "an NCCL log that ends"],
+    ids=[
+        "gpu",
+        "gpu by a watchdog's line alone",
+        "cycle",
+        "all done and idle",
+        "all done by a watchdog's line alone",
+        "nothing marked",
+        "an NCCL log that ends",
+    ],
 )
 def test_without_a_stack_progress_names_the_cause(fact: dict[str, object], cause: str, confidence: str) -> None:
     assert found(blocker(**fact)) == [(2, cause, confidence, "progress")]
