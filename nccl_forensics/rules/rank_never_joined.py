@@ -73,7 +73,7 @@ def rank_never_joined(
         absent = absent - running or absent
         missing = tuple(sorted(absent))
         # Ranks of a host go together; files that are missing here and there were lost.
-        scattered = len(missing) > 2 and missing[-1] - missing[0] >= len(missing)
+        scattered = len(missing) > 1 and missing[-1] - missing[0] >= len(missing)
         strewn = scattered and (len(missing) * _MANY > size or _by_chance(size, (present, running, sampled)) * 2 >= len(missing))
         lost = absent != unseen or scattered
         if not missing or size > 1_000_000:

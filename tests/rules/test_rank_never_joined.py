@@ -38,6 +38,10 @@ def test_logs_that_are_missing_here_and_there_were_lost() -> None:
     spread = [comm(r, 16) for r in range(16) if r not in (1, 6, 7, 12)]
     [finding] = rank_never_joined.check(comms(*spread), past(), None, None, None, None)
     assert (finding.confidence, finding.ranks, finding.culprits) == ("low", (), ())
+    [finding] = rank_never_joined.check(comms(*[comm(r, 8) for r in range(8) if r not in (1, 6)]), past(), None, None, None, None)
+    assert (finding.confidence, finding.culprits) == ("low", ()), "one of two that lie apart may just have lost its log"
+    [finding] = rank_never_joined.check(comms(*[comm(r, 64) for r in range(64) if r not in (1, 6)]), past(), None, None, None, None)
+    assert (finding.confidence, finding.ranks) == ("low", (1, 6))
 
 
 def test_ranks_are_not_blamed_where_as_many_would_lose_their_files_of_every_kind_by_chance() -> None:
