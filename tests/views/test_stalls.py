@@ -13,7 +13,9 @@ from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.log_ends import _period
-from nccl_forensics.views.stalls import _classify, _odd_in_circle, _swapped, stalls
+from nccl_forensics.views.stall_causes import cause_of
+from nccl_forensics.views.stalls import _swapped, stalls
+from nccl_forensics.views.standing_apart import odd_in_circle
 from nccl_forensics.views.stuck import STUCK
 from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
@@ -393,11 +395,11 @@ def test_of_a_circle_the_rank_that_is_not_where_most_are_is_the_odd_one() -> Non
             for group, role in (("pg:0", "all"), ("pg:1", "pair"), ("pg:2", "pair"))
         ]
     )
-    odd = _odd_in_circle(circle(2, 3), far, calls)
+    odd = odd_in_circle(circle(2, 3), far, calls)
     assert {r: row.get("odd") for r, row in odd.items()} == {3: True}
     # Where the pairs are of two roles nobody knows what most would do.
     apart = pl.concat([calls.filter(pl.col("group_key") != "pg:2"), operations({2: ["all_reduce"]}, group="pg:2")])
-    assert set(_odd_in_circle(circle(2, 3), far, apart)) == {2, 3}
+    assert set(odd_in_circle(circle(2, 3), far, apart)) == {2, 3}
 
 
 def test_most_are_counted_among_ranks_that_have_the_same_groups() -> None:
@@ -405,10 +407,10 @@ def test_most_are_counted_among_ranks_that_have_the_same_groups() -> None:
     everyone = dict.fromkeys(range(6), (3, 2)) | {6: (2, 2), 7: (3, 2), 8: (2, 2), 9: (2, 2)}
     far = progress({"pg:0": everyone, "pg:2": {6: (8, 7), 7: (7, 7), 8: (8, 7), 9: (8, 7)}})
     calls = operations({0: ["all_reduce"]})
-    odd = _odd_in_circle(circle(6, 7, 8, 9), far, calls)
+    odd = odd_in_circle(circle(6, 7, 8, 9), far, calls)
     assert {r: row.get("odd") for r, row in odd.items()} == {7: True}
     two = far.filter(~pl.col("rank").is_in([8, 9]))
-    assert set(_odd_in_circle(circle(6, 7), two, calls)) == {6, 7}, "of two either may be the odd one"
+    assert set(odd_in_circle(circle(6, 7), two, calls)) == {6, 7}, "of two either may be the odd one"
 
 
 def test_several_that_each_passed_over_another_groups_call_and_wait_in_a_circle_took_the_groups_in_another_order() -> None:
@@ -417,20 +419,20 @@ def test_several_that_each_passed_over_another_groups_call_and_wait_in_a_circle_
     assert not _swapped({4: missed[4]}, circle(4, 5, 12, 13)), "one alone left a call out"
     assert not _swapped(dict.fromkeys(missed, missed[4]), circle(4, 5, 12, 13)), "the same call of one group"
     assert not _swapped(missed, circle(4, 5)), "not in the circle"
-    row = _classify(4, circle(4, 13)[4] | missed[4][0] | {"kind": "swapped", "ahead": "pg:9", "partners": [4, 13]}, {}, None)
-    assert row is not None
-    assert (row["cause"], row["confidence"], row["partners"]) == ("group-deadlock", "medium", [4, 13])
+    told = cause_of(4, circle(4, 13)[4] | missed[4][0] | {"kind": "swapped", "ahead": "pg:9", "partners": [4, 13]}, {}, None)
+    assert told is not None
+    assert (told.cause, told.confidence, told.partners) == ("group-deadlock", "medium", [4, 13])
 
 
 def test_without_a_majority_all_of_the_circle_stay() -> None:
     far = progress({"pg:0": {0: (3, 2), 1: (2, 2)}, "pg:1": {0: (5, 5), 1: (6, 5)}})
-    assert set(_odd_in_circle(circle(0, 1), far, operations({0: ["all_reduce"], 1: ["all_reduce"]}))) == {0, 1}
+    assert set(odd_in_circle(circle(0, 1), far, operations({0: ["all_reduce"], 1: ["all_reduce"]}))) == {0, 1}
 
 
 def test_the_odd_one_of_a_circle_left_something_out() -> None:
-    row = _classify(3, circle(2, 3)[3] | {"odd": True, "op": "all_gather", "seq": 3}, {}, None)
-    assert row is not None
-    assert (row["cause"], row["confidence"]) == ("collective-skipped", "medium")
+    told = cause_of(3, circle(2, 3)[3] | {"odd": True, "op": "all_gather", "seq": 3}, {}, None)
+    assert told is not None
+    assert (told.cause, told.confidence) == ("collective-skipped", "medium")
 
 
 # ---- a walk that ends at a rank that waits in a group of which nothing else is known ----

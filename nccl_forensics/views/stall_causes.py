@@ -1,0 +1,254 @@
+"""What makes a rank hold the others up: the cause of one stall, from what singled the rank out and where its stack stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from nccl_forensics.ranklist import as_ranks
+from nccl_forensics.stack_frames import split_frame
+from nccl_forensics.stack_places import WAITING
+from nccl_forensics.views.calls import OP_WORDS
+from nccl_forensics.words import ranks_words, verb
+
+P2P = ("send", "recv")
+_INPUT = ("data-loader",)
+_HOST = ("lock", "gil", "checkpoint", "gc", "compile", "import", "file-io", "sleep", "compute", "user-code", "evaluation")
+#: Of two that wait for each other both send, or both receive: a send would end the other's receive.
+_ANSWERS = {"send": "recv", "recv": "send"}
+
+Row = Mapping[str, object]
+
+
+class Cause(NamedTuple):
+    """The cause of a stall, how sure it is, and why; ``partners`` of a deadlock."""
+
+    cause: str
+    confidence: str
+    why: str
+    partners: object = ()
+
+
+class _Case(NamedTuple):
+    """One rank that others wait for: how it was singled out (``row``), its stack, the stacks of all, and how its log ends."""
+
+    rank: int
+    row: Row
+    stack: Row | None
+    stacks: Mapping[int, Row]
+    tail: str | None
+
+    @property
+    def kind(self) -> object:
+        return self.row.get("kind")
+
+    @property
+    def place(self) -> str | None:
+        return str(self.stack["place"]) if self.stack else None
+
+    @property
+    def stands(self) -> str:
+        """Where its stack stands, in words."""
+        assert self.stack is not None
+        return f"it stands in {self.stack['op'] or 'a wait for others'} at {self.stack['user_frame']}"
+
+    @property
+    def sure(self) -> bool:
+        """Whether something beside one look at the stacks says that others wait."""
+        return self.row["seen_by"] != "stacks" or any(s["place"] in WAITING and r != self.rank for r, s in self.stacks.items())
+
+
+#: Held up itself, as those that wait for it are: no cause of theirs.
+_HELD_UP = Cause("", "", "")
+
+
+def cause_of(rank: int, row: Row, stacks: Mapping[int, Row], tail: str | None) -> Cause | None:
+    """Why ``rank`` holds the others up, by the first sign that tells; None where it is held up itself, or nothing tells.
+
+    ``row`` is what singled it out, ``tail`` how its log ends beside its peers' (``boundary``: after whole steps).
+    """
+    case = _Case(rank, row, stacks.get(rank), stacks, tail)
+    told = next((cause for sign in _SIGNS if (cause := sign(case)) is not None), None)
+    return None if told is _HELD_UP else told
+
+
+def with_unheard(told: Cause, rank: int, stacks: Mapping[int, Row], unheard: list[int]) -> Cause:
+    """A cause; where all that stand in p2p calls receive, or all send, and somebody's stack is missing, a deadlock among them is a guess: a
+    row of stages that wait for one behind them looks the same."""
+    if told.cause != "p2p-deadlock" or rank not in stacks or stacks[rank]["place"] != "p2p" or not told.partners or not unheard:
+        return told
+    if len({stacks[r]["op"] for r in (rank, *as_ranks(told.partners)) if r in stacks}) > 1:
+        return told
+    missing = f"of {ranks_words(unheard)} there is no stack, and all of them may wait for {verb(unheard, 'it', 'one of these')}"
+    return told._replace(confidence="low", why=f"{told.why}; {missing}")
+
+
+def _in_p2p(case: _Case) -> Cause | None:
+    if case.stack is None or case.place != "p2p":
+        return None
+    # Where somebody stands in the other half, each of them may wait for that one, as those do who send to a rank that waits for another.
+    pairs = {r: s["op"] for r, s in case.stacks.items() if s["place"] == "p2p" and r != case.rank}
+    partners = sorted(pairs) if _ANSWERS.get(str(case.stack["op"])) not in pairs.values() else []
+    why = case.stands + (", and so does its partner" if partners else "")
+    return Cause("p2p-deadlock", "high" if partners else "medium", why, partners)
+
+
+def _in_another_call(case: _Case) -> Cause | None:
+    if case.kind != "other-call" or case.stack is None:
+        return None
+    same = split_frame(str(case.stack["user_frame"] or ""))[0] == split_frame(str(case.row.get("call_site") or ""))[0]
+    why = f"{case.stands} while its peers stand in {case.row['op']} at {case.row['call_site']}"
+    return Cause("collective-mismatch" if same else "collective-skipped", "medium", why)
+
+
+def _in_another_order(case: _Case) -> Cause | None:
+    """Ranks that passed over a call of a group."""
+    row = case.row
+    if case.kind == "swapped":
+        why = (
+            f"each entered the next operation of another group ({row['ahead']}) without {row['op']} #{row['seq']} of its own, and they wait for each "
+            "other in a circle: they took the groups in another order, or left the call out"
+        )
+        return Cause("group-deadlock", "medium", why, row["partners"])
+    if case.kind == "jumped":
+        why = (
+            f"it never entered {row['op']} #{row['seq']} of this group and went on to the next operation of another group ({row['ahead']})"
+        )
+        if row.get("domain") == "nccl":
+            # Lines of a log bear no number over all groups: one that was lost looks like a call left out.
+            return Cause("collective-skipped", "medium", f"{why}; a line lost from its log would look the same")
+        if row.get("another_path"):
+            # Whoever is held up in the call that it went on to never comes to what it would have called next.
+            order = f"{why}, to which it came by another path through the program than before: it may as well have taken the two in another order"
+            return Cause("collective-skipped", "medium", order)
+        # A word that no operation bears is more likely a damaged record.
+        known = row["op"] is None or row["op"] in OP_WORDS
+        return Cause("collective-skipped", "high" if known else "medium", why)
+    if case.kind == "beyond":
+        why = f"a monitored barrier names it as missing while it stands beyond that barrier, in {row['later']}, which the others never entered"
+        return Cause("collective-skipped", "high", why)
+    if case.kind == "gone-on":
+        why = f"it went on to {row['later']} while most stand in {row['op']} at {row['call_site']}, which it never joined"
+        return Cause("collective-skipped", "medium", why)
+    return None
+
+
+def _in_a_circle(case: _Case) -> Cause | None:
+    row, cycle = case.row, case.row.get("cycle")
+    if case.kind != "cycle":
+        return None
+    if row.get("mixed"):
+        # A stage that is a step ahead closes such a circle too: whoever left a call out need not stand in it alone.
+        return Cause(
+            "group-deadlock", "low", f"ranks {cycle} wait for each other, some in sends and receives and some in collectives", cycle
+        )
+    if row.get("op") in P2P:
+        return Cause("p2p-deadlock", "high", f"ranks {cycle} wait for each other's send or receive in a circle", cycle)
+    if row.get("odd"):
+        why = (
+            f"it never entered {row['op']} #{row['seq']} and went on in another group; most ranks that have groups as it has did otherwise"
+        )
+        return Cause("collective-skipped", "medium", why)
+    return Cause("group-deadlock", "medium", f"ranks {cycle} wait for each other in different groups", cycle)
+
+
+def _at_work_on_its_host(case: _Case) -> Cause | None:
+    if case.stack is None:
+        return None
+    reason, seen_by = case.stack["reason"], case.row["seen_by"]
+    if case.place in _INPUT:
+        return Cause("input-stall", "high" if case.sure else "medium", f"its stack is in its data loading ({reason})")
+    why = f"its stack is outside any collective: {case.place} ({reason})"
+    if case.place == "user-code":
+        # What its host has enqueued, and its GPU not done, is past: where an idle thread stands in its own function, it waits for that GPU.
+        # It may wait in a call that leaves no Python frame as well (Work.wait, a copy from the GPU).
+        waits_for_gpu = case.kind in ("gpu", "not-begun")
+        return None if waits_for_gpu else Cause("host-stall", "low" if seen_by == "stacks" else "medium", why)
+    if case.place in _HOST:
+        return Cause("host-stall", "high" if case.place != "import" and case.sure else "medium", why)
+    return None
+
+
+def _on_its_gpu(case: _Case) -> Cause | None:
+    row = case.row
+    if case.kind == "not-begun":
+        why = (
+            f"the GPUs of its peers have begun {row['op']} #{row['seq']}, and its own has not come to it though it is enqueued: work before it holds "
+            "it up"
+        )
+        return Cause("gpu-stall", "medium" if row["timed_out"] else "low", why)
+    if case.kind == "gpu":
+        why = "work is enqueued on its GPU that its peers of the same group have long completed"
+        if row.get("own_record") is None:
+            # A watchdog's line counts the calls of its rank: where that rank left some out, its numbers fall behind in the same way.
+            return Cause("gpu-stall", "medium", f"{why}, by the count of its watchdog")
+        return Cause("gpu-stall", "high", why)
+    if case.stack is None or case.place not in ("cuda-sync", "backward"):
+        return None
+    # A rank with open work of its own waits for its GPU as all those do that wait for it: that tells nothing of this one.
+    alike = [r for r in as_ranks(row.get("waiters")) if r in case.stacks and case.stacks[r]["place"] == case.place]
+    if row.get("pending") and len(alike) > 1:
+        return None
+    why = f"its stack waits in {case.place} ({case.stack['reason']})"
+    return Cause("gpu-stall" if case.place == "cuda-sync" else "host-stall", "low", why)
+
+
+def _in_a_collective(case: _Case) -> Cause | None:
+    if case.stack is None or case.place != "collective":
+        return None
+    if case.row.get("own_last_op") == case.stack["op"] and case.row.get("pending") is not False:
+        # It is in this very group, in an operation that others have left: a broadcast that ends for each member by itself. Who is wrong about
+        # it (the root, a count) no place tells.
+        return _HELD_UP
+    return Cause("group-deadlock", "low", f"{case.stands} that its peers are not in")
+
+
+def _not_heard_of(case: _Case) -> Cause | None:
+    if case.kind == "barrier":
+        return Cause("host-stall", "medium", "a monitored barrier names it as missing")
+    if case.kind == "unseen" and case.stack is None:
+        return Cause("host-stall", "low", "the waits of all others end at it, and nothing in the evidence comes from it")
+    if case.kind == "unanswered":
+        why = "it answered neither the sampler nor the request for a dump, as a process that is stopped or in a system call does; all others wait"
+        return Cause("host-stall", "low", why)
+    if case.kind == "silent":
+        why = "it was alive until the launcher stopped it and never timed out itself, as those did that waited"
+        return Cause("host-stall", "low", why)
+    return None
+
+
+def _behind(case: _Case) -> Cause | None:
+    row = case.row
+    if case.kind != "behind":
+        return None
+    if case.tail == "boundary":
+        why = (
+            "its log ends after a whole number of steps, in which it called fewer collectives than its peers, and nothing says that it died"
+        )
+        return Cause("collective-skipped", "medium", why)
+    if row.get("pending"):
+        return _HELD_UP  # by what all members entered and none finished, or by a send or receive of its own
+    if row.get("domain") == "nccl":
+        return Cause("host-stall", "low", "its log ends before an operation that its peers entered")
+    if row.get("pending") is False:
+        why = "everything it enqueued is completed and it enqueued nothing more, while its peers wait"
+        if row.get("own_record") is None:
+            # A watchdog's line counts the calls of its rank and names none, so that one left out at the end looks the same.
+            return Cause("host-stall", "medium", f"{why}; whether it left the call out no line tells")
+        return Cause("host-stall", "high", why)
+    return Cause("host-stall", "medium", "it never entered an operation that its peers wait in")
+
+
+#: Signs in the order in which they are believed: what a stack shows of sends, what the order of calls shows, where the host is, what its GPU has
+#: not done, and last what is not there.
+_SIGNS: tuple[Callable[[_Case], Cause | None], ...] = (
+    _in_p2p,
+    _in_another_call,
+    _in_another_order,
+    _in_a_circle,
+    _at_work_on_its_host,
+    _on_its_gpu,
+    _in_a_collective,
+    _not_heard_of,
+    _behind,
+)
