@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import polars as pl
 
@@ -82,10 +82,9 @@ def gpu_fault(
     gpu_tool_errors: pl.LazyFrame | None,
     kernel_events: pl.LazyFrame | None,
     dcgm_results: pl.LazyFrame | None,
-    exceptions: pl.LazyFrame | None,
+    raised: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
-    source_ranks: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     placements: pl.LazyFrame | None,
@@ -104,10 +103,10 @@ def gpu_fault(
         job = _Job(
             who,
             dated=has_rows(job_times),
-            hurt=_hurt(exceptions, source_ranks, who),
+            hurt=_hurt(raised, who),
             failed=has_rows(failures),
             one_numbering=_one_numbering(rows, who),
-            unhurt=_failed_otherwise(exceptions, source_ranks),
+            unhurt=_failed_otherwise(raised),
         )
         for finding in with_placements(_by_xid(rows.filter(inside), job), who):
             proved = proved or finding.severity == "critical"
@@ -123,8 +122,8 @@ def gpu_fault(
         yield from with_placements(_states(located(gpus, source_hosts), who, retired_pages, corrected_dram, corrected_sram), who)
     if dcgm_results is not None:
         yield from _dcgm(located(dcgm_results, source_hosts))
-    if exceptions is not None and not proved:
-        yield from _seen_by_ranks(exceptions, source_ranks, who, known_ranks=processes is not None)
+    if raised is not None and not proved:
+        yield from _seen_by_ranks(raised, known_ranks=processes is not None)
 
 
 # ---- Xid ----
@@ -245,47 +244,27 @@ def _one_numbering(rows: pl.DataFrame, who: People) -> bool:
     return any((first_label(host), pid) in who.pids for host, pid in rows.select("host", "pid").drop_nulls().unique().iter_rows())
 
 
-def _rank_of_source(source_ranks: pl.LazyFrame | None) -> dict[int, int]:
-    if source_ranks is None:
-        return {}
-    return dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-
-
-def _stated_rank(row: Mapping[str, Any]) -> int | None:
-    """The global rank that an exception's own text, else its launcher's prefix, states."""
-    if row["rank"] is not None:
-        return int(row["rank"])
-    return row["hint_rank"] if row["hint_scope"] == "global" else None
-
-
-def _failed_otherwise(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> frozenset[int]:
+def _failed_otherwise(raised: pl.LazyFrame | None) -> frozenset[int]:
     """Ranks that say why they failed, and do not name a CUDA error."""
-    if exceptions is None:
+    if raised is None:
         return frozenset()
-    rank_of = _rank_of_source(source_ranks)
     said: dict[int, bool] = {}
-    for row in exceptions.select("rank", "hint_rank", "hint_scope", "source_id", "message").collect().iter_rows(named=True):
-        rank = _stated_rank(row)
-        rank = rank if rank is not None else rank_of.get(row["source_id"])
-        if rank is not None:
-            said[rank] = said.get(rank, False) or "cuda" in str(row["message"]).lower()
+    for rank, message in raised.filter(pl.col("rank").is_not_null()).select("rank", "message").collect().iter_rows():
+        said[rank] = said.get(rank, False) or "cuda" in str(message).lower()
     return frozenset(rank for rank, cuda in said.items() if not cuda)
 
 
-def _hurt(exceptions: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None, who: People) -> frozenset[str | None]:
+def _hurt(raised: pl.LazyFrame | None, who: People) -> frozenset[str | None]:
     """Hosts of the ranks that say that their GPU failed them: a fault of the kernel's log there has somebody to belong to."""
-    if exceptions is None:
+    if raised is None:
         return frozenset()
-    rank_of = _rank_of_source(source_ranks)
     host_of = {rank: host for host, ranks in who.hosts.items() for rank in ranks}
     host_of |= {rank: str(host) for (host, _), rank in who.gpus.items() if rank in who.placed}
-    said = exceptions.filter(pl.col("message").str.contains(_RUNTIMES))
+    said = raised.filter(pl.col("message").str.contains(_RUNTIMES)).select("rank", "hint_host", "message")
     hosts: set[str | None] = set()
-    for row in said.select("rank", "hint_rank", "hint_scope", "hint_host", "source_id", "message").collect().iter_rows(named=True):
-        if _cuda_fault(str(row["message"])) is not None:
-            rank = _stated_rank(row)
-            rank = rank if rank is not None else rank_of.get(row["source_id"])
-            hosts.add(first_label(row["hint_host"]) or (host_of.get(rank) if rank is not None else None))
+    for rank, host, message in said.collect().iter_rows():
+        if _cuda_fault(str(message)) is not None:
+            hosts.add(first_label(host) or (host_of.get(rank) if rank is not None else None))
     return frozenset(hosts)
 
 
@@ -561,24 +540,21 @@ def _dcgm(rows: pl.DataFrame) -> Iterator[Finding]:
 # ---- what ranks saw themselves ----
 
 
-def _seen_by_ranks(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, who: People, *, known_ranks: bool) -> Iterator[Finding]:
+def _seen_by_ranks(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
     """CUDA errors in the text of processes that no other evidence names: the device is ill or its program is, which the text cannot tell.
 
     Where processes are known, the ends of the ranks are judged by a rule of their own; here are left the texts of no known rank.
     """
     seen: dict[str, dict[object, dict[str, object]]] = defaultdict(dict)
-    rank_of = _rank_of_source(source_ranks)
-    said = exceptions.filter(pl.col("message").str.contains(_RUNTIMES)).sort("source_id", "line_no")
+    said = raised.filter(pl.col("message").str.contains(_RUNTIMES)).sort("source_id", "line_no")
     for row in said.collect().iter_rows(named=True):
         text = _cuda_fault(str(row["message"]))
         if text is None:
             continue
-        rank = _stated_rank(row)
-        rank = rank if rank is not None else who.of_pid(row["hint_host"], row["pid"])
-        rank = rank if rank is not None else rank_of.get(row["source_id"])
+        rank = row["rank"]
         if rank is not None and known_ranks:
             continue
-        seen[text].setdefault(rank if rank is not None else ("source", row["source_id"]), row | {"rank": rank, "host": row["hint_host"]})
+        seen[text].setdefault(rank if rank is not None else ("source", row["source_id"]), row | {"host": row["hint_host"]})
     for text in sorted(seen):
         rows = [r for _, r in sorted(seen[text].items(), key=lambda i: str(i[0]).zfill(9))]
         ranks = tuple(sorted(int(str(r["rank"])) for r in rows if r["rank"] is not None))

@@ -71,10 +71,9 @@ def out_of_memory(
     worker_exits: pl.LazyFrame | None,
     pods: pl.LazyFrame | None,
     pod_events: pl.LazyFrame | None,
-    exceptions: pl.LazyFrame | None,
+    raised: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
-    source_ranks: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
@@ -85,7 +84,7 @@ def out_of_memory(
     if oom_kills is not None:
         rows = located(oom_kills, source_hosts)
         inside = timely(rows, job_times, window_h)
-        for finding in _kills(rows.filter(inside), who, _mourned(exceptions)):
+        for finding in _kills(rows.filter(inside), who, _mourned(raised)):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -103,15 +102,15 @@ def out_of_memory(
     if pod_events is not None:
         # Kernel, kubelet and an agent may tell of one kill: the first of them that is handed in is the cause.
         yield from (replace(f, severity="info") if proved else f for f in _pod_events(pod_events, who))
-    if exceptions is not None:
-        yield from _told(exceptions, source_ranks, who, known_ranks=processes is not None)
+    if raised is not None:
+        yield from _told(raised, known_ranks=processes is not None)
 
 
-def _mourned(exceptions: pl.LazyFrame | None) -> list[int]:
+def _mourned(raised: pl.LazyFrame | None) -> list[int]:
     """Processes of which the job itself says that they were killed: workers of data loaders (torch/utils/data/_utils/signal_handling.py)."""
-    if exceptions is None:
+    if raised is None:
         return []
-    said = exceptions.filter(pl.col("signature") == "worker-killed").select(pl.col("message").str.extract_all(_WORKERS).alias("said"))
+    said = raised.filter(pl.col("signature") == "worker-killed").select(pl.col("message").str.extract_all(_WORKERS).alias("said"))
     return [int(pid) for found in said.collect()["said"].drop_nulls().to_list() for text in found for pid in re.findall(r"\d+", text)]
 
 
@@ -336,11 +335,8 @@ def _size_words(row: dict[str, object]) -> str:
     )
 
 
-def _told(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, who: People, *, known_ranks: bool) -> Iterator[Finding]:
+def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
     """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own."""
-    rank_of: dict[int, int] = {}
-    if source_ranks is not None:
-        rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
     for on_gpu in (True, False):
         seen: dict[object, dict[str, object]] = {}
         if on_gpu:
@@ -349,13 +345,11 @@ def _told(exceptions: pl.LazyFrame, source_ranks: pl.LazyFrame | None, who: Peop
             # Registration of memory and shared memory have rules of their own.
             says = pl.col("message").str.contains(_HOST_OOM) | (pl.col("type").fill_null("") == "MemoryError")
             says = says & ~pl.col("message").str.contains("ibv_|/dev/shm|shared memory")
-        for row in exceptions.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
-            rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
-            rank = rank if rank is not None else who.of_pid(row["hint_host"], row["pid"])
-            rank = rank if rank is not None else rank_of.get(row["source_id"])
+        for row in raised.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
+            rank = row["rank"]
             if rank is not None and known_ranks:
                 continue
-            seen.setdefault(rank if rank is not None else ("source", row["source_id"]), row | {"rank": rank, "host": row["hint_host"]})
+            seen.setdefault(rank if rank is not None else ("source", row["source_id"]), row | {"host": row["hint_host"]})
         if not seen:
             continue
         rows = [seen[k] for k in sorted(seen, key=lambda k: str(k).zfill(9))]

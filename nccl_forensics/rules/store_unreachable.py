@@ -45,21 +45,20 @@ _REASONS = (
     explains=("timeout", "closed", "rank-never-joined", "host-stall"),
 )
 def store_unreachable(
-    exceptions: pl.LazyFrame | None, endings: pl.LazyFrame | None, watchdog: pl.LazyFrame | None = None
+    raised: pl.LazyFrame | None,
+    endings: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame | None = None,
+    source_ranks: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per address. Most ranks in vain: the address or its host; few: their own way there."""
-    rows = _failed(exceptions, watchdog)
+    rows = _failed(raised, watchdog, source_ranks)
     if not rows.height:
         return
     parts = pl.col("message").str.extract_groups(_TARGET).struct
     rows = rows.with_columns(target=parts.field("1"), port=parts.field("2"))
-    of_source: dict[object, int] = {}
-    known = 0
-    if endings is not None:
-        ended = endings.filter(pl.col("rank").is_not_null()).select("exc_source_id", "rank").collect()
-        of_source, known = dict(ended.drop_nulls().iter_rows()), ended.height
+    known = endings.filter(pl.col("rank").is_not_null()).collect().height if endings is not None else 0
     for (target, port), part in rows.group_by("target", "port", maintain_order=True):
-        ranks = tuple(sorted({of_source.get(r["source_id"], r["rank"]) for r in part.iter_rows(named=True)} - {None}))
+        ranks = tuple(sorted(set(part["rank"].drop_nulls().to_list())))
         said = " ".join(part["message"].to_list())
         reason = next(
             (words for pattern, words in _REASONS if pl.Series([said]).str.contains(f"(?i){pattern}").any()), "no connection came about"
@@ -89,7 +88,7 @@ def store_unreachable(
         )
 
 
-def _failed(exceptions: pl.LazyFrame | None, watchdog: pl.LazyFrame | None) -> pl.DataFrame:
+def _failed(raised: pl.LazyFrame | None, watchdog: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.DataFrame:
     """The exceptions that say so; of sources without one, the lines of torch's own log in which the store's client gave up."""
     columns = {"source_id": pl.UInt32(), "line_no": pl.UInt32(), "end_line": pl.UInt32(), "rank": pl.Int32(), "message": pl.String()}
     parts = [pl.DataFrame(schema=columns)]
@@ -100,11 +99,15 @@ def _failed(exceptions: pl.LazyFrame | None, watchdog: pl.LazyFrame | None) -> p
         rows = frame.sort("source_id", "line_no").select(*named, rank.alias("rank")).collect()
         return rows.select([pl.col(c).cast(t) for c, t in columns.items()])
 
-    if exceptions is not None:
-        parts.append(take(exceptions.filter(pl.col("signature") == "store-unreachable"), pl.col("rank")))
+    if raised is not None:
+        parts.append(take(raised.filter(pl.col("signature") == "store-unreachable"), pl.col("rank")))
     if watchdog is not None:
         told = watchdog.filter(pl.col("kind").is_in(["store-unreachable", "store-timeout"]))
         if parts[-1].height:
             told = told.filter(~pl.col("source_id").is_in(parts[-1]["source_id"].unique().to_list()))
-        parts.append(take(told, pl.when(pl.col("hint_scope") == "global").then(pl.col("hint_rank"))))
+        rank: pl.Expr = pl.when(pl.col("hint_scope") == "global").then("hint_rank")
+        if source_ranks is not None:
+            told = told.join(source_ranks.select("source_id", of_source="rank"), on="source_id", how="left")
+            rank = pl.coalesce(rank, "of_source")
+        parts.append(take(told, rank))
     return pl.concat(parts)

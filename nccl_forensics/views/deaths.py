@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import polars as pl
 
@@ -11,6 +11,7 @@ from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
+from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.words import first_label
 
@@ -116,7 +117,7 @@ def told_at(ending: Mapping[str, object]) -> dict[str, object]:
 @view(rows="ranks")
 def endings(
     worker_exits: pl.LazyFrame | None,
-    exceptions: pl.LazyFrame | None,
+    raised: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_ranks: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
@@ -136,141 +137,162 @@ def endings(
     (in its report, or where that is missing in the signals that it sent).
     ``unheard``: it left with an exit code, as the victims of a timeout do too, and its own output is not in the evidence though others' is.
     """
-    people: dict[tuple[str, object], dict[str, object]] = {}
-    by_pid = Pids(processes)
-    where: dict[int, tuple[object, object]] = {}
-    homes: dict[int, tuple[object, object]] = {}
-    locals_: dict[int, set[int]] = {}
-    if processes is not None:
-        known = processes.filter(pl.col("rank").is_not_null()).select("pid", "rank", "host", "local_rank").collect()
-        for pid, rank, host, local in known.iter_rows():
-            where[rank] = (host, pid)
-            if local is not None:
-                locals_.setdefault(local, set()).add(rank)
-        alone = (
-            processes.filter(pl.col("host").is_not_null())
-            .group_by("source_id")
-            .agg(pl.col("host").first(), pl.col("pid").first(), n=pl.len())
-        )
-        homes = {s: (host, pid) for s, host, pid, n in alone.select("source_id", "host", "pid", "n").collect().iter_rows() if n == 1}
+    by_pid, roster = Pids(processes), _Roster(processes)
     ranks_of_source: dict[int, int] = {}
     if source_ranks is not None:
         ranks_of_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-    host_of_source: dict[int, str] = {}
-    if source_hosts is not None:
-        host_of_source = dict(source_hosts.select("source_id", "host").collect().iter_rows())
-
-    def person(rank: object, pid: object, local: object = None) -> dict[str, object]:
-        key = ("rank", rank) if rank is not None else ("pid", pid) if pid is not None or local is None else ("local", local)
-        if key not in people:
-            host, its_pid = where.get(int(str(rank)), (None, None)) if rank is not None else (None, None)
-            people[key] = dict.fromkeys(DEATHS) | {"rank": rank, "pid": pid if pid is not None else its_pid, "host": host}
-        return people[key]
-
-    asked: set[tuple[str, object]] = set()
-    lost: list[dict[str, object]] = []
-    if worker_exits is not None:
-        rows = worker_exits.sort("source_id", "line_no").collect()
-        launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
-        locals_ = locals_ or _spawned(rows, {*where, *ranks_of_source.values()})
-        # What does not end at the first signal the launcher kills (PContext.close of torch.distributed.elastic.multiprocessing, after 30 s).
-        kills = rows.filter((pl.col("kind") == "closing-signal") & (pl.col("signal") == "SIGKILL") & pl.col("pid").is_not_null())
-        forced: set[object] = set(kills.select("source_id", "pid").rows())
-        forced |= {by_pid.rank(pid, host) for pid, host in kills.select("pid", "host").iter_rows()} - {None}
-        for pid, host in rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null()).select("pid", "host").iter_rows():
-            asked |= {("pid", pid), ("rank", by_pid.rank(pid, host))}
-        asked.discard(("rank", None))
-        lost = rows.filter(pl.col("kind") == "lost").rows(named=True)
-        for row in rows.iter_rows(named=True):
-            if row["exit_code"] is None and row["signal"] is None:
-                continue
-            if row["kind"] in ("closing-signal", "launcher-signal", "scheduler"):
-                continue
-            if row["kind"] == "task" and launched:
-                continue  # the scheduler started launchers: its task is one of them, and no rank
-            rank = row["rank"]
-            if rank is None and row["pid"] is not None:
-                rank = by_pid.rank(row["pid"], row["host"])
-            if rank is None and row["local_rank"] is not None and len(locals_.get(row["local_rank"], ())) == 1:
-                rank = next(iter(locals_[row["local_rank"]]))
-            if rank is None and row["pid"] is None and (row["local_rank"] is None or locals_):
-                continue  # nobody, or one of several of which the launcher means one
-            who = person(rank, row["pid"], row["local_rank"])
-            if who["exit_code"] is None or (row["kind"] != "failed" and row["exit_code"] is not None):
-                who.update(
-                    exit_code=row["exit_code"],
-                    signal=row["signal"] or _SIGNALS.get(row["exit_code"] or 0),
-                    host=who["host"] or row["host"],
-                    time_raw_ns=row["time_raw_ns"],
-                    source_id=row["source_id"],
-                    line_no=row["line_no"],
-                    end_line=row["end_line"],
-                )
-                who["forced"] = rank in forced or (row["source_id"], row["pid"]) in forced
-            if row["has_traceback"] and row["message"] and who["signature"] is None:
-                raised, _, said = str(row["message"]).partition(": ")
-                who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
-    nameless: dict[object, list[dict[str, object]]] = {}
-    of_local, of_task = _of_local(locals_, where), _of_task(comms)
-    if exceptions is not None:
-        for row in exceptions.sort("source_id", "line_no").collect().iter_rows(named=True):
-            rank = row["rank"]
-            if rank is None and row["hint_scope"] == "global":
-                rank = row["hint_rank"]
-            if rank is None:
-                rank = by_pid.rank(row["pid"], row["hint_host"])
-            if rank is None and row["hint_scope"] == "local":
-                rank = of_local(row["hint_rank"], row["hint_host"] or host_of_source.get(row["source_id"]))
-            if rank is None and row["hint_scope"] == "task":
-                rank = of_task.get(row["hint_rank"])
-            if rank is None:
-                rank = ranks_of_source.get(row["source_id"])
-            if rank is None:
-                nameless.setdefault(row["source_id"], []).append(row)
-                continue
-            who = person(rank, row["pid"])
-            home = homes.get(row["source_id"])
-            if home is not None and who["host"] not in (None, home[0]) and ranks_of_source.get(row["source_id"]) == rank:
-                # Another job has a rank of this number: the text stands in the file of this rank on another host.
-                who.update(host=home[0], pid=home[1])
-            row["signature"] = _inside(row["signature"], row["frames"])
-            if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
-                continue  # another copy of the same, cut short
-            if who["message"] is not None and cut_off(str(who["message"]), str(row["message"])):
-                who["signature"] = None
-            # The first exception with a cause of its own speaks for the rank, then one that blames another rank, then a bare signal.
-            if who["signature"] is None or who.pop("from_block", False) or _telling(row["signature"]) > _telling(who["signature"]):
-                who.update(
-                    type=row["type"],
-                    message=row["message"],
-                    signature=row["signature"],
-                    frame=row["frame"],
-                    exc_source_id=row["source_id"],
-                    exc_line_no=row["line_no"],
-                    time_raw_ns=who["time_raw_ns"] if who["time_raw_ns"] is not None else row["time_raw_ns"],
-                )
-                if who["source_id"] is None:
-                    who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
+    exits = worker_exits.sort("source_id", "line_no").collect() if worker_exits is not None else None
+    if exits is not None:
+        _exited(roster, exits, by_pid, LocalRanks(processes, worker_exits, {*roster.where, *ranks_of_source.values()}))
+    nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
-    _pair_nameless(people, nameless, watchdogs)
+    _pair_nameless(roster.people, nameless, watchdogs)
+    lost = exits.filter(pl.col("kind") == "lost").rows(named=True) if exits is not None else []
     for row in _silently(lost, nameless, watchdogs):
-        who = person(by_pid.rank(row["pid"], row["host"]), row["pid"])
+        who = roster.person(by_pid.rank(row["pid"], row["host"]), row["pid"])
         if who["exit_code"] is None and who["signature"] is None:
             who.update({k: row[k] for k in ("kind", "own", "why", "source_id", "line_no", "end_line")}, host=who["host"] or row["host"])
-    for row in _crashed(kernel_events, source_hosts, where):
-        who = person(row["rank"], row["pid"])
+    for row in _crashed(kernel_events, source_hosts, roster.where):
+        who = roster.person(row["rank"], row["pid"])
         who["library"] = row["library"]
         if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
-    for row in _vanished(comms, where, progress).values():
-        who = person(row["rank"], row["pid"])
+    for row in _vanished(comms, roster.where, progress).values():
+        who = roster.person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
+    rows_out = _judged(roster.people, _asked(exits, by_pid), ended_by_watchdog, watchdogs, heard)
+    if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
+        rows_out += _left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or _not_stopped(
+            worker_exits, path_hints, by_pid, rows_out
+        )
+    return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+
+
+class _Roster:
+    """Who ended: rows of ``DEATHS`` by rank, else by pid, else by local rank. ``where``: host and pid of each known rank."""
+
+    def __init__(self, processes: pl.LazyFrame | None) -> None:
+        self.people: dict[tuple[str, object], dict[str, object]] = {}
+        self.where: dict[int, tuple[object, object]] = {}
+        if processes is not None:
+            known = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid").collect()
+            self.where = {rank: (host, pid) for rank, host, pid in known.iter_rows()}
+
+    def person(self, rank: object, pid: object, local: object = None) -> dict[str, object]:
+        key = ("rank", rank) if rank is not None else ("pid", pid) if pid is not None or local is None else ("local", local)
+        if key not in self.people:
+            host, its_pid = self.where.get(int(str(rank)), (None, None)) if rank is not None else (None, None)
+            self.people[key] = dict.fromkeys(DEATHS) | {"rank": rank, "pid": pid if pid is not None else its_pid, "host": host}
+        return self.people[key]
+
+
+def _alone_in(processes: pl.LazyFrame | None) -> dict[int, tuple[object, object]]:
+    """Host and pid of the process that a source is of, of sources of one process."""
+    if processes is None:
+        return {}
+    known = processes.filter(pl.col("host").is_not_null()).group_by("source_id")
+    alone = known.agg(pl.col("host").first(), pl.col("pid").first(), n=pl.len()).filter(pl.col("n") == 1)
+    return {s: (host, pid) for s, host, pid in alone.select("source_id", "host", "pid").collect().iter_rows()}
+
+
+#: Exit lines that tell of no worker that ended by itself.
+_NO_EXIT = ("closing-signal", "launcher-signal", "scheduler")
+
+
+def _exited(roster: _Roster, rows: pl.DataFrame, by_pid: Pids, local_ranks: LocalRanks) -> None:
+    """Exit codes and signals, as launchers and schedulers report them."""
+    launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
+    # What does not end at the first signal the launcher kills (PContext.close of torch.distributed.elastic.multiprocessing, after 30 s).
+    kills = rows.filter((pl.col("kind") == "closing-signal") & (pl.col("signal") == "SIGKILL") & pl.col("pid").is_not_null())
+    forced: set[object] = set(kills.select("source_id", "pid").rows())
+    forced |= {by_pid.rank(pid, host) for pid, host in kills.select("pid", "host").iter_rows()} - {None}
+    for row in rows.iter_rows(named=True):
+        if (row["exit_code"] is None and row["signal"] is None) or row["kind"] in _NO_EXIT:
+            continue
+        if row["kind"] == "task" and launched:
+            continue  # the scheduler started launchers: its task is one of them, and no rank
+        rank = row["rank"]
+        if rank is None and row["pid"] is not None:
+            rank = by_pid.rank(row["pid"], row["host"])
+        if rank is None:
+            rank = local_ranks.rank(row["local_rank"])
+        if rank is None and row["pid"] is None and (row["local_rank"] is None or local_ranks):
+            continue  # nobody, or one of several of which the launcher means one
+        who = roster.person(rank, row["pid"], row["local_rank"])
+        if who["exit_code"] is None or (row["kind"] != "failed" and row["exit_code"] is not None):
+            who.update(
+                exit_code=row["exit_code"],
+                signal=row["signal"] or _SIGNALS.get(row["exit_code"] or 0),
+                host=who["host"] or row["host"],
+                time_raw_ns=row["time_raw_ns"],
+                source_id=row["source_id"],
+                line_no=row["line_no"],
+                end_line=row["end_line"],
+            )
+            who["forced"] = rank in forced or (row["source_id"], row["pid"]) in forced
+        if row["has_traceback"] and row["message"] and who["signature"] is None:
+            raised, _, said = str(row["message"]).partition(": ")
+            who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
+
+
+def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
+    """Pids and ranks that a launcher told to end."""
+    if exits is None:
+        return set()
+    told = exits.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null()).select("pid", "host")
+    return {who for pid, host in told.iter_rows() for who in (("pid", pid), ("rank", by_pid.rank(pid, host)))} - {("rank", None)}
+
+
+def _raised(
+    roster: _Roster, rows: pl.DataFrame, homes: Mapping[int, tuple[object, object]], ranks_of_source: Mapping[int, int]
+) -> dict[object, list[dict[str, object]]]:
+    """What each rank raised, the most telling first; back come those that nothing gives to a rank, by source."""
+    nameless: dict[object, list[dict[str, object]]] = {}
+    for row in rows.iter_rows(named=True):
+        rank = row["rank"]
+        if rank is None:
+            nameless.setdefault(row["source_id"], []).append(row)
+            continue
+        who = roster.person(rank, row["pid"])
+        home = homes.get(row["source_id"])
+        if home is not None and who["host"] not in (None, home[0]) and ranks_of_source.get(row["source_id"]) == rank:
+            # Another job has a rank of this number: the text stands in the file of this rank on another host.
+            who.update(host=home[0], pid=home[1])
+        row["signature"] = _inside(row["signature"], row["frames"])
+        if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
+            continue  # another copy of the same, cut short
+        if who["message"] is not None and cut_off(str(who["message"]), str(row["message"])):
+            who["signature"] = None
+        # The first exception with a cause of its own speaks for the rank, then one that blames another rank, then a bare signal.
+        if who["signature"] is None or who.pop("from_block", False) or _telling(row["signature"]) > _telling(who["signature"]):
+            who.update(
+                type=row["type"],
+                message=row["message"],
+                signature=row["signature"],
+                frame=row["frame"],
+                exc_source_id=row["source_id"],
+                exc_line_no=row["line_no"],
+                time_raw_ns=who["time_raw_ns"] if who["time_raw_ns"] is not None else row["time_raw_ns"],
+            )
+            if who["source_id"] is None:
+                who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
+    return nameless
+
+
+def _judged(
+    people: Mapping[tuple[str, object], dict[str, object]],
+    asked: set[tuple[str, object]],
+    ended_by_watchdog: set[int],
+    watchdogs: Mapping[object, int],
+    heard: set[int],
+) -> list[dict[str, object]]:
+    """Rows of ``DEATHS``, in the order of ranks: own fault or consequence of another's."""
     # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
     nameless_aborts = Counter(who["source_id"] for who in people.values() if who["rank"] is None and who["signal"] == "SIGABRT")
-    rows_out = []
+    rows = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
@@ -283,12 +305,8 @@ def endings(
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
         who.pop("forced", None)
-        rows_out.append(who)
-    if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
-        rows_out += _left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or _not_stopped(
-            worker_exits, path_hints, by_pid, rows_out
-        )
-    return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
+        rows.append(who)
+    return rows
 
 
 def _silently(
@@ -307,16 +325,6 @@ def _silently(
     after = "its launcher lost the connection to it after a watchdog's timeout"
     ends = ({"kind": "victim", "own": False, "why": after}, {"kind": "vanished", "own": True, "why": why})
     return [row | ends[row["source_id"] not in victims] for row in silent]
-
-
-def _spawned(rows: pl.DataFrame, ranks: Iterable[int]) -> dict[int, set[int]]:
-    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are as many as the job has."""
-    failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
-    ended = rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null())
-    started = failed["local_rank"].n_unique() + ended["pid"].n_unique()
-    world = max(ranks, default=started - 1) + 1
-    whole = failed["source_id"].n_unique() == 1 and started == world and int(str(failed["local_rank"].max())) < world
-    return {n: {n} for n in range(world)} if whole else {}
 
 
 #: Signals by which a process ends of itself; after a watchdog's timeout they are no beginning.
@@ -357,31 +365,6 @@ def _pair_nameless(
                 who.update(
                     {k: best[k] for k in ("type", "message", "signature", "frame")}, exc_source_id=source, exc_line_no=best["line_no"]
                 )
-
-
-def _of_local(locals_: Mapping[int, set[int]], where: Mapping[int, tuple[object, object]]) -> Callable[[int, str | None], int | None]:
-    """Gives the rank that a local rank stands for: the only one of this number, or the only one on the host of its log."""
-    at_home: dict[tuple[int, object], set[int]] = {}
-    for local, ranks in locals_.items():
-        if len(ranks) > 1:
-            for rank in ranks:
-                at_home.setdefault((local, first_label(where[rank][0])), set()).add(rank)
-
-    def rank_of(local: int, host: str | None) -> int | None:
-        ranks = locals_.get(local, set())
-        there = ranks if len(ranks) == 1 else at_home.get((local, first_label(host)), set()) if host is not None else set()
-        return next(iter(there)) if len(there) == 1 else None
-
-    return rank_of
-
-
-def _of_task(comms: pl.LazyFrame | None) -> dict[int, int]:
-    """The rank whose NCCL lines bear the number of a scheduler's task, where one process alone does: a task may be a launcher with several."""
-    if comms is None:
-        return {}
-    told = comms.filter((pl.col("hint_scope") == "task") & pl.col("rank").is_not_null() & (pl.col("nranks") == pl.col("nranks").max()))
-    ranks = told.group_by("hint_rank").agg(pl.col("rank").first(), n=pl.struct("host", "pid", "rank").n_unique()).filter(pl.col("n") == 1)
-    return dict(ranks.select("hint_rank", "rank").collect().iter_rows())
 
 
 def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:

@@ -7,7 +7,6 @@ import polars as pl
 from nccl_forensics.stack_frames import shortened
 from nccl_forensics.stack_places import WAITING, place_of
 from nccl_forensics.views import view
-from nccl_forensics.views.pids import Pids
 
 LAST_CALLS = {
     "rank": pl.Int32(),
@@ -28,9 +27,7 @@ LAST_CALLS = {
 @view(rows="ranks")
 def last_calls(
     thread_states: pl.LazyFrame | None,
-    exceptions: pl.LazyFrame | None,
-    source_ranks: pl.LazyFrame | None,
-    processes: pl.LazyFrame | None,
+    raised: pl.LazyFrame | None,
     checked_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank: ``place``, ``op``, ``peer`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
@@ -49,17 +46,11 @@ def last_calls(
                 "moved": moved,
                 "waits_from": here,
             }
-    if exceptions is not None:
-        by_source: dict[int, int] = {}
-        by_pid = Pids(processes)
-        if source_ranks is not None:
-            by_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-        raised = exceptions.filter(pl.col("frames").is_not_null()).sort("source_id", "line_no").collect()
-        _known_waits(found, raised)
-        for row in raised.iter_rows(named=True):
-            rank = row["rank"] if row["rank"] is not None else row["hint_rank"] if row["hint_scope"] == "global" else None
-            rank = by_pid.rank(row["pid"], row["hint_host"]) if rank is None else rank
-            rank = by_source.get(row["source_id"]) if rank is None else rank
+    if raised is not None:
+        framed = raised.filter(pl.col("frames").is_not_null()).collect()
+        _known_waits(found, framed)
+        for row in framed.iter_rows(named=True):
+            rank = row["rank"]
             if rank is None or (rank in found and not _blank(found[rank])):
                 continue
             place, op, user, reason = place_of([shortened(f) for f in str(row["frames"]).split("\n")], None)

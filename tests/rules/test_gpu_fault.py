@@ -90,9 +90,9 @@ def test_a_fault_of_a_program_that_nothing_ties_to_the_job_is_context():
     elsewhere = table("xids", xid(13, host="node8", pid=5091, time_kind="monotonic"))
     assert [f.severity for f in check(xids=elsewhere, processes=job, failures=FAILED)] == ["warning"]
     told = table("exceptions", {"rank": 3, "message": "CUDA error: an illegal memory access was encountered"})
-    assert "warning" in {f.severity for f in check(xids=elsewhere, processes=job, exceptions=told)}, "the rank that tells is on node7"
+    assert "warning" in {f.severity for f in check(xids=elsewhere, processes=job, raised=told)}, "the rank that tells is on node7"
     nameless = table("exceptions", {"message": "CUDA error: an illegal memory access was encountered"})
-    assert "warning" not in {f.severity for f in check(xids=elsewhere, processes=job, exceptions=nameless)}
+    assert "warning" not in {f.severity for f in check(xids=elsewhere, processes=job, raised=nameless)}
 
 
 def test_a_rank_that_only_its_neighbours_place_ties_no_old_fault_to_the_job():
@@ -103,7 +103,7 @@ def test_a_rank_that_only_its_neighbours_place_ties_no_old_fault_to_the_job():
     [finding] = check(**old, failures=FAILED)
     assert (finding.severity, finding.ranks) == ("warning", ())
     told = table("exceptions", {"rank": 9, "message": "CUDA error: an illegal memory access was encountered"})
-    assert ["critical", (9,)] in [[f.severity, f.ranks] for f in check(**old, failures=FAILED, exceptions=told)]
+    assert ["critical", (9,)] in [[f.severity, f.ranks] for f in check(**old, failures=FAILED, raised=told)]
     [off_bus] = check(xids=table("xids", xid(79, host="node8", pid=5091)), processes=job, placements=place)
     assert (off_bus.severity, off_bus.ranks) == ("critical", (9,))
 
@@ -119,7 +119,7 @@ def test_a_dated_fault_needs_a_job_that_is_dated_or_tells_of_it():
     [finding] = check(xids=fault, processes=job)
     assert (finding.severity, finding.confidence, finding.culprits) == ("warning", "low", ())
     told = table("exceptions", {"rank": 3, "message": "CUDA error: an illegal memory access was encountered"})
-    assert "critical" in {f.severity for f in check(xids=fault, processes=job, exceptions=told)}
+    assert "critical" in {f.severity for f in check(xids=fault, processes=job, raised=told)}
 
 
 def test_a_code_that_any_process_raises_is_pinned_to_the_process_by_what_followed():
@@ -204,13 +204,13 @@ def test_a_failed_configuration_test_of_dcgm_is_only_a_warning():
 
 def test_a_cuda_error_of_a_nameless_process_is_told_unless_the_host_says_more():
     text = table("exceptions", {"kind": "cpp-terminate", "message": "CUDA error: unknown error"})
-    [finding] = check(exceptions=text)
+    [finding] = check(raised=text)
     assert (finding.severity, finding.confidence) == ("critical", "medium")
-    assert len(check(exceptions=text, xids=table("xids", xid(79)))) == 1
+    assert len(check(raised=text, xids=table("xids", xid(79)))) == 1
 
 
 def test_a_cuda_error_of_a_wrong_call_is_not_a_fault_of_the_gpu():
-    assert check(exceptions=table("exceptions", {"message": "CUDA error: invalid argument"})) == []
+    assert check(raised=table("exceptions", {"message": "CUDA error: invalid argument"})) == []
 
 
 def test_the_catalogue_holds_what_tutorials_get_wrong():
@@ -299,9 +299,9 @@ def test_ill_captures_are_told(file: str, rule: str):
 
 
 def test_a_wrong_address_that_a_nameless_process_met_is_the_programs_until_a_kernel_log_says_more() -> None:
-    [finding] = check(exceptions=table("exceptions", {"message": "CUDA error: misaligned address"}))
+    [finding] = check(raised=table("exceptions", {"message": "CUDA error: misaligned address"}))
     assert (finding.cause, finding.confidence, finding.alternatives[0][0]) == ("software-crash", "medium", "gpu-fault")
-    [device] = check(exceptions=table("exceptions", {"message": "CUDA error: unspecified launch failure"}))
+    [device] = check(raised=table("exceptions", {"message": "CUDA error: unspecified launch failure"}))
     assert device.cause in (None, "gpu-fault")
 
 
@@ -311,7 +311,7 @@ def test_a_rank_that_failed_otherwise_had_no_fault_of_its_program_on_the_gpu():
     times = pl.LazyFrame({"first_raw_ns": [0], "last_raw_ns": [10**9]})
     for message, severity in (("NCCL error: remote process exited", "warning"), ("CUDA error: an illegal memory access", "critical")):
         said = table("exceptions", {"rank": 3, "message": message})
-        findings = check(xids=fault, processes=job, exceptions=said, job_times=times)
+        findings = check(xids=fault, processes=job, raised=said, job_times=times)
         assert findings[0].severity == severity, message
 
 
@@ -363,11 +363,10 @@ def test_a_gpu_that_told_its_driver_nothing_is_a_warning_and_no_proof() -> None:
 def test_the_last_words_of_rocms_runtime_speak_of_a_gpu_that_nobody_names() -> None:
     said = "HW Exception by GPU node-9 (Agent handle: 0x5b5e27441f40) reason :GPU Hang"
     told = {"kind": "fatal-signal", "type": "HSA", "signature": "cuda-error", "line_no": 1, "source_id": 0}
-    nothing = (None,) * 6
-    [finding] = gpu_fault.check(*nothing[:5], table("exceptions", told | {"message": said}), *nothing)
+    [finding] = check(raised=table("exceptions", told | {"message": said}))
     assert finding.title == "the GPU of a rank that the evidence does not name failed: ROCm reported 'GPU Hang'"
     assert finding.confidence == "medium"
-    assert gpu_fault.check(*nothing[:5], table("exceptions", told | {"message": "no GPU node-9 in this job"}), *nothing) == []
+    assert check(raised=table("exceptions", told | {"message": "no GPU node-9 in this job"})) == []
 
 
 def test_a_test_of_dcgm_that_fails_by_nvlinks_tells_of_them() -> None:

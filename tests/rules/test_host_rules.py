@@ -334,7 +334,7 @@ def test_the_kill_of_a_stranger_is_only_a_warning():
 @pytest.mark.parametrize(("pid", "severity"), [(77, "critical"), (78, "warning")], ids=["named by the job", "another one"])
 def test_a_killed_process_of_any_name_is_the_jobs_where_the_job_says_that_it_was_killed(pid: int, severity: str) -> None:
     said = {"type": "RuntimeError", "signature": "worker-killed", "message": "DataLoader worker (pid(s) 76, 77) exited unexpectedly"}
-    [finding] = check(out_of_memory, oom_kills=kill(comm="reader", pid=pid), exceptions=table("exceptions", said))
+    [finding] = check(out_of_memory, oom_kills=kill(comm="reader", pid=pid), raised=table("exceptions", said))
     assert finding.severity == severity
 
 
@@ -345,7 +345,7 @@ def test_gpu_memory_that_ran_out_is_told_apart_from_host_memory():
         {"message": "Cannot allocate memory", "type": "OSError", "rank": 4},
         {"message": "something else", "rank": 5},
     )
-    assert [(f.title.split(" ")[0], f.ranks) for f in check(out_of_memory, exceptions=rows)] == [("GPU", (3,)), ("host", (4,))]
+    assert [(f.title.split(" ")[0], f.ranks) for f in check(out_of_memory, raised=rows)] == [("GPU", (3,)), ("host", (4,))]
 
 
 def test_a_bus_error_of_the_data_loader_speaks_of_shared_memory():

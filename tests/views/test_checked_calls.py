@@ -50,5 +50,5 @@ def test_ranks_in_different_places_are_not_compared() -> None:
 
 def test_a_check_is_a_witness_where_there_is_neither_stack_nor_traceback() -> None:
     row = {"rank": 1, "op": "broadcast", "user_frame": "sync (train.py:55)", "reason": "frame 0", "source_id": 1, "record": "entries[4]"}
-    found = last_calls(None, None, None, None, rows(CHECKED_CALLS, row)).collect()
+    found = last_calls(None, None, rows(CHECKED_CALLS, row)).collect()
     assert found.select("rank", "place", "op", "witness", "record").rows() == [(1, "collective", "broadcast", "record", "entries[4]")]

@@ -8,6 +8,7 @@ import pytest
 from nccl_forensics.views.deaths import endings
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.matching import PROGRESS
+from nccl_forensics.views.raised import raised as raised_by
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -33,8 +34,8 @@ def ended(
     kernel: pl.LazyFrame | None = None,
     progress: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
-    raised = table("exceptions", *exceptions) if exceptions else None
-    return endings(exits, raised, processes, sources, comms, hints, files, kernel, None, None, progress).collect().to_dicts()
+    told = raised_by(table("exceptions", *exceptions), processes, sources, None, comms, exits) if exceptions else None
+    return endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress).collect().to_dicts()
 
 
 # ---- exit codes and signals ----

@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.last_calls import last_calls
+from nccl_forensics.views.raised import raised
 from nccl_forensics.views.stack_views import THREAD_STATES
 from tests.rules.host_frames import table
 from tests.views.frames import rows
@@ -15,7 +16,8 @@ FRAMES = "all_reduce (torch/distributed/distributed_c10d.py:2810)\nstep (train.p
 
 
 def calls(states: pl.LazyFrame | None, *exceptions: dict[str, object], sources: pl.LazyFrame | None = None) -> list[tuple[object, ...]]:
-    frame = last_calls(states, table("exceptions", *exceptions), sources, None).collect()
+    told = raised(table("exceptions", *exceptions), None, sources, None, None, None)
+    frame = last_calls(states, told).collect()
     return frame.select("rank", "place", "op", "user_frame", "witness").rows()
 
 
@@ -39,7 +41,7 @@ def test_a_stack_without_frames_leaves_the_word_to_the_traceback() -> None:
 
 def test_one_sample_tells_no_motion() -> None:
     states = rows(THREAD_STATES, *({"rank": n, "place": "lock", "moved": False, "samples": n, "source_id": 7} for n in (1, 2)))
-    assert last_calls(states, None, None, None).collect()["moved"].to_list() == [None, False]
+    assert last_calls(states, None).collect()["moved"].to_list() == [None, False]
 
 
 def test_a_traceback_belongs_to_the_rank_of_its_source_and_to_nobody_without_one() -> None:
@@ -71,4 +73,4 @@ def test_a_line_of_a_function_from_which_others_call_what_they_wait_in_may_be_a_
     own = (("user-code", "forward (job/plm.py:52)"), ("user-code", "beam_search (plm.py:39)"), ("lock", "forward (plm.py:50)"))
     others = ({"rank": n, "place": place, "user_frame": frame, "frames": [frame]} for n, (place, frame) in enumerate(own, start=1))
     states = rows(THREAD_STATES, {"rank": 0, "place": "collective", "user_frame": waits[1], "frames": waits}, *others)
-    assert last_calls(states, None, None, None).collect()["waits_from"].to_list() == [False, True, False, False]
+    assert last_calls(states, None).collect()["waits_from"].to_list() == [False, True, False, False]

@@ -409,7 +409,7 @@ def test_of_a_job_that_moves_those_that_were_seen_once_are_not_stuck() -> None:
 
     def told(*twice: dict[str, object]) -> list[tuple[str, str, int | None]]:
         known = states(stacks(*twice, *once, loading))
-        frame = stack_stalls(odd_stacks(known), None, None, None, None, None, last_calls(known, None, None, None), None)
+        frame = stack_stalls(odd_stacks(known), None, None, None, None, None, last_calls(known, None), None)
         return frame.select("cause", "confidence", "rank").collect().rows()
 
     # Most files of the second sample are lost: of the two ranks that were seen twice, both moved.
@@ -432,7 +432,7 @@ def test_a_wait_that_its_own_exception_tells_is_no_stall_of_the_host() -> None:
     signs = pl.LazyFrame({"sign": ["timeout"]})
 
     def told(place: str) -> list[tuple[object, ...]]:
-        last = last_calls(known, None, None, None).with_columns(place=pl.when(pl.col("rank") == 3).then(pl.lit(place)).otherwise("place"))
+        last = last_calls(known, None).with_columns(place=pl.when(pl.col("rank") == 3).then(pl.lit(place)).otherwise("place"))
         frame = stack_stalls(odd_stacks(known), None, None, None, signs, None, last, None)
         return frame.select("cause", "rank").collect().rows()
 
@@ -527,7 +527,7 @@ def asleep(odd: list[str], samples: int, moving: bool = False) -> list[tuple[str
     if moving:
         rows[0] = ranked(0, COMPUTE, sample=0)
     known = states(stacks(*rows, *(ranked(3, odd, sample=n) for n in range(samples))))
-    frame = stack_stalls(odd_stacks(known), None, None, None, None, None, last_calls(known, None, None, None), None)
+    frame = stack_stalls(odd_stacks(known), None, None, None, None, None, last_calls(known, None), None)
     return frame.select("cause", "confidence", "rank").collect().rows()
 
 

@@ -1,0 +1,50 @@
+"""Which rank a local rank stands for, on the host that a line is of."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+
+import polars as pl
+
+from nccl_forensics.words import first_label
+
+
+class LocalRanks:
+    """Ranks of the job by local rank: those of the ``processes`` view, else those that one parent started, all of them, by its exit lines."""
+
+    def __init__(self, processes: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None, written: Collection[int]) -> None:
+        """``written``: ranks that some source is of."""
+        self._ranks: dict[int, set[int]] = defaultdict(set)
+        self._at_home: dict[tuple[int, str | None], set[int]] = defaultdict(set)
+        known: set[int] = set(written)
+        if processes is not None:
+            for rank, local, host in (
+                processes.filter(pl.col("rank").is_not_null()).select("rank", "local_rank", "host").collect().iter_rows()
+            ):
+                known.add(rank)
+                if local is not None:
+                    self._ranks[local].add(rank)
+                    self._at_home[local, first_label(host)].add(rank)
+        if not self._ranks and worker_exits is not None:
+            self._ranks.update({rank: {rank} for rank in _spawned(worker_exits.collect(), known)})
+
+    def __bool__(self) -> bool:
+        return bool(self._ranks)
+
+    def rank(self, local: int | None, host: str | None = None) -> int | None:
+        """The only rank of this number, or the only one on this host; None where several may be meant."""
+        ranks = self._ranks.get(local, set()) if local is not None else set()
+        if len(ranks) > 1 and local is not None and host is not None:
+            ranks = self._at_home.get((local, first_label(host)), set())
+        return next(iter(ranks)) if len(ranks) == 1 else None
+
+
+def _spawned(rows: pl.DataFrame, ranks: Collection[int]) -> range:
+    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are as many as the job has."""
+    failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
+    ended = rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null())
+    started = failed["local_rank"].n_unique() + ended["pid"].n_unique()
+    world = max(ranks, default=started - 1) + 1
+    whole = failed["source_id"].n_unique() == 1 and started == world and int(str(failed["local_rank"].max())) < world
+    return range(world if whole else 0)
