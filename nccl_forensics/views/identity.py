@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -215,132 +217,164 @@ def processes(
 
     ``rank`` is null where nothing says it; ``conflict`` names claims that contradict each other.
     """
-    people: dict[tuple[object, ...], dict[str, object]] = {}
-    same_pid: dict[object, list[dict[str, object]]] = defaultdict(list)
-    hosts_named: set[str | None] = set()
-
-    def person(host: object, pid: object, bus: object = None) -> dict[str, object]:
-        key = (host, pid, bus)
-        if key not in people:
-            hosts_named.add(first_label(host))
-            people[key] = {
-                "host": host,
-                "pid": pid,
-                "bus_id": bus,
-                "claims": [],
-                "local_rank": None,
-                "gpu_index": None,
-                "nccl_version": None,
-                "source_id": None,
-                "line_no": None,
-            }
-            same_pid[pid].append(people[key])
-        return people[key]
-
-    def met(host: object, pid: object, *, one_naming: bool) -> dict[str, object] | None:
-        """The process known under this pid: on this host, or where the host is unknown, or named in another way (not ``one_naming``), the only
-        one with this pid. Containers count pids anew on each host."""
-        name = first_label(host)
-        candidates = [w for w in same_pid[pid] if first_label(w["host"]) == name]
-        if not candidates and name is not None:
-            candidates = [w for w in same_pid[pid] if w["host"] is None or not one_naming]
-        elif name is None:
-            candidates = same_pid[pid]
-        return candidates[0] if len(candidates) == 1 else None
-
-    world = 0
-    multi: set[tuple[object, object]] = set()
-    if comms is not None:
-        frame = comms.collect()
-        world = int(str(frame["nranks"].max() or 0))
-        per_pid = frame.filter(pl.col("nranks") == world).group_by("host", "pid", "comm_key").agg(pl.col("rank").n_unique().alias("n"))
-        multi = {(h, p) for h, p, n in per_pid.filter(pl.col("n") > 1).select("host", "pid", "n").iter_rows()}
-        for row in frame.iter_rows(named=True):
-            if row["pid"] is None and row["rank"] is None:
-                continue
-            slot = row["bus_id"] if (row["host"], row["pid"]) in multi or row["pid"] is None else None
-            who = person(row["host"], row["pid"], slot)
-            who["bus_id"] = who["bus_id"] or row["bus_id"]
-            who["gpu_index"] = who["gpu_index"] if who["gpu_index"] is not None else row["nvml_dev"]
-            if who["source_id"] is None:
-                who.update(source_id=row["source_id"], line_no=row["line_no"])
-            claims = who["claims"]
-            assert isinstance(claims, list)
-            if row["hint_rank"] is not None and row["hint_scope"] == "global" and (row["host"], row["pid"]) not in multi:
-                claims.append((PREFIX, row["hint_rank"], "launcher prefix"))
-            if row["nranks"] == world and row["rank"] is not None:
-                claims.append((CONTENT, row["rank"], "rank in the world communicator"))
+    people = _People()
+    world = _by_communicator(people, comms.collect()) if comms is not None else 0
     if worker_exits is not None:
-        exits = worker_exits.filter(pl.col("pid").is_not_null()).collect()
-        hosts = _one_host(exits)
-        one_naming = not hosts_named.isdisjoint(map(first_label, exits["host"].drop_nulls().unique().to_list()))
-        for row in exits.iter_rows(named=True):
-            host = row["host"] or hosts.get(row["source_id"])
-            who = met(host, row["pid"], one_naming=one_naming) or person(host, row["pid"])
-            claims = who["claims"]
-            assert isinstance(claims, list)
-            if row["rank"] is not None:
-                claims.append((CONTENT, row["rank"], "launcher's failure block"))
-            if row["local_rank"] is not None:
-                who["local_rank"] = row["local_rank"]
-            if who["source_id"] is None:
-                who.update(source_id=row["source_id"], line_no=row["line_no"])
+        _by_exit(people, worker_exits.filter(pl.col("pid").is_not_null()).collect())
     if stacks is not None:
-        hints = path_hints.collect()
-        path_rank = {s: (r, st) for s, r, st in hints.select("source_id", "path_rank", "path_strength").iter_rows() if r is not None}
-        seen = (
-            stacks.filter(pl.col("pid").is_not_null())
-            .group_by("source_id", "pid")
-            .agg(pl.col("line_no").min(), pl.col("hint_rank").first(), pl.col("hint_scope").first(), pl.col("hint_host").first())
-            .sort("source_id", "pid")
-            .collect()
-        )
-        pids_of = seen.group_by("source_id").agg(pl.col("pid").n_unique().alias("n"))
-        single = {s for s, n in pids_of.iter_rows() if n == 1}
-        one_naming = not hosts_named.isdisjoint(map(first_label, seen["hint_host"].drop_nulls().unique().to_list()))
-        for row in seen.iter_rows(named=True):
-            who = met(row["hint_host"], row["pid"], one_naming=one_naming) or person(row["hint_host"], row["pid"])
-            claims = who["claims"]
-            assert isinstance(claims, list)
-            if row["hint_rank"] is not None and row["hint_scope"] == "global":
-                claims.append((PREFIX, row["hint_rank"], "heading of a stack"))
-            claim = path_rank.get(row["source_id"])
-            if claim and row["source_id"] in single and claim[1] == WORD:
-                claims.append((claim[1], claim[0], "name of a stack file"))
-            if who["source_id"] is None:
-                who.update(source_id=row["source_id"], line_no=row["line_no"])
-    for (host, pid), claimed, sure, how in (*_traced(traces, path_hints), *_recorded(fr_dumps, stacks, path_hints)):
+        _by_stack(people, stacks, path_hints)
+    for (host, pid), rank, strength, how in (*_traced(traces, path_hints), *_recorded(fr_dumps, stacks, path_hints)):
         # Only of a process that something else tells of: of a job on many hosts a pid alone is nobody's.
-        known = met(host, pid, one_naming=False)
+        known = people.met(host, pid, one_naming=False)
         if known is not None:
-            own = known["claims"]
-            assert isinstance(own, list)
-            own.append((sure, claimed, how))
-    versions = _versions(nccl_versions)
+            known.claims.append((strength, rank, how))
     if nccl_tails is not None:
         # A process that ended before its communicator started has NCCL lines and no rank.
         tails = nccl_tails.filter(pl.col("pid").is_not_null()).sort("source_id", "line_no").collect()
         for tail in tails.iter_rows(named=True):
-            if met(tail["host"], tail["pid"], one_naming=comms is not None) is None:
-                person(tail["host"], tail["pid"]).update(source_id=tail["source_id"], line_no=tail["line_no"])
+            if people.met(tail["host"], tail["pid"], one_naming=comms is not None) is None:
+                people.person(tail["host"], tail["pid"]).told_at(tail)
         _by_placement(people, world, {(h, p): d for h, p, d in tails.select("host", "pid", "dev").iter_rows() if d is not None})
         _by_name(people, world, tails, path_hints.filter((pl.col("path_strength") == WORD) & pl.col("path_rank").is_not_null()).collect())
     _last_one(people, world)
-    rows: list[dict[str, object]] = []
-    for index, key in enumerate(sorted(people, key=lambda k: tuple(str(x) for x in k))):
-        who = people[key]
-        rank, strength, conflict = settle(who.pop("claims"))  # type: ignore[arg-type]  # a list of claims, put together above
-        who.update(proc=index, rank=rank, strength=strength, conflict=conflict)
-        who["nccl_version"] = versions.get((who["host"], who["pid"]))
-        rows.append(who)
+    versions = _versions(nccl_versions)
+    rows = [
+        who.row() | {"proc": index, "nccl_version": versions.get((who.host, who.pid))}
+        for index, (_, who) in enumerate(sorted(people.by_key.items(), key=lambda item: tuple(str(x) for x in item[0])))
+    ]
     return pl.DataFrame(rows, schema=PROCESSES_SCHEMA, infer_schema_length=None).lazy()
 
 
+#: Strength, rank, and what says it.
+Claim = tuple[int, int, str]
+
+
+@dataclass(slots=True)
+class _Person:
+    """One process, or one GPU of a process that drives several, with what is claimed of its rank."""
+
+    host: str | None
+    pid: int | None
+    bus_id: str | None
+    claims: list[Claim] = field(default_factory=list)
+    local_rank: int | None = None
+    gpu_index: int | None = None
+    source_id: int | None = None
+    line_no: int | None = None
+
+    @property
+    def rank(self) -> int | None:
+        return settle(self.claims).rank
+
+    def told_at(self, row: Mapping[str, Any]) -> None:
+        """The first line that tells of it."""
+        if self.source_id is None:
+            self.source_id, self.line_no = row["source_id"], row["line_no"]
+
+    def row(self) -> dict[str, object]:
+        """A row of ``PROCESSES_SCHEMA`` without number and version."""
+        settled = settle(self.claims)
+        own = {name: getattr(self, name) for name in ("host", "pid", "bus_id", "local_rank", "gpu_index", "source_id", "line_no")}
+        return own | {"rank": settled.rank, "strength": settled.strength, "conflict": settled.conflict}
+
+
+class _People:
+    """Processes by host, pid, and bus id where one process drives several GPUs."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[tuple[object, ...], _Person] = {}
+        self._same_pid: dict[object, list[_Person]] = defaultdict(list)
+        self._hosts: set[str | None] = set()
+
+    def __iter__(self) -> Iterator[_Person]:
+        return iter(self.by_key.values())
+
+    def person(self, host: str | None, pid: int | None, bus: str | None = None) -> _Person:
+        key = (host, pid, bus)
+        if key not in self.by_key:
+            self._hosts.add(first_label(host))
+            self.by_key[key] = _Person(host, pid, bus)
+            self._same_pid[pid].append(self.by_key[key])
+        return self.by_key[key]
+
+    def names_hosts_as(self, hosts: pl.Series) -> bool:
+        """Whether one of these hosts is known under the same name: then other names are other hosts."""
+        return not self._hosts.isdisjoint(map(first_label, hosts.drop_nulls().unique().to_list()))
+
+    def met(self, host: str | None, pid: int | None, *, one_naming: bool) -> _Person | None:
+        """The process known under this pid: on this host, or where the host is unknown, or named in another way (not ``one_naming``), the only
+        one with this pid. Containers count pids anew on each host."""
+        name = first_label(host)
+        candidates = [w for w in self._same_pid[pid] if first_label(w.host) == name]
+        if not candidates and name is not None:
+            candidates = [w for w in self._same_pid[pid] if w.host is None or not one_naming]
+        elif name is None:
+            candidates = self._same_pid[pid]
+        return candidates[0] if len(candidates) == 1 else None
+
+
+def _by_communicator(people: _People, frame: pl.DataFrame) -> int:
+    """Processes by their communicators; back comes the size of the largest, in which ranks are those of the job (0 without any)."""
+    world = int(str(frame["nranks"].max() or 0))
+    per_pid = frame.filter(pl.col("nranks") == world).group_by("host", "pid", "comm_key").agg(pl.col("rank").n_unique().alias("n"))
+    multi = {(h, p) for h, p, n in per_pid.filter(pl.col("n") > 1).select("host", "pid", "n").iter_rows()}
+    for row in frame.iter_rows(named=True):
+        if row["pid"] is None and row["rank"] is None:
+            continue
+        several = (row["host"], row["pid"]) in multi
+        who = people.person(row["host"], row["pid"], row["bus_id"] if several or row["pid"] is None else None)
+        who.bus_id = who.bus_id or row["bus_id"]
+        who.gpu_index = who.gpu_index if who.gpu_index is not None else row["nvml_dev"]
+        who.told_at(row)
+        if row["hint_rank"] is not None and row["hint_scope"] == "global" and not several:
+            who.claims.append((PREFIX, row["hint_rank"], "launcher prefix"))
+        if row["nranks"] == world and row["rank"] is not None:
+            who.claims.append((CONTENT, row["rank"], "rank in the world communicator"))
+    return world
+
+
+def _by_exit(people: _People, exits: pl.DataFrame) -> None:
+    """Processes that a launcher names with their pid."""
+    hosts = _one_host(exits)
+    one_naming = people.names_hosts_as(exits["host"])
+    for row in exits.iter_rows(named=True):
+        host = row["host"] or hosts.get(row["source_id"])
+        who = people.met(host, row["pid"], one_naming=one_naming) or people.person(host, row["pid"])
+        if row["rank"] is not None:
+            who.claims.append((CONTENT, row["rank"], "launcher's failure block"))
+        if row["local_rank"] is not None:
+            who.local_rank = row["local_rank"]
+        who.told_at(row)
+
+
+def _by_stack(people: _People, stacks: pl.LazyFrame, path_hints: pl.LazyFrame) -> None:
+    """Processes that a sampler of stacks looked at."""
+    hints = path_hints.filter((pl.col("path_strength") == WORD) & pl.col("path_rank").is_not_null())
+    path_rank = dict(hints.select("source_id", "path_rank").collect().iter_rows())
+    seen = (
+        stacks.filter(pl.col("pid").is_not_null())
+        .group_by("source_id", "pid")
+        .agg(pl.col("line_no").min(), pl.col("hint_rank").first(), pl.col("hint_scope").first(), pl.col("hint_host").first())
+        .sort("source_id", "pid")
+        .collect()
+    )
+    pids_of = seen.group_by("source_id").agg(pl.col("pid").n_unique().alias("n"))
+    single = {s for s, n in pids_of.iter_rows() if n == 1}
+    one_naming = people.names_hosts_as(seen["hint_host"])
+    for row in seen.iter_rows(named=True):
+        who = people.met(row["hint_host"], row["pid"], one_naming=one_naming) or people.person(row["hint_host"], row["pid"])
+        if row["hint_rank"] is not None and row["hint_scope"] == "global":
+            who.claims.append((PREFIX, row["hint_rank"], "heading of a stack"))
+        if row["source_id"] in single and row["source_id"] in path_rank:
+            who.claims.append((WORD, path_rank[row["source_id"]], "name of a stack file"))
+        who.told_at(row)
+
+
 #: A process by host and pid, the rank that it is said to have, how strong that is, and what says it.
-_Claim = tuple[tuple[str | None, int], int, int, str]
+_Said = tuple[tuple[str | None, int], int, int, str]
 
 
-def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Claim]:
+def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Said]:
     """Ranks of processes that a profiler traced: it writes the pid, and the rank itself or in the file's name. A pid that two ranks have is nobody's."""
     if traces is None:
         return []
@@ -358,7 +392,7 @@ def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Clai
     return [((None, pid), rank, strength, "profiler trace of its process") for pid, rank, strength in rows.iter_rows()]
 
 
-def _recorded(fr_dumps: pl.LazyFrame | None, stacks: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Claim]:
+def _recorded(fr_dumps: pl.LazyFrame | None, stacks: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Said]:
     """Ranks of processes of which a sampler wrote a thread that the dump of one rank, by the name of its file, has entries of."""
     if fr_dumps is None or stacks is None:
         return []
@@ -380,37 +414,33 @@ def _one_host(exits: pl.DataFrame) -> dict[int, str]:
     return {source: host for source, n, host in told.iter_rows() if n == 1}
 
 
-def _by_placement(people: dict[tuple[object, ...], dict[str, object]], world: int, device: dict[tuple[object, object], int]) -> None:
+def _by_placement(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:
     """A process without a rank on a host whose other processes (at least three) all have a rank that is their CUDA device plus one constant."""
     offsets: dict[object, list[int]] = defaultdict(list)
     taken: set[int] = set()
-    without: list[dict[str, object]] = []
-    for who in people.values():
-        claims = who["claims"]
-        assert isinstance(claims, list)
-        rank, dev = settle(claims)[0], device.get((who["host"], who["pid"]))
+    without: list[_Person] = []
+    for who in people:
+        rank, dev = who.rank, device.get((who.host, who.pid))
         if rank is None:
             without.append(who)
             continue
         taken.add(rank)
         if dev is not None:
-            offsets[who["host"]].append(rank - dev)
-    chosen: dict[int, list[dict[str, object]]] = defaultdict(list)
+            offsets[who.host].append(rank - dev)
+    chosen: dict[int, list[_Person]] = defaultdict(list)
     for who in without:
-        dev, known = device.get((who["host"], who["pid"])), offsets[who["host"]]
+        dev, known = device.get((who.host, who.pid)), offsets[who.host]
         if dev is not None and len(known) >= _PLACED and len(set(known)) == 1 and dev + known[0] not in taken and dev + known[0] < world:
             chosen[dev + known[0]].append(who)
     for rank, candidates in chosen.items():
         if len(candidates) == 1:
-            claims = candidates[0]["claims"]
-            assert isinstance(claims, list)
-            claims.append((NUMBER, rank, "its CUDA device, as on the other ranks of its host"))
+            candidates[0].claims.append((NUMBER, rank, "its CUDA device, as on the other ranks of its host"))
 
 
 _PLACED = 3
 
 
-def _by_name(people: dict[tuple[object, ...], dict[str, object]], world: int, tails: pl.DataFrame, named: pl.DataFrame) -> None:
+def _by_name(people: _People, world: int, tails: pl.DataFrame, named: pl.DataFrame) -> None:
     """A process without a rank whose NCCL lines, alone, stand in a file that is named by a rank, where no such name contradicts what is known."""
     alone = tails.unique(["source_id", "host", "pid"]).filter(pl.len().over("source_id") == 1)
     files = alone.join(named, on="source_id").sort("source_id")
@@ -419,51 +449,46 @@ def _by_name(people: dict[tuple[object, ...], dict[str, object]], world: int, ta
     for host, pid, rank in files.select("host", "pid", "path_rank").iter_rows():
         by_rank[rank].add((host, pid))
         told[host, pid].add(rank)
-    without: list[tuple[dict[str, object], int]] = []
-    for who in people.values():
-        claims = who["claims"]
-        assert isinstance(claims, list)
-        rank, own = settle(claims)[0], told.get((who["host"], who["pid"]), set())
+    without: list[tuple[_Person, int]] = []
+    for who in people:
+        rank, own = who.rank, told.get((who.host, who.pid), set())
         if rank is not None and own and own != {rank}:
             return  # these names count something else
         if rank is not None:
-            by_rank[rank].add((who["host"], who["pid"]))
-        elif len(own) == 1 and who["pid"] is not None:
+            by_rank[rank].add((who.host, who.pid))
+        elif len(own) == 1 and who.pid is not None:
             without.append((who, min(own)))
     for who, rank in without:
         if len(by_rank[rank]) == 1 and (not world or rank < world):
-            claims = who["claims"]
-            assert isinstance(claims, list)
-            claims.append((WORD, rank, "name of the file of its NCCL log"))
+            who.claims.append((WORD, rank, "name of the file of its NCCL log"))
 
 
-def _last_one(people: dict[tuple[object, ...], dict[str, object]], world: int) -> None:
+def _last_one(people: _People, world: int) -> None:
     """One process without a rank and one rank without a process: they belong together."""
-    taken: set[int] = set()
-    without: list[dict[str, object]] = []
-    for who in people.values():
-        claims = who["claims"]
-        assert isinstance(claims, list)
-        rank = settle(claims)[0]
-        if rank is None:
-            without.append(who)
-        else:
-            taken.add(rank)
-    free = set(range(world)) - taken if 0 < world <= 1_000_000 else set()
+    ranks = {id(who): who.rank for who in people}
+    without = [who for who in people if ranks[id(who)] is None]
+    free = set(range(world)) - set(ranks.values()) if 0 < world <= 1_000_000 else set()
     if len(without) == 1 and len(free) == 1:
-        claims = without[0]["claims"]
-        assert isinstance(claims, list)
-        claims.append((NUMBER, free.pop(), "the one rank that no other process has"))
+        without[0].claims.append((NUMBER, free.pop(), "the one rank that no other process has"))
 
 
-def settle(claims: Iterable[tuple[int, int, str]]) -> tuple[int | None, int | None, str | None]:
-    """(rank, strength, conflict) of claims ``(strength, rank, how)``: the strongest wins; equals that differ are a conflict."""
+class Settled(NamedTuple):
+    """The rank that claims come down to: None where equals differ or nothing is claimed. ``how``: what says it; ``conflict``: what says otherwise."""
+
+    rank: int | None
+    strength: int | None
+    conflict: str | None
+    how: str | None
+
+
+def settle(claims: Iterable[Claim]) -> Settled:
+    """What is claimed most strongly; of equals what most say, and nothing where as many say otherwise."""
     ordered = sorted(claims, key=lambda c: -c[0])
     if not ordered:
-        return None, None, None
-    top, first, _ = ordered[0]
+        return Settled(None, None, None, None)
+    top, first, first_how = ordered[0]
     if all(rank == first for _, rank, _ in ordered):
-        return first, top, None
+        return Settled(first, top, None, first_how)
     best: dict[int, int] = defaultdict(int)
     for strength, rank, _ in ordered:
         if strength == top:
@@ -472,8 +497,8 @@ def settle(claims: Iterable[tuple[int, int, str]]) -> tuple[int | None, int | No
     others = sorted({f"rank {r} by {how}" for _, r, how in ordered if r != chosen})
     conflict = f"rank {chosen} against {', '.join(others)}" if others else None
     if len(best) > 1 and list(best.values()).count(best[chosen]) > 1:
-        return None, top, conflict
-    return chosen, top, conflict
+        return Settled(None, top, conflict, None)
+    return Settled(chosen, top, conflict, next(how for _, rank, how in ordered if rank == chosen))
 
 
 def _versions(nccl_versions: pl.LazyFrame | None) -> dict[tuple[object, object], str]:
@@ -504,7 +529,7 @@ def source_ranks(
     A Flight Recorder dump carries no rank. Membership of its groups narrows it down (a rank is in all of its groups), the pthread ids of
     its entries meet those of a stack, and at last the file's name counts.
     """
-    claims: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    claims: dict[int, list[Claim]] = defaultdict(list)
     hints = path_hints.collect()
     pid_ranks = Pids(processes)
     local_to_rank: dict[int, set[int]] = defaultdict(set)
@@ -568,9 +593,8 @@ def source_ranks(
         _last_dump(claims, dumps, fr_groups)
     rows = []
     for source in sorted(claims):
-        chosen, strength, conflict = settle(claims[source])
-        how = max((c for c in claims[source] if c[1] == chosen), key=lambda c: c[0], default=(0, 0, None))[2]
-        rows.append((source, chosen, strength, how, conflict))
+        found = settle(claims[source])
+        rows.append((source, found.rank, found.strength, found.how, found.conflict))
     return pl.DataFrame(rows, schema=SOURCE_RANKS_SCHEMA, orient="row").lazy()
 
 
@@ -592,11 +616,11 @@ def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
             yield source, next(iter(left))
 
 
-def _last_dump(claims: dict[int, list[tuple[int, int, str]]], dumps: Iterable[int], fr_groups: pl.LazyFrame) -> None:
+def _last_dump(claims: dict[int, list[Claim]], dumps: Iterable[int], fr_groups: pl.LazyFrame) -> None:
     """One dump without a rank and one rank of the stated groups without a dump: they belong together."""
     lists = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").unique()).collect()["ranks"].to_list()
     stated = max((max(unfold(text)) for text in lists), default=None)
-    settled = {d: settle(claims.get(d, []))[0] for d in dumps}
+    settled = {d: settle(claims.get(d, [])).rank for d in dumps}
     without = [d for d, rank in settled.items() if rank is None]
     taken = set(settled.values())
     free = set(range(int(stated) + 1)) - taken if stated is not None and stated < 1_000_000 else set()

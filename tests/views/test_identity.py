@@ -232,15 +232,15 @@ def test_the_name_of_a_stack_file_counts_only_if_one_process_is_in_it() -> None:
 @pytest.mark.parametrize(
     ("claims", "settled"),
     [
-        ([], (None, None, None)),
-        ([(WORD, 4, "name")], (4, WORD, None)),
-        ([(NUMBER, 4, "name"), (PREFIX, 2, "prefix")], (2, PREFIX, "rank 2 against rank 4 by name")),
-        ([(CONTENT, 3, "a"), (CONTENT, 3, "b"), (CONTENT, 5, "c")], (3, CONTENT, "rank 3 against rank 5 by c")),
-        ([(CONTENT, 3, "a"), (CONTENT, 5, "b")], (None, CONTENT, "rank 3 against rank 5 by b")),
+        ([], (None, None, None, None)),
+        ([(WORD, 4, "name")], (4, WORD, None, "name")),
+        ([(NUMBER, 4, "name"), (PREFIX, 2, "prefix")], (2, PREFIX, "rank 2 against rank 4 by name", "prefix")),
+        ([(CONTENT, 3, "a"), (CONTENT, 3, "b"), (CONTENT, 5, "c")], (3, CONTENT, "rank 3 against rank 5 by c", "a")),
+        ([(CONTENT, 3, "a"), (CONTENT, 5, "b")], (None, CONTENT, "rank 3 against rank 5 by b", None)),
     ],
     ids=["nothing", "one", "the stronger wins", "the majority wins", "a tie names nobody"],
 )
-def test_claims_are_settled(claims: list[tuple[int, int, str]], settled: tuple[int | None, int | None, str | None]) -> None:
+def test_claims_are_settled(claims: list[tuple[int, int, str]], settled: tuple[int | None, int | None, str | None, str | None]) -> None:
     assert settle(claims) == settled
 
 
