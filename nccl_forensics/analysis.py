@@ -28,6 +28,7 @@ from nccl_forensics.census import (
 )
 from nccl_forensics.extensions import extensions
 from nccl_forensics.rules import Value, run_rules
+from nccl_forensics.run_outcome import outcome_of
 from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
 from nccl_forensics.traits import traits
@@ -97,42 +98,13 @@ def judge_run(
     complete = ended or (whole and going and results and not hidden)
     enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going and (results or resolver.holds("comms"))
     verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost)
-    return RunResult(
-        run, resolver, outcomes, verdict, _outcome(verdict.root.finding.cause if verdict.root else None, verdict.status, bool(signs))
-    )
+    found = [f for outcome in outcomes for f in outcome.found]
+    return RunResult(run, resolver, outcomes, verdict, outcome_of(verdict, found, resolver))
 
 
 def _has_job(store: Store) -> bool:
     """Whether anything was seen by which a job, or a part of its machines, can be judged to be well."""
     return any(store.holds(table) for table in sorted(store.present - _SILENT - _FAILURES_ONLY))
-
-
-_HANGS = frozenset(
-    {
-        "collective-skipped",
-        "collective-mismatch",
-        "group-deadlock",
-        "p2p-deadlock",
-        "collective-stuck",
-        "gpu-stall",
-        "input-stall",
-        "host-stall",
-        "rank-never-joined",
-    }
-)
-_CRASHES = frozenset({"rank-died", "software-crash", "out-of-memory", "gpu-fault", "node-failed", "shm-exhausted", "invalid-usage"})
-
-
-def _outcome(cause: str | None, status: str, failed: bool) -> str:
-    if cause in _HANGS:
-        return "hung"
-    if cause in _CRASHES:
-        return "crashed"
-    if cause == "job-stopped":
-        return "stopped"
-    if status == "nothing-wrong":
-        return "finished"
-    return "unknown" if failed or status == "insufficient-evidence" else "slow"
 
 
 def _choose(results: Sequence[RunResult]) -> RunResult:

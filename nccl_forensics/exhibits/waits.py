@@ -9,6 +9,8 @@ from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, operation
 from nccl_forensics.extras import Extras, Wait
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation import sentence
+from nccl_forensics.presentation.case import run_of
+from nccl_forensics.presentation.mapping import part, text
 from nccl_forensics.units import iso
 from nccl_forensics.words import rank_list, verb
 
@@ -21,7 +23,7 @@ _NAME = 26
 def build(report: Report, extras: Extras) -> tuple[Block, ...]:
     """The graph, its end at the right, and every edge with its reason."""
     waits = extras.waits
-    moving = _motion(extras)
+    moving = _motion(extras, goes_on=_goes_on(report))
     if not waits:
         return moving
     said = statement(waits)
@@ -44,14 +46,20 @@ def build(report: Report, extras: Extras) -> tuple[Block, ...]:
     return (Block(said, drawing=Drawing("Who waits for whom", _graph(waits, said), legend), tables=(edges,)), *moving)
 
 
-def _motion(extras: Extras) -> tuple[Block, ...]:
+def _goes_on(report: Report) -> bool:
+    """Whether the run that the verdict is about was slow or well: a rank that stood where it was at each look is not stuck there."""
+    return text(run_of(part(report, "case"), part(report, "verdict")), "outcome") in ("slow", "finished")
+
+
+def _motion(extras: Extras, *, goes_on: bool) -> tuple[Block, ...]:
     """Which ranks move, which are stuck and since when; of a job in which nobody waits, only if something was looked at twice."""
     told = [m for m in extras.motions if m.motion != "unknown"]
     if not told and not (extras.waits and extras.motions):
         return ()
     stuck = sorted({r for m in told if m.motion == "stuck" for r in m.ranks})
     moves = sorted({r for m in told if m.motion == "moving" for r in m.ranks})
-    parts = [f"{ranks_text(r)} {verb(r, one, many)}" for r, one, many in ((stuck, "is stuck", "are stuck"), (moves, "moves", "move")) if r]
+    stands = ("stood where it was at each look", "stood where they were at each look") if goes_on else ("is stuck", "are stuck")
+    parts = [f"{ranks_text(r)} {verb(r, one, many)}" for r, one, many in ((stuck, *stands), (moves, "moves", "move")) if r]
     body = []
     for m in extras.motions[:EDGES]:
         since = " to ".join(dict.fromkeys(iso(t) or "" for t in (m.since, m.until) if t is not None))

@@ -45,6 +45,7 @@ _WENT_ON = r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^NET/IB : L
 
 
 #: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
+WAITS = "ranks that wait for others"
 STANDSTILL = "a standstill that somebody ended"
 LONGER = "operations in flight for longer than any before"
 #: How long they are in flight at least, how many times as long as any that ended, and of how many this is known.
@@ -130,7 +131,7 @@ def failures(
         )
     if waits is not None and not _moving(last_calls):
         strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
-        add(strong, "ranks that wait for others", pl.col("waiter").unique().sort().implode(), pl.col("record").first())
+        add(strong, WAITS, pl.col("waiter").unique().sort().implode(), pl.col("record").first())
     if worker_exits is not None and _standing(last_calls):
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
         add(stopped.sort("source_id", "line_no").head(1), STANDSTILL)

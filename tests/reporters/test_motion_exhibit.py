@@ -24,3 +24,10 @@ def test_without_a_second_look_nothing_is_claimed_and_without_waits_nothing_is_s
     assert build({}, Extras(motions=(once,))) == ()
     blocks = build({}, Extras(motions=(once,), waits=(Wait((0,), (1,), "default_pg", "all_reduce", 3),)))
     assert blocks[-1].statement == "No rank was looked at twice: which of them still move is not known."
+
+
+def test_in_a_job_that_was_slow_nobody_is_stuck() -> None:
+    alike = Motion((0, 1), "stuck", "3 samples of its stack agree", None, None, None, None, "stacks/rank0.txt", 4)
+    report = {"case": {"runs": [{"run": 0, "attempt": 0, "outcome": "slow"}]}, "verdict": {"run": 0, "attempt": 0}}
+    [block] = build(report, Extras(motions=(alike,)))
+    assert block.statement == "Ranks 0-1 stood where they were at each look."

@@ -1,0 +1,77 @@
+"""How a run went: finished, hung, crashed, slow, stopped, or unknown, by its verdict and by how its processes ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+import polars as pl
+
+from nccl_forensics.rules import Found
+from nccl_forensics.verdict import Verdict
+from nccl_forensics.views import Resolver
+from nccl_forensics.views.failures import LONGER, STANDSTILL, WAITS
+
+_HANGS = frozenset(
+    {
+        "collective-skipped",
+        "collective-mismatch",
+        "group-deadlock",
+        "p2p-deadlock",
+        "collective-stuck",
+        "gpu-stall",
+        "input-stall",
+        "host-stall",
+        "rank-never-joined",
+    }
+)
+_CRASHES = frozenset({"rank-died", "software-crash", "out-of-memory", "gpu-fault", "node-failed", "shm-exhausted", "invalid-usage"})
+#: What a rank does for too long in each step looks, at any moment, as what it does for ever.
+_IN_EACH_STEP = frozenset({"input-stall", "host-stall"})
+#: Ends without a failure of the process itself.
+_QUIET = frozenset({"left", "vanished", "unheard", "victim", "terminated", "clean"})
+#: Signatures of processes that waited in vain.
+_IN_VAIN = frozenset({"nccl-timeout", "gloo-timeout", "monitored-barrier", "store-timeout", "store-barrier"})
+
+
+def outcome_of(verdict: Verdict, found: Iterable[Found], resolver: Resolver) -> str:
+    """``outcome`` of a run in the report (``case.runs``)."""
+    root = verdict.root
+    cause = root.finding.cause if root is not None else None
+    failures = resolver.get("failures")
+    signs = set(failures.collect()["sign"].to_list()) if failures is not None else set()
+    if cause in _HANGS:
+        lost = root is not None and any(f.finding.cause == "straggler" and verdict.explained_by.get(f.id) == root.id for f in found)
+        return "slow" if cause in _IN_EACH_STEP and lost and not signs else "hung"
+    if cause in _CRASHES:
+        return "crashed"
+    if cause == "job-stopped":
+        return "stopped"
+    if verdict.status == "nothing-wrong":
+        return "finished"
+    ended = _ended(resolver, signs)
+    if ended is None and root is not None and root.finding.severity == "error" and not signs:
+        return "slow"
+    return ended or "unknown"
+
+
+def _ended(resolver: Resolver, signs: Set[str]) -> str | None:
+    """By how processes ended, and what stood still."""
+    endings = resolver.get("endings")
+    ends = endings.select("kind", "signature").collect().rows() if endings is not None else []
+    kinds = {kind for kind, _ in ends}
+    if kinds - _QUIET:
+        return "crashed"
+    if any(kind == "victim" and signature in _IN_VAIN for kind, signature in ends) or _timed_out(resolver):
+        return "hung"
+    if "victim" in kinds:
+        return "crashed"  # lost a peer, and ended of it
+    if signs & {STANDSTILL, LONGER, WAITS}:
+        return "hung"
+    return "stopped" if "terminated" in kinds else None
+
+
+def _timed_out(resolver: Resolver) -> bool:
+    """Whether a watchdog or a monitored barrier gave up waiting."""
+    told = (("watchdog", ("timeout", "heartbeat-stuck")), ("rank_reports", ("barrier-missing",)))
+    tables = ((resolver.get(name), kinds) for name, kinds in told)
+    return any(table is not None and table.filter(pl.col("kind").is_in(kinds)).head(1).collect().height > 0 for table, kinds in tables)
