@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
@@ -30,7 +31,7 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, las
         yield Finding(
             title=f"{ranks_words(ranks)} called {operation_words(row['expected_op'], row['seq'])} of {group} with another {word}: "
             f"{row['found_detail']} against {row['expected_detail']}",
-            summary=f"{row['why']}; {ranks_words(row['others'])} agree with each other."
+            summary=f"{row['why']}; {ranks_words(row['others'])} {verb(row['others'], 'made the call that is expected', 'agree with each other')}."
             + (f" Called at {site}." if site else "")
             + doubt_words(row),
             confidence=confidence,
@@ -132,7 +133,7 @@ def stall_findings(
         bare = part["own_source_id"].null_count() == part.height == part["stack_source_id"].null_count()
         if bare and first["seen_by"] == "progress" and cause not in ("p2p-deadlock", "group-deadlock"):
             said = "never came, and nothing in the evidence is " + verb(ranks, "its own", "their own")
-        where = f" {there} {first['user_frame']}" if first["user_frame"] else ""
+        where = f" {there} {_listed(part['user_frame'])}" if part["user_frame"].drop_nulls().len() else ""
         waited = operation_words(first["op"], first["seq"]) if first["op"] else "a collective"
         group = f" of {group_words(first)}" if first["group_key"] else ""
         # Others wait for those who wait in this group: they stand in groups of their own.
@@ -167,7 +168,7 @@ def stall_findings(
         ]
         yield Finding(
             title=f"{ranks_words(ranks)} {said}{where}{peers}",
-            summary=f"{first['why']}." + (f" The others wait at {first['call_site']}." if first["call_site"] else ""),
+            summary=f"{_reasons(part)}." + (f" The others wait at {first['call_site']}." if first["call_site"] else ""),
             confidence=confidence,
             ranks=ranks,
             culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -185,6 +186,30 @@ def stall_findings(
             metrics={"waiting_ranks": len(waiters)},
         )
 
+
+#: Places and reasons that are told one by one.
+_TOLD = 3
+
+
+def _listed(frames: pl.Series) -> str:
+    """The lines in which ranks stand, each once."""
+    places = frames.drop_nulls().unique(maintain_order=True).to_list()
+    more = len(places) - _TOLD
+    return " and ".join([", ".join(places[:_TOLD]), f"{more} other place{'s' if more > 1 else ''}"] if more > 0 else places)
+
+
+def _reasons(part: pl.DataFrame) -> str:
+    """Why these ranks are taken to stand where they do: once where it is the same of all, else of each."""
+    told = part.group_by("why", maintain_order=True).agg("rank").rows()
+    if len(told) == 1:
+        why, ranks = told[0]
+        return str(why) if len(ranks) == 1 or not _OF_ONE.match(str(why)) else f"each of them: {why}"
+    more = sum(len(ranks) for _, ranks in told[_TOLD:])
+    return "; ".join(f"{ranks_words(ranks)}: {why}" for why, ranks in told[:_TOLD]) + (f"; and {more} more alike" if more else "")
+
+
+#: A reason in words of one rank.
+_OF_ONE = re.compile("its? |everything it |work is enqueued on its |the GPUs of its peers |a monitored barrier names it ")
 
 #: What a late rank did meanwhile, in words.
 _MEANWHILE = {

@@ -48,6 +48,7 @@ def verb(ranks: Iterable[int], one: str, many: str) -> str:
 def group_words(row: Mapping[str, object]) -> str:
     """How a process group or communicator is called: ``default_pg (0)``, ``tp_2 (3)``, ``communicator 0x1d7e…``."""
     name, desc, comm = row.get("group_name"), row.get("group_desc"), row.get("comm_id")
+    desc = None if desc == "undefined" else desc  # what PyTorch writes of a group that was made without a description
     if desc and name and desc != name:
         return f"process group {desc} ({name})"
     if name or desc:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
+from nccl_forensics.words import ranks_words
 
 #: The half that ends a wait in this one.
 _ANSWERS = {"send": "recv", "recv": "send"}
@@ -76,7 +77,7 @@ def in_circles(
                 "place": "p2p",
                 "user_frame": own["user_frame"],
                 "partners": circle,
-                "why": f"ranks {', '.join(map(str, circle))} wait for each other's send or receive in a circle: it stands in {own['op']} at {own['user_frame']}",
+                "why": f"{ranks_words(circle)} wait for each other's send or receive in a circle, in {own['op']} at {own['user_frame']}",
                 **{f"stack_{name}": own[name] for name in ("source_id", "line_no", "record")},
             }
         )

@@ -134,22 +134,21 @@ def _in_another_order(case: _Case) -> Cause | None:
 
 
 def _in_a_circle(case: _Case) -> Cause | None:
-    row, cycle = case.row, case.row.get("cycle")
     if case.kind != "cycle":
         return None
+    row, cycle = case.row, as_ranks(case.row.get("cycle"))
+    they = f"{ranks_words(cycle)} wait for each other"
     if row.get("mixed"):
         # A stage that is a step ahead closes such a circle too: whoever left a call out need not stand in it alone.
-        return Cause(
-            "group-deadlock", "low", f"ranks {cycle} wait for each other, some in sends and receives and some in collectives", cycle
-        )
+        return Cause("group-deadlock", "low", f"{they}, some in sends and receives and some in collectives", cycle)
     if row.get("op") in P2P:
-        return Cause("p2p-deadlock", "high", f"ranks {cycle} wait for each other's send or receive in a circle", cycle)
+        return Cause("p2p-deadlock", "high", f"{they}'s send or receive in a circle", cycle)
     if row.get("odd"):
         why = (
             f"it never entered {row['op']} #{row['seq']} and went on in another group; most ranks that have groups as it has did otherwise"
         )
         return Cause("collective-skipped", "medium", why)
-    return Cause("group-deadlock", "medium", f"ranks {cycle} wait for each other in different groups", cycle)
+    return Cause("group-deadlock", "medium", f"{they} in different groups", cycle)
 
 
 def _at_work_on_its_host(case: _Case) -> Cause | None:
