@@ -16,6 +16,7 @@ from nccl_forensics.facts.collecting import STEPS
 from nccl_forensics.masking import mask
 from nccl_forensics.model import Action, Culprit, Divergence, Evidence
 from nccl_forensics.rules import Found, Outcome, severity_order
+from nccl_forensics.run_outcome import IN_EACH_STEP
 from nccl_forensics.runs import Run, attempt_of
 from nccl_forensics.store import Store
 from nccl_forensics.trace_report import measures
@@ -391,7 +392,7 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
         root = chosen.verdict.root
         named = [c.rank for c in (blamed_by(root.finding) if root is not None else ()) if c.rank is not None]
         sure = bool(named) and chosen.verdict.confidence == "high"
-        if sure and root is not None and chosen.outcome != "hung" and root.finding.cause != "straggler":
+        if sure and root is not None and chosen.outcome != "hung" and root.finding.cause not in ("straggler", *IN_EACH_STEP):
             named = []  # where the ranks of a wrong setting or a bad part stand tells nothing of it
         waited_for = () if sure else sorted(set(ends["rank"].to_list()) - set(named))
         gone = ended_themselves(chosen.resolver.get("endings"))

@@ -26,7 +26,7 @@ _HANGS = frozenset(
 )
 _CRASHES = frozenset({"rank-died", "software-crash", "out-of-memory", "gpu-fault", "node-failed", "shm-exhausted", "invalid-usage"})
 #: What a rank does for too long in each step looks, at any moment, as what it does for ever.
-_IN_EACH_STEP = frozenset({"input-stall", "host-stall"})
+IN_EACH_STEP = frozenset({"input-stall", "host-stall"})
 #: Ends without a failure of the process itself.
 _QUIET = frozenset({"left", "vanished", "unheard", "victim", "terminated", "clean"})
 #: Signatures of processes that waited in vain.
@@ -41,7 +41,7 @@ def outcome_of(verdict: Verdict, found: Iterable[Found], resolver: Resolver) -> 
     signs = set(failures.collect()["sign"].to_list()) if failures is not None else set()
     if cause in _HANGS:
         lost = root is not None and any(f.finding.cause == "straggler" and verdict.explained_by.get(f.id) == root.id for f in found)
-        return "slow" if cause in _IN_EACH_STEP and lost and not signs else "hung"
+        return "slow" if cause in IN_EACH_STEP and lost and not signs else "hung"
     if cause in _CRASHES:
         return "crashed"
     if cause == "job-stopped":
