@@ -97,7 +97,8 @@ def judge_run(
     hidden = lost or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver)
     complete = ended or (whole and going and results and not hidden)
     enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going and (results or resolver.holds("comms"))
-    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost)
+    machines_only = known.world is None and not known.seen
+    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only)
     found = [f for outcome in outcomes for f in outcome.found]
     return RunResult(run, resolver, outcomes, verdict, outcome_of(verdict, found, resolver))
 

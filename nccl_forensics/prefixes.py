@@ -124,6 +124,14 @@ PREFIXES: tuple[Prefix, ...] = (
         "ray-log", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [DIWEFC] (?P<pid>\d+) \d+\] (?:\([\w-]+\) )?[\w./]+\.(?:cc|h|cpp):\d+: "
     ),
     Prefix("sglang", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:DP|TP|EP|PP|ATTN_TP)\d{1,5}){1,4}\] "),
+    # A logger's stamp before every line of a traceback: [time,ms] Traceback (most recent call last):
+    Prefix(
+        "stamped-traceback",
+        r"\[",
+        r"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\] "
+        r"(?P<next>Traceback \(most recent call last\):|  +\S|[\w.]{1,200}(?:Error|Exception|Interrupt)(?::|$))",
+        keep="${next}",
+    ),
     Prefix("stern", "[a-z]", r"^(?P<host>[a-z][a-z0-9.-]*-[a-z0-9]+) [a-z][a-z0-9-]* ", "job"),
 )
 

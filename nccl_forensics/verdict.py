@@ -88,11 +88,13 @@ def judge(
     complete: bool = True,
     enough: bool = True,
     lost: bool = False,
+    machines_only: bool = False,
 ) -> Verdict:
     """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all;
     ``complete``: every rank of the job has evidence, or an orderly end was seen;
     ``enough``: what there is of an incomplete job still tells that nothing was wrong with it;
-    ``lost``: processes lost others, and whether that was the job's end in order is not known: a loss may then not be all that was wrong."""
+    ``lost``: processes lost others, and whether that was the job's end in order is not known: a loss may then not be all that was wrong;
+    ``machines_only``: what is there tells of hosts and of no rank: whether a job ran into what is odd on them is not known."""
     every = [f for o in outcomes for f in o.found]
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
@@ -129,9 +131,14 @@ def judge(
         return Verdict("explained", roots[0], confidence, tuple(roots[1:]), explained_by, signs)
     # What a check would have found that broke off is not known; those of other packages are extra.
     unchecked = any(o.status == "crashed" and o.rule.severity in ("critical", "error") and o.rule.built_in for o in outcomes)
-    if unchecked or not has_job or not (complete or enough):
+    odd = machines_only and any(f.finding.severity == "warning" and f.finding.cause in _OF_MACHINES for f in every)
+    if unchecked or not has_job or odd or not (complete or enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
     return Verdict("nothing-wrong", None, "medium" if complete else "low", (), explained_by, signs)
+
+
+#: Troubles of a machine that stop or slow the job which meets them.
+_OF_MACHINES = frozenset({"ib-link", "gpu-fault", "nvlink-fault", "node-failed", "out-of-memory"})
 
 
 #: What a look at a rank is taken for that is away from the others.

@@ -205,3 +205,22 @@ def test_a_column_of_pytorchs_own_prefix_behind_another_one_tells_global_ranks(l
     found = peeled(*[f"{lead}[rank4]: line {n}" for n in range(12)])
     assert {(row["hint_rank"], row["hint_scope"]) for row in found} == {(4, "global")}
     assert found[3]["text"] == "line 3"
+
+
+def test_the_stamps_of_a_logger_before_each_line_of_a_traceback_are_peeled_and_those_before_other_text_stay() -> None:
+    stamp = "[2027-03-04 09:36:12,266] "
+    trace = (
+        "Traceback (most recent call last):",
+        '  File "fit.py", line 7, in main',
+        "    step(batch)",
+        "shapes.ShapeError: 3 is not 4",
+        "KeyError",
+    )
+    assert texts(*(stamp + line for line in trace)) == list(trace)
+    others = [
+        stamp + "[INFO] [engine.py:31:step] step 7",
+        stamp + "Traceback of 7 steps",
+        f"{stamp}{NCCL}",
+        "[7] Traceback (most recent call last):",
+    ]
+    assert texts(*others) == others

@@ -38,6 +38,13 @@ def test_no_finding_and_no_sign_of_failure_is_nothing_wrong() -> None:
     assert judge([], [], has_job=True, complete=False, enough=False).status == "insufficient-evidence"
 
 
+def test_of_machines_alone_a_warning_leaves_open_whether_a_job_met_it() -> None:
+    port = outcome("ib-link", severity="warning", confidence="low")
+    assert judge([port], [], has_job=True, machines_only=True).status == "insufficient-evidence"
+    assert judge([port], [], has_job=True).status == "nothing-wrong"
+    assert judge([outcome("gpu-throttled", severity="warning")], [], has_job=True, machines_only=True).status == "nothing-wrong"
+
+
 def test_a_failure_without_a_finding_is_unexplained_and_never_nothing_wrong() -> None:
     assert judge([], ["watchdog timeouts"], has_job=True).status == "unexplained"
 

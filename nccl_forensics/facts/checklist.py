@@ -39,7 +39,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Did every rank start and join each communicator?",
-        "rank-never-joined rank-never-joined-by-store init-never-finished clients-never-joined two-launches-at-one-store died-in-init ras-dead",
+        "rank-never-joined rank-never-joined-by-store init-never-finished clients-never-joined two-launches-at-one-store died-in-init store-gone ras-dead",
         "comms nccl_tails nccl_ras_groups nccl_ras_ranks",
         _LOG,
     ),

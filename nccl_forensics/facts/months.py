@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-#: Beginnings of months' names as C libraries abbreviate them beside English: German, French, Spanish, Italian, Portuguese, Dutch. Longer ones first.
+_ENGLISH = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+#: Beginnings of months' names as C libraries abbreviate them beside English: German, French, Spanish, Italian, Portuguese, Dutch; and numbered ones:
+#: Chinese and Japanese, Korean. Longer ones first.
 MONTHS: tuple[tuple[str, str], ...] = (
     *((name, "Jan") for name in ("janv", "ene", "gen")),
     *((name, "Feb") for name in ("févr", "fev")),
@@ -15,4 +17,5 @@ MONTHS: tuple[tuple[str, str], ...] = (
     *((name, "Sep") for name in ("sept", "set")),
     *((name, "Oct") for name in ("okt", "ott", "out")),
     *((name, "Dec") for name in ("déc", "dez", "dic")),
+    *((f"{number}{sign}", name) for sign in "月월" for number, name in enumerate(_ENGLISH, 1)),
 )

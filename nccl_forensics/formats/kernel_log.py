@@ -21,7 +21,7 @@ from nccl_forensics.units import is_number
 _KERNEL_TAGS = ("kernel", "systemd-networkd", "NetworkManager", "wickedd")
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")
 #: Styles whose lines belong to a kernel log whatever their text says.
-_CERTAIN = ("kmsg", "decoded", "dmesg_t", "dmesg_iso", "bare_tag")
+_CERTAIN = ("kmsg", "decoded", "talos", "dmesg_t", "dmesg_iso", "bare_tag")
 _YEARLESS = 2000
 _STYLE = {
     "decoded": "dmesg-x",
@@ -128,7 +128,7 @@ def _head(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
         stamp = pl.concat_str(pl.lit(str(_YEARLESS)), _month(), pl.col("day").str.zfill(2), "clock", separator=" ")
         exprs["time_raw_ns"] = stamp.str.to_datetime("%Y %b %d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)
         exprs["time_kind"] = pl.lit("local-yearless")
-    elif kind in ("dmesg_iso", "syslog_iso"):
+    elif kind in ("dmesg_iso", "syslog_iso", "talos"):
         column = "iso_comma" if kind == "dmesg_iso" else "iso_dot"
         stamp = pl.col(column).str.replace(",", ".", literal=True).str.replace("Z$", "+00:00").str.replace(r"([+-]\d\d)(\d\d)$", "$1:$2")
         zoned = stamp.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%:z", time_unit="ns", time_zone="UTC", strict=False)
@@ -139,6 +139,8 @@ def _head(kind: str, frame: pl.DataFrame) -> pl.DataFrame:
         exprs["level"] = number.replace_strict(dict(enumerate(_LEVELS)), default=None, return_dtype=pl.String())
     elif "level" in columns:
         exprs["level"] = pl.col("level")
+    elif "talos_level" in columns:
+        exprs["level"] = pl.col("talos_level").replace("warning", "warn")
     for name in ("host", "tag"):
         if name in columns:
             exprs[name] = pl.col(name)

@@ -1,4 +1,4 @@
-"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, mpirun, Hydra, Ray, the shell.
+"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, PBS, LSF, mpirun, Hydra, Ray, the shell.
 
 torchrun's "Root Cause (first observed failure)" is only the smallest time stamp, at one-second resolution, among the workers of one
 agent: it is kept as evidence and never believed by itself.
@@ -61,6 +61,10 @@ _FATES = {
     "Illegal instruction": "SIGILL",
     "Floating point exception": "SIGFPE",
 }
+#: Limits of memory by which PBS and LSF end a job, in their words.
+_MEMORY_LIMITS = ("mem", "vmem", "pmem", "pvmem", "MEMLIMIT", "SWAP")
+#: LSF's reasons that are no decision of the batch system.
+_LSF_OTHERS = ("EXTERNAL_SIGNAL", "UNKNOWN", "CHKPNT")
 _REACH, _BEFORE = 20_000, 5
 _MOST_TASKS = 65_536
 
@@ -330,6 +334,8 @@ _KINDS = {
     "node_failure": "scheduler",
     "oom_kill": "scheduler-oom",
     "memory_limit": "scheduler-oom",
+    "pbs_limit": "scheduler",
+    "lsf_end": "scheduler",
     "step_note": "scheduler-note",
     "mpi_signal": "failure",
     "mpi_signal_wrapped": "failure",
@@ -351,9 +357,14 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         # One line for both: those that Ray itself killed, and those that ended without it.
         ends = (("memory-monitor", values["killed"]), ("lost", values["crashed"]))
         return [base | {"kind": word, "host": values["host"]} for word, count in ends if int(str(count))]
-    if kind not in _KINDS or values.get("exit_type") in _RAY_INTENDED:
+    if kind not in _KINDS or values.get("exit_type") in _RAY_INTENDED or values.get("term") in _LSF_OTHERS:
         return []
-    row: Row = base | {"kind": _KINDS[kind], "pid": _number(values.get("pid")), "rank": _number(values.get("rank"))}
+    ended_by_memory = (values.get("limited") or values.get("term")) in _MEMORY_LIMITS
+    row: Row = base | {
+        "kind": "scheduler-oom" if ended_by_memory else _KINDS[kind],
+        "pid": _number(values.get("pid")),
+        "rank": _number(values.get("rank")),
+    }
     row["local_rank"] = _number(values.get("local_rank"))
     if kind == "command_failed":
         # DeepSpeed's launcher prints the command of the process and not its pid; it stops its other workers by itself.
@@ -408,7 +419,7 @@ def _expand(tasks: str) -> list[int]:
 
 FORMAT = TextFormat(
     name="launcher-log",
-    title="torchrun, srun, mpirun, Ray and the shell on the end of workers",
+    title="torchrun, srun, PBS, LSF, mpirun, Ray and the shell on the end of workers",
     tables=("worker_exits", "exceptions"),
     anchors=(
         "failed (exitcode:",
@@ -430,6 +441,8 @@ FORMAT = TextFormat(
         "slurmstepd: error: ",
         "slurmstepd-",
         " CANCELLED AT ",
+        "=>> PBS: job killed: ",
+        "TERM_",
         "noticed that process rank",
         "MPI_ABORT was invoked on rank",
         "Process name: [[",

@@ -1,8 +1,8 @@
 """The job was ended from outside: time limit, cancel, preemption, eviction.
 
 ## What it finds
-What Slurm (sacct, scontrol, its lines in the job's output) and Kubernetes (events, pod status) say about the end of the job: time limit,
-cancel by a user, preemption, eviction, and nodes that failed under it.
+What Slurm (sacct, scontrol, its lines in the job's output), PBS and LSF (their lines there) and Kubernetes (events, pod status) say about the
+end of the job: time limit, cancel by a user, preemption, eviction, and nodes that failed under it.
 
 ## Why it matters
 Everything that ranks print after the stop is teardown: killed processes, closed connections and watchdog errors are its consequences.
@@ -49,6 +49,13 @@ _STATES = {
     "NODE_FAIL": ("lost a node", True),
     "BOOT_FAIL": ("lost a node while it booted", True),
 }
+#: How LSF names why it ended a job (its administrator's guide, "termination reasons displayed by bacct").
+_LSF = {
+    "TIMEOUT": ("RUNLIMIT:", "CPULIMIT:", "WINDOW:", "DEADLINE:"),
+    "PREEMPTED": ("PREEMPT:",),
+    "REQUEUED": ("REQUEUE_OWNER:", "REQUEUE_ADMIN:"),
+    "CANCELLED": ("OWNER:", "ADMIN:", "FORCE_OWNER:", "FORCE_ADMIN:", "BUCKET_KILL:"),
+}
 _EVENTS = {
     "Evicted": "was evicted",
     "Preempted": "was preempted",
@@ -63,6 +70,8 @@ _EVENTS = {
 _NEVER_SENT = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
 #: What srun says where a task that ended badly makes it end the others (Slurm, --kill-on-bad-exit and --wait).
 _ENDS_THE_REST = r"srun: Terminating (?:job step|StepId=)"
+#: srun names the node; slurmstepd's own line stands on another.
+_LOST_NODE = "Node failure on "
 _NODE_EVENTS = {"NodeNotReady": "is not ready", "Rebooted": "rebooted"}
 
 
@@ -184,7 +193,11 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Find
         ("PREEMPTION", "PREEMPTED"),
         ("NODE FAILURE", "NODE_FAIL"),
         (" FAILURE, SEE SLURMCTLD LOG", "NODE_FAIL"),
+        (_LOST_NODE, "NODE_FAIL"),
         ("JOB REQUEUE", "REQUEUED"),
+        ("PBS: job killed: walltime ", "TIMEOUT"),
+        ("PBS: job killed: cput ", "TIMEOUT"),
+        *((f"TERM_{term}", state) for state, terms in _LSF.items() for term in terms),
         ("CANCELLED", "CANCELLED"),
     )
     seen: dict[str, list[dict[str, object]]] = {}
@@ -199,9 +212,10 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Find
             words, always = _STATES[state]
             part = pl.DataFrame(items, infer_schema_length=None)
             cause = "node-failed" if state == "NODE_FAIL" else None
+            lost = sorted({str(row["host"]) for row in items if row["host"] and _LOST_NODE in str(row["message"])})
             # srun itself cancels the steps after a rank failed: beside a failure it says nothing of who did it.
             cancelled = state == "CANCELLED"
-            said = _finding(f"the job {words}", state, part, own, always, cause, (), weak=cancelled and bool(own))
+            said = _finding(f"the job {words}", state, part, own, always, cause, tuple(lost), weak=cancelled and bool(own))
             yield replace(said, confidence="medium") if cancelled and not own else said
 
 

@@ -1,8 +1,9 @@
-"""The processes of a job could not meet: a port that is taken, a gloo interface that is none, loopback addresses, a rank that never began.
+"""The processes of a job could not meet: a port that is taken, a gloo interface that is none, loopback addresses, a rank that never began, a store that is gone.
 
 ## What it finds
 Exceptions of torch.distributed's store, of gloo and of the first collective of a group: the server's port is in use; GLOO_SOCKET_IFNAME names
-no interface; gloo tells its peers a loopback address; a rank waited in vain for the unique id that another makes when it calls the same collective.
+no interface; gloo tells its peers a loopback address; a rank waited in vain for the unique id that another makes when it calls the same collective,
+or the store was gone while it waited.
 
 ## Why it matters
 Nothing of NCCL stands in the logs yet, and the launcher blames the rank that gave up waiting, which is the wrong one.
@@ -194,6 +195,31 @@ def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | No
         would_refute=(f"{who} had ended, or could not make an id (no interface, an error of CUDA)",),
         actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
         alternatives=(("timeout-too-short", ranks, "nothing tells how far its work had come"),),
+    )
+
+
+@rule(name="store-gone", code="DE10", cause="rank-died", severity="critical", at_most=1, explains=("timeout", "closed"))
+def store_gone(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+    """At most one finding: ranks that waited for the unique id lost the store, and of no process is it known why it ended."""
+    known = exceptions.filter(pl.col("signature") == "store-closed").sort("source_id", "line_no").collect()
+    rows = known.filter(pl.col("message").str.contains(_UNIQUE_ID.pattern))
+    if not rows.height or (endings is not None and endings.filter(pl.col("own")).head(1).collect().height):
+        return
+    waiters = sorted({int(m[1]) for text in rows["message"].to_list() if (m := _UNIQUE_ID.search(str(text))) and _DEFAULT_KEY.match(m[3])})
+    yield Finding(
+        title=f"the process that held the job's store was gone while {ranks_words(waiters) if waiters else 'others'} "
+        "waited in init for a unique id",
+        summary="That is rank 0, or the launcher of the first host, which goes after one of its own workers has failed. Why it ended is in no file here.",
+        confidence="low",
+        culprits=(),
+        subject=("store-gone",),
+        evidence=cite(rows, "its connection to the store broke while it waited", at_most=8),
+        evidence_total=rows.height,
+        remedy="Look at the output of rank 0 and of its host's launcher: the error that stands there first is the cause.",
+        prevention="Keep the output of all ranks, or the launcher's log directory (torchrun --log-dir, --tee 3).",
+        would_refute=("the process that held the store went on: then the connection was cut on its way",),
+        actions=(Action("collect-more", ranks=(0,)),),
+        alternatives=(("connection-failed", (), "the connection may have been cut on its way"),),
     )
 
 

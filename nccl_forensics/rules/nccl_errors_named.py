@@ -112,6 +112,16 @@ _MEANINGS: tuple[_Named, ...] = (
     ),
     _Named(
         ("nvml",),
+        "Failed to open libnvidia-ml",
+        "software-crash",
+        "critical",
+        "medium",
+        "the driver's library libnvidia-ml.so.1 is not found there",
+        "Install the driver's libraries of the version of its kernel module on this host, or mount them into the container (nvidia-container-toolkit).",
+        "fix_config",
+    ),
+    _Named(
+        ("nvml",),
         "GPU is lost|Unknown Error|fallen off|requires reset",
         "gpu-fault",
         "critical",

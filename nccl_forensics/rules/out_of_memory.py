@@ -51,6 +51,8 @@ _SYSTEM = re.compile(r"^kube-|(?:^|-)(?:system|monitoring|operator|logging|obser
 #: The kernel's words in an OOMKilling event, and the kubelet's in a SystemOOM.
 _VICTIM = re.compile(r"Killed process (\d{1,10}) \(([^()]{1,40})\)|victim process: ([^,\s]{1,40}), pid: (\d{1,10})")
 _WORKERS = r"DataLoader worker \(pid(?:\(s\))? [0-9, ]{1,200}\)"
+#: Batch systems that watch the memory of a job and kill it themselves.
+_OWN_KILL = r"PBS: job killed: |TERM_[A-Z]+: job killed "
 _GPU_OOM = (
     r"(?i)cuda.{0,40}out of memory|out of memory.{0,40}cuda|HIP.{0,20}out of memory|CUBLAS_STATUS_ALLOC_FAILED|Failed to CUDA [a-z ]*alloc"
 )
@@ -155,8 +157,8 @@ def _kills(rows: pl.DataFrame, who: People, mourned: list[int]) -> Iterator[Find
 
 
 def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
-    """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one.
-    Where launchers speak, a task of the scheduler is a launcher and no rank."""
+    """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one; PBS and LSF
+    kill by themselves. Where launchers speak, a task of the scheduler is a launcher and no rank."""
     rows = exits.sort("source_id", "line_no").collect()
     told = rows.filter(pl.col("kind") == "scheduler-oom")
     tasks = rows.filter(pl.col("kind") == "task")
@@ -174,10 +176,11 @@ def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
     )
     ranks, hosts = ranks_of(culprits), tuple(dict.fromkeys(c.host for c in culprits if c.host))
     words = ranks_words(ranks) if ranks else f"a process on {', '.join(hosts[:4])}" if hosts else "a process of the job"
+    killer = "the scheduler" if told.height and told["message"].str.contains(_OWN_KILL).all() else "the kernel"
     yield Finding(
-        title=f"the kernel killed {words}"
+        title=f"{killer} killed {words}"
         + (f" on {', '.join(hosts[:4])}" if ranks and hosts else "")
-        + ": the scheduler met its memory limit",
+        + (": it met its memory limit" if killer == "the scheduler" else ": the scheduler met its memory limit"),
         summary=f'The scheduler wrote: "{(told if told.height else named)["message"][0]}". What it cancels after that follows from it.',
         confidence="high" if sure else "medium",
         ranks=ranks,

@@ -40,6 +40,9 @@ def ns(*when: int, micro: int = 0) -> int:
         (f"4,3964,206764307,-;{XID}", 206764307000, "monotonic", None),
         (f"[Sun Feb 23 16:24:18 2025] {XID}", ns(2025, 2, 23, 16, 24, 18), "local-unzoned", None),
         (f"[So Mär  2 16:24:18 2025] {XID}", ns(2025, 3, 2, 16, 24, 18), "local-unzoned", None),
+        (f"[日  7月 25 06:18:01 2027] {XID}", ns(2027, 7, 25, 6, 18, 1), "local-unzoned", None),
+        (f"[일 12월  5 06:18:01 2027] {XID}", ns(2027, 12, 5, 6, 18, 1), "local-unzoned", None),
+        (f"kern: warning: [2027-02-21T04:41:44.283302001Z]: {XID}", ns(2027, 2, 21, 4, 41, 44, micro=283302) + 1, "epoch", None),
         (f"juil. 25 06:18:01 node7 kernel: {XID}", ns(2000, 7, 25, 6, 18, 1), "local-yearless", "node7"),
         (f"2025-01-21T04:41:44,283302+00:00 {XID}", ns(2025, 1, 21, 4, 41, 44, micro=283302), "epoch", None),
         (f"kern  :warn  : 2025-01-21T05:41:44,283302+01:00 {XID}", ns(2025, 1, 21, 4, 41, 44, micro=283302), "epoch", None),
@@ -260,3 +263,9 @@ def test_seconds_since_the_line_before_are_no_time_but_the_line_is_the_kernels()
 def test_a_port_of_an_old_kernel_that_names_its_device_by_number_is_the_device():
     row = only("kernel_events", "[ 9.000001] pcieport 0000:00:03.1: AER: Uncorrected (Fatal) error received: id=0010")
     assert (row["kind"], row["device"], row["severity"]) == ("pcie-error", "0000:00:03.1", "fatal")
+
+
+def test_names_of_tasks_that_hang_may_hold_a_colon():
+    for name in ("kworker/u32:4", "kworker/3:1H", "python3.12"):
+        rows = read_source(f"[  961.200001] INFO: task {name}:8124 blocked for more than 122 seconds.".encode()).frames["kernel_events"]
+        assert rows.select("kind", "comm", "pid").row(0) == ("hung-task", name, 8124)

@@ -64,3 +64,10 @@ def test_ranks_that_passed_a_bucket_are_named_where_nobody_came_to_raise_it() ->
     # DDP itself says whose gradients did not come.
     assert ddp_bucket_passed.check(passed, report(rank=2), None) == []
     assert ddp_bucket_passed.check(passed, None, endings({"rank": 2, "signature": "ddp-unused"})) == []
+
+
+def test_where_no_rank_is_known_of_who_says_so_nobody_is_named():
+    [finding] = ddp_unused_parameter.check(report(kind="barrier-missing"), endings({"rank": None, "signature": "ddp-unused"}))
+    assert (finding.confidence, finding.ranks, finding.culprits) == ("medium", (), ())
+    [finding] = ddp_unused_parameter.check(report(rank=1), endings({"rank": None, "signature": "ddp-unused"}))
+    assert (finding.confidence, finding.ranks) == ("high", (1,))

@@ -18,6 +18,7 @@ FIRES = [
     ("Call to ibv_reg_mr failed with error Bad address", "gdr-disabled", "critical"),
     ("nvmlInit_v2() failed: Driver/library version mismatch", "version-mismatch", "critical"),
     ("nvmlDeviceGetHandleByPciBusId() failed: GPU is lost", "gpu-fault", "critical"),
+    ("Failed to open libnvidia-ml.so.1", "software-crash", "critical"),
     ("Call to socket failed: Too many open files", "bad-setting", "critical"),
     ("NET/IB : Can't merge net devices with different link_layer", "bad-setting", "critical"),
     ("There are mismatched physical devices between local (mlx5_0) and remote (mlx5_0+mlx5_1).", "nic-underused", "warning"),

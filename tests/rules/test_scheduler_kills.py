@@ -90,3 +90,39 @@ def test_srun_says_that_it_ends_the_others_because_of_a_task():
 def test_a_cancelled_step_may_be_told_of_without_its_host():
     [finding] = stopped("slurmstepd: error: *** STEP 8812.0 CANCELLED AT 2025-09-23T06:30:02 DUE TO TIME LIMIT ***")
     assert finding.title == "the job ran into its time limit"
+
+
+def test_pbs_ended_the_job_at_its_wall_time():
+    [finding] = stopped("=>> PBS: job killed: walltime 7213 exceeded limit 7200")
+    assert (finding.title, finding.confidence) == ("the job ran into its time limit", "high")
+    assert not out_of("=>> PBS: job killed: walltime 7213 exceeded limit 7200")
+
+
+def test_pbs_ended_the_job_at_its_memory_limit():
+    lines = ("=>> PBS: job killed: mem 70254592kb exceeded limit 67108864kb", "epoch 3 step 20")
+    [finding] = out_of(*lines)
+    assert finding.title == "the scheduler killed a process of the job: it met its memory limit"
+    assert not stopped(*lines)
+
+
+def test_lsf_says_in_its_summary_why_it_ended_the_job():
+    words = {
+        "TERM_RUNLIMIT: job killed after reaching LSF run time limit.": ("the job ran into its time limit", "high"),
+        "TERM_PREEMPT: job killed after preemption.": ("the job was preempted", "high"),
+        "TERM_OWNER: job killed by owner.": ("the job was cancelled", "medium"),
+    }
+    for line, told in words.items():
+        [finding] = stopped(line)
+        assert (finding.title, finding.confidence) == told
+    assert out_of("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.")
+
+
+def test_a_signal_from_outside_of_lsf_and_variables_of_a_terminal_stop_no_job():
+    assert not stopped(
+        CANCELLED.replace(" CANCELLED", " ended"), "TERM_EXTERNAL_SIGNAL: job killed by a signal external to LSF.", "TERM_PROGRAM=x", REST
+    )
+
+
+def test_the_node_that_srun_lost_is_named_without_a_word_of_slurmstepd():
+    [finding] = stopped("srun: error: Node failure on gpu-dy-17", "srun: error: Nodes gpu-dy-17 are still not ready")
+    assert (finding.cause, finding.hosts) == ("node-failed", ("gpu-dy-17",))
