@@ -17,6 +17,7 @@ FLOORS: list[set[str]] = [
     {"pictures", "assemble", "trace_report", "runs", "config", "query", "traits", "watching", "extensions", "checklist", "redaction"},
     {"reporters"},
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
+    {"run_outcome"},
     {"verdict", "census"},
     {"rules", "rules_shared", "rules_hosts", "rules_traces"},
     {"views"},
