@@ -16,6 +16,7 @@ from nccl_forensics.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar import load
+from nccl_forensics.hostlist import expand
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
@@ -392,7 +393,7 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
 
 
 def _tasks(values: Row) -> Iterator[Row]:
-    """Tasks of srun; with one task per GPU a task's number is the rank, which the identity view decides."""
+    """Tasks of srun; with one task per GPU a task's number is the rank, which views decide (``rank_of_task``)."""
     state = str(values["state"])
     host = str(values["host"])
     end: Row = {}
@@ -402,8 +403,10 @@ def _tasks(values: Row) -> Iterator[Row]:
         if word in state:
             _end(end, signal=signal)
     single = host if not any(c in host for c in "[,") else None
-    for task in _expand(str(values["tasks"])):
-        yield {"kind": "task", "host": single, "rank": task, **end}
+    tasks = _expand(str(values["tasks"]))
+    each = len(tasks) // max(1, len(expand(host)))
+    for task in tasks:
+        yield {"kind": "task", "host": single, "rank": task, "tasks_per_host": each, **end}
 
 
 def _expand(tasks: str) -> list[int]:

@@ -28,7 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
-from nccl_forensics.views.deaths import OF_LAUNCHERS
+from nccl_forensics.views.tasks import rank_of_task
 from nccl_forensics.words import ranks_words
 
 #: Names of processes that train (the kernel cuts names at 15 characters).
@@ -95,7 +95,7 @@ def out_of_memory(
         rows = located(kernel_events.filter(pl.col("kind") == "page-allocation"), source_hosts)
         yield from _short(rows.filter(timely(rows, job_times, window_h)))
     if worker_exits is not None:
-        yield from _scheduler(worker_exits)
+        yield from _scheduler(worker_exits, processes)
         yield from _monitor(worker_exits, who)
     if pods is not None:
         told = [replace(f, severity="info") if proved else f for f in _pods(pods, who)]
@@ -156,7 +156,7 @@ def _kills(rows: pl.DataFrame, who: People, mourned: list[int]) -> Iterator[Find
         )
 
 
-def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
+def _scheduler(exits: pl.LazyFrame, processes: pl.LazyFrame | None) -> Iterator[Finding]:
     """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one; PBS and LSF
     kill by themselves. Where launchers speak, a task of the scheduler is a launcher and no rank."""
     rows = exits.sort("source_id", "line_no").collect()
@@ -169,9 +169,9 @@ def _scheduler(exits: pl.LazyFrame) -> Iterator[Finding]:
     if not sure:  # the tasks that somebody killed, unless that is nearly all of them: then the scheduler did
         killed = tasks.filter(pl.col("signal") == "SIGKILL")
         named = killed if killed.height * 2 <= tasks.height else killed.clear()
-    ranked = not rows["kind"].is_in(list(OF_LAUNCHERS)).any()
+    of_task = rank_of_task(rows, processes)
     culprits = tuple(
-        Culprit(rank=row["rank"] if ranked else None, host=row["host"])
+        Culprit(rank=of_task(row["rank"], row["host"]), host=row["host"])
         for row in named.unique(["rank", "host"], maintain_order=True).iter_rows(named=True)
     )
     ranks, hosts = ranks_of(culprits), tuple(dict.fromkeys(c.host for c in culprits if c.host))

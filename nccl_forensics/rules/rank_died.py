@@ -137,9 +137,10 @@ def crash_in_kernel_log(
     *,
     window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
     near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
+    alike: Annotated[int, "processes of a host from which on crashes in one library are a fault of software"] = 3,
 ) -> Iterator[Finding]:
     """Segmentation faults in the kernel's log of processes that train, where no rank is known to be that process and none is known to have
-    crashed: one finding per host and library."""
+    crashed: one finding per host and library. Several processes do not crash in one library by the fault of one rank."""
     ended = endings.collect() if endings is not None else pl.DataFrame(schema={"signal": pl.String(), "library": pl.String()})
     if (ended["signal"].is_in(["SIGSEGV", "SIGABRT"]) | ended["library"].is_not_null()).any():
         return
@@ -155,16 +156,22 @@ def crash_in_kernel_log(
         # Where the ranks' own pids are known it is none of them: a child of one, a process in a container, or another job's.
         close = bool(part["close"].any()) and not any(place == first_label(host) for place, _ in who.pids)
         hosts = (str(host),) if host else ()
+        software = bool(library) and len(pids) >= alike
+        more = f" and {len(pids) - 4} more" if len(pids) > 4 else ""
         yield Finding(
-            title=f"{' and '.join(names[:2]) or 'a process'} (pid {', '.join(map(str, pids[:4]))}) crashed (SIGSEGV)"
+            title=f"{' and '.join(names[:2]) or 'a process'} (pid {', '.join(map(str, pids[:4]))}{more}) crashed (SIGSEGV)"
             + (f" in {library}" if library else "")
             + (f" on {host}" if host else ""),
-            summary="The kernel reports the crash; no evidence tells which rank the process was.",
+            summary=f"{len(pids)} processes of this host crashed in one library: a fault of the program or of that library, not of one rank."
+            if software
+            else "The kernel reports the crash; no evidence tells which rank the process was.",
             severity="critical" if failed or not seen else "warning",
             confidence="medium" if close or not seen else "low",
-            hosts=hosts,
-            culprits=tuple(Culprit(host=str(host) if host else None, pid=p) for p in pids[:16])
-            or (Culprit(host=str(host) if host else None),),
+            cause="software-crash" if software else None,
+            hosts=() if software else hosts,
+            culprits=()
+            if software
+            else tuple(Culprit(host=str(host) if host else None, pid=p) for p in pids[:16]) or (Culprit(host=str(host) if host else None),),
             subject=("segfault", *names, str(library or "")),
             evidence=cite(part, "line of the kernel"),
             evidence_total=part.height,

@@ -165,6 +165,7 @@ TABLES: tuple[Table, ...] = (
             "signal": (S, "SIGKILL ..."),
             "message": (S, ""),
             "has_traceback": (B, "the block carries a traceback of its own"),
+            "tasks_per_host": (I32, "tasks that the scheduler's line names for each of its hosts"),
         },
     ),
     Table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
@@ -13,6 +13,7 @@ from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
+from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
 from nccl_forensics.words import first_label
 
 #: Signatures of exceptions that only say that another rank went away or did not come.
@@ -143,7 +144,8 @@ def endings(
         ranks_of_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
     exits = worker_exits.sort("source_id", "line_no").collect() if worker_exits is not None else None
     if exits is not None:
-        _exited(roster, exits, by_pid, LocalRanks(processes, worker_exits, {*roster.where, *ranks_of_source.values()}))
+        local_ranks = LocalRanks(processes, worker_exits, {*roster.where, *ranks_of_source.values()})
+        _exited(roster, exits, by_pid, local_ranks, rank_of_task(exits, processes))
     nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
@@ -172,7 +174,7 @@ def endings(
 
 
 class _Roster:
-    """Who ended: rows of ``DEATHS`` by rank, else by pid, else by local rank. ``where``: host and pid of each known rank."""
+    """Who ended: rows of ``DEATHS`` by rank, else by pid, local rank or task. ``where``: host and pid of each known rank."""
 
     def __init__(self, processes: pl.LazyFrame | None) -> None:
         self.people: dict[tuple[str, object], dict[str, object]] = {}
@@ -181,8 +183,9 @@ class _Roster:
             known = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid").collect()
             self.where = {rank: (host, pid) for rank, host, pid in known.iter_rows()}
 
-    def person(self, rank: object, pid: object, local: object = None) -> dict[str, object]:
-        key = ("rank", rank) if rank is not None else ("pid", pid) if pid is not None or local is None else ("local", local)
+    def person(self, rank: object, pid: object, local: object = None, task: object = None) -> dict[str, object]:
+        names = (("rank", rank), ("pid", pid), ("local", local), ("task", task))
+        key = next((name for name in names if name[1] is not None), ("pid", None))
         if key not in self.people:
             host, its_pid = self.where.get(int(str(rank)), (None, None)) if rank is not None else (None, None)
             self.people[key] = dict.fromkeys(DEATHS) | {"rank": rank, "pid": pid if pid is not None else its_pid, "host": host}
@@ -202,8 +205,11 @@ def _alone_in(processes: pl.LazyFrame | None) -> dict[int, tuple[object, object]
 _NO_EXIT = ("closing-signal", "launcher-signal", "scheduler")
 
 
-def _exited(roster: _Roster, rows: pl.DataFrame, by_pid: Pids, local_ranks: LocalRanks) -> None:
-    """Exit codes and signals, as launchers and schedulers report them."""
+def _exited(
+    roster: _Roster, rows: pl.DataFrame, by_pid: Pids, local_ranks: LocalRanks, of_task: Callable[[int, str | None], int | None]
+) -> None:
+    """Exit codes and signals, as launchers and schedulers report them. Of a task that may be a launcher only a signal tells something: the code is
+    that of what it started."""
     launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
     # What does not end at the first signal the launcher kills (PContext.close of torch.distributed.elastic.multiprocessing, after 30 s).
     kills = rows.filter((pl.col("kind") == "closing-signal") & (pl.col("signal") == "SIGKILL") & pl.col("pid").is_not_null())
@@ -214,14 +220,17 @@ def _exited(roster: _Roster, rows: pl.DataFrame, by_pid: Pids, local_ranks: Loca
             continue
         if row["kind"] == "task" and launched:
             continue  # the scheduler started launchers: its task is one of them, and no rank
-        rank = row["rank"]
+        task = row["rank"] if row["kind"] == "task" else None
+        rank = row["rank"] if task is None else of_task(task, row["host"])
         if rank is None and row["pid"] is not None:
             rank = by_pid.rank(row["pid"], row["host"])
         if rank is None:
             rank = local_ranks.rank(row["local_rank"])
-        if rank is None and row["pid"] is None and (row["local_rank"] is None or local_ranks):
-            continue  # nobody, or one of several of which the launcher means one
-        who = roster.person(rank, row["pid"], row["local_rank"])
+        if rank is None and row["pid"] is None:
+            told = row["signal"] is not None if task is not None else row["local_rank"] is not None and not local_ranks
+            if not told:
+                continue  # nobody, or one of several of which the launcher means one
+        who = roster.person(rank, row["pid"], row["local_rank"], task)
         if who["exit_code"] is None or (row["kind"] != "failed" and row["exit_code"] is not None):
             who.update(
                 exit_code=row["exit_code"],
@@ -385,8 +394,6 @@ def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int,
     return ranks, {source: len(found) for source, found in writers.items()}
 
 
-#: What a launcher that starts several workers says of them.
-OF_LAUNCHERS = frozenset({"closing-signal", "launcher-signal", "failed", "failure", "root-cause"})
 #: Formats of what a process itself prints when it fails.
 _OWN_WORDS = frozenset({"c10d-log", "traceback", "torchelastic-error"})
 

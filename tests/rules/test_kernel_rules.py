@@ -196,6 +196,18 @@ def test_a_crash_of_a_process_that_trains_is_told_with_its_library():
     assert (finding.culprits[0].pid, finding.ranks) == (4242, ())
 
 
+def test_processes_that_crash_in_one_library_fell_over_a_fault_of_software():
+    def several(*pids: int) -> pl.LazyFrame:
+        return log(*(CRASH.format("pt_main_thread", "libtorch_cuda.so").replace("4242", str(pid)) for pid in pids))
+
+    [finding] = crashes(several(11, 12, 13, 14, 15))
+    assert (finding.cause, finding.confidence, finding.culprits, finding.hosts) == ("software-crash", "medium", (), ())
+    assert "(pid 11, 12, 13, 14 and 1 more)" in finding.title
+    [two] = crashes(several(11, 12))
+    assert two.cause in (None, "rank-died")
+    assert [c.pid for c in two.culprits] == [11, 12]
+
+
 def test_beside_ranks_whose_pids_are_known_a_crash_of_another_process_is_a_guess():
     events, job = log(CRASH.format("python3", "libc.so.6")), {"job_times": TIMES, "failures": FAILED}
     assert grade(crashes(events, processes=PEOPLE, **job)) == [("critical", "low")]

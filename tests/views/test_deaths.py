@@ -108,8 +108,8 @@ def test_a_gap_between_the_ranks_of_a_launchers_report_had_ended_without_an_erro
 
 
 def test_a_schedulers_task_is_a_rank_only_where_no_launcher_speaks_of_workers() -> None:
-    task = {"kind": "task", "rank": 0, "exit_code": 1, "source_id": 1}
-    assert [e["rank"] for e in ended(table("worker_exits", task))] == [0]
+    task = {"kind": "task", "rank": 0, "exit_code": 1, "source_id": 1, "host": "a"}
+    assert [e["rank"] for e in ended(table("worker_exits", task, task | {"rank": 1}))] == [0, 1]
     worker = {"kind": "failed", "rank": 4, "exit_code": -9}
     assert [e["rank"] for e in ended(table("worker_exits", task, worker))] == [4]
 
