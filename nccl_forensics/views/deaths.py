@@ -515,6 +515,9 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
             # It printed its crash, and a launcher that lists one failure alone says nothing of it.
             told = {"kind": _KIND_OF_SIGNAL[str(who["type"])], "signal": who["type"]}
             return {**told, "own": True, "why": f"ended by {who['type']}, as its own handler of it printed"}
+    if signature == "launcher" and str(who["type"]).endswith("SignalException"):
+        # A worker that torchrun's agent forked has the agent's handler of the signals by which it is told to end.
+        return {"kind": "terminated", "own": False, "why": "a signal told it to end, as a launcher or scheduler sends it"}
     if signature is not None and signature not in VICTIM:
         kind = KIND_OF.get(str(signature), "exception")
         if kind == "gpu":

@@ -410,6 +410,7 @@ _LOST = "a lost or doubled line would look the same"
 _MOVED = "a line lost or out of place would look the same"
 _BIT = "a flipped bit would look the same"
 _BY_SIZE = "no line tells how the communicator was made: that these processes share it is told by its size"
+_EXTRA = "a call made once too often would look the same"
 _HOLE = "the recorder's own numbers are not in order here"
 
 
@@ -447,6 +448,8 @@ def _doubt_records(
     """What else would look the same in records that bear numbers of their own."""
     if any(holed(by_rank[r], at) for r in odd) or (len(odd) >= len(peers) and any(holed(by_rank[r], at) for r in peers)):
         return _HOLE
+    if told["kind"] == "skipped" and told["skipped"] is None:
+        return _EXTRA
     if any(line[at]["state"] == "detail-mismatch" for line in by_rank.values() if at in line):
         return None  # torch itself compared the calls
     found, expected = str(told["found_detail"]), str(told["expected_detail"])
@@ -489,6 +492,9 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
             jump = _jumped(group, history, odd, peers)
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
+            if certain and _from_its_own_line(group, odd, peers):
+                why = f"its next operation is the one that is called at {here[odd[0]]['call_site']}, as before; its peers call theirs elsewhere"
+                return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
             if kind == "shape" and jump is None and len({_elements(str(value)) for value in values.values()}) == 1:
                 continue  # as many elements in another shape: nothing that is sent or reduced differs
         label = {"red_op": "reduce op", "root": "root"}.get(name, name)
@@ -564,6 +570,14 @@ def _jumped(group: _Group, history: Sequence[Hashable], odd: Sequence[int], peer
     # At the same line of code it is the same call, unless that line is where calls of its size are made.
     same_line = here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3
     return None if same_line and here["call_site"] not in group.sites(odd[0]) else reading
+
+
+def _from_its_own_line(group: _Group, odd: Sequence[int], peers: Sequence[int]) -> bool:
+    """Whether the odd ranks call, from a line of the program from which none of their peers calls here, what is called from that line otherwise too:
+    such a call has no other size or type than it should, it is another call."""
+    lines = {group.by_rank[r][group.at]["call_site"] for r in odd}
+    theirs = {group.by_rank[r][group.at]["call_site"] for r in peers}
+    return None not in lines | theirs and not lines & theirs and lines <= group.sites(odd[0])
 
 
 def _different_op(

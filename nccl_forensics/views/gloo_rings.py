@@ -104,6 +104,15 @@ def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.Da
     }
 
 
+def _with_segments(calls: pl.DataFrame, members: int) -> pl.DataFrame:
+    """Calls with the ``width`` of an element and the ``segment`` in which a member sends them, in bytes; null where the type is not known."""
+    widths = pl.col("dtype").str.to_lowercase().replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int32())
+    calls = calls.with_columns(width=widths)
+    told = calls.select("shape", "width").iter_rows()
+    lengths = [_segment(_elements(shape) * width, width, members) if width else None for shape, width in told]
+    return calls.with_columns(segment=pl.Series(lengths, dtype=pl.Int64()))
+
+
 def _segment(total: int, width: int, members: int) -> int:
     """Bytes of one segment: two for each member, whole elements, at most a mebibyte."""
     longest = width * (_LONGEST_SEGMENT // width)
@@ -173,20 +182,18 @@ def of_reducer(calls: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> p
 
 def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:
     """The last all_reduce of the sender of which the length is that of what came, and who is the odd one of it."""
-    widths = pl.col("dtype").str.to_lowercase().replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int32())
-    mine = part.filter(pl.col("rank") == sender).with_columns(width=widths)
-    segments = [
-        _segment(_elements(shape) * width, width, size) if width else None for shape, width in mine.select("shape", "width").iter_rows()
-    ]
-    mine = mine.with_columns(segment=pl.Series(segments, dtype=pl.Int64()))
+    mine = _with_segments(part.filter(pl.col("rank") == sender), size)
     sent = mine.filter(pl.col("segment") == got).tail(1)
     if not sent.height:
         return None
     row = sent.row(0, named=True)
     there = part.filter(pl.col("seq") == row["seq"])
     agreeing = there.filter((pl.col("shape") == row["shape"]) & (pl.col("dtype") == row["dtype"]))
-    if agreeing.height * 2 <= size and there.height != agreeing.height:
-        return None
+    if agreeing.height * 2 <= size:
+        # Those that were in another call were in that of the receiver.
+        apart = _with_segments(there.join(agreeing, on="rank", how="anti"), size)
+        if not (apart["segment"] == expected).fill_null(value=False).all():
+            return None
     before = mine.filter((pl.col("seq") < row["seq"]) & (pl.col("call_site") == row["call_site"]))["segment"]
     usual = {length for length, times in before.value_counts().iter_rows() if times >= _HABIT}
     if agreeing.height * 2 > size > _HABIT or (got in usual and expected not in usual):

@@ -63,6 +63,13 @@ def test_an_exit_code_alone_tells_faults_from_terminations(code: int, kind: str,
     assert (one["source_id"], one["line_no"]) == (0, 30)
 
 
+def test_a_forked_worker_that_its_agents_handler_told_to_end_is_no_culprit() -> None:
+    [one] = ended(left(1), raised("launcher", type="SignalException", message="Process 71 got signal: 15"))
+    assert (one["kind"], one["own"]) == ("terminated", False)
+    [one] = ended(left(1), raised("launcher", type="ChildFailedError", message="train.py FAILED"))
+    assert one["own"]
+
+
 def test_an_exit_code_of_a_rank_whose_output_is_missing_while_others_is_there_blames_nobody() -> None:
     def heard(*ranks: int) -> pl.LazyFrame:
         return rows(SOURCE_RANKS_SCHEMA, *({"source_id": 50 + r, "rank": r} for r in ranks))

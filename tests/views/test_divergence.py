@@ -87,6 +87,25 @@ def test_a_call_from_a_line_that_nobody_called_it_from_before_stands_in_place_of
     assert (another["kind"], another["ranks"], another["sure"]) == ("different", [1], True)
 
 
+def test_a_size_that_its_own_line_always_has_is_another_call_than_that_of_the_peers() -> None:
+    # The first step is interrupted: no step foretells what follows two reductions.
+    turns = ["all_reduce [530]", "broadcast [11]", "all_reduce [530]", "all_reduce [1]", "all_reduce [530]"]
+
+    def parting(size: str, line: str = "score (t.py:7)") -> tuple[object, ...]:
+        """Rank 4 reduces this size from this line where the others reduce their gradients; what has one element is a score otherwise."""
+        frame = operations({r: [*turns, f"all_reduce [{size}]" if r == 4 else "all_reduce [530]"] for r in range(5)})
+        of_size = pl.when(pl.col("shape") == "[1]").then(pl.lit("score (t.py:7)")).otherwise(pl.lit("step (t.py:30)"))
+        odd = (pl.col("rank") == 4) & (pl.col("seq") == 6)
+        [row] = divergences(frame.with_columns(call_site=pl.when(odd).then(pl.lit(line)).otherwise(of_size))).collect().to_dicts()
+        return row["kind"], row["ranks"], row["doubt"] is not None
+
+    assert parting("1") == ("skipped", [4], True)
+    # Of a size that this line never had, or at the line of the peers, it is the same call with another size.
+    assert parting("3") == ("shape", [4], False)
+    assert parting("3", "step (t.py:30)") == ("shape", [4], False)
+    assert parting("1", "step (t.py:30)") == ("shape", [4], False)
+
+
 def compared(*before: str, sizes: tuple[str, str] = ("[4]", "[6]")) -> dict[str, object]:
     """Two ranks whose calls torch found to differ, and what the recorder of the first holds of earlier ones."""
     here = operations({4: [f"all_reduce {sizes[0]}"], 5: [f"all_reduce {sizes[1]}"]}, group="detail", domain="detail", first=26)

@@ -76,6 +76,14 @@ def test_the_length_of_what_came_tells_the_call_that_the_receiver_left_out() -> 
     assert received("2400 vs 40", three, 3, [0, 1, 2, 3]) == []
 
 
+def test_one_that_has_a_record_of_the_receivers_call_is_no_witness_against_those_that_agree() -> None:
+    usual = ["all_reduce [[4800]]"] * 3
+    ahead = [*usual[:2], "all_reduce [[80]]"]
+    # Of six members two agree, and one recorded what the receiver was in: 4,800 floats come in parts of 1,600 bytes, 80 in parts of 28.
+    assert received("1600 vs 28", {1: usual, 2: usual, 4: ahead}, 0, [0, 1, 2, 3, 4, 5]) == [(0, [1, 2], 3, None, False)]
+    assert received("1600 vs 32", {1: usual, 2: usual, 4: ahead}, 0, [0, 1, 2, 3, 4, 5]) == []
+
+
 def test_a_call_below_which_nothing_of_python_stands_was_made_by_the_reducer() -> None:
     three = {0: LAYERS, 1: LAYERS, 3: LAYERS}
     engine = "_engine_run_backward (/venv/torch/autograd/graph.py:1113)\nbackward (/job/train.py:9)"
