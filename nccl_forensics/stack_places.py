@@ -34,6 +34,8 @@ WAITING_ON_GPU = ("cuda-sync", "backward")
 UNTOLD = ("compute", "user-code", "unknown")
 #: Where a process of Python's multiprocessing begins.
 _BEGIN = "_bootstrap (multiprocessing/process.py)"
+#: What runs a script as a program, for a launcher that is one itself.
+_RUNS_A_SCRIPT = re.compile(r"run_path \((?:<frozen )?runpy")
 #: What faulthandler and pystack write above the frames of a thread while its interpreter collects garbage (Python 3.11 traceback.c).
 _MARK = re.compile(r"Garbage-collecting\b")
 
@@ -64,7 +66,9 @@ def standing(frames: Sequence[str], active: bool | None = None) -> Standing:
     if found and (call is None or found[1] <= call[2]):
         return Standing(found[0], None, user, found[1], f"frame {found[1]}: {frames[found[1]]}")
     if call:
-        return Standing(call[0], call[1], user, call[2], f"frame {call[2]}: {frames[call[2]]}")
+        # What runs inside the call, a handler of signals or what failed while its exception was handled, did not make it.
+        maker = user_frame(frames[call[2] :]) or user
+        return Standing(call[0], call[1], maker, call[2], f"frame {call[2]}: {frames[call[2]]}")
     found = _first(PLACES, plain)
     if found:
         return Standing(found[0], None, user, found[1], f"frame {found[1]}: {frames[found[1]]}")
@@ -105,6 +109,9 @@ def is_user(frame: str) -> bool:
 
 def user_frame(frames: Sequence[str]) -> str | None:
     """The innermost frame of the user's own code; else of a library that is neither Python's nor torch's."""
+    scripts = [n for n, frame in enumerate(frames) if _RUNS_A_SCRIPT.match(frame)]
+    if scripts and any(is_user(f) for f in frames[: scripts[0]]):
+        frames = frames[: scripts[0]]  # what stands below runs the script, and is no part of it
     found = next((f for f in frames if is_user(f) and function_of(f) != "<module>"), None) or next((f for f in frames if is_user(f)), None)
     if found is not None:
         return found

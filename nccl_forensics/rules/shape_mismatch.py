@@ -145,11 +145,16 @@ def shape_mismatch_by_transport(
 
 
 def _elsewhere(rank: int, sites: list[object], last_calls: pl.LazyFrame) -> dict[str, object] | None:
-    """The last call of a rank, where that is in another function of the program than the operation that the others recorded last."""
+    """The last call of a rank, where that is in another function of the program than the operation that the others recorded last, or another
+    operation than all of them stood in."""
     own = next(last_calls.filter((pl.col("rank") == rank) & pl.col("user_frame").is_not_null()).collect().iter_rows(named=True), None)
     if own is None or not all(sites) or own["place"] not in ("collective", "p2p", "user-code"):
         return None
-    return own if _function(own["user_frame"]) not in {_function(site) for site in sites} else None
+    if _function(own["user_frame"]) not in {_function(site) for site in sites}:
+        return own
+    beside = last_calls.filter((pl.col("rank") != rank) & (pl.col("place") == "collective") & pl.col("op").is_not_null())
+    stood = set(beside.collect()["op"].to_list())
+    return own if own["op"] is not None and len(stood) == 1 and own["op"] not in stood else None
 
 
 def _function(frame: object) -> tuple[str, str]:
@@ -161,11 +166,14 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
     """A rank that aborted in a call that the others had not come to."""
     others = ranks_words(odd["rank"].to_list())
     waited = operation_words(odd["last_op"][0], odd["last_seq"][0])
+    # In one function a rank that takes a branch makes its own call in place of the others'.
+    in_place = _function(own["user_frame"]) in {_function(site) for site in odd["last_call_site"].to_list()}
+    causes = ("collective-mismatch", "collective-skipped") if in_place else ("collective-skipped", "collective-mismatch")
     return Finding(
         title=f"rank {rank} was in {own['op'] or 'a call'} at {own['user_frame']} and not in {waited}, where {others} were",
         summary=f"It received more bytes than it expected there and aborted, as the others were at {odd['last_call_site'][0]}: it left that call out, or made "
         "another one in its place.",
-        cause="collective-skipped",
+        cause=causes[0],
         confidence="medium",
         ranks=(rank,),
         culprits=(Culprit(rank=rank),),
@@ -179,7 +187,7 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
         prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
         would_refute=(f"a Flight Recorder dump of rank {rank} that holds {waited}",),
         actions=(Action("fix-code", ranks=(rank,), confidence="medium"), _COMPARE),
-        alternatives=(("collective-mismatch", (rank,), "it may have called something else in its place"),),
+        alternatives=((causes[1], (rank,), "it may have left that call out" if in_place else "it may have called something else in its place"),),
     )
 
 

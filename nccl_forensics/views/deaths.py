@@ -39,6 +39,8 @@ VICTIM = frozenset(
         "sigterm",
     }
 )
+#: Of these, what was raised by a process that had waited for others to the end, or was told that they do not fit: a crash of it comes after that.
+_WAITED = frozenset({"gloo-timeout", "nccl-timeout", "monitored-barrier", "detail-mismatch", "store-timeout", "store-barrier"})
 #: Signatures that name a cause of their own which another rule explains better.
 KIND_OF = {
     "cuda-oom": "out-of-memory",
@@ -527,7 +529,7 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
     if signal == "SIGKILL" and who.get("forced") and signature is None:
         return {"kind": "terminated", "own": False, "why": "SIGKILL by its launcher, as it had not ended at the signal before"}
     if signal in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"):
-        if signature is None or signal == "SIGSEGV":
+        if signature is None or (signal == "SIGSEGV" and signature not in _WAITED):
             return {"kind": _KIND_OF_SIGNAL[str(signal)], "own": True, "why": f"ended by {signal} without an exception before it"}
         return {"kind": "victim", "own": False, "why": f"{signal} after {signature}"}
     if signature is not None:

@@ -63,6 +63,12 @@ def test_the_member_without_a_record_is_asked_where_it_aborted() -> None:
         ABORTED, None, level, known, None, standing("collective", "log (train.py:30)", "broadcast")
     )
     assert (finding.cause, finding.ranks) == ("collective-skipped", (2,))
+    # In the function of that operation, but in another one than all others stand in: it made that in its place.
+    branch = standing("collective", "Trainer.reduce (job/train.py:6)", "reduce_scatter")
+    others = [{"rank": r, "place": "collective", "op": "all_reduce", "user_frame": "reduce (train.py:8)"} for r in (0, 1)]
+    beside = pl.concat([branch, rows(LAST_CALLS, *others)])
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, level, known, None, beside)
+    assert (finding.cause, finding.confidence, finding.ranks) == ("collective-mismatch", "medium", (2,))
     # In a line that tells no collective, a wait for what somebody sent it: nothing says that its own size is wrong.
     [finding] = shape_mismatch_by_transport.check(ABORTED, None, level, known, None, standing("user-code", "rotate (train.py:21)"))
     assert finding.culprits == ()

@@ -218,6 +218,12 @@ def test_a_segfault_after_a_closed_connection_is_still_a_fault_of_its_own() -> N
     assert (one["kind"], one["own"]) == ("segfault", True)
 
 
+@pytest.mark.parametrize("signature", ["gloo-timeout", "monitored-barrier", "detail-mismatch"])
+def test_a_segfault_of_one_that_had_waited_to_the_end_comes_after_it(signature: str) -> None:
+    [one] = ended(left(-11), raised(signature))
+    assert (one["kind"], one["own"]) == ("victim", False)
+
+
 def test_the_exception_with_a_cause_of_its_own_speaks_whatever_came_first() -> None:
     [one] = ended(None, raised("gloo-closed", line=10), raised("user", line=20), raised("nccl-timeout", line=30))
     assert (one["kind"], one["exc_line_no"]) == ("exception", 20)

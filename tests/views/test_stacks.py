@@ -170,6 +170,19 @@ def test_the_user_frame_is_the_innermost_outside_torch_and_python() -> None:
     assert user_frame(["epoll_wait (epoll_wait.c:30)"]) is None
 
 
+def test_what_runs_a_script_is_no_part_of_it() -> None:
+    runs = ["_run_code (<frozen runpy>:88)", "run_path (<frozen runpy>:291)", "worker (starter.py:8)"]
+    assert user_frame([ALL_REDUCE[0], "<module> (policy.py:31)", *runs]) == "<module> (policy.py:31)"
+    # A module that the program reads while it runs is no script of its own.
+    assert user_frame(["<module> (plans.py:2)", "import_module (importlib/__init__.py:126)", "train (train.py:9)"]) == "train (train.py:9)"
+
+
+def test_who_made_a_call_is_not_what_ran_inside_it() -> None:
+    handler = ["_dump (rescue.py:12)", "sleep (time.py:1)"]
+    assert standing([*handler, *ALL_REDUCE]).user_frame == "train (train.py:59)"
+    assert standing([*handler, ALL_REDUCE[0]]).user_frame == "_dump (rescue.py:12)"
+
+
 def test_workers_and_launchers_are_told_from_ranks() -> None:
     assert role_of(["read (dataset.py:1)", "_worker_loop (torch/utils/data/_utils/worker.py:351)"]) == "data-worker"
     assert role_of(["sleep (time.py:1)", "_invoke_run (torch/distributed/elastic/agent/server/api.py:870)"]) == "launcher"
