@@ -24,19 +24,25 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, las
         ranks, group = tuple(row["ranks"]), group_words(row)
         confidence: Confidence = "low" if not row["sure"] else "medium" if row["doubt"] else "high"
         site = row["call_site"] or row["peer_call_site"]
+        both = ranks_words(sorted({*ranks, *as_ranks(row["others"])}))
         lines = _other_lines(row, last_calls) if last_calls is not None and row["domain"] == "detail" else None
         if lines is not None:
             yield _another_call(row, kind, word, lines)
             continue
         yield Finding(
-            title=f"{ranks_words(ranks)} called {operation_words(row['expected_op'], row['seq'])} of {group} with another {word}: "
-            f"{row['found_detail']} against {row['expected_detail']}",
-            summary=f"{row['why']}; {ranks_words(row['others'])} {verb(row['others'], 'made the call that is expected', 'agree with each other')}."
+            title=f"{ranks_words(ranks) if row['sure'] else both} called {operation_words(row['expected_op'], row['seq'])} of {group} with "
+            f"{f'another {word}' if row['sure'] else f'different {word}s'}: {row['found_detail']} against {row['expected_detail']}",
+            summary=(
+                f"{row['why']}; {ranks_words(row['others'])} {verb(row['others'], 'made the call that is expected', 'agree with each other')}."
+                if row["sure"]
+                else f"{row['why']}; nothing tells which is right."
+            )
             + (f" Called at {site}." if site else "")
             + doubt_words(row),
             confidence=confidence,
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
+            # Of as many that differ as agree, and nothing before that tells who is right, each side may be wrong.
+            culprits=tuple(Culprit(rank=r) for r in ranks) if row["sure"] else (),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(site or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(

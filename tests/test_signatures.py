@@ -54,6 +54,13 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         ("MemoryError", "", "host-oom"),
         ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 12.0 GiB for an array with shape (3,)", "host-oom"),
         ("std::bad_alloc", "std::bad_alloc", "host-oom"),
+        ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 137438953472 bytes. Error code 12", "host-oom"),
+        # 4 PiB: no memory ran out, the number is wrong.
+        (
+            "RuntimeError",
+            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4503599627370496 bytes. Error code 12",
+            "wrong-size",
+        ),
         ("AssertionError", "loss is NaN at step 17", "user"),
         ("KeyboardInterrupt", "", "keyboard-interrupt"),
         ("torch.distributed.elastic.multiprocessing.api.SignalException", "Process 2245 got signal: 2", "launcher"),

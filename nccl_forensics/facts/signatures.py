@@ -7,6 +7,8 @@ carry a second one that must occur with them.
 
 from __future__ import annotations
 
+import re
+
 #: Known texts in the order they are tried: the first entry of which all parts occur names the signature.
 SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Detected mismatch between collectives on ranks",), "detail-mismatch"),
@@ -148,11 +150,19 @@ TYPES = {
 LAUNCHER_TYPES = frozenset({"SignalException", "ChildFailedError", "ProcessRaisedException", "ProcessExitedException"})
 
 
+#: What was asked for (c10/core/impl/alloc_cpu.cpp), and bytes that a process has addresses for (47 bits on x86-64 and as a rule elsewhere).
+_ASKED = re.compile(r"you tried to allocate (\d{15,20}) bytes")
+_ADDRESSES = 1 << 47
+
+
 def classify(kind: str, message: str) -> str:
     """Signature of an exception by its text; ``user`` where nothing known occurs."""
     bare = kind.replace("::", ".").rsplit(".", 1)[-1]
     if bare in LAUNCHER_TYPES:
         return "launcher"
+    asked = _ASKED.search(message)
+    if asked and int(asked[1]) > _ADDRESSES:
+        return "wrong-size"  # a number that is no size: memory did not run out
     for parts, name in SIGNATURES:
         if all(part in message for part in parts):
             return name

@@ -187,7 +187,9 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
         prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
         would_refute=(f"a Flight Recorder dump of rank {rank} that holds {waited}",),
         actions=(Action("fix-code", ranks=(rank,), confidence="medium"), _COMPARE),
-        alternatives=((causes[1], (rank,), "it may have left that call out" if in_place else "it may have called something else in its place"),),
+        alternatives=(
+            (causes[1], (rank,), "it may have left that call out" if in_place else "it may have called something else in its place"),
+        ),
     )
 
 

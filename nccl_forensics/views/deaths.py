@@ -317,6 +317,14 @@ def _judged(
         who.pop("from_block", None)
         who.pop("forced", None)
         rows.append(who)
+    if any(who["signature"] == "gloo-size-mismatch" for who in rows):
+        for who in rows:
+            if who["signature"] == "wrong-size":
+                who.update(
+                    kind="victim",
+                    own=False,
+                    why="the size it asked for is no size: it read it from data of which another rank says that they do not fit",
+                )
     return rows
 
 

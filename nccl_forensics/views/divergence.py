@@ -580,6 +580,12 @@ def _from_its_own_line(group: _Group, odd: Sequence[int], peers: Sequence[int]) 
     return None not in lines | theirs and not lines & theirs and lines <= group.sites(odd[0])
 
 
+def _goes_on(group: _Group, rank: int, peer_line: Sequence[Hashable]) -> bool:
+    """Whether a rank did more after its odd call, and that was not what its peers did after theirs."""
+    own = _line(group.by_rank[rank], group.at)
+    return len(own) > 1 and own[1] not in peer_line[1:2]
+
+
 def _different_op(
     group: _Group, base: dict[str, object], history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], certain: bool
 ) -> dict[str, object]:
@@ -594,6 +600,9 @@ def _different_op(
     if lines and None not in lines and own["call_site"] not in lines:
         why = f"{own['op']} at {own['call_site']}, a line from which nobody had called it before; its peers call it elsewhere"
         return _row(base, "different", by_rank, odd, peers, at, None, certain, why)
+    if kind == "different" and certain and _goes_on(group, odd[0], peer_line) and _from_its_own_line(group, odd, peers):
+        why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
+        return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
     # Without a majority, the reading that sees a jump on one side only tells who skipped.
     if not certain and len(peers) >= 1:
         own_line = _longest(by_rank, odd, at)

@@ -134,6 +134,8 @@ RING_RECEIVERS = {
 _HABIT = 2
 #: What runs backward in C++: a call with nothing of Python above it was made by the reducer of DistributedDataParallel (torch/autograd/graph.py).
 ENGINE = "_engine_run_backward ("
+#: DistributedDataParallel, which compares and sends its parameters when it is made.
+_WRAPPER = "torch/nn/parallel/distributed.py"
 
 
 @view(rows="ranks")
@@ -176,8 +178,16 @@ def ring_receivers(
 
 
 def of_reducer(calls: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> pl.Series:
-    """Whether these calls (``source_id``, ``seq``, ``record``) were made by the reducer of DDP."""
-    return with_frames(calls.select("source_id", "seq", "record"), fr_entries)["frames"].str.starts_with(ENGINE).fill_null(value=False)
+    """Whether these calls (``source_id``, ``seq``, ``record``) were made by the reducer of DDP: by itself, or by the communication hook that it calls in
+    backward. That looks like a hook on a gradient: of a hook it is where a recorder has calls of DDP's own."""
+    frames = with_frames(calls.select("source_id", "seq", "record"), fr_entries)["frames"]
+    itself = frames.str.starts_with(ENGINE)
+    hooked = frames.str.contains(ENGINE, literal=True) & ~itself
+    if hooked.any():
+        rows = fr_entries.words if isinstance(fr_entries, FoldedTable) else fr_entries
+        wraps = rows.lazy().select(pl.col("frames").str.contains(_WRAPPER, literal=True).any()).collect().item()
+        itself = itself | (hooked & bool(wraps))
+    return itself.fill_null(value=False)
 
 
 def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:

@@ -182,14 +182,14 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     """Operations that DETAIL's wrapper prints, as it runs them and in its mismatch errors (own and other rank), counted from 0.
 
     The lines carry no group: where numbers repeat with different contents, or those of one writer fall back to more than a start (several groups),
-    the domain is left out as a whole.
+    only what was found to differ is told, if that is at one number: ranks of one group raise it together.
     """
     known = reports.filter(
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
     )
     own = known.select(
         "rank", "seq", "op", "detail", "source_id", "line_no", "in_subgroup", pl.col("kind").alias("state"), pl.lit(0).alias("trust")
-    )
+    ).with_columns(raised=pl.col("state") == "detail-mismatch")
     # torch reads the other rank's print with the layout of its own: where the numbers of tensors differ, what it prints of the other is
     # noise, the sequence number first (torch 2.13 c10d/ProcessGroupWrapper.cpp: both are at one position whenever they are compared).
     # What the other rank says of itself comes first in any case.
@@ -204,6 +204,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         "in_subgroup",
         pl.col("kind").alias("state"),
         pl.lit(1).alias("trust"),
+        pl.lit(value=True).alias("raised"),
     )
     other = other.join(own.select("rank", "seq").unique(), on=["rank", "seq"], how="anti")
     both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
@@ -215,8 +216,8 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     clear = (pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1) & ~pl.col("falls").fill_null(False)
     return (
         both.join(falls, how="cross")
-        .filter(clear)
-        .drop("falls")
+        .filter(clear | (pl.col("raised") & (pl.col("seq").filter("raised").n_unique() == 1)))
+        .drop("falls", "raised")
         # An error file holds the last of them once more: the log that holds the others too tells their order.
         .with_columns(beside=pl.len().over("source_id"))
         .sort("rank", "seq", "trust", "beside", "source_id", "line_no", descending=[False, False, False, True, False, False])

@@ -224,6 +224,12 @@ def test_a_segfault_of_one_that_had_waited_to_the_end_comes_after_it(signature: 
     assert (one["kind"], one["own"]) == ("victim", False)
 
 
+def test_who_took_a_size_from_data_that_did_not_fit_another_rank_is_no_culprit() -> None:
+    asked, unfit = raised("wrong-size", rank=1), raised("gloo-size-mismatch", rank=2, source_id=6)
+    assert [(o["rank"], o["own"]) for o in ended(None, asked, unfit)] == [(1, False), (2, False)]
+    assert [(o["rank"], o["kind"], o["own"]) for o in ended(None, asked)] == [(1, "exception", True)]
+
+
 def test_the_exception_with_a_cause_of_its_own_speaks_whatever_came_first() -> None:
     [one] = ended(None, raised("gloo-closed", line=10), raised("user", line=20), raised("nccl-timeout", line=30))
     assert (one["kind"], one["exc_line_no"]) == ("exception", 20)

@@ -106,6 +106,24 @@ def test_a_size_that_its_own_line_always_has_is_another_call_than_that_of_the_pe
     assert parting("1", "step (t.py:30)") == ("shape", [4], False)
 
 
+def test_who_goes_on_with_the_usual_calls_left_out_what_its_peers_call_for_the_first_time() -> None:
+    step = ["all_reduce [33]", "all_reduce [528]"]
+
+    def parting(*then: str, line: str = "hook (t.py:4)") -> tuple[object, ...]:
+        """Rank 2 makes these calls where the others share something out, from this line."""
+        calls = operations({r: [*step, *step, *(then if r == 2 else ["broadcast [1]", "scatter [1]"])] for r in (0, 1, 2)})
+        usual = pl.when(pl.col("op") == "all_reduce").then(pl.lit("hook (t.py:4)")).otherwise(pl.lit("share (t.py:40)"))
+        odd = (pl.col("rank") == 2) & (pl.col("seq") >= 5)
+        [row] = divergences(calls.with_columns(call_site=pl.when(odd).then(pl.lit(line)).otherwise(usual))).collect().to_dicts()
+        return row["kind"], row["ranks"], row["seq"]
+
+    assert parting(*step) == ("skipped", [2], 5)
+    # From another line, or with nothing after it, or in step with its peers again: that call stands in place of theirs.
+    assert parting(*step, line="share (t.py:38)") == ("different", [2], 5)
+    assert parting("all_reduce [33]") == ("different", [2], 5)
+    assert parting("all_reduce [33]", "scatter [1]") == ("different", [2], 5)
+
+
 def compared(*before: str, sizes: tuple[str, str] = ("[4]", "[6]")) -> dict[str, object]:
     """Two ranks whose calls torch found to differ, and what the recorder of the first holds of earlier ones."""
     here = operations({4: [f"all_reduce {sizes[0]}"], 5: [f"all_reduce {sizes[1]}"]}, group="detail", domain="detail", first=26)

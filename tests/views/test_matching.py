@@ -334,6 +334,17 @@ def test_where_numbers_of_several_groups_mix_nothing_is_claimed() -> None:
     assert operations(None, None, None, None, None, mixed).collect().height == 0
 
 
+def test_where_numbers_of_several_groups_mix_what_differed_at_one_number_is_told() -> None:
+    parted = {"kind": "detail-mismatch", "ranks": [2], "other_op": "GATHER", "other_detail": None, "differs": "op,sequence"}
+    both = [fingerprint(r, 0, op="BARRIER") for r in (0, 1, 2)] + [fingerprint(r, 0) for r in (0, 1, 2)]
+    raised = [fingerprint(0, 6, **parted), fingerprint(1, 6, **parted), fingerprint(2, 6, **parted | {"op": "ALLGATHER"})]
+    found = operations(None, None, None, None, None, said(*both, *raised)).collect()
+    assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 6, "all_reduce"), (1, 6, "all_reduce"), (2, 6, "all_gather")]
+    # At two numbers these may be two groups.
+    later = fingerprint(3, 7, **parted)
+    assert operations(None, None, None, None, None, said(*both, *raised, later)).collect().height == 0
+
+
 # ---- groups ----
 
 

@@ -18,7 +18,9 @@ CALLS = ["all_reduce [[400]]", "all_reduce [[1]]"] * 2
 WITHOUT = [*CALLS, "all_reduce [[1]]"]
 
 
-def passed(found: str = "log (train.py:30)", bucket: str = BACKWARD, aborted: pl.LazyFrame | None = None) -> list[list[int]]:
+def passed(
+    found: str = "log (train.py:30)", bucket: str = BACKWARD, aborted: pl.LazyFrame | None = None, made_first: str = LOG
+) -> list[list[int]]:
     sites = pl.when(pl.col("shape") == "[[1]]").then(pl.lit("log (train.py:30)")).otherwise(pl.lit("step (train.py:9)"))
     made = operations({0: [*CALLS, "all_reduce [[400]]"], 2: WITHOUT}).with_columns(call_site=sites)
     last = (pl.col("rank") == 2) & (pl.col("seq") == 5)
@@ -28,6 +30,7 @@ def passed(found: str = "log (train.py:30)", bucket: str = BACKWARD, aborted: pl
         for r, calls in {0: [*CALLS, "all_reduce [[400]]"], 2: WITHOUT}.items()
         for n, shape in enumerate(call.partition(" ")[2] for call in calls)
     ]
+    entries.append({"source_id": 0, "record": "entries[9]", "collective_seq_id": 0, "frames": made_first})
     at = {"seq": 5, "source_id": 2, "record": "entries[4]", "peer_source_id": 0, "peer_record": "entries[4]"}
     told = divergences("skipped", [2], [0, 1], **at)
     return reducer_skips(told, made, table("fr_entries", *entries), aborted).collect()["ranks"].to_list()
@@ -41,6 +44,12 @@ def test_another_call_and_a_reduction_of_the_program_itself_are_no_passed_bucket
     # It never called that before, such as the last barrier of a job whose data ran out on this rank.
     assert passed("evaluate (train.py:50)") == []
     assert passed(bucket=HOOK) == []
+
+
+def test_a_hook_that_runs_in_backward_of_a_model_that_ddp_wraps_is_its_communication_hook() -> None:
+    assert passed(bucket=HOOK, made_first="__init__ (/venv/torch/nn/parallel/distributed.py:880)\nfit (/job/train.py:3)") == [[2]]
+    # Not in backward at all.
+    assert passed(bucket=LOG, made_first="__init__ (/venv/torch/nn/parallel/distributed.py:880)\nfit (/job/train.py:3)") == []
 
 
 def test_those_who_aborted_on_the_bucket_passed_it_too() -> None:
