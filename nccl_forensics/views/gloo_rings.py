@@ -146,7 +146,7 @@ def ring_receivers(
 
     ``seq``, ``op``, ``shape``, ``dtype`` (of ``width`` bytes) and ``call_site`` are those that ``agreeing`` recorded. ``odd`` is the rank that was in another
     one: the receiver, if most members agree (or, in a group of two, if the neighbour's call is of the size that its calls from that line always
-    had), else the neighbour, whose call is of another size than ever, where the receiver's is of the usual one. ``own_seq``: another
+    had, or the neighbour left no record, and no call of any other has the receiver's length), else the neighbour, whose call is of another size than ever, where the receiver's is of the usual one. ``own_seq``: another
     all_reduce of which the receiver's own length is, the next of that size or else the last. ``by_reducer``: the others' call was made by the reducer of DDP, and so is the one before ``own_seq``.
     """
     rows: list[dict[str, object]] = []
@@ -193,6 +193,11 @@ def of_reducer(calls: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> p
 def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:
     """The last all_reduce of the sender of which the length is that of what came, and who is the odd one of it."""
     mine = _with_segments(part.filter(pl.col("rank") == sender), size)
+    if not mine.height:
+        # Another's record tells as much of a length that never was: what came is usual there, and what was expected is of no call.
+        mine = _with_segments(part.filter(pl.col("rank") == pl.col("rank").min()), size)
+        if expected in mine["segment"].to_list():
+            return None
     sent = mine.filter(pl.col("segment") == got).tail(1)
     if not sent.height:
         return None

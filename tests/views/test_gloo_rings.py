@@ -84,6 +84,15 @@ def test_one_that_has_a_record_of_the_receivers_call_is_no_witness_against_those
     assert received("1600 vs 32", {1: usual, 2: usual, 4: ahead}, 0, [0, 1, 2, 3, 4, 5]) == []
 
 
+def test_a_length_that_never_was_is_at_fault_where_the_sender_left_no_record() -> None:
+    usual = ["all_reduce [[33]]", "all_reduce [[528]]"] * 3
+    # On three members 33 floats come in parts of 24 bytes, 528 in parts of 352.
+    assert received("24 vs 16", {0: usual}, 1, [0, 1, 2]) == [(1, [0], 5, None, False)]
+    # The length of another call may be one that the sender left out; of what came but once nothing says that it is right.
+    assert received("352 vs 24", {0: usual}, 1, [0, 1, 2]) == []
+    assert received("24 vs 16", {0: usual[:2]}, 1, [0, 1, 2]) == []
+
+
 def test_a_call_below_which_nothing_of_python_stands_was_made_by_the_reducer() -> None:
     three = {0: LAYERS, 1: LAYERS, 3: LAYERS}
     engine = "_engine_run_backward (/venv/torch/autograd/graph.py:1113)\nbackward (/job/train.py:9)"
