@@ -138,6 +138,13 @@ def test_of_two_that_differ_the_one_that_calls_as_before_is_right() -> None:
     assert (row["ranks"], row["others"], row["found_detail"], row["source_id"], row["sure"]) == ([4], [5], "[4]", 4, True)
 
 
+def test_calls_of_one_tensor_are_known_by_the_name_that_a_recorder_gives_them() -> None:
+    here = operations({4: ["all_gather_base [4]"], 5: ["all_gather_base [6]"]}, group="detail", domain="detail", first=26)
+    for before, found in (("all_gather [[6]]", [4]), ("all_reduce [[6]]", [5])):
+        [row] = divergences(pl.concat([here, operations({4: [before]}, group="pg:3")])).collect().to_dicts()
+        assert (row["ranks"], row["sure"]) == (found, found == [4])
+
+
 def test_of_two_that_differ_nobody_is_sure_where_both_sizes_or_neither_came_before() -> None:
     assert not compared("all_reduce [[4]]", "all_reduce [[6]]")["sure"]
     assert not compared("all_reduce [[8]]")["sure"]
