@@ -70,6 +70,45 @@ def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
 
 
 @rule(
+    name="p2p-deadlock-by-watchdogs",
+    code="DE11",
+    cause="p2p-deadlock",
+    severity="critical",
+    at_most=8,
+    explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "group-deadlock", "host-stall"),
+)
+def p2p_deadlock_by_watchdogs(watchdog_calls: pl.LazyFrame, groups: pl.LazyFrame, stalls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """Both ranks of a group of two whose watchdogs timed out in the same half at the same number: neither comes to the other half."""
+    halves = watchdog_calls.filter(pl.col("op").is_in(["SEND", "RECV"]))
+    pairs = halves.group_by("group_key", "seq", "op").agg(
+        pl.col("rank").sort(), pl.col("group_desc").first(), pl.col("source_id", "line_no")
+    )
+    two = groups.filter((pl.col("domain") == "fr") & (pl.col("size") == 2)).select("group_key", "group_name", rank="members")
+    told = stalls.filter(pl.col("cause") == "p2p-deadlock").select("rank").collect()["rank"].to_list() if stalls is not None else []
+    for row in pairs.join(two, on=["group_key", "rank"]).sort("group_key", "seq").collect().iter_rows(named=True):
+        ranks, word = tuple(row["rank"]), str(row["op"]).lower()
+        if not set(ranks).isdisjoint(told):
+            continue  # recorders or stacks say it
+        group = group_words(row)
+        yield Finding(
+            title=f"{ranks_words(ranks)} both timed out in {word} #{row['seq']} of {group}, which has no other member",
+            summary=f"Each waits for the other to {'receive' if word == 'send' else 'send'}. Whoever waits for these two in other groups waits for ever.",
+            confidence="medium",
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=rank) for rank in ranks),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), word),
+            evidence=cite(
+                [{"source_id": s, "line_no": n} for s, n in zip(row["source_id"], row["line_no"], strict=True)],
+                f"the watchdog of a rank that stands in {word}",
+            ),
+            remedy=_REMEDY,
+            prevention=_PREVENTION,
+            would_refute=("a link between the two that failed: then both halves may have been on their way",),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+        )
+
+
+@rule(
     name="p2p-half-left-out",
     code="DE09",
     cause="p2p-deadlock",

@@ -64,6 +64,8 @@ def waits(
     state = pl.concat([state, never_in(state, groups)])
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[dict[str, object]] = []
+    # Whom a watchdog's line shows in a group, or beyond, of which its recorder is not at hand.
+    watched = {(k, r): s for k, r, s in state.filter(pl.col("domain") == "watchdog").select("group_key", "rank", "last_seq").iter_rows()}
     # With evidence of one rank alone nobody can be compared.
     by_group: dict[tuple[str, str], dict[int, tuple[int, int | None, int | None]]] = {}
     for at, (domain, key, rank, seq, over) in enumerate(state.select("domain", "group_key", "rank", "last_seq", "last_done").iter_rows()):
@@ -94,6 +96,9 @@ def waits(
         if not late and not unseen:
             continue  # nobody is waited for
         facts = {r["rank"]: r for r in state[[at for at, _, _ in ranks.values()]].iter_rows(named=True)}
+        if domain == "fr" and unseen:
+            waits_in = min((int(str(p)) for f in facts.values() if (p := f["first_pending"]) is not None), default=None)
+            unseen = {r for r in unseen if waits_in is None or watched.get((key, r), -1) < waits_in}
         # What one member has behind it, all members entered, seen or not.
         entered = max(
             int(str(f["first_pending"])) - 1 if f["first_pending"] is not None else last[r] for r, f in facts.items() if r in last

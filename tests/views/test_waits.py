@@ -75,6 +75,19 @@ def test_a_member_without_evidence_is_unseen_and_not_behind() -> None:
     assert set(edges["awaited"]) == {2}
 
 
+def test_a_member_without_a_dump_whose_watchdog_shows_it_in_the_same_operation_is_not_waited_for() -> None:
+    recorded = progress({"pg:0": {0: (7, 5), 1: (7, 5)}})
+    members = groups({"pg:0": [0, 1, 2, 3]})
+
+    def awaited(last: int) -> set[int]:
+        state = pl.concat([recorded, progress({"pg:0": {2: (last, 5)}}, domain="watchdog")])
+        edges = waits(operations({}), state, members, None, None).filter(pl.col("domain") == "fr")
+        return set(edges.collect()["awaited"].to_list())
+
+    assert awaited(6) == {3}, "it stands where the others wait, however far ahead these enqueued"
+    assert awaited(5) == {2, 3}, "it never came to it"
+
+
 def test_a_rank_whose_recorder_lacks_the_first_operation_of_its_group_never_came_to_it() -> None:
     everybody = {"pg:b": dict.fromkeys(range(3), (3, 3))}
     members = {"pg:a": [0, 1, 2], "pg:b": [0, 1, 2]}
