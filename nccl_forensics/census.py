@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.matching import of_nccl
 from nccl_forensics.words import UNIDENTIFIED
 
 
@@ -150,11 +151,8 @@ def left_open(resolver: Resolver) -> bool:
     progress, dumps = resolver.get("progress"), resolver.get("dumps")
     if progress is None or dumps is None:
         return False
-    # gloo never marks what is completed, so that the last barrier of a good job may be open; its dumps name no library, and the recorder knows
-    # it since schema 2.7.
-    of_nccl = (pl.col("comm_lib_version").fill_null("") != "") | (pl.col("version_major") < 2)
-    of_nccl |= (pl.col("version_major") == 2) & (pl.col("version_minor") < 7)
-    marking = dumps.filter(of_nccl).select("rank").unique()
+    # gloo never marks what is completed, so that the last barrier of a good job may be open.
+    marking = dumps.filter(of_nccl()).select("rank").unique()
     recorded = progress.filter(pl.col("domain") == "fr").join(marking, on="rank", how="semi").group_by("rank")
     waiting = recorded.agg(pl.col("first_pending").is_not_null().any()).collect()["first_pending"]
     if not waiting.any() or int(waiting.sum()) * 2 < waiting.len():

@@ -69,6 +69,7 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
                             "own_source_id": mine["source_id"],
                             "own_line_no": mine["line_no"],
                             "own_record": mine["record"],
+                            "beyond": shared + 1,
                         },
                         other[1],
                     )
@@ -84,16 +85,16 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
 def _fewer_calls(
     jumps: dict[int, tuple[dict[str, object], str]], last: dict[tuple[str, str], dict[int, int]], operations: pl.LazyFrame
 ) -> dict[int, bool | None]:
-    """Which of the ranks made fewer calls like the missed one between their last two operations of the group they went on to, than any
-    peer did between the same two, or without such peers than they themselves did between two like these; None where that cannot be counted.
+    """Which of the ranks made fewer calls like the missed one right before the first operation of the group they went on to that their peers never
+    came to (``beyond``), back to the one before it, than any peer did between the same two, or without such peers than they themselves did between
+    two like these; None where that cannot be counted.
 
     Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own. Where gradients go in
     several buckets, what lies between two operations of a group depends on which two they are.
     """
     asked: list[tuple[object, ...]] = []
     for rank, (fact, ahead) in jumps.items():
-        domain = str(fact["domain"])
-        end = last[(domain, ahead)][rank]
+        domain, end = str(fact["domain"]), fact["beyond"]
         asked += [(rank, domain, ahead, member, fact["op"], fact["call_site"], end) for member in last[(domain, ahead)]]
     spans = pl.DataFrame(asked, schema=_SPANS, orient="row")
     own = operations.filter(
@@ -224,9 +225,14 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
     missing one: they went past it. ``behind``: rows of ``blockers``.
 
     Operations of two ranks are alike by the description of their group, their position in it and their name: each rank has its own group of
-    a role, such as data parallelism. Of NCCL's lines, which may be millions, the last of each rank are looked at.
+    a role, such as data parallelism. Of NCCL's lines, which may be millions, the last of each rank are looked at. Recorders before schema 2.5 number
+    a batch of sends and receives as a collective, and ranks of a group have unlike many: there nothing is compared.
     """
     calls = calls_of(operations)
+    if any(r["domain"] == "fr" for r in behind):
+        batches = calls.every.filter((pl.col("domain") == "fr") & (pl.col("op") == "coalesced")).select("group_key").unique()
+        batched = set(batches.collect()["group_key"].to_list())
+        behind = [r for r in behind if r["group_key"] not in batched]
     wanted = {int(str(r["rank"])) for r in behind} | {w for r in behind for w in as_ranks(r["waiters"])}
     if not wanted:
         return {}
@@ -446,6 +452,7 @@ class _Peers:
         self._by_role = self._calls(_ROLE)
         self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
         self._next: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
+        self._before: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}
         self._left_out = dict(
             zip((row for _, _, _, row in breaks), recent["group_key"].gather([row for _, _, _, row in breaks]), strict=True)
         )
@@ -488,7 +495,22 @@ class _Peers:
                 others = count - 1  # the rank itself is among them
                 if others > 0:
                     return (len(apart) - (rank in apart)) * 2 <= others
-        return self._went_on_alike(rank, at)
+        return self._went_on_alike(rank, at) or self._came_alike(rank, at)
+
+    def _came_alike(self, rank: int, at: int) -> bool:
+        """Whether of the other ranks that called the second operation at least half came to it from one like the first, where nobody else called the
+        first itself: of a pair, say, whose other half stopped before."""
+        places, calls = self._by_group
+        if at - 1 not in places or at not in places or len(calls[places[at - 1]]) > 1:
+            return False
+        two, kind = places[at], self._kinds[at - 1]
+        if (two, kind) not in self._before:
+            before = {member: row - 1 for member, (row, _) in calls[two].items() if row}
+            rows = self._recent[list(before.values())].select("rank", *_KIND).rows()
+            came = [(member, row[1:] == kind) for member, row in zip(before, rows, strict=True) if row[0] == member]
+            self._before[two, kind] = len(came), frozenset(member for member, alike in came if not alike)
+        count, apart = self._before[two, kind]
+        return count > 2 and (len(apart) - (rank in apart)) * 2 <= count - 1
 
     def _went_on_alike(self, rank: int, at: int) -> bool:
         places, calls = self._by_group

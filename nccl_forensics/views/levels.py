@@ -53,6 +53,13 @@ def held_together(stuck: pl.LazyFrame, progress: pl.LazyFrame) -> set[int]:
     return out
 
 
+def stand_by_themselves(stuck: pl.LazyFrame) -> bool:
+    """Whether a group whose members are all seen stands in an operation that all of them entered, none finished, and none has anything open before:
+    a rank of which nothing is seen does not hold it up, nor those who wait for this group."""
+    whole = (pl.col("domain") == "fr") & ~pl.col("held") & pl.col("size").is_not_null() & (pl.col("ranks").list.len() >= pl.col("size"))
+    return stuck.filter(whole).head(1).collect().height > 0
+
+
 #: Calls in which some members are done before others: whoever only sends, or only receives, waits for nobody else.
 _ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
 
@@ -121,6 +128,7 @@ def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) ->
     whether it may be so, as there is any such host.
     """
     described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique("group_key")
+    over = pl.coalesce("last_done", pl.col("first_pending") - 1)  # of dumps that hold only what is open
     waiting = (
         progress.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
         .join(described, on="group_key", how="left")
@@ -129,7 +137,7 @@ def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) ->
         .group_by("rank")
         .agg(
             pl.col("first_pending").is_not_null().any().alias("waits"),
-            text_of("{}:{}", "role", pl.col("last_done").cast(pl.String()).fill_null("none")).str.join(" ").alias("done"),
+            text_of("{}:{}", "role", over.cast(pl.String()).fill_null("none")).str.join(" ").alias("done"),
             text_of("{}:{}", "role", "last_seq").str.join(" ").alias("enqueued"),
         )
         .filter("waits")

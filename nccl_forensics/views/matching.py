@@ -21,6 +21,13 @@ from nccl_forensics.views.shared_names import SHARED, part_key, with_part
 from nccl_forensics.views.watchdogs import watchdog_progress
 
 
+def of_nccl() -> pl.Expr:
+    """Whether a row of dumps is of a recorder that marks what is completed and counts collectives: gloo's, which does neither, names no library,
+    and the recorder knows it since schema 2.7 only."""
+    early = (pl.col("version_major") < 2) | ((pl.col("version_major") == 2) & (pl.col("version_minor") < 7))
+    return (pl.col("comm_lib_version").fill_null("") != "") | early.fill_null(False)
+
+
 @view(rows="dumps")
 def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
     """Flight Recorder dumps with their rank and use: ``chosen``, ``duplicate`` (same facts in another encoding), ``older`` (another
@@ -396,15 +403,19 @@ def progress(
 ) -> pl.LazyFrame:
     """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
 
-    Of recorders also: the state of the first that is pending (``pending_state``), its place in the order of the rank's own operations
-    (``pending_order``), and that of the first that is pending in whatever group (``first_open``).
+    Of recorders also: the state of the first that is pending (``pending_state``), what it calls (``pending_op``), its place in the order of the
+    rank's own operations (``pending_order``), and that of the first that is pending in whatever group (``first_open``). Where recorders of a group
+    mark what is completed and one of them holds nothing that is, all before its first pending one is.
 
     Counters of the recorder (``pg_status``) survive a ring wrap and empty dumps; they count collectives only where the group has no
     send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone.
     """
     parts = []
     if operations is not None:
-        parts.append(_seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names))
+        seen = _seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names)
+        marked = (pl.col("domain") == _RECORDED) & pl.col("last_done").is_not_null().any().over("domain", "group_key")
+        before = pl.when(marked).then(pl.col("first_pending") - 1)
+        parts.append(seen.with_columns(last_done=pl.coalesce("last_done", before)))
     if watchdog is not None:
         parts.append(watchdog_progress(watchdog))
     if not parts:
@@ -429,6 +440,7 @@ PROGRESS = {
     "first_pending": pl.Int64(),
     "pending_state": pl.String(),
     "pending_order": pl.Int64(),
+    "pending_op": pl.String(),
     "first_open": pl.Int64(),
     "count": pl.Int64(),
     "last_op": pl.String(),
@@ -459,7 +471,7 @@ def _seen_progress(
         pl.col("seq").max().alias("last_seq"),
         pl.col("seq").filter(pl.col("done")).max().alias("last_done"),
         pl.col("seq").filter(pl.col("pending")).min().alias("first_pending"),
-        pl.struct(pending_state="state", pending_order="order").filter(waiting).first().alias("open"),
+        pl.struct(pending_state="state", pending_order="order", pending_op="op").filter(waiting).first().alias("open"),
         pl.col("created_ns").max().alias("last_created_ns"),
         pl.col("order").max().alias("last_order"),
         pl.struct("source_id", "line_no", "record", "timeout_ms", last_op="op", last_call_site="call_site")
@@ -478,7 +490,7 @@ def _seen_progress(
             status_record=pl.lit(None, dtype=pl.String()),
         ).sort("domain", "group_key", "rank")
     has_p2p = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p")).select("group_key").unique()
-    chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null() & (pl.col("comm_lib_version").fill_null("") != ""))
+    chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null() & of_nccl())
     status = (
         fr_status.join(fr_pg_names.select("source_id", "pg_id", "pg_name"), on=["source_id", "pg_id"])
         .join(chosen.select("source_id", "rank"), on="source_id")

@@ -56,7 +56,7 @@ def stack_stalls(
     """
     told = any(frame is not None and frame.collect().height > 0 for frame in (stalls, divergences))
     # Where operations show who is behind in which group, standing in another group's collective is no fault.
-    told = told or (blockers is not None and blockers.filter(pl.col("kind") != "unseen").collect().height > 0)
+    told = told or (blockers is not None and blockers.filter(~pl.col("kind").is_in(["unseen", "passed"])).collect().height > 0)
     died = endings is not None and endings.filter(pl.col("own")).collect().height > 0
     failed = failures is not None and failures.collect().height > 0
     rows: list[dict[str, object]] = []

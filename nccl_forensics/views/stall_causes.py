@@ -181,6 +181,9 @@ def _on_its_gpu(case: _Case) -> Cause | None:
         if row.get("own_record") is None:
             # A watchdog's line counts the calls of its rank: where that rank left some out, its numbers fall behind in the same way.
             return Cause("gpu-stall", "medium", f"{why}, by the count of its watchdog")
+        if not row["timed_out"] and len(as_ranks(row.get("in_group"))) == 1:
+            # Of a pair at work the recorder that was looked at first is behind the other one.
+            return Cause("gpu-stall", "medium", f"{why}, by the recorder of one peer, and nothing has timed out")
         return Cause("gpu-stall", "high", why)
     if case.stack is None or case.place not in ("cuda-sync", "backward"):
         return None

@@ -24,6 +24,7 @@ from nccl_forensics.views.levels import (
     held_together,
     in_a_rooted_call,
     mostly_idle,
+    stand_by_themselves,
     still_enqueuing,
 )
 from nccl_forensics.views.log_ends import tails
@@ -141,7 +142,7 @@ def stalls(
         dead=_gone(endings, gone_peers),
     )
     found = _awaited(scene, blockers)
-    found = _by_order_of_calls(scene, found, fr_entries)
+    found = _by_order_of_calls(scene, found, blockers, fr_entries)
     if rank_reports is not None:
         found = missing_at_barriers(rank_reports, blockers, found)
     found = _not_held_up(scene, found, stuck)
@@ -190,9 +191,11 @@ def _awaited(scene: _Scene, blockers: pl.LazyFrame | None) -> _Found:
     """Ranks at which the walk over the waits ends; where recorders tell more, those whose GPU has not begun what its peers' have."""
     found: _Found = {}
     for row in blockers.collect().iter_rows(named=True) if blockers is not None else ():
+        if row["kind"] == "passed":
+            continue  # no end of the walk
         stack = scene.stacks.get(row["rank"])
         if row["kind"] != "unseen" or row["walked"]:
-            found[row["rank"]] = dict(row) | {"seen_by": "progress"}
+            found[row["rank"]] = dict(row) | {"seen_by": "progress", "timed_out": scene.timed_out}
         elif stack is not None and (stack["place"] not in WAITING or (stack["place"] == "collective" and stack["op"] != row["op"])):
             # Nothing of its progress is known, but it stands elsewhere than those who wait for it.
             kind = "other-call" if stack["place"] == "collective" else "unseen"
@@ -206,7 +209,9 @@ def _awaited(scene: _Scene, blockers: pl.LazyFrame | None) -> _Found:
     return found
 
 
-def _by_order_of_calls(scene: _Scene, found: _Found, fr_entries: pl.LazyFrame | FoldedTable | None) -> _Found:
+def _by_order_of_calls(
+    scene: _Scene, found: _Found, blockers: pl.LazyFrame | None, fr_entries: pl.LazyFrame | FoldedTable | None
+) -> _Found:
     """Ranks that passed over a call and went on, alone, where some did; ``found`` where none did or a GPU stands."""
     progress, calls = scene.progress, scene.calls
     if any(row["kind"] in ("gpu", "not-begun") for row in found.values()):
@@ -215,9 +220,14 @@ def _by_order_of_calls(scene: _Scene, found: _Found, fr_entries: pl.LazyFrame | 
     if progress is not None and found:
         jumped = jumped_groups(_with_absent(progress, scene.groups), calls.every if calls is not None else None)
     if not jumped and found and calls is not None:
-        jumped = broken_steps(calls.recent())
+        # Whoever has finished all and enqueued nothing more holds the others up, whatever a habit of theirs foretold.
+        at_rest = all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
+        jumped = {rank: told for rank, told in broken_steps(calls.recent()).items() if rank in found or not at_rest}
     if not jumped and calls is not None:
-        jumped = passed_over([row for row in found.values() if row["kind"] == "behind"], calls)
+        behind = [row for row in found.values() if row["kind"] == "behind"]
+        if not behind and blockers is not None:
+            behind = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
+        jumped = passed_over(behind, calls)
     if not jumped:
         return found
     swapped = _swapped(jumped, found)
@@ -247,6 +257,8 @@ def _not_held_up(scene: _Scene, found: _Found, stuck: pl.LazyFrame | None) -> _F
         found = {r: row for r, row in found.items() if r not in on_host or not stacks[r].get("waits_from")}
     beside = beside_waiters(found, stacks)
     found = {r: row for r, row in found.items() if r not in beside}
+    if stuck is not None and any(row["kind"] == "unseen" for row in found.values()) and stand_by_themselves(stuck):
+        found = {r: row for r, row in found.items() if row["kind"] != "unseen" or r in stacks}
     if progress is None:
         return found
     stood = {r: stacks[r]["op"] for r, row in found.items() if row["kind"] == "behind" and r in stacks}

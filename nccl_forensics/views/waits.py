@@ -10,6 +10,7 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.matching import of_nccl
 
 WAITS = {
     "domain": pl.String(),
@@ -45,6 +46,7 @@ def waits(
     groups: pl.LazyFrame,
     divergences: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
 
@@ -61,7 +63,7 @@ def waits(
     state = progress.collect()
     earlier = _looked_at_earlier(state, calls_of(operations)) if operations is not None else set()
     state = state.filter((pl.col("domain") != "fr") | ~pl.col("rank").is_in(sorted(earlier)))
-    state = pl.concat([state, never_in(state, groups)])
+    state = pl.concat([state, never_in(state, groups, dumps)])
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[dict[str, object]] = []
     # Whom a watchdog's line shows in a group, or beyond, of which its recorder is not at hand.
@@ -135,12 +137,12 @@ def waits(
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
 
 
-def never_in(state: pl.DataFrame, groups: pl.LazyFrame) -> pl.DataFrame:
+def never_in(state: pl.DataFrame, groups: pl.LazyFrame, dumps: pl.LazyFrame | None = None) -> pl.DataFrame:
     """Rows of ``state`` for ranks with a recorder that holds nothing of a group of theirs in which all others, who are more, wait in one operation
     that ends on nobody before all are in it: it would be open on them as well, so that they stand before it.
 
-    Of a rank that has nothing else open its entry may be lost or the dump old, unless this is the very first operation of the group. Few in whom
-    it is open are those whose GPUs stand, where dumps hold only what is open.
+    Of a rank that has nothing else open its entry may be lost or the dump old, unless this is the very first operation of the group or the dump
+    holds no operation whatever. Few in whom it is open are those whose GPUs stand, where dumps hold only what is open.
     """
     recorded = state.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
     at = pl.col("first_pending")
@@ -149,7 +151,7 @@ def never_in(state: pl.DataFrame, groups: pl.LazyFrame) -> pl.DataFrame:
         (at.is_not_null().all() & (at.n_unique() == 1)).alias("together"),
         at.min().alias("seq"),
         pl.len().alias("inside"),
-        pl.col("last_op").filter(at == pl.col("last_seq")).first().alias("op"),
+        pl.col("pending_op").drop_nulls().first().alias("op"),
     )
     waiting = waiting.filter(pl.col("together") & pl.col("op").str.contains(_JOINED))
     members = groups.filter(pl.col("domain") == "fr").select("group_key", "members").collect()
@@ -157,10 +159,25 @@ def never_in(state: pl.DataFrame, groups: pl.LazyFrame) -> pl.DataFrame:
     others = pl.col("members").cast(pl.List(pl.Int32())).list.set_difference("rank").list.sort()
     absent = known.select("group_key", "inside", last_seq=pl.col("seq") - 1, rank=others).explode("rank")
     latest = recorded.sort("last_created_ns", "last_order", nulls_last=False).unique("rank", keep="last", maintain_order=True)
-    found = absent.join(latest.select("rank", "source_id", "record", "first_open"), on="rank", how="inner", maintain_order="left")
-    stands = (pl.col("last_seq") == 0) | pl.col("first_open").is_not_null()
+    own = latest.select("rank", "source_id", "record", "first_open", empty=pl.lit(False))
+    own = pl.concat([own, _empty(dumps, own)]) if dumps is not None else own
+    found = absent.join(own, on="rank", how="inner", maintain_order="left")
+    stands = (pl.col("last_seq") == 0) | pl.col("first_open").is_not_null() | pl.col("empty")
     rows = found.filter(stands & (pl.len().over("group_key") < pl.col("inside"))).with_columns(pl.lit("fr").alias("domain"))
     return rows.select(*((pl.col(c) if c in rows.columns else pl.lit(None)).cast(t).alias(c) for c, t in state.schema.items()))
+
+
+def _empty(dumps: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """The same columns for ranks of which nothing is ``known``, as their dumps hold no operation at all."""
+    empty = dumps.filter((pl.col("use") == "chosen") & of_nccl() & (pl.col("entries") == 0) & pl.col("rank").is_not_null()).collect()
+    told = empty.select(
+        pl.col("rank").cast(pl.Int32()),
+        "source_id",
+        record=pl.lit("entries"),
+        first_open=pl.lit(None, dtype=pl.Int64()),
+        empty=pl.lit(True),
+    )
+    return told.join(known, on="rank", how="anti")
 
 
 def _looked_at_earlier(state: pl.DataFrame, calls: Calls) -> set[int]:
@@ -429,7 +446,8 @@ _JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter
 def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFrame | Calls | None) -> pl.LazyFrame:
     """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
 
-    ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle).
+    ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle); ``passed`` is no end:
+    others wait for it, and it hopes for a rank of which nothing is seen.
     ``direct_waiters``: those who wait for this rank itself; ``in_group``: those of them who do so in the group that is cited.
     ``walked``: the walk led to an ``unseen`` rank through others that themselves wait for it, or from several groups.
     ``pending``: the rank has enqueued work that is not known to be completed. Cites a waiter's operation (``source_id`` …) and the
@@ -470,6 +488,8 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
             if awaited in unseen:
                 into[awaited].add(waiter)
         chosen += [(r, "unseen") for r in (walked if walked else sorted(unseen))]
+    few = len({rank for rank, _ in chosen}) <= _ENDS
+    chosen += [(r, "passed") for r in sorted(passed - {r for r, _ in chosen})]
     ends = sorted({rank for rank, _ in chosen})
     own = progress.filter(pl.col("rank").is_in(ends)).sort("last_created_ns", "last_order", nulls_last=False).collect()
     latest = {r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None}
@@ -487,6 +507,11 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
     first_of = {r["awaited"]: r for r in direct.unique("awaited", keep="first", maintain_order=True).iter_rows(named=True)}
     preferred = direct.filter(pl.col("kind") != "unseen").unique("awaited", keep="first", maintain_order=True)
     first_of |= {r["awaited"]: r for r in preferred.iter_rows(named=True)}
+    # Of a GPU that stands, what its peers have finished shows it, and not that others wait for it too.
+    stands = direct.filter((pl.col("kind") == "gpu") & pl.col("awaited").is_in(sorted(gpu))).unique(
+        "awaited", keep="first", maintain_order=True
+    )
+    first_of |= {r["awaited"]: r for r in stands.iter_rows(named=True)}
     # What closes a circle is what its ranks wait in for each other, not what others wait in for them.
     circle = pl.DataFrame(
         [(r, n) for n, c in enumerate(cycles) for r in c], schema={"rank": pl.Int32(), "circle": pl.Int64()}, orient="row"
@@ -507,7 +532,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
             | {
                 "rank": rank,
                 "kind": kind,
-                "waiters": sorted(_reach(into, rank) - {rank}) if len(ends) <= _ENDS else waiters[rank],
+                "waiters": sorted(_reach(into, rank) - {rank}) if few and kind != "passed" else waiters[rank],
                 "direct_waiters": waiters[rank],
                 "in_group": sorted(set(together[rank, edge["group_key"]])),
                 "cycle": next((c for c in cycles if rank in c), None),

@@ -88,6 +88,7 @@ def progress(last: dict[str, dict[int, tuple[int, int | None]]], domain: str = "
             "first_pending": (done + 1 if done is not None and done < entered else None),
             "count": entered,
             "pending_order": (done + 1 if done is not None and done < entered else None),
+            "pending_op": ("all_reduce" if done is not None and done < entered else None),
             "last_op": "all_reduce",
             "last_order": entered,
             "last_created_ns": 1_000 * entered,

@@ -41,6 +41,13 @@ def test_a_later_call_that_the_others_made_after_the_missing_one_shows_that_it_w
     assert (fact["seq"], fact["own_source_id"], fact["own_record"], ahead) == (5, 2, "entries[0]", "pg:22")
 
 
+def test_where_batches_of_sends_are_numbered_as_collectives_nothing_was_left_out() -> None:
+    calls = called({r: [FOUR, FIVE, data(r)] for r in (0, 1)} | {2: [FOUR, data(2)]})
+    batch = operations({0: ["coalesced"]}, group="pg:7", first=3).with_columns(is_p2p=pl.lit(True))
+    assert passed_over([BEHIND], pl.concat([calls, batch])) == {}
+    assert list(passed_over([BEHIND], pl.concat([calls, batch.with_columns(group_key=pl.lit("pg:8"))]))) == [2]
+
+
 def test_the_lines_of_a_log_show_it_too_where_members_share_another_group() -> None:
     lines = {"domain": pl.lit("nccl"), "group_desc": pl.lit(None, dtype=pl.String()), "record": pl.lit(None, dtype=pl.String())}
     waiters = {r: [FOUR, FIVE, ("pg:0", "", 9)] for r in (0, 1)}
@@ -151,6 +158,18 @@ def test_what_the_others_do_in_groups_of_the_same_role_tells_that_nothing_was_le
 def test_what_peers_of_one_group_did_next_tells_it_where_groups_of_a_role_count_apart() -> None:
     assert left_out_in_a_mesh("rcrcrcarcrcrc", "rcrcrcarcrcrca", apart=40) == []
     assert left_out_in_a_mesh("rcarcarcrc", "rcarcarcarc", apart=40) == [0]
+
+
+def left_out_beside_one_that_stopped(others: str) -> list[int]:
+    """Who left something out, where groups have no description: rank 0's pair in the rows has stopped, and ``others`` of its column went on."""
+    turns = {0: "racracracrc"} | dict.fromkeys(range(2, 12), others)
+    lines = [in_a_mesh(rank, turns.get(rank, "racracrac"), side=2, apart=40) for rank in range(48)]
+    return list(broken_steps(pl.concat(lines).with_columns(group_desc=pl.lit(None, pl.String))))
+
+
+def test_what_peers_called_before_the_second_operation_tells_it_where_nobody_else_called_the_first() -> None:
+    assert left_out_beside_one_that_stopped("racracracrc") == []
+    assert left_out_beside_one_that_stopped("racracracrac") == [0]
 
 
 def on_hosts(rank: int, turns: str) -> pl.LazyFrame:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
-from nccl_forensics.views.levels import still_enqueuing
-from tests.views.frames import groups, progress
+from nccl_forensics.views.levels import stand_by_themselves, still_enqueuing
+from nccl_forensics.views.stuck import STUCK
+from tests.views.frames import groups, progress, rows
 
 
 @pytest.mark.parametrize(("ends", "working"), [((9, 9, 9), False), ((9, 8, 7), True), ((9, 9, 8), False)])
@@ -29,3 +31,16 @@ def test_more_hosts_elsewhere_than_ranks_that_are_waited_for_are_no_exception(el
 def test_a_job_in_which_fewer_wait_than_are_waited_for_goes_on(named: int, working: bool) -> None:
     state = progress({"pg:0": {0: (6, 5), 1: (6, 5)} | dict.fromkeys(range(2, 9), (5, 5))})
     assert still_enqueuing(state, groups({"pg:0": list(range(9))}), named) == (working, False)
+
+
+def test_of_dumps_that_hold_only_what_is_open_those_are_compared_that_have_the_same_open_first() -> None:
+    reached = progress({"pg:0": {0: (9, 5), 1: (9, 5), 2: (8, 3), 3: (7, 2)}}).with_columns(last_done=pl.lit(None, pl.Int64))
+    assert still_enqueuing(reached, groups({"pg:0": [0, 1, 2, 3]}), 1) == (False, False)
+
+
+@pytest.mark.parametrize(("inside", "held", "alone"), [([0, 1, 2], False, True), ([0, 1], False, False), ([0, 1, 2], True, False)])
+def test_a_group_stands_by_itself_where_all_members_are_in_it_and_nothing_before_holds_them_up(
+    inside: list[int], held: bool, alone: bool
+) -> None:
+    group = {"domain": "fr", "group_key": "pg:0", "seq": 9, "op": "all_reduce", "ranks": inside, "size": 3, "held": held}
+    assert stand_by_themselves(rows(STUCK, group)) is alone

@@ -377,8 +377,9 @@ def test_a_smaller_communicator_is_named_in_global_ranks() -> None:
 # ---- progress ----
 
 
-def far(status: pl.LazyFrame | None, *entries: dict[str, object], version: str = "2.27.7") -> list[tuple[object, ...]]:
-    chosen = dumps(table("fr_dumps", *[dump(n, comm_lib_version=version) for n in (0, 1)]), owners(0, 1))
+def far(status: pl.LazyFrame | None, *entries: dict[str, object], version: str = "2.27.7", schema: int = 9) -> list[tuple[object, ...]]:
+    written = {"comm_lib_version": version, "version_major": 2, "version_minor": schema}
+    chosen = dumps(table("fr_dumps", *[dump(n, **written) for n in (0, 1)]), owners(0, 1))
     ops = operations(table("fr_entries", *entries), chosen, None, None, None, None)
     names = fr_pg_names(status, table("fr_groups", {"pg_name": "0"}, {"pg_name": "0", "source_id": 1}), None)
     return progress(ops, status, names, chosen, None).select("rank", "last_seq", "last_done").collect().rows()
@@ -395,6 +396,17 @@ def test_the_recorders_counters_speak_for_an_empty_dump() -> None:
 
 def test_the_counters_of_gloo_count_other_things() -> None:
     assert far(counters(), entry(0, 7), version="") == [(0, 7, 7)]
+
+
+def test_recorders_of_nccl_alone_name_no_library_and_count_all_the_same() -> None:
+    assert far(counters(), entry(0, 7), version="", schema=5) == [(0, 9, 8), (1, 9, 8)]
+
+
+def test_a_recorder_that_holds_nothing_completed_has_completed_all_before_its_first_open_operation() -> None:
+    half = entry(0, 6), entry(0, 7, state="scheduled"), entry(1, 5, state="scheduled"), entry(1, 6, state="scheduled")
+    assert far(None, *half) == [(0, 7, 6), (1, 6, 4)]
+    # Where nobody marks what is completed nothing is known of it.
+    assert far(None, *[e | {"backend": "gloo", "retired": False} for e in half], version="") == [(0, 7, None), (1, 6, None)]
 
 
 def test_the_counters_of_a_group_with_sends_count_other_things() -> None:

@@ -720,3 +720,56 @@ def test_where_most_ranks_have_nothing_open_a_stall_told_by_recorders_alone_may_
     assert stalls(behind, None, None, None, None, None, state, timeouts, known).collect()["confidence"].to_list() == ["high"]
     seen = stalls(behind, standing(r2="lock"), None, None, None, None, state, None, known).collect()
     assert seen["confidence"].to_list() == ["high"]
+
+
+@pytest.mark.parametrize(("size", "named"), [(3, []), (4, [2])])
+def test_a_rank_without_evidence_does_not_hold_up_a_group_that_stands_by_itself(size: int, named: list[int]) -> None:
+    inside = {"domain": "fr", "group_key": "pg:4", "seq": 9, "op": "broadcast", "ranks": [4, 5, 6], "size": size, "held": False}
+    unseen = blocker(kind="unseen", walked=True)
+    assert stalls(unseen, None, None, None, None, None, None, None, None, rows(STUCK, inside)).collect()["rank"].to_list() == named
+
+
+def test_a_gpu_behind_its_only_peer_is_told_at_medium_confidence_where_nothing_timed_out() -> None:
+    timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
+    for peers, watchdog, confidence in (([0], None, "medium"), ([0, 1], None, "high"), ([0], timeouts, "high")):
+        stand = blocker(kind="gpu", own_record="entries[4]", in_group=peers)
+        frame = stalls(stand, None, None, None, None, None, None, watchdog, None).collect()
+        assert frame.select("cause", "confidence").rows() == [("gpu-stall", confidence)]
+
+
+def went_on_past(ends: pl.LazyFrame) -> list[tuple[object, ...]]:
+    """Ranks 0 and 1 wait in group 5 for rank 2, which waits with them in group 6, of which rank 3 is not seen; of ranks what is open alone."""
+    both = [operations({r: ["all_reduce"]}, group="pg:5", first=7) for r in (0, 1)]
+    later = [operations({r: ["all_gather"]}, group="pg:6", first=4).with_columns(order=pl.lit(1, pl.Int64)) for r in (0, 1, 2)]
+    reached = pl.concat([progress({"pg:5": {0: (7, 6), 1: (7, 6)}}), progress({"pg:6": dict.fromkeys(range(3), (4, 3))})])
+    return found(ends, ops=pl.concat(both + later), reached=reached)
+
+
+def test_who_waits_for_an_unseen_rank_as_all_do_and_went_past_what_they_wait_in_left_it_out() -> None:
+    place = {"group_key": "pg:5", "seq": 7}
+    unseen = blocker(3, "unseen", walked=True, waiters=[0, 1, 2], group_key="pg:6")
+    passed = pl.concat([unseen, blocker(2, "passed", direct_waiters=[0, 1], **place)])
+    assert went_on_past(passed) == [(2, "collective-skipped", "high", "progress")]
+    # A rank that waits beside them, and that nobody waits for, passed nothing over.
+    assert [row[:2] for row in went_on_past(unseen)] == [(3, "host-stall")]
+
+
+def test_what_a_habit_foretells_is_no_call_left_out_beside_a_rank_that_stands_with_all_its_work_done() -> None:
+    calls = pl.concat([_two_of_three(rank, short=rank == 0) for rank in range(8)])
+    told = {"rank": 9, "waiters": [8], "own_record": "entries[5]"}
+    assert [row[:2] for row in found(blocker(pending=None, **told), ops=calls)] == [(0, "collective-skipped")]
+    assert [row[:2] for row in found(blocker(pending=False, **told), ops=calls)] == [(9, "host-stall")]
+
+
+def _two_of_three(rank: int, short: bool) -> pl.LazyFrame:
+    """Calls of a rank: steps of three operations in two groups, the last without the second operation if ``short``."""
+    turns = "abcabcabc" + ("ac" if short else "abc")
+    line = [
+        operations({rank: [f"all_reduce [{turn}]"]}, group="pg:1" if turn == "c" else "pg:0", first=first).with_columns(
+            order=pl.lit(order, pl.Int64)
+        )
+        for order, (turn, first) in enumerate(
+            (turn, sum((t == "c") == (turn == "c") for t in turns[: at + 1])) for at, turn in enumerate(turns)
+        )
+    ]
+    return pl.concat(line)

@@ -109,11 +109,22 @@ def test_a_dump_of_what_is_open_alone_lacks_what_its_rank_never_entered() -> Non
 
     assert found(state) == [(0, 2, "behind", 6), (1, 2, "behind", 6)]
     # A broadcast ends on whoever sends before the others have it.
-    one_way = state.with_columns(last_op=pl.lit("broadcast"))
+    one_way = state.with_columns(pending_op=pl.lit("broadcast"))
     assert found(one_way) == [(0, 2, "unseen", 6), (1, 2, "unseen", 6)]
     # One alone whose GPU stands after the others' are done with it has it open as well.
     alone = state.filter((pl.col("group_key") == "pg:b") | (pl.col("rank") == 0))
     assert found(alone) == []
+
+
+@pytest.mark.parametrize(("entries", "library", "kind"), [(0, "2.27.5", "behind"), (3, "2.27.5", "unseen"), (0, "", "unseen")])
+def test_a_dump_that_holds_no_operation_says_that_its_rank_has_nothing_open(entries: int, library: str, kind: str) -> None:
+    # Of a recorder whose entries are not known, and of gloo's, which marks nothing as completed, nothing is told.
+    looked = {"rank": 2, "use": "chosen", "entries": entries, "comm_lib_version": library, "version_major": 2, "version_minor": 9}
+    schema = {"source_id": pl.UInt32(), "rank": pl.Int32(), "use": pl.String(), "entries": pl.UInt32(), "comm_lib_version": pl.String()}
+    dumps = rows(schema | {"version_major": pl.Int32(), "version_minor": pl.Int32()}, looked | {"source_id": 2})
+    state = progress({"pg:a": {0: (6, 5), 1: (6, 5)}})
+    edges = waits(operations({}), state, groups({"pg:a": [0, 1, 2]}), None, None, dumps).collect()
+    assert edges.select("waiter", "awaited", "kind", "seq").rows() == [(0, 2, kind, 6), (1, 2, kind, 6)]
 
 
 def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, bool]]:
@@ -125,7 +136,7 @@ def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str
 def test_the_walk_goes_on_to_a_rank_without_evidence() -> None:
     # 0 waits for 1 in a; 1 and 2 wait in b, of which rank 3 has no evidence.
     last = {"pg:a": {0: (3, 2), 1: (2, 2)}, "pg:b": {1: (7, 6), 2: (7, 6)}}
-    assert walked(last, {"pg:a": [0, 1], "pg:b": [1, 2, 3]}) == [(3, "unseen", True)]
+    assert walked(last, {"pg:a": [0, 1], "pg:b": [1, 2, 3]}) == [(3, "unseen", True), (1, "passed", False)]
 
 
 def test_a_rank_without_evidence_is_not_walked_to_where_all_the_others_are_level() -> None:
@@ -145,7 +156,7 @@ def test_a_stack_in_the_last_operation_of_a_group_seen_by_nobody_else_leads_to_i
     )
     known = groups({"pg:a": [0, 1], "pg:b": [1, 2]})
     found = blockers(waits(operations({}), state, known, None, calls).collect().lazy(), state, None).collect()
-    assert found.select("rank", "kind", "walked").rows() == [(2, "unseen", True)]
+    assert found.select("rank", "kind", "walked").rows() == [(2, "unseen", True), (1, "passed", False)]
     without = blockers(waits(operations({}), state, known, None, None).collect().lazy(), state, None).collect()
     assert without.select("rank", "kind").rows() == [(1, "behind")]
 
