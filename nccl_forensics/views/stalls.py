@@ -216,18 +216,18 @@ def _by_order_of_calls(
     progress, calls = scene.progress, scene.calls
     if any(row["kind"] in ("gpu", "not-begun") for row in found.values()):
         return found
-    jumped = {}
+    jumped: dict[int, tuple[dict[str, object], str]] = {}
     if progress is not None and found:
         jumped = jumped_groups(_with_absent(progress, scene.groups), calls.every if calls is not None else None)
     if not jumped and found and calls is not None:
         # Whoever has finished all and enqueued nothing more holds the others up, whatever a habit of theirs foretold.
         at_rest = all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
-        jumped = {rank: told for rank, told in broken_steps(calls.recent()).items() if rank in found or not at_rest}
+        jumped = {rank: fact for rank, fact in broken_steps(calls.recent()).items() if rank in found or not at_rest}
     if not jumped and calls is not None:
-        behind = [row for row in found.values() if row["kind"] == "behind"]
-        if not behind and blockers is not None:
-            behind = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
-        jumped = passed_over(behind, calls)
+        ends = [row for row in found.values() if row["kind"] == "behind"]
+        if not ends and blockers is not None:
+            ends = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
+        jumped = passed_over(ends, calls)
     if not jumped:
         return found
     swapped = _swapped(jumped, found)
