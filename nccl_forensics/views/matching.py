@@ -91,8 +91,9 @@ def fr_pg_names(
     """Local group numbers to group names, per dump: ``source_id``, ``pg_id``, ``pg_name``, ``inferred``.
 
     Entries say it. For groups without an entry: numbers grow in order of creation and so do numeric names, so where a dump lists as many
-    groups as counters, both are matched in order; entries that contradict this switch the inference off. Where they do, a number has the
-    description that all dumps with an entry give it (ranks of one program make their groups in one order), if one group of its own bears it.
+    groups as counters, both are matched in order; entries that contradict this switch the inference off. Where they do, or names are no numbers,
+    a number has the description that all dumps with an entry give it (ranks of one program make their groups in one order), if one group of its
+    own bears it.
     """
     known = pl.DataFrame(schema=_PG_NAMES)
     if fr_entries is not None:
@@ -102,7 +103,8 @@ def fr_pg_names(
     names = known.with_columns(inferred=pl.lit(False))
     if fr_status is not None and fr_groups is not None:
         inferred, sure = _names_in_order(fr_status, fr_groups, known)
-        inferred = inferred if sure else _names_by_role(fr_status, fr_groups, known)
+        by_role = _names_by_role(fr_status, fr_groups, known)
+        inferred = pl.concat([inferred, by_role.join(inferred, on=_PG_ID, how="anti")]) if sure else by_role
         names = pl.concat([names, inferred.with_columns(inferred=pl.lit(True)).join(known, on=_PG_ID, how="anti")])
     return names.sort(*_PG_NAMES).lazy()
 
@@ -130,17 +132,22 @@ def _names_in_order(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.
 
 
 def _names_by_role(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Names of the groups with the description that every dump with an entry of this number knows it by, where the dump lists one such group."""
+    """Names of the groups with the description that every dump with an entry of this number knows it by, where the dump lists one such group.
+
+    Of dumps that list groups of the same descriptions: whoever has none of some role has other numbers for what was made after it."""
     listed = fr_groups.select("source_id", "pg_name", "pg_desc").drop_nulls().unique().collect()
-    told = known.join(listed, on=["source_id", "pg_name"]).group_by("pg_id").agg("pg_desc", alike=pl.col("pg_desc").n_unique())
-    roles = told.filter(pl.col("alike") == 1).select("pg_id", pl.col("pg_desc").list.first())
+    has = listed.group_by("source_id").agg(pl.col("pg_desc").sort().str.join("\n").alias("has"))
+    listed = listed.join(has, on="source_id")
+    told = known.join(listed, on=["source_id", "pg_name"]).group_by("pg_id", "has").agg("pg_desc", alike=pl.col("pg_desc").n_unique())
+    roles = told.filter(pl.col("alike") == 1).select("pg_id", "has", pl.col("pg_desc").list.first())
     single = listed.filter(pl.len().over("source_id", "pg_desc") == 1)
     return (
         fr_status.select(_PG_ID)
         .drop_nulls()
         .unique()
         .collect()
-        .join(roles, on="pg_id")
+        .join(has, on="source_id")
+        .join(roles, on=["pg_id", "has"])
         .join(single, on=["source_id", "pg_desc"])
         .select(*_PG_NAMES)
     )

@@ -306,6 +306,8 @@ def _p2p(calls: Calls, info: dict[tuple[object, object], dict[str, object]], see
     left = unfinished(calls)
     if left is None:
         return []
+    # Of whoever has work open there is evidence, though it be sends and receives alone.
+    seen = seen | {("fr", rank) for rank in _left_open(calls)}
     # Calls of one batch share a number and run together; and what stands behind other unfinished work tells nothing by itself.
     alone = left.with_columns(
         single=(pl.len().over("group_key", "rank", "seq", "is_p2p") == 1)

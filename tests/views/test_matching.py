@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA, comms
 from nccl_forensics.views.matching import dumps, fr_pg_names, groups, operations, progress
@@ -166,6 +167,18 @@ def test_where_names_are_not_in_the_order_of_numbers_a_number_has_the_descriptio
     unlike = [*said[:-2], entry(1, 1, pg_id=1, pg_name="2"), entry(1, 1, pg_id=2, pg_name="3")]
     found = fr_pg_names(status, table("fr_groups", *names), table("fr_entries", *unlike)).filter(pl.col("source_id") == 2).collect()
     assert found.is_empty()
+
+
+@pytest.mark.parametrize(("third", "told"), [("shard", [(2, 1, "b2", True)]), ("embedding", [])])
+def test_where_names_are_no_numbers_a_number_has_the_description_that_dumps_with_groups_alike_give_it(
+    third: str, told: list[tuple[object, ...]]
+) -> None:
+    """Rank 2 has no entry; where it is in another group than the others, its numbers may be others too."""
+    lists = {s: [("0", "default_pg"), (f"b{s}", "tensor"), (f"c{s}", "shard" if s < 2 else third)] for s in range(3)}
+    listed = table("fr_groups", *[{"source_id": s, "pg_name": n, "pg_desc": d} for s, names in lists.items() for n, d in names])
+    status = table("fr_status", *[{"source_id": s, "pg_id": 1} for s in range(3)])
+    said = table("fr_entries", *[entry(s, 1, pg_id=1, pg_name=f"b{s}") for s in range(2)])
+    assert fr_pg_names(status, listed, said).filter(pl.col("source_id") == 2).collect().rows() == told
 
 
 def test_names_are_matched_in_the_order_in_which_groups_were_made() -> None:
