@@ -60,16 +60,19 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
         )
         ranks = tuple(sorted({int(r) for pair in pairs for r in pair[:2] if r is not None}))
         bus = next((p[2] for p in pairs if p[2]), None)
+        shared = _on_one_gpu(comms, twice) if comms is not None and not ranks else pl.DataFrame()
+        if shared.height:
+            ranks, bus = ranks_of(shared), ", ".join(shared["bus_id"].unique(maintain_order=True))
         yield Finding(
             title=f"{ranks_words(ranks) if ranks else 'two ranks'} use the same GPU" + (f" ({bus})" if bus else ""),
             summary="NCCL refuses two ranks of one communicator on one device.",
             confidence="high",
             ranks=ranks,
-            hosts=hosts_of(twice),
+            hosts=hosts_of(shared if shared.height else twice),
             culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=("duplicate-gpu",),
-            evidence=cite(twice, "refused: duplicate GPU"),
-            evidence_total=twice.height,
+            evidence=(*cite(twice, "refused: duplicate GPU"), *(cite(shared, "began with the same GPU") if shared.height else ())),
+            evidence_total=twice.height + shared.height,
             remedy="Call torch.cuda.set_device(local_rank) before init, and check CUDA_VISIBLE_DEVICES and the number of tasks per node.",
             prevention="Assert that local ranks of a host have distinct devices before the first collective.",
             would_refute=("MIG or multi-rank GPU sharing was meant and NCCL_MULTI_RANK_GPU_ENABLE is set",),
@@ -98,6 +101,19 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=ranks),),
         )
+
+
+def _on_one_gpu(comms: pl.LazyFrame, refused: pl.DataFrame) -> pl.DataFrame:
+    """First lines of the ranks of one communicator that name the same GPU of the same host, where the message names nobody (NCCL 2.30)."""
+    place = ["comm_key", "host", "bus_id"]
+    return (
+        comms.filter(pl.col("rank").is_not_null() & pl.col("bus_id").is_not_null())
+        .join(refused.lazy().select("host", "pid").unique(), on=["host", "pid"], how="semi")
+        .filter(pl.col("rank").n_unique().over(place) > 1)
+        .sort("rank", "source_id", "line_no")
+        .unique("rank", keep="first", maintain_order=True)
+        .collect()
+    )
 
 
 @rule(

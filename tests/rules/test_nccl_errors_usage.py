@@ -19,6 +19,28 @@ def test_two_ranks_on_one_gpu_are_both_named_with_the_device() -> None:
     assert finding.title == "ranks 0-1 use the same GPU (17000)"
 
 
+SAME_GPU = "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."
+
+
+def on_gpus(*buses: str) -> list[dict[str, object]]:
+    """A communicator whose ranks 0, 1, ... began on these GPUs of one host."""
+    return [comm(rank, len(buses)) | {"host": "node1", "pid": 100 + rank, "bus_id": bus, "line_no": 5} for rank, bus in enumerate(buses)]
+
+
+def test_where_the_message_names_nobody_the_ranks_are_those_that_began_on_one_gpu() -> None:
+    said = errors({"kind": "duplicate-gpu", "pid": 100, "message": SAME_GPU}, {"kind": "duplicate-gpu", "pid": 101, "message": SAME_GPU})
+    [finding] = invalid_usage.check(said, PEOPLE, comms(*on_gpus("f000", "f000", "2d000")))
+    assert told(finding) == ("critical", "high", (0, 1))
+    assert finding.title == "ranks 0-1 use the same GPU (f000)"
+
+
+def test_the_same_bus_on_two_hosts_is_no_shared_gpu() -> None:
+    said = errors({"kind": "duplicate-gpu", "pid": 100, "message": SAME_GPU}, {"kind": "duplicate-gpu", "pid": 101, "message": SAME_GPU})
+    here, there, other = on_gpus("f000", "f000", "2d000")
+    [finding] = invalid_usage.check(said, PEOPLE, comms(here, there | {"host": "node2"}, other))
+    assert told(finding) == ("critical", "high", ())
+
+
 def test_the_rank_whose_call_was_refused_is_named_with_nccls_words() -> None:
     [finding] = invalid_usage.check(errors(REFUSED), PEOPLE)
     assert told(finding) == ("critical", "high", (1,))
