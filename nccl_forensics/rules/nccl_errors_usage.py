@@ -52,7 +52,8 @@ _EXPLAINS = (
     explains=_EXPLAINS,
 )
 def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> Iterator[Finding]:
-    """Refused calls, duplicates first. Who used a communicator that had not come up yet grew tired of waiting for it: what kept it is the cause."""
+    """Refused calls, duplicates first. Who used a communicator that had not come up yet grew tired of waiting for it, and who used one after a
+    warning of its own used one that had failed: what kept it, or what was warned of, is the cause."""
     twice = nccl_errors.filter(pl.col("kind") == "duplicate-gpu").sort("source_id", "line_no").collect()
     if twice.height:
         pairs = (
@@ -78,7 +79,8 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
             would_refute=("MIG or multi-rank GPU sharing was meant and NCCL_MULTI_RANK_GPU_ENABLE is set",),
             actions=(Action("fix-code", ranks=ranks, confidence="high"),),
         )
-    refused = nccl_errors.filter(pl.col("kind").is_in(list(_KINDS)) & (pl.col("level") == "WARN"))
+    warned = nccl_errors.filter(pl.col("level") == "WARN")
+    refused = warned.filter(pl.col("kind").is_in(list(_KINDS))).join(_after_a_warning(warned), on=["source_id", "line_no"], how="anti")
     if comms is not None:
         waiting = comms.filter(pl.col("started") & ~pl.col("completed")).select("host", "pid").unique()
         hasty = refused.filter(pl.col("message").str.contains(_TOO_EARLY, literal=True)).join(waiting, on=["host", "pid"], how="semi")
@@ -101,6 +103,18 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=ranks),),
         )
+
+
+def _after_a_warning(warned: pl.LazyFrame) -> pl.LazyFrame:
+    """``source_id`` and ``line_no`` of the refusals of a communicator whose process had warned of something else before."""
+    early = pl.col("message").str.contains(_TOO_EARLY, literal=True)
+    before = warned.filter(~early).group_by("source_id", "host", "pid").agg(pl.col("line_no").min().alias("warned"))
+    return (
+        warned.filter(early)
+        .join(before, on=["source_id", "host", "pid"], nulls_equal=True)
+        .filter(pl.col("line_no") > pl.col("warned"))
+        .select("source_id", "line_no")
+    )
 
 
 def _on_one_gpu(comms: pl.LazyFrame, refused: pl.DataFrame) -> pl.DataFrame:

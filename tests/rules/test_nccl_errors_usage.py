@@ -77,6 +77,16 @@ def test_who_uses_a_communicator_before_it_came_up_waits_for_it() -> None:
     assert told(finding) == ("critical", "high", (1,))
 
 
+def test_who_uses_a_communicator_after_its_own_warning_uses_one_that_failed() -> None:
+    text = "Attempt to use communicator before the previous operation returned ncclSuccess"
+    late = {"kind": "invalid-usage", "pid": 101, "message": text, "line_no": 9}
+    gone = {"kind": "ib-completion", "pid": 101, "message": "NET/IB: Got completion from peer with status=12", "line_no": 4}
+    assert invalid_usage.check(errors(gone, late), PEOPLE, comms(comm(1, 4, completed=True))) == []
+    for another in (gone | {"pid": 100}, gone | {"line_no": 12}):
+        [finding] = invalid_usage.check(errors(another, late), PEOPLE, comms(comm(1, 4, completed=True)))
+        assert told(finding) == ("critical", "high", (1,))
+
+
 # ---- processes that disagree on who they are ----
 
 SIZES = {"kind": "rank-mismatch", "pid": 100, "message": "Bootstrap Root : mismatch in rank count from procs 8 : 4", "line_no": 9}
