@@ -130,6 +130,7 @@ def endings(
     source_hosts: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None = None,
     progress: pl.LazyFrame | None = None,
+    nccl_notes: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver, usage,
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
@@ -162,7 +163,7 @@ def endings(
         who["library"] = row["library"]
         if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
-    for row in _vanished(comms, roster.where, progress).values():
+    for row in _vanished(comms, roster.where, progress, nccl_notes).values():
         who = roster.person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
@@ -572,12 +573,19 @@ def _crashed(
 
 
 def _vanished(
-    comms: pl.LazyFrame | None, where: dict[int, tuple[object, object]], progress: pl.LazyFrame | None
+    comms: pl.LazyFrame | None,
+    where: dict[int, tuple[object, object]],
+    progress: pl.LazyFrame | None,
+    nccl_notes: pl.LazyFrame | None,
 ) -> dict[int, dict[str, object]]:
     """Members of a communicator that never took it down although all others of it, at least two, did. One whose log lacks collectives that these
-    made was in them all the same, as they ended in order: it is the log that ends early."""
+    made was in them all the same, as they ended in order: it is the log that ends early. One that says that it aborts was there, done or not."""
     if comms is None:
         return {}
+    aborting: set[tuple[object, ...]] = set()
+    if nccl_notes is not None:
+        said = nccl_notes.filter(pl.col("kind") == "abort-called")
+        aborting = set(said.select("source_id", "host", "pid").unique().collect().rows())
     last: dict[tuple[str, int], int] = {}
     if progress is not None:
         made = progress.filter((pl.col("domain") == "nccl") & pl.col("last_seq").is_not_null())
@@ -599,6 +607,8 @@ def _vanished(
         for row in open_ones.iter_rows(named=True):
             rank = ranks.get((row["host"], row["pid"]))
             if rank is None or (in_order and last.get((key, rank), furthest) < furthest):
+                continue
+            if (row["source_id"], row["host"], row["pid"]) in aborting:
                 continue
             found[rank] = {
                 "rank": rank,

@@ -19,8 +19,9 @@ HOST_NICS = {
 
 
 @view(rows="hosts x NICs")
-def host_nics(nccl_network: pl.LazyFrame) -> pl.LazyFrame:
-    """RDMA devices that NCCL uses on each host, with their speed in Mbit/s where a line states it (2.24 and later, subsystem NET).
+def host_nics(nccl_network: pl.LazyFrame, nccl_notes: pl.LazyFrame | None = None) -> pl.LazyFrame:
+    """RDMA devices that NCCL uses on each host, with their speed in Mbit/s where a line states it (2.24 and later, subsystem NET), else by
+    NCCL's topology dump (subsystem GRAPH).
 
     The list of devices says ``mlx5_0:1`` and the lines with speeds say ``mlx5_0``: that is one NIC, and bears the device's name. Only a
     device of which several ports are listed is told by its ports. ``port`` is the number that NCCL gives the NIC.
@@ -32,7 +33,7 @@ def host_nics(nccl_network: pl.LazyFrame) -> pl.LazyFrame:
     single = devices.filter(~pl.col("name").str.contains("+", literal=True))
     stem, written_port = pl.col("name").str.replace(r":[0-9]+$", ""), pl.col("name").str.extract(r":([0-9]+)$")
     several = written_port.drop_nulls().n_unique().over("host", "stem") > 1
-    return (
+    nics = (
         single.sort("source_id", "line_no")
         .with_columns(stem=stem)
         .with_columns(place=pl.when(several).then("port"))
@@ -50,7 +51,28 @@ def host_nics(nccl_network: pl.LazyFrame) -> pl.LazyFrame:
             pl.col("line_no").first(),
         )
         .select(list(HOST_NICS))
-        .sort("host", "device")
+    )
+    if nccl_notes is not None:
+        told = _dumped_speeds(nccl_notes).rename({name: f"dumped_{name}" for name in ("speed_mbps", "source_id", "line_no")})
+        unknown = pl.col("speed_mbps").is_null() & pl.col("dumped_speed_mbps").is_not_null()
+        nics = nics.join(told, on=["host", "port"], how="left").with_columns(
+            pl.when(unknown).then(f"dumped_{name}").otherwise(name).alias(name) for name in ("speed_mbps", "source_id", "line_no")
+        )
+    return nics.select(list(HOST_NICS)).sort("host", "device")
+
+
+def _dumped_speeds(nccl_notes: pl.LazyFrame) -> pl.LazyFrame:
+    """``host``, ``port``, ``speed_mbps`` and a line that says it, where the topology dumps of a host agree. A dump of several systems (MNNVL)
+    does not say which of them is the host's."""
+    system, number = pl.col("a").str.extract(r"^([0-9]+)-"), pl.col("a").str.extract(r"([0-9]+)$").cast(pl.Int32)
+    return (
+        nccl_notes.filter((pl.col("kind") == "net-link") & pl.col("host").is_not_null() & (pl.col("value") > 0))
+        .filter(system.drop_nulls().n_unique().over("source_id", "host", "pid") <= 1)
+        .sort("source_id", "line_no")
+        .group_by("host", port=number)
+        .agg(pl.col("value").unique(), pl.col("source_id", "line_no").first())
+        .filter(pl.col("value").list.len() == 1)
+        .select("host", "port", "source_id", "line_no", speed_mbps=(pl.col("value").list.first() * 8000).round().cast(pl.Int64))
     )
 
 

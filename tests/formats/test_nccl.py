@@ -153,6 +153,19 @@ def test_a_path_line_of_the_topology_is_known() -> None:
     assert reading.unmodelled.is_empty()
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("      + NET[12.5] - NET/0 (1e0c10003840a90/1/12.500000)", {"kind": "net-link", "a": "0", "value": 12.5}),
+        ("      + NET[50.0] - NET/0-7 (0/8e0c10003840a90/1/50.000000)", {"kind": "net-link", "a": "0-7", "value": 50.0}),
+        ("      + NET[1.2] - NET/0-0 (0/0/0/1.250000)", {"kind": "net-link", "a": "0-0", "value": 1.25}),
+        ("socketProgressOpt: abort called", {"kind": "abort-called"}),
+    ],
+)
+def test_what_rules_use_of_the_topology_and_of_an_abort_is_a_note(message: str, expected: dict[str, object]) -> None:
+    assert has(row("nccl_notes", "node01:2345:2398 [0] NCCL INFO " + message), **expected)
+
+
 def test_a_failed_completion_keeps_status_and_device_and_the_empty_line_before_it() -> None:
     line = (
         "[2026-03-03 12:11:38] node7:185303:186751 [1] transport/net_ib.cc:2453 NCCL WARN NET/IB: Got completion from peer "

@@ -33,9 +33,10 @@ def ended(
     files: pl.LazyFrame | None = None,
     kernel: pl.LazyFrame | None = None,
     progress: pl.LazyFrame | None = None,
+    notes: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
     told = raised_by(table("exceptions", *exceptions), processes, sources, None, comms, exits) if exceptions else None
-    return endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress).collect().to_dicts()
+    return endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes).collect().to_dicts()
 
 
 # ---- exit codes and signals ----
@@ -416,6 +417,16 @@ def test_a_log_that_ends_before_what_all_came_through_is_no_death() -> None:
     assert [e["rank"] for e in ended(comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE, progress=made(9))] == [2]
     aborted = members("abort-complete", "abort-complete", None, "abort-complete")
     assert [e["rank"] for e in ended(comms=aborted, processes=PEOPLE, progress=made(7))] == [2]
+
+
+def test_a_rank_that_says_that_it_aborts_has_not_vanished() -> None:
+    down = members("abort-complete", "abort-complete", None, "abort-complete")
+    [open_one] = members(DOWN, DOWN, None, DOWN).filter(pl.col("ended").is_null()).collect().to_dicts()
+    where = {name: open_one[name] for name in ("source_id", "host", "pid")}
+    notes = table("nccl_notes", where | {"kind": "abort-called", "line_no": 9})
+    assert ended(comms=down, processes=PEOPLE, notes=notes) == []
+    elsewhere = table("nccl_notes", where | {"kind": "abort-called", "line_no": 9, "pid": 7}, where | {"kind": "connected", "line_no": 9})
+    assert [e["kind"] for e in ended(comms=down, processes=PEOPLE, notes=elsewhere)] == ["vanished"]
 
 
 def test_a_rank_whose_end_is_known_has_not_vanished() -> None:

@@ -49,6 +49,27 @@ def test_the_ports_of_one_device_are_two() -> None:
     assert found.select("device", "speed_mbps").rows() == [("mlx5_0:1", 100_000), ("mlx5_0:2", 200_000)]
 
 
+def dumped(*rates: tuple[str, float]) -> pl.LazyFrame:
+    """Lines of a topology dump of node1: the NIC's name in it and its rate in GB/s, from line 20 on."""
+    return table("nccl_notes", *[by(0, kind="net-link", a=nic, value=rate, line_no=20 + n) for n, (nic, rate) in enumerate(rates)])
+
+
+def test_the_topology_dump_tells_the_speed_where_no_line_of_the_device_does() -> None:
+    lines = [
+        by(0, item="ib-device", name="mlx5_0:1", port=0, link="IB", line_no=5),
+        by(0, item="ib-device", name="mlx5_1:1", port=1, link="IB", line_no=5, speed_mbps=400_000),
+    ]
+    found = host_nics(table("nccl_network", *lines), dumped(("0-0", 12.5), ("0-1", 12.5)))
+    assert found.select("device", "speed_mbps", "line_no").collect().rows() == [("mlx5_0", 100_000, 20), ("mlx5_1", 400_000, 5)]
+
+
+@pytest.mark.parametrize("rates", [(("0-0", 12.5), ("1-0", 12.5)), (("0", 12.5), ("0", 50.0))], ids=["of several systems", "that differ"])
+def test_a_dump_that_does_not_say_which_it_is_tells_no_speed(rates: tuple[tuple[str, float], ...]) -> None:
+    lines = by(0, item="ib-device", name="mlx5_0:1", port=0, link="IB", line_no=5)
+    found = host_nics(table("nccl_network", lines), dumped(*rates))
+    assert found.select("device", "speed_mbps", "line_no").collect().rows() == [("mlx5_0", None, 5)]
+
+
 def test_merged_devices_and_other_lines_are_no_devices() -> None:
     lines = by(0, item="ib-virtual", name="mlx5_0+mlx5_1"), by(0, item="bootstrap", name="eth0")
     assert host_nics(table("nccl_network", *lines)).collect().height == 0
