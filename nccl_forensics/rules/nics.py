@@ -232,9 +232,13 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
     explains=("gdr-disabled", "low-bus-bandwidth", "few-channels"),
 )
 def socket_fallback(
-    networks: pl.LazyFrame, host_nics: pl.LazyFrame | None, host_ranks: pl.LazyFrame, nccl_connections: pl.LazyFrame | None
+    networks: pl.LazyFrame,
+    host_nics: pl.LazyFrame | None,
+    host_ranks: pl.LazyFrame,
+    nccl_connections: pl.LazyFrame | None,
+    settings: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """Hosts that talk over sockets while others of the job use RDMA, or although NCCL lists RDMA devices."""
+    """Hosts that talk over sockets while others of the job use RDMA, or although NCCL lists RDMA devices or was told which of them to use."""
     if host_ranks.collect().height < 2:
         return
     chosen = networks.collect()
@@ -243,27 +247,42 @@ def socket_fallback(
     if not sockets.height:
         return
     devices = set(host_nics.select("host").collect()["host"].to_list()) if host_nics is not None else set()
-    meant = others.height > 0 or bool(devices & set(sockets["host"].to_list()))
+    seen = others.height > 0 or bool(devices & set(sockets["host"].to_list()))
+    asked = _asked_for(settings, set(sockets["host"].to_list())) if settings is not None and not seen else pl.DataFrame()
+    meant = seen or asked.height > 0
     ranks = tuple(sorted({r for rs in sockets["ranks"].to_list() for r in rs}))
     hosts = tuple(sorted(set(sockets["host"].to_list())))
     yield Finding(
         title=f"{', '.join(hosts[:6])} {'talk' if len(hosts) != 1 else 'talks'} over TCP sockets"
         + (", other hosts over RDMA" if others.height else ""),
-        summary="RDMA was there or meant to be."
+        summary=f"NCCL_IB_HCA={asked['value'][0]} asks for RDMA devices, and NCCL found none of them."
+        if asked.height
+        else "RDMA was there or meant to be."
         if meant
         else "No RDMA device is listed on these hosts; if they have none, this is as it should be.",
         severity="error" if meant else "info",
-        confidence="high" if meant else "low",
+        confidence="high" if seen else "medium" if meant else "low",
         ranks=ranks,
         hosts=hosts,
         culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("socket", *hosts),
-        evidence=(*cite(sockets, "chose the network Socket"), *cite(others, "chose an RDMA network")),
-        remedy="Make RDMA devices visible in the container (libibverbs, /dev/infiniband) and unset NCCL_IB_DISABLE and NCCL_NET.",
+        evidence=(
+            *cite(sockets, "chose the network Socket"),
+            *cite(others, "chose an RDMA network"),
+            *(cite(asked, "asks for RDMA devices") if asked.height else ()),
+        ),
+        remedy="Make RDMA devices visible in the container (libibverbs, /dev/infiniband) and unset NCCL_IB_DISABLE and NCCL_NET."
+        + (" Compare NCCL_IB_HCA with the names that ibv_devices lists." if asked.height else ""),
         prevention="Set NCCL_NET=IB so that NCCL fails instead of falling back.",
         would_refute=("the hosts have no RDMA network",),
         actions=(Action("change-setting", hosts=hosts, command="ibv_devices; ls /dev/infiniband"),),
     )
+
+
+def _asked_for(settings: pl.LazyFrame, hosts: set[str]) -> pl.DataFrame:
+    """Values of NCCL_IB_HCA on these hosts that name the devices to use; behind ^ stand those to leave out."""
+    rows = settings.filter((pl.col("name") == "NCCL_IB_HCA") & ~pl.col("value").str.starts_with("^") & (pl.col("value") != ""))
+    return rows.filter(pl.col("hosts").list.set_intersection(sorted(hosts)).list.len() > 0).sort("value").collect()
 
 
 #: aws-ofi-nccl (src/nccl_ofi_net.c, find_ofi_provider) and libfabric's fi_getinfo, where no device of the wanted kind is found.

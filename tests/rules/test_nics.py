@@ -156,6 +156,21 @@ def test_sockets_where_no_rdma_device_is_listed_are_information_only() -> None:
     assert told(finding) == ("info", "low", (0, 1))
 
 
+def test_sockets_where_a_setting_asks_for_rdma_devices_are_an_error() -> None:
+    both = networks(node1="Socket", node2="Socket")
+    [finding] = socket_fallback.check(both, None, TWO, None, settings("NCCL_IB_HCA", ("mlx5_9", [0, 1])))
+    assert told(finding) == ("error", "medium", (0, 1))
+    assert finding.summary == "NCCL_IB_HCA=mlx5_9 asks for RDMA devices, and NCCL found none of them."
+    assert cited(finding) == [(0, 3), (1, 3), (0, 2)]
+
+
+def test_a_filter_of_devices_to_leave_out_asks_for_none() -> None:
+    both = networks(node1="Socket", node2="Socket")
+    for other in (settings("NCCL_IB_HCA", ("^mlx5_bond_0", [0, 1])), settings("NCCL_IB_TIMEOUT", ("22", [0, 1]))):
+        [finding] = socket_fallback.check(both, None, TWO, None, other)
+        assert told(finding) == ("info", "low", (0, 1))
+
+
 def test_rdma_everywhere_or_a_single_host_stay_quiet() -> None:
     assert socket_fallback.check(networks(node1="IB", node2="IB"), None, TWO, None) == []
     assert socket_fallback.check(networks(node1="Socket"), nics(node1=["mlx5_0"]), host_ranks(node1=[0, 1]), None) == []
