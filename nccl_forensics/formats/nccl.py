@@ -88,12 +88,15 @@ def _in_order(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _tails(text: Text, rows: pl.DataFrame, ends: pl.DataFrame | None) -> pl.DataFrame:
-    """The last line of each process, with the number of its lines; ``ends`` are such rows of lines that are not among ``rows``."""
+    """The last line of each process, with the number of its lines; ``ends`` are such rows of lines that are not among ``rows``. Threads that set
+    no device of their own (RAS) say 0, whichever the process has."""
     tails = TABLES["nccl_tails"]
     known = tails.conform(rows.filter(pl.col("pid").is_not_null()).with_columns(lines=pl.lit(1, dtype=pl.Int64)))
     if ends is not None:
         known = pl.concat([known, tails.conform(ends)])
-    known = known.with_columns(text.source.alias(PLACE)).with_columns(pl.col("lines").sum().over(PLACE, "host", "pid"))
+    known = known.with_columns(text.source.alias(PLACE)).with_columns(
+        pl.col("lines").sum().over(PLACE, "host", "pid"), pl.col("dev").max().over(PLACE, "host", "pid")
+    )
     last = known.sort("line_no").unique([PLACE, "host", "pid"], keep="last", maintain_order=True)
     return last.drop(PLACE).with_columns(pl.col("message").str.head(200))
 

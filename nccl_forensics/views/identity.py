@@ -7,7 +7,7 @@ says beats what a file name says, because files get renamed and copied.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -234,7 +234,9 @@ def processes(
         for tail in tails.iter_rows(named=True):
             if people.met(tail["host"], tail["pid"], one_naming=comms is not None) is None:
                 people.person(tail["host"], tail["pid"]).told_at(tail)
-        _by_placement(people, world, {(h, p): d for h, p, d in tails.select("host", "pid", "dev").iter_rows() if d is not None})
+        device = {(h, p): d for h, p, d in tails.select("host", "pid", "dev").iter_rows() if d is not None}
+        _by_placement(people, world, device)
+        _last_host(people, world, device)
         _by_name(people, world, tails, path_hints.filter((pl.col("path_strength") == WORD) & pl.col("path_rank").is_not_null()).collect())
     _last_one(people, world)
     versions = _versions(nccl_versions)
@@ -438,6 +440,36 @@ def _by_placement(people: _People, world: int, device: dict[tuple[object, object
 
 
 _PLACED = 3
+
+
+def _last_host(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:
+    """Processes without a rank that are all those of one host and as many as the block of ranks that nobody has: their CUDA devices tell which
+    is which, where on all other hosts (one with at least three ranks) ranks follow devices."""
+    offsets: dict[object, set[int]] = defaultdict(set)
+    placed: Counter[object] = Counter()
+    taken: set[int] = set()
+    without: list[_Person] = []
+    for who in people:
+        rank, dev = who.rank, device.get((who.host, who.pid))
+        if rank is None:
+            without.append(who)
+            continue
+        if dev is None:
+            return
+        taken.add(rank)
+        offsets[who.host].add(rank - dev)
+        placed[who.host] += 1
+    hosts = {who.host for who in without}
+    first = min(set(range(len(taken) + 1)) - taken)  # the lowest rank that nobody has
+    block = range(first, first + len(without))
+    follow = all(len(known) == 1 for known in offsets.values()) and max(placed.values(), default=0) >= _PLACED
+    if len(hosts) != 1 or hosts & set(offsets) or not follow or len(taken) + len(without) != world or not taken.isdisjoint(block):
+        return
+    by_device = {device.get((who.host, who.pid)): who for who in without}
+    if set(by_device) != set(range(len(without))):
+        return
+    for place, rank in enumerate(block):
+        by_device[place].claims.append((NUMBER, rank, "its CUDA device and the block of ranks that no other host has"))
 
 
 def _by_name(people: _People, world: int, tails: pl.DataFrame, named: pl.DataFrame) -> None:

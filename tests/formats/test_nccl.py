@@ -652,3 +652,8 @@ def test_devices_of_the_ib_line_are_what_larks_tree_holds():
             else:
                 expected.append((index, *token.rsplit("/", 1)))
         assert _nccl_rows._devices(message) == expected
+
+
+def test_the_device_of_a_process_is_not_that_of_a_thread_that_sets_none() -> None:
+    lines = "node01:2345:2345 [3] NCCL INFO Using network IB", "node01:2345:2398 [0] NCCL INFO RAS thread started"
+    assert has(row("nccl_tails", *lines), dev=3, lines=2, message="RAS thread started")

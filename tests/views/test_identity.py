@@ -223,6 +223,22 @@ def test_a_process_without_a_rank_is_placed_by_its_device_as_its_neighbours_are(
     assert found(0, 0, 0) == [None, None]  # each sees its own device 0
 
 
+def test_the_processes_of_the_last_host_have_the_block_of_ranks_that_nobody_else_has() -> None:
+    def found(*strangers: tuple[str, int], ranks: int = 4) -> list[object]:
+        tails = [{"host": "node1", "pid": 100 + r, "dev": r} for r in range(4)]
+        others = [{"host": host, "pid": 700 + n, "dev": dev} for n, (host, dev) in enumerate(strangers)]
+        members = world(*[event(r, pid=100 + r, nranks=8) for r in range(ranks)])
+        people = known(comms=members, nccl_tails=table("nccl_tails", *tails[:ranks], *others))
+        return [p["rank"] for p in sorted(people, key=lambda p: int(str(p["pid"]))) if int(str(p["pid"])) >= 700]
+
+    block = [("node2", 1), ("node2", 0), ("node2", 2), ("node2", 3)]
+    assert found(*block) == [5, 4, 6, 7]
+    assert found(*block[:3]) == [None] * 3  # a rank has no process
+    assert found(*block[:3], ("node3", 3)) == [None] * 4
+    assert found(*block[:3], ("node2", 2)) == [None] * 4  # each sees a device of its own numbers
+    assert found(*[("node2", d) for d in range(6)], ranks=2) == [None] * 6  # too few ranks to see a pattern
+
+
 def test_the_name_of_a_stack_file_counts_only_if_one_process_is_in_it() -> None:
     where = sources("rank_3.txt", "rank_4.txt")
     stacks = table("stacks", {"pid": 10, "source_id": 0}, {"pid": 20, "source_id": 1}, {"pid": 21, "source_id": 1})
