@@ -34,7 +34,10 @@ _EXPLAINS = (
 
 @rule(name="ddp-unused-parameter", code="TO01", cause="ddp-unused-parameter", severity="critical", at_most=4, explains=_EXPLAINS)
 def ddp_unused_parameter(
-    rank_reports: pl.LazyFrame, endings: pl.LazyFrame | None, divergences: pl.LazyFrame | None = None
+    rank_reports: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    divergences: pl.LazyFrame | None = None,
+    exceptions: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """At most one finding, naming every rank that lacked gradients: those that say so, and those that left out the same reduction with them.
     Where processes of unknown rank alone say so, nobody is named."""
@@ -47,18 +50,24 @@ def ddp_unused_parameter(
     evidence = cite(lines, "parameters that received no gradient")
     if endings is not None:
         cited = set(lines.select("source_id", "line_no").iter_rows())
-        raised = endings.filter(pl.col("signature") == "ddp-unused").sort("rank", "exc_source_id", "exc_line_no").collect()
-        ranks |= set(raised["rank"].drop_nulls().to_list())
-        raised = raised.filter(pl.col("rank").is_not_null()) if ranks else raised
+        raised = endings.filter((pl.col("signature") == "ddp-unused") & pl.col("rank").is_not_null()).sort("rank").collect()
+        ranks |= set(raised["rank"].to_list())
         places = [told_at(row) for row in raised.iter_rows(named=True)]
         evidence += cite([p for p in places if (p["source_id"], p["line_no"]) not in cited], "raised by this rank")
-    if not ranks and not (endings is not None and raised.height):
-        return
-    if divergences is not None:
+    if not ranks:
+        said = (
+            exceptions.filter(pl.col("signature") == "ddp-unused").sort("source_id", "line_no").collect()
+            if exceptions is not None
+            else None
+        )
+        if said is None or not said.height:
+            return
+        evidence = cite(said, "raised by a process of unknown rank")
+    elif divergences is not None:
         # A launcher ends the others as soon as the first of them has raised it.
         apart = divergences.filter((pl.col("kind") == "skipped") & (pl.col("expected_op") == "all_reduce") & pl.col("sure"))
-        same = apart.filter(pl.lit(sorted(ranks), dtype=pl.List(pl.Int32)).list.set_difference("ranks").list.len() == 0).collect().head(1)
-        if ranks and same.height and ranks < set(same["ranks"][0]):
+        same = apart.filter(pl.lit(sorted(ranks)).list.set_difference("ranks").list.len() == 0).collect().head(1)
+        if same.height and ranks < set(same["ranks"][0]):
             ranks |= set(same["ranks"][0])
             evidence += cite(same, "the reduction that these ranks left out")
     # One line names a parameter, another all of them.

@@ -203,13 +203,14 @@ def _counters(counters: pl.DataFrame, peers: int, times: float) -> Iterator[Find
             beside = others(every, row["last"])
             # ibqueryerrors lists only what is above its thresholds: all the ports that it does not list are the peers.
             listed = row["tool"] == "ibqueryerrors"
-            if not listed and (beside.count < peers or row["last"] <= 10 * (beside.middle + 1)):
+            alone = not listed and not beside.count
+            if not listed and not alone and (beside.count < peers or row["last"] <= 10 * (beside.middle + 1)):
                 continue
-            judged = ("error", "medium") if known.weight == "fatal" and row["saturated"] else ("warning", "low")
+            judged = ("error", "medium") if known.weight == "fatal" and row["saturated"] and not alone else ("warning", "low")
             size = f"{row['last']}, where the counter stops" if row["saturated"] else str(row["last"])
             whose = f"the {beside.count} other ports read"
             said = f"{whose} {beside.low}" if beside.low == beside.high else f"half of {whose} {beside.middle:g} or less"
-            compared = "above ibqueryerrors' threshold" if listed else f"while {said}"
+            compared = "above ibqueryerrors' threshold" if listed or alone else f"while {said}"
             words = f"{known.name} is {size}, {compared}: {known.meaning}"
         else:
             continue

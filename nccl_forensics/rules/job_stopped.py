@@ -1,7 +1,7 @@
 """The job was ended from outside: time limit, cancel, preemption, eviction.
 
 ## What it finds
-What Slurm (sacct, scontrol, its lines in the job's output), PBS and LSF (their lines there) and Kubernetes (events, pod status) say about the
+What Slurm (sacct, scontrol, its lines in the job's output), PBS, LSF and submitit (their lines there) and Kubernetes (events, pod status) say about the
 end of the job: time limit, cancel by a user, preemption, eviction, and nodes that failed under it.
 
 ## Why it matters
@@ -197,6 +197,8 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Find
         ("JOB REQUEUE", "REQUEUED"),
         ("PBS: job killed: walltime ", "TIMEOUT"),
         ("PBS: job killed: cput ", "TIMEOUT"),
+        (": this job is timed-out", "TIMEOUT"),
+        (": this job is preempted", "PREEMPTED"),
         *((f"TERM_{term}", state) for state, terms in _LSF.items() for term in terms),
         ("CANCELLED", "CANCELLED"),
     )

@@ -67,7 +67,12 @@ def test_ranks_that_passed_a_bucket_are_named_where_nobody_came_to_raise_it() ->
 
 
 def test_where_no_rank_is_known_of_who_says_so_nobody_is_named():
-    [finding] = ddp_unused_parameter.check(report(kind="barrier-missing"), endings({"rank": None, "signature": "ddp-unused"}))
-    assert (finding.confidence, finding.ranks, finding.culprits) == ("medium", (), ())
-    [finding] = ddp_unused_parameter.check(report(rank=1), endings({"rank": None, "signature": "ddp-unused"}))
+    said = table("exceptions", {"signature": "ddp-unused", "line_no": 7})
+    [finding] = ddp_unused_parameter.check(report(kind="barrier-missing"), None, None, said)
+    assert (finding.confidence, finding.ranks, finding.culprits, cited(finding)) == ("medium", (), (), [(0, 7)])
+    [finding] = ddp_unused_parameter.check(report(rank=1), None, None, said)
     assert (finding.confidence, finding.ranks) == ("high", (1,))
+    assert (
+        ddp_unused_parameter.check(report(kind="barrier-missing"), None, None, table("exceptions", {"signature": "user", "line_no": 7}))
+        == []
+    )

@@ -117,6 +117,14 @@ def test_a_link_down_counter_at_its_maximum_among_zeros_is_an_error_but_not_sure
     assert "One sample" in finding.summary
 
 
+def test_one_port_alone_has_only_the_threshold_to_stand_beside():
+    [finding] = links(None, counters(counter("a", "symbol_error", 37), counter("a", "link_downed", 255)))
+    assert (finding.severity, finding.confidence) == ("warning", "low")
+    assert "above ibqueryerrors' threshold" in finding.title
+    assert links(None, counters(counter("a", "symbol_error", 3))) == []
+    assert links(None, counters(counter("a", "symbol_error", 37), counter("b", "symbol_error", 29))) == []
+
+
 def test_the_same_counter_high_on_all_ports_is_quiet():
     assert links(None, counters(*(counter(f"h{i}", "port_rcv_errors", 14) for i in range(6)))) == []
 

@@ -126,3 +126,12 @@ def test_a_signal_from_outside_of_lsf_and_variables_of_a_terminal_stop_no_job():
 def test_the_node_that_srun_lost_is_named_without_a_word_of_slurmstepd():
     [finding] = stopped("srun: error: Node failure on gpu-dy-17", "srun: error: Nodes gpu-dy-17 are still not ready")
     assert (finding.cause, finding.hosts) == ("node-failed", ("gpu-dy-17",))
+
+
+def test_submitit_says_whether_the_signal_is_for_want_of_time_or_a_preemption():
+    head = "submitit WARNING (2027-02-07 21:12:26,312) - "
+    [finding] = stopped(head + "Caught signal SIGUSR2 on node17: this job is timed-out.")
+    assert finding.title == "the job ran into its time limit"
+    [finding] = stopped(head + "Caught signal SIGUSR2 on node17: this job is preempted.")
+    assert finding.title == "the job was preempted"
+    assert not stopped(COUNT, head + "Bypassing signal SIGTERM", head + "Caught signal SIGUSR2 on node17: this job is fine.")
