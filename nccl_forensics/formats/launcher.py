@@ -250,7 +250,7 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
             continue
         numbers.append(number)
         if kind in _PARTS:
-            # Open MPI and Hydra name the process in one line and its end in another.
+            # Open MPI, Horovod and Hydra name the process in one line and its end in another.
             near = open_rank is not None and number - int(str(open_rank["end_line"])) <= 4
             if open_rank is None or not near:
                 open_rank = {**_base(hit), "kind": "failure", "end_line": number}
@@ -267,7 +267,7 @@ def _singles(hits: pl.DataFrame, text: Text) -> tuple[list[Row], list[int]]:
 
 #: What torch.multiprocessing.spawn raises for one of its processes.
 _SPAWNED = ("spawned_raised", "spawned_failed")
-_PARTS = frozenset({"mpi_process", "mpi_exit", "hydra", "hydra_pid", "hydra_signal", "hydra_exit", "hydra_string"})
+_PARTS = frozenset({"mpi_process", "mpi_exit", "hvd_rank", "hvd_slot", "hydra", "hydra_pid", "hydra_signal", "hydra_exit", "hydra_string"})
 _BELOW = re.compile(r"^\s*(?:signal ([0-9]{1,3})|with errorcode (-?[0-9]{1,5}))\b")
 
 
@@ -307,8 +307,10 @@ def _number(value: object) -> int | None:
 
 def _part(kind: str, values: Row) -> Row:
     out: Row = {}
-    if kind == "mpi_process":
+    if kind in ("mpi_process", "hvd_rank"):
         out["rank"] = _number(values["rank"])
+    elif kind == "hvd_slot":
+        out = {"host": values["slot_host"], "local_rank": _number(values["local_rank"])}
     elif kind == "hydra_pid":
         out = {"pid": _number(values["pid"]), "host": values["host"]}
         if values["rank"] is not None:
@@ -342,6 +344,7 @@ _KINDS = {
     "mpi_signal": "failure",
     "mpi_signal_wrapped": "failure",
     "mpi_abort": "failure",
+    "hvd_exit": "failure",
     "shell": "shell",
     "ray_lost": "lost",
     "ray_dead": "lost",
@@ -384,6 +387,8 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         _end(row, signal=_FATES[str(values["fate"])])
     elif values.get("signal") is not None:
         _end(row, signal=str(values["signal"]))
+    elif kind == "hvd_exit":
+        _end(row, code=str(values["exit_code"]))
     elif values.get("exit_code") is not None:
         row["exit_code"] = _number(values["exit_code"])
         row["signal"] = _NUMBERS.get(-int(str(values["exit_code"])))
@@ -450,7 +455,8 @@ FORMAT = TextFormat(
         ": this job is ",
         "noticed that process rank",
         "MPI_ABORT was invoked on rank",
-        "Process name: [[",
+        "Process name: ",
+        " exit with status code ",
         "Exit code: ",
         "BAD TERMINATION OF ONE OF YOUR",
         " RUNNING AT ",

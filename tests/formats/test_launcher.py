@@ -111,6 +111,18 @@ def test_open_mpis_wrapped_line_is_read_with_the_one_below():
     assert read(text).foreign == 0
 
 
+def test_horovod_tells_the_rank_or_the_slot_of_the_process_that_ended_first():
+    said = "RuntimeError: Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated."
+    assert rows(f"{said} The first process to do so was:\nProcess name: 6\nExit code: 137\n") == [
+        {"kind": "failure", "rank": 6, "exit_code": -9, "signal": "SIGKILL"}
+    ]
+    assert rows("Process name: train-worker-4[1]\nExit code: 1\n") == [
+        {"kind": "failure", "host": "train-worker-4", "local_rank": 1, "exit_code": 1}
+    ]
+    assert rows("Process 2 exit with status code 139.") == [{"kind": "failure", "rank": 2, "exit_code": -11, "signal": "SIGSEGV"}]
+    assert rows("Process name: python3\nProcess 2 exits with a status code") == []
+
+
 def test_an_mpi_abort_tells_rank_and_code():
     assert rows(MESSAGES[25] + "\nwith errorcode 7.") == [{"kind": "failure", "rank": 2, "exit_code": 7}]
 
