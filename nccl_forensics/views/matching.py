@@ -136,7 +136,7 @@ def _names_by_role(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.D
 
     Of dumps that list groups of the same descriptions: whoever has none of some role has other numbers for what was made after it."""
     listed = fr_groups.select("source_id", "pg_name", "pg_desc").drop_nulls().unique().collect()
-    has = listed.group_by("source_id").agg(pl.col("pg_desc").sort().str.join("\n").alias("has"))
+    has = listed.group_by("source_id").agg(pl.col("pg_desc").sort().str.join("\n").hash().alias("has"))
     listed = listed.join(has, on="source_id")
     told = known.join(listed, on=["source_id", "pg_name"]).group_by("pg_id", "has").agg("pg_desc", alike=pl.col("pg_desc").n_unique())
     roles = told.filter(pl.col("alike") == 1).select("pg_id", "has", pl.col("pg_desc").list.first())
