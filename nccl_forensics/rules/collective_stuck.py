@@ -72,8 +72,8 @@ def collective_stuck(
                 "or came with something else, would look the same."
             )
             + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
-            # Where most of the members are not seen that is no cause yet.
-            severity="warning" if row["few"] else "critical",
+            # Where those that are not seen may well hold it up that is no cause yet.
+            severity="warning" if row["hidden"] else "critical",
             confidence=_sure(row, reached=reached, guessed=guessed),
             culprits=(),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.silences import scattered
 from nccl_forensics.words import UNIDENTIFIED
 
 STUCK = {
@@ -20,7 +21,7 @@ STUCK = {
     "ranks": pl.List(pl.Int32()),
     "size": pl.Int32(),
     "complete": pl.Boolean(),
-    "few": pl.Boolean(),
+    "hidden": pl.Boolean(),
     "stated": pl.Boolean(),
     "held": pl.Boolean(),
     "begun": pl.Boolean(),
@@ -29,6 +30,12 @@ STUCK = {
     "line_no": pl.UInt32(),
     "record": pl.String(),
 }
+
+
+#: One rank in so many that is not seen: that just this one holds up all others is not likely.
+_FEW = 16
+#: Ranks up to which those that are not seen are listed; a damaged line may state any number.
+_MOST_RANKS = 1_000_000
 
 
 @view(rows="groups")
@@ -45,8 +52,9 @@ def stuck(
     which nothing is seen, or a rank has not finished what its peers of another group have: the GPUs may not have come to this operation, which
     is enqueued behind that one, or while a member has something unfinished in another group that it enqueued before (``held``). ``stated``: some
     evidence says how many members there are; else all that is known is that no number is missing below the highest one seen. ``begun``: recorders
-    mark that the GPUs of all of them have begun it; without it a GPU that never came to it looks the same. ``few``: half of the members, or of the
-    ranks of the job where nothing tells how many members there are, or more of them are not seen."""
+    mark that the GPUs of all of them have begun it; without it a GPU that never came to it looks the same. ``hidden``: whom all wait for may be among those
+    of whom nothing is seen, which are half of the members (of the ranks of the job where nothing tells how many members there are) or more, or a few or
+    a block of ranks: files that are lost by chance are missing here and there, and leave as many ranks with other files alone."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
     told = comms is not None and comms.select(pl.col("nranks").max()).collect().item() is not None
@@ -56,7 +64,9 @@ def stuck(
         behind = waits.filter(pl.col("kind") == "unseen").head(1).collect().height > 0
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
     behind |= _held_before(progress)
-    seen = progress.select(pl.col("rank").n_unique()).collect().item()
+    seen = set(progress.select("rank").unique().collect()["rank"].drop_nulls().to_list())
+    unseen = sorted(set(range(world)) - seen) if world <= _MOST_RANKS else []
+    gone = bool(unseen) and not scattered(unseen)
     rows: list[dict[str, object]] = []
     pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank").collect()
     for (domain, key), part in pending.group_by("domain", "group_key", maintain_order=True):
@@ -74,6 +84,8 @@ def stuck(
         first = part.row(0, named=True)
         op = next((o for o in part["last_op"].to_list() if o), None)
         held = part.filter(pl.col("first_open") < pl.col("pending_order")).height > 0
+        # As many that other files tell of as are not seen at all, and these are few: then files were lost.
+        lost = len((members & seen).difference(ranks)) >= len(unseen) and len(unseen) * _FEW <= world
         complete = not (behind or held) and set(ranks) >= members and size is not None and len(ranks) >= size
         rows.append(
             {
@@ -83,7 +95,8 @@ def stuck(
                 "ranks": ranks,
                 "size": size,
                 "complete": complete,
-                "few": not complete and (2 * len(ranks) <= size if size is not None else 2 * seen <= world),
+                "hidden": not complete
+                and ((gone and not lost) or (2 * len(ranks) <= size if size is not None else 2 * len(seen) <= world)),
                 "stated": group["size"] is not None or told,
                 "held": held,
                 "begun": (part["pending_state"] == "started").all() and part["pending_state"].null_count() == 0,

@@ -53,7 +53,7 @@ def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
 
 
 def test_where_most_members_are_missing_it_is_no_cause() -> None:
-    [finding] = collective_stuck.check(stuck(complete=False).with_columns(few=pl.lit(True)), None, sign("watchdog timeouts"), None)
+    [finding] = collective_stuck.check(stuck(complete=False).with_columns(hidden=pl.lit(True)), None, sign("watchdog timeouts"), None)
     assert (finding.severity, finding.confidence) == ("warning", "low")
 
 

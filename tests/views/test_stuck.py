@@ -46,18 +46,42 @@ def test_with_a_member_missing_from_the_evidence_it_is_not_complete() -> None:
     assert found({0: (6, 5), 1: (6, 5)}, [0, 1], size=4) == [(6, "all_reduce", [0, 1], False)]
 
 
-def test_of_how_many_members_nothing_is_seen_is_told() -> None:
-    def few(size: int | None, seen: int, world: int) -> bool:
+def test_whether_whom_all_wait_for_may_be_among_those_that_are_not_seen_is_told() -> None:
+    def hidden(size: int | None, seen: int | list[int], world: int) -> bool:
         started = rows(PROCESSES_SCHEMA, *[{"rank": r} for r in range(world)])
-        state, known = progress({"pg:1": dict.fromkeys(range(seen), (6, 5))}), groups({"pg:1": list(range(seen))})
+        members = list(range(seen)) if isinstance(seen, int) else seen
+        state, known = progress({"pg:1": dict.fromkeys(members, (6, 5))}), groups({"pg:1": members})
         known = known.with_columns(size=pl.lit(size, pl.Int32))
-        return bool(stuck(state, known, None, None, started).select("few").collect().item())
+        return bool(stuck(state, known, None, None, started).select("hidden").collect().item())
 
-    assert few(8, 4, 4)
-    assert not few(8, 5, 5)
-    assert not few(8, 8, 64), "a group of which all members are seen"
-    assert few(None, 4, 64), "nothing states its size, and most of the job is not seen"
-    assert not few(None, 4, 7)
+    assert hidden(8, 4, 4)
+    assert not hidden(8, 5, 5)
+    assert not hidden(8, 8, 64), "a group of which all members are seen"
+    assert hidden(None, 4, 64), "nothing states its size, and most of the job is not seen"
+    apart = [r for r in range(64) if r not in (3, 20, 41)]
+    assert not hidden(64, apart, 64), "files that are missing here and there"
+    assert hidden(64, [*apart, 3], 64), "of two ranks that are not seen one may hold up all others"
+    assert hidden(64, list(range(56)), 64), "a host of which nothing is seen"
+
+
+def test_one_of_many_that_is_not_seen_lost_its_files_as_others_did() -> None:
+    """Of 64 ranks one is not seen at all, and of four the recorder of this group is not there."""
+    waiting, elsewhere = [r for r in range(64) if r not in (0, 1, 2, 20, 41)], [0, 1, 2, 41]
+    known = groups({"pg:1": list(range(64))}).with_columns(size=pl.lit(64, pl.Int32))
+    started = rows(PROCESSES_SCHEMA, *[{"rank": r} for r in range(64)])
+
+    def hidden(others: list[int]) -> bool:
+        state = progress({"pg:1": dict.fromkeys(waiting, (6, 5)), "pg:2": dict.fromkeys(others, (3, 3))})
+        return bool(stuck(state, known, None, None, started).select("hidden").collect().item())
+
+    assert not hidden(elsewhere)
+    assert hidden([*elsewhere, 20]) is False, "all are seen somewhere"
+    assert (
+        stuck(progress({"pg:1": dict.fromkeys([r for r in range(64) if r != 20], (6, 5))}), known, None, None, started)
+        .select("hidden")
+        .collect()
+        .item()
+    ), "only that one left nothing"
 
 
 def test_behind_a_rank_of_which_nothing_is_seen_it_is_not_sure() -> None:
