@@ -45,8 +45,10 @@ def stuck(
     waits: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
+    divergences: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Groups whose members all wait in one operation: same position, entered by all, completed by none. ``complete``: every member of
+    """Groups whose members all wait in one operation: same position, entered by all, completed by none; where their calls are known to diverge, one
+    position is not one operation. ``complete``: every member of
     the stated size is seen (else some members have no evidence, and they may be the ones that are missing); of the default group every
     rank that any evidence names, as all ranks of the job are in it. Nor is it known while somebody waits in another group for a rank of
     which nothing is seen, or a rank has not finished what its peers of another group have: the GPUs may not have come to this operation, which
@@ -63,6 +65,10 @@ def stuck(
     if waits is not None:
         behind = waits.filter(pl.col("kind") == "unseen").head(1).collect().height > 0
         blocked = set(waits.filter(pl.col("kind") != "unseen").select("domain", "group_key").unique().collect().rows())
+    if divergences is not None:
+        blocked |= set(divergences.filter(pl.col("sure")).select("domain", "group_key").unique().collect().rows())
+    # Watchdogs tell of some members what recorders tell of all.
+    blocked |= {("watchdog", key) for domain, key in blocked if domain == "fr"}
     behind |= _held_before(progress)
     seen = set(progress.select("rank").unique().collect()["rank"].drop_nulls().to_list())
     unseen = sorted(set(range(world)) - seen) if world <= _MOST_RANKS else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.views.divergence import DIVERGENCES
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
 from nccl_forensics.views.stuck import stuck
 from nccl_forensics.views.waits import waits
@@ -35,6 +36,22 @@ def test_whether_anything_states_the_size_of_the_group_is_told() -> None:
     for size, stated in ((None, False), (2, True)):
         state, known = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}), groups({"pg:0": [0, 1]}).with_columns(size=pl.lit(size, pl.Int32))
         assert stuck(state, known, None, None, None).select("stated").collect().item() is stated
+
+
+def test_where_calls_diverge_or_a_recorder_shows_who_is_behind_one_position_is_not_one_operation() -> None:
+    state, known = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}), groups({"pg:0": [0, 1]}).with_columns(size=pl.lit(2, pl.Int32))
+
+    def found_beside(sure: bool, group: str = "pg:0") -> int:
+        apart = rows(DIVERGENCES, {"domain": "fr", "group_key": group, "seq": 6, "kind": "skipped", "sure": sure, "ranks": [1]})
+        return stuck(state, known, None, None, None, apart).collect().height
+
+    assert (found_beside(True), found_beside(False), found_beside(True, "pg:7")) == (0, 1, 1)
+    told = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}, domain="watchdog")
+    late = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}})
+    both, members = pl.concat([late, told]), pl.concat([groups({"pg:0": [0, 1, 2]}), groups({"pg:0": [0, 1]}, domain="watchdog")])
+    edges = waits(None, late, members, None, None)
+    assert stuck(both, members, edges, None, None).collect().height == 0
+    assert stuck(told, members, None, None, None).collect().height == 1
 
 
 def test_hosts_that_enqueued_further_than_others_stand_in_the_first_operation_that_nobody_finished() -> None:
