@@ -62,7 +62,9 @@ def test_a_jump_counts_the_calls_between_two_operations_of_the_group_gone_on_to(
     told: dict[int, bool | None] = {}
     for rank, (fact, ahead) in candidates.items():
         end, op = int(str(fact["beyond"])), str(fact["op"])
-        assert end == 1 + max(s or 0 for r, s in last[ahead].items() if r != rank)
+        reached = {r: s for r, s in last[str(fact["group_key"])].items() if s is not None}
+        front = [r for r, s in reached.items() if s == max(reached.values())]
+        assert end == 1 + max(s for r in front if (s := last[ahead][r]) is not None), "the first that the peers never came to"
         mine = calls_between(lines[rank], ahead, end - 1, end, op)
         counted = {r: calls_between(lines[r], ahead, end - 1, end, op) for r in ranks if r != rank}
         theirs = [n for r, n in counted.items() if n is not None and (n or any(name == op for *_, name in lines[r]))]
