@@ -7,7 +7,7 @@ says beats what a file name says, because files get renamed and copied.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -416,8 +416,8 @@ def _one_host(exits: pl.DataFrame) -> dict[int, str]:
     return {source: host for source, n, host in told.iter_rows() if n == 1}
 
 
-def _by_placement(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:
-    """A process without a rank on a host whose other processes (at least three) all have a rank that is their CUDA device plus one constant."""
+def _by_device(people: _People, device: dict[tuple[object, object], int]) -> tuple[dict[object, list[int]], set[int], list[_Person]]:
+    """By host the rank of each process less its CUDA device, where both are known; the ranks that some process has; processes without one."""
     offsets: dict[object, list[int]] = defaultdict(list)
     taken: set[int] = set()
     without: list[_Person] = []
@@ -429,6 +429,12 @@ def _by_placement(people: _People, world: int, device: dict[tuple[object, object
         taken.add(rank)
         if dev is not None:
             offsets[who.host].append(rank - dev)
+    return offsets, taken, without
+
+
+def _by_placement(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:
+    """A process without a rank on a host whose other processes (at least three) all have a rank that is their CUDA device plus one constant."""
+    offsets, taken, without = _by_device(people, device)
     chosen: dict[int, list[_Person]] = defaultdict(list)
     for who in without:
         dev, known = device.get((who.host, who.pid)), offsets[who.host]
@@ -445,24 +451,13 @@ _PLACED = 3
 def _last_host(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:
     """Processes without a rank that are all those of one host and as many as the block of ranks that nobody has: their CUDA devices tell which
     is which, where on all other hosts (one with at least three ranks) ranks follow devices."""
-    offsets: dict[object, set[int]] = defaultdict(set)
-    placed: Counter[object] = Counter()
-    taken: set[int] = set()
-    without: list[_Person] = []
-    for who in people:
-        rank, dev = who.rank, device.get((who.host, who.pid))
-        if rank is None:
-            without.append(who)
-            continue
-        if dev is None:
-            return
-        taken.add(rank)
-        offsets[who.host].add(rank - dev)
-        placed[who.host] += 1
+    offsets, taken, without = _by_device(people, device)
+    if sum(map(len, offsets.values())) + len(without) < len(people.by_key):
+        return  # of some rank the device is not known
     hosts = {who.host for who in without}
     first = min(set(range(len(taken) + 1)) - taken)  # the lowest rank that nobody has
     block = range(first, first + len(without))
-    follow = all(len(known) == 1 for known in offsets.values()) and max(placed.values(), default=0) >= _PLACED
+    follow = all(len(set(known)) == 1 for known in offsets.values()) and max(map(len, offsets.values()), default=0) >= _PLACED
     if len(hosts) != 1 or hosts & set(offsets) or not follow or len(taken) + len(without) != world or not taken.isdisjoint(block):
         return
     by_device = {device.get((who.host, who.pid)): who for who in without}
