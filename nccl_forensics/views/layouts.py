@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 _NUMBER = re.compile(r"\d+")
 
 
-def unlisted_members(groups: Iterable[Mapping[str, object]], everyone: Iterable[int]) -> dict[tuple[str, str], list[int]]:
+@dataclass(slots=True)
+class Group:
+    """A process group or communicator: the columns of the view ``groups``."""
+
+    domain: str
+    group_key: str
+    group_name: str | None = None
+    group_desc: str | None = None
+    comm_id: str | None = None
+    members: list[int] = field(default_factory=list)
+    #: As stated; None where nothing states it.
+    size: int | None = None
+
+
+def unlisted_members(groups: Iterable[Group], everyone: Iterable[int]) -> dict[tuple[str, str], list[int]]:
     """Members that groups of unknown size must have beside those that evidence names, by (domain, group_key).
 
     Groups of one parallel dimension (``tp_0``, ``tp_1`` …; a device mesh gives all of them one description) hold every rank of the job
@@ -19,11 +34,10 @@ def unlisted_members(groups: Iterable[Mapping[str, object]], everyone: Iterable[
     world = set(everyone)
     families: dict[tuple[str, str], list[tuple[str, set[int]]]] = {}
     for group in groups:
-        members = group["members"]
-        if group["group_desc"] is None or group["size"] is not None or not isinstance(members, list) or not members:
+        if group.group_desc is None or group.size is not None or not group.members:
             continue
-        family = _NUMBER.sub("#", str(group["group_desc"]))
-        families.setdefault((str(group["domain"]), family), []).append((str(group["group_key"]), set(members)))
+        family = _NUMBER.sub("#", group.group_desc)
+        families.setdefault((group.domain, family), []).append((group.group_key, set(group.members)))
     found: dict[tuple[str, str], list[int]] = {}
     for (domain, _), parts in families.items():
         for key, ranks in _filled(parts, world).items():

@@ -10,14 +10,12 @@ import polars as pl
 
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.frames import text_of
-from nccl_forensics.ranklist import unfold
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
-from nccl_forensics.views.layouts import unlisted_members
 from nccl_forensics.views.nccl_calls import by_line, members_by_size, members_of, numbered_calls
 from nccl_forensics.views.recorded import Recorded, recorded_calls
-from nccl_forensics.views.shared_names import SHARED, part_key, with_part
+from nccl_forensics.views.shared_names import SHARED, with_part
 from nccl_forensics.views.watchdogs import watchdog_progress
 
 
@@ -254,149 +252,6 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
 def _conform(frame: pl.LazyFrame) -> pl.LazyFrame:
     have = frame.collect_schema().names()
     return frame.select([(pl.col(c).cast(t) if c in have else pl.lit(None, dtype=t).alias(c)) for c, t in OPERATIONS.items()])
-
-
-@view(rows="groups")
-def groups(
-    operations: pl.LazyFrame | Calls | None,
-    fr_groups: pl.LazyFrame | None,
-    comms: pl.LazyFrame | None,
-    processes: pl.LazyFrame | None,
-    dumps: pl.LazyFrame | None,
-    watchdog: pl.LazyFrame | None,
-    shared_names: pl.LazyFrame | None = None,
-) -> pl.LazyFrame:
-    """Process groups and communicators: ``domain``, ``group_key``, ``group_name``, ``group_desc``, ``comm_id``, ``members`` (global ranks
-    that evidence names, or that the layout of the groups beside it leaves over), ``size`` (as stated; null where nothing states it)."""
-    schema = {
-        "domain": pl.String(),
-        "group_key": pl.String(),
-        "group_name": pl.String(),
-        "group_desc": pl.String(),
-        "comm_id": pl.String(),
-        "members": pl.List(pl.Int32()),
-        "size": pl.Int32(),
-    }
-    out: dict[tuple[str, str], dict[str, object]] = {}
-    if operations is not None:
-        agg = (
-            calls_of(operations)
-            .telling.filter(pl.col("rank").is_not_null())
-            .group_by("domain", "group_key")
-            .agg(
-                pl.col("group_name").first(),
-                pl.col("group_desc").drop_nulls().first(),
-                pl.col("comm_id").first(),
-                pl.col("rank").unique().sort().alias("members"),
-                pl.col("nranks").max().alias("size"),
-            )
-            .collect()
-        )
-        for row in agg.iter_rows(named=True):
-            out[(row["domain"], row["group_key"])] = dict(row)
-    if comms is not None:
-        frame = comms.collect()
-        world = int(str(frame["nranks"].max() or 0))
-        rank_of = _rank_of(processes)
-        told: dict[tuple[str, str], dict[int, None]] = {}
-        for row in frame.iter_rows(named=True):
-            key = ("nccl", row["comm_key"])
-            entry = out.setdefault(
-                key,
-                {
-                    "domain": "nccl",
-                    "group_key": row["comm_key"],
-                    "group_name": None,
-                    "group_desc": None,
-                    "comm_id": row["comm_id"],
-                    "members": [],
-                    "size": None,
-                },
-            )
-            entry["size"] = row["nranks"] if row["nranks"] is not None else entry["size"]
-            entry["comm_id"] = entry["comm_id"] or row["comm_id"]
-            rank = row["rank"] if row["nranks"] == world else rank_of.get((row["host"], row["pid"], row["bus_id"]))
-            if rank is not None:
-                told.setdefault(key, {}).setdefault(rank)
-        for key, ranks in told.items():
-            members = out[key]["members"]
-            assert isinstance(members, list)
-            known = set(members)
-            members.extend(rank for rank in ranks if rank not in known)
-    if fr_groups is not None:
-        stated = fr_groups.filter(pl.col("ranks").is_not_null() & pl.col("pg_name").is_not_null())
-        seen = stated.group_by("pg_name").agg(pl.col("pg_desc").first(), pl.col("ranks").unique()).collect()
-        shared = set() if shared_names is None else set(shared_names.select("pg_name").collect().to_series().to_list())
-        for name, desc, lists in seen.iter_rows():
-            keys = {part_key(name, part): [part] for part in lists if part} if name in shared else {f"pg:{name}": lists}
-            for own_key, told_of in keys.items():
-                entry = out.setdefault(
-                    ("fr", own_key),
-                    {
-                        "domain": "fr",
-                        "group_key": own_key,
-                        "group_name": name,
-                        "group_desc": desc,
-                        "comm_id": None,
-                        "members": [],
-                        "size": None,
-                    },
-                )
-                if len(told_of) == 1:
-                    members = sorted(set(unfold(told_of[0])))
-                    entry["members"], entry["size"] = members, len(members)
-                entry["group_desc"] = entry["group_desc"] or desc
-    if watchdog is not None:
-        named = watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
-        desc = dict(
-            watchdog.filter(pl.col("pg_name").is_not_null())
-            .group_by(text_of("pg:{}", pl.col("pg_name")))
-            .agg(pl.col("pg_desc").first())
-            .collect()
-            .iter_rows()
-        )
-        for key, ranks in named.iter_rows():
-            out[("watchdog", key)] = {
-                "domain": "watchdog",
-                "group_key": key,
-                "group_name": key.removeprefix("pg:"),
-                "group_desc": desc.get(key) or ("default_pg" if key == "pg:0" else None),
-                "comm_id": None,
-                "members": list(ranks),
-                "size": None,
-            }
-    # The default group holds every rank of the job, so each rank with a dump is in it even before its first operation.
-    if dumps is not None:
-        known = set(dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-        if processes is not None:
-            known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-        # Ranks are numbered without holes: a missing number is a rank without evidence.
-        everyone = range(max(known) + 1) if known and max(known) < 1_000_000 else sorted(known)
-        for entry in out.values():
-            if entry["domain"] == "fr" and (entry["group_desc"] == "default_pg" or entry["group_key"] == "pg:0") and entry["size"] is None:
-                members = entry["members"]
-                assert isinstance(members, list)
-                entry["members"] = sorted({*members, *everyone})
-        for key, more in unlisted_members([e for e in out.values() if e["domain"] == "fr"], everyone).items():
-            members = out[key]["members"]
-            assert isinstance(members, list)
-            members.extend(more)
-    rows = [out[k] for k in sorted(out)]
-    for row in rows:
-        members = row["members"]
-        assert isinstance(members, list)
-        row["members"] = sorted(members)
-    return pl.DataFrame([pl.Series(column, [row[column] for row in rows], dtype=t) for column, t in schema.items()]).lazy()
-
-
-def _rank_of(processes: pl.LazyFrame | None) -> dict[tuple[object, object, object], int]:
-    if processes is None:
-        return {}
-    out: dict[tuple[object, object, object], int] = {}
-    frame = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "bus_id", "rank").collect()
-    for host, pid, bus, rank in frame.iter_rows():
-        out[(host, pid, bus)] = rank
-    return out
 
 
 @view(rows="ranks x groups")

@@ -22,7 +22,8 @@ from nccl_forensics.views.calls import Parts
 from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.identity import comms
 from nccl_forensics.views.jumps import broken_steps
-from nccl_forensics.views.matching import groups, operations, progress
+from nccl_forensics.views.matching import operations, progress
+from nccl_forensics.views.process_groups import groups
 from tests.benchmarks.inputs import stretch
 from tests.corpus import corpus
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from nccl_forensics.views.layouts import unlisted_members
+from nccl_forensics.views.layouts import Group, unlisted_members
 
 
 def missing(everyone: int, *groups: tuple[str, list[int]], size: int | None = None) -> dict[str, list[int]]:
-    rows = [
-        {"domain": "fr", "group_key": f"pg:{n}", "group_desc": desc, "members": members, "size": size}
-        for n, (desc, members) in enumerate(groups)
-    ]
+    rows = [Group("fr", f"pg:{n}", group_desc=desc, members=members, size=size) for n, (desc, members) in enumerate(groups)]
     return {key: ranks for (_, key), ranks in unlisted_members(rows, range(everyone)).items()}
 
 

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA, comms
-from nccl_forensics.views.matching import dumps, fr_pg_names, groups, operations, progress
+from nccl_forensics.views.matching import dumps, fr_pg_names, operations, progress
+from nccl_forensics.views.process_groups import groups
 from nccl_forensics.views.rank_reports import rank_reports
 from nccl_forensics.words import UNIDENTIFIED
 from tests.rules.host_frames import SECOND, table

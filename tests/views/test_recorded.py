@@ -24,8 +24,9 @@ from nccl_forensics.views.jumps import broken_steps
 from nccl_forensics.views.lag import lag
 from nccl_forensics.views.long_waits import long_waits
 from nccl_forensics.views.looks import looks
-from nccl_forensics.views.matching import fr_pg_names, groups, operations, progress
+from nccl_forensics.views.matching import fr_pg_names, operations, progress
 from nccl_forensics.views.motion import motion
+from nccl_forensics.views.process_groups import groups
 from nccl_forensics.views.waits import unfinished, waits
 from tests.rules.host_frames import table
 
