@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
-from nccl_forensics.views.waits import unfinished
+from nccl_forensics.views.pair_waits import unfinished
 
 UNMET = {
     "rank": pl.Int32(),

@@ -10,7 +10,7 @@ from nccl_forensics.views.failures import HARMLESS, LONGER, failures
 from nccl_forensics.views.identity import COMMS_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.looks import LOOKS
-from nccl_forensics.views.waits import WAITS
+from nccl_forensics.views.wait_edges import WAITS
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 

@@ -26,8 +26,9 @@ from nccl_forensics.views.long_waits import long_waits
 from nccl_forensics.views.looks import looks
 from nccl_forensics.views.matching import fr_pg_names, operations, progress
 from nccl_forensics.views.motion import motion
+from nccl_forensics.views.pair_waits import unfinished
 from nccl_forensics.views.process_groups import groups
-from nccl_forensics.views.waits import unfinished, waits
+from nccl_forensics.views.waits import waits
 from tests.rules.host_frames import table
 
 OPS = ("all_reduce", "_all_gather_base", "broadcast", "all_to_all", "send", "coalesced")

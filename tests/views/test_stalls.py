@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nccl_forensics.views import calls as calls_module
+from nccl_forensics.views.blockers import BLOCKERS
 from nccl_forensics.views.calls import OPERATIONS, calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
@@ -17,7 +18,6 @@ from nccl_forensics.views.stall_causes import cause_of
 from nccl_forensics.views.stalls import _swapped, stalls
 from nccl_forensics.views.standing_apart import odd_in_circle
 from nccl_forensics.views.stuck import STUCK
-from nccl_forensics.views.waits import BLOCKERS
 from tests.rules.host_frames import table
 from tests.views.frames import groups, operations, progress, rows
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.views.blockers import blockers
 from nccl_forensics.views.calls import OPERATIONS
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.waits import blockers, waits
+from nccl_forensics.views.waits import waits
 from tests.views.frames import groups, operations, progress, rows
 
 

@@ -1,0 +1,143 @@
+"""Who waits for whom in sends and receives: halves of pairs that have no other half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from nccl_forensics.views.calls import Calls
+from nccl_forensics.views.wait_edges import Edge, edge, members_of
+
+#: A send or receive of which its entry does not tell whether it is done.
+_OF_BATCH = pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_null()
+
+
+def unfinished(calls: Calls) -> pl.LazyFrame | None:
+    """Entries of recorders that are not completed, of the ranks that have such a send or receive; None where nothing is sent from one to one."""
+    every = (pl.col("domain") == "fr") & ~pl.col("done").fill_null(False)
+    recorded = calls.recorded
+    if recorded is None:
+        return _of_open_batches(calls.every.filter(every), ["group_key", "rank", "seq"], _OF_BATCH, pl.col("op") == "coalesced")
+    facts = recorded.facts
+    if not facts.get_column("is_p2p").any():
+        return None
+    found = [pl.DataFrame(schema={"row": pl.UInt32(), "rank": pl.Int32(), "is_p2p": pl.Boolean()})]
+    for numbers in recorded.numbers():
+        left = numbers.filter(~facts.get_column("done").gather(numbers.get_column("word")))
+        kinds = (facts.get_column(c).gather(left.get_column("word")) for c in ("batched", "batch"))
+        left = _of_open_batches(left.with_columns(kinds).lazy(), ["life", "seq"], pl.col("batched"), pl.col("batch")).collect()
+        found.append(left.select("row", *(facts.get_column(c).gather(left.get_column("word")) for c in ("rank", "is_p2p"))))
+    left = pl.concat(found)
+    sending = left.filter("is_p2p").get_column("rank").unique()
+    return recorded.named(left.filter(pl.col("rank").is_in(sending.implode())).get_column("row"))
+
+
+def _of_open_batches(left: pl.LazyFrame, key: list[str], of_batch: pl.Expr, batch: pl.Expr) -> pl.LazyFrame:
+    """Of what is not known to be done, the sends and receives of a batch only where the entry that ends the batch is there, and open as well."""
+    opened = left.filter(batch & pl.col("seq").is_not_null()).select(key).unique()
+    members = left.filter(of_batch).join(opened, on=key, how="semi", maintain_order="left")
+    return pl.concat([left.filter(~of_batch), members])
+
+
+def left_open(calls: Calls) -> set[int]:
+    """Ranks whose recorder has entries that it says are not completed, sends and receives among them."""
+    recorded = calls.recorded
+    # Entries that are not kept as numbers are all among those that ``apart`` has; the lines of NCCL's logs, which may be millions, are not.
+    every = calls.apart.filter(pl.col("domain") == "fr") if recorded is None else recorded.words.lazy()
+    # Where completion is never marked (gloo), nothing is known to be open.
+    left = every.filter(pl.col("pending") & pl.col("done").is_not_null()).select("rank").unique().collect()
+    return set(left["rank"].to_list())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Half:
+    """What one rank has open of its sends to one peer, or of its receives from it; ``single`` where it stands in the first of them."""
+
+    group: dict[str, object]
+    rank: int
+    peer: int
+    op: str
+    count: int
+    single: bool
+    #: The first of them: the columns of an operation.
+    first: dict[str, object]
+
+    @property
+    def other(self) -> str:
+        """What its partner is."""
+        return "recv" if self.op == "send" else "send"
+
+    @property
+    def number(self) -> int:
+        """Where it stands among the sends and receives of the group on its rank."""
+        return int(str(self.first["seq"]))
+
+    def edge(self, kind: str) -> Edge:
+        """That its rank waits in it for the peer."""
+        first = self.first
+        fact = first | {"last_op": self.op, "last_call_site": first["call_site"], "last_created_ns": first["created_ns"]}
+        return edge(self.group, fact, self.rank) | {"kind": kind, "awaited": self.peer, "seq": first["seq"], "behind": None}
+
+
+def pair_edges(calls: Calls, info: dict[tuple[str, str], dict[str, object]], seen: set[tuple[str, int]]) -> list[Edge]:
+    """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``info`` has the rows of
+    ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted."""
+    left = unfinished(calls)
+    if left is None:
+        return []
+    halves = _halves(left, info)
+    # Of whoever has work open there is evidence, though it be sends and receives alone.
+    seen = seen | {("fr", rank) for rank in left_open(calls)}
+    posted = {(h.group["group_key"], h.rank, h.op, h.peer): h.count for h in halves}
+    # Where ranks stand in a single send or receive, before all else that they have open: the other half of what a peer waits in comes after it.
+    stands = {(h.group["group_key"], h.rank): (h.op, h.peer) for h in halves if h.single}
+    alike = _alike(halves)
+    rows: list[Edge] = []
+    for half in halves:
+        key = half.group["group_key"]
+        elsewhere = half.single and stands.get((key, half.peer), (half.other, half.rank)) != (half.other, half.rank)
+        if half in alike:
+            rows.append(half.edge("p2p"))
+        elif elsewhere or posted.get((key, half.peer, half.other, half.rank), 0) < half.count:
+            rows.append(half.edge("p2p" if (str(half.group["domain"]), half.peer) in seen else "unseen"))
+    return rows
+
+
+def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]]) -> list[_Half]:
+    # Calls of one batch share a number and run together; and what stands behind other unfinished work tells nothing by itself.
+    alone = left.with_columns(
+        single=(pl.len().over("group_key", "rank", "seq", "is_p2p") == 1)
+        & ~((pl.col("op") == "coalesced").any().over("group_key", "rank"))
+        & (pl.col("created_ns") == pl.col("created_ns").min().over("rank"))
+    )
+    columns = ("seq", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns", "single")
+    pending = (
+        alone.filter(pl.col("is_p2p") & pl.col("peer").is_not_null())
+        .filter(pl.col("op").is_in(["send", "recv"]))
+        .group_by("domain", "group_key", "rank", "op", "peer")
+        .agg(pl.len().alias("count"), *[pl.col(c).sort_by("order").first() for c in columns])
+        .sort("domain", "group_key", "rank", "op", "peer")
+        .collect()
+    )
+    found = []
+    for row in pending.iter_rows(named=True):
+        group = info.get((row["domain"], row["group_key"]))
+        if group is not None and 0 <= row["peer"] < len(members := members_of(group)):
+            found.append(_Half(group, row["rank"], members[row["peer"]], row["op"], row["count"], row["single"], row))
+    return found
+
+
+def _alike(halves: list[_Half]) -> set[_Half]:
+    """Calls of a pair run in order: where the first unfinished one is a send on both sides, or a receive, neither ever ends."""
+    first: dict[tuple[object, int, int], _Half] = {}
+    for half in halves:
+        key = (half.group["group_key"], half.rank, half.peer)
+        if key not in first or half.number < first[key].number:
+            first[key] = half
+    found: set[_Half] = set()
+    for (group, rank, peer), half in first.items():
+        back = first.get((group, peer, rank))
+        if back is not None and back.op == half.op and half.single and back.single:
+            found.add(half)
+    return found

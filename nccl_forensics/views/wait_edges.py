@@ -1,0 +1,65 @@
+"""What an edge of the wait-for graph is, however it was found."""
+
+from __future__ import annotations
+
+import polars as pl
+
+WAITS = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "kind": pl.String(),
+    "waiter": pl.Int32(),
+    "awaited": pl.Int32(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "behind": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "call_site": pl.String(),
+    "timeout_ms": pl.Int64(),
+    "created_ns": pl.Int64(),
+}
+
+#: One row of ``waits``, by column.
+Edge = dict[str, object]
+
+#: Operations that end on no rank before all have begun them.
+JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter|all_to_all|barrier)"
+
+
+def edge(group: dict[str, object], fact: dict[str, object], waiter: int) -> Edge:
+    """Who waits, in what, and where that is said: an edge but for its ``kind``, whom it awaits, the number and how far that one is behind.
+
+    ``group`` is a row of ``groups``, ``fact`` one of ``progress``.
+    """
+    return {
+        "domain": group["domain"],
+        "group_key": group["group_key"],
+        "group_name": group["group_name"],
+        "group_desc": group["group_desc"],
+        "comm_id": group["comm_id"],
+        "waiter": waiter,
+        "op": fact["last_op"],
+        "source_id": fact["source_id"],
+        "line_no": fact["line_no"],
+        "record": fact["record"],
+        "call_site": fact["last_call_site"],
+        "timeout_ms": fact["timeout_ms"],
+        "created_ns": fact["last_created_ns"],
+    }
+
+
+def members_of(group: dict[str, object]) -> list[int]:
+    """Members of a row of ``groups``."""
+    members = group["members"]
+    assert isinstance(members, list)
+    return members
+
+
+def is_pair(row: Edge) -> bool:
+    """Whether a rank waits in a send or receive."""
+    return row["op"] in ("send", "recv")
