@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from nccl_forensics.frames import text_of
-from nccl_forensics.views.waits import looked_at_while_moving
+from nccl_forensics.views.looked_at import looked_at_while_moving
 
 #: Calls of torch.distributed that no recorder holds (torch 2.13: gloo's monitored barrier, sends and receives of gloo).
 _UNRECORDED = frozenset({"monitored_barrier", "send", "recv", "isend", "irecv", "batch_isend_irecv"})

@@ -41,7 +41,6 @@ from nccl_forensics.views.standing_apart import (
     odd_stacks,
     unanswering,
 )
-from nccl_forensics.views.waits import never_in
 
 STALLS = {
     "rank": pl.Int32(),
@@ -80,13 +79,14 @@ _Found = dict[int, dict[str, object]]
 class _Scene:
     """What every stage looks at.
 
-    ``stacks``: the last call of each rank that tells where its time went; ``timed_out``: something gave up waiting; ``parted``: the calls of some
+    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something gave up waiting; ``parted``: the calls of some
     group diverge; ``dead``: ranks that ended by themselves.
     """
 
     stacks: dict[int, dict[str, object]]
     calls: Calls | None
     progress: pl.LazyFrame | None
+    absent: pl.LazyFrame | None
     groups: pl.LazyFrame | None
     divergences: pl.LazyFrame | None
     timed_out: bool
@@ -123,6 +123,7 @@ def stalls(
     source_ranks: pl.LazyFrame | None = None,
     fr_entries: pl.LazyFrame | FoldedTable | None = None,
     gone_peers: pl.LazyFrame | None = None,
+    never_entered: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -135,6 +136,7 @@ def stalls(
         stacks=_telling(last_calls),
         calls=calls,
         progress=progress,
+        absent=never_entered,
         groups=groups,
         divergences=divergences,
         timed_out=_timed_out(rank_reports, watchdog, endings),
@@ -218,7 +220,8 @@ def _by_order_of_calls(
         return found
     jumped: dict[int, tuple[dict[str, object], str]] = {}
     if progress is not None and found:
-        jumped = jumped_groups(_with_absent(progress, scene.groups), calls.every if calls is not None else None)
+        placed = progress if scene.absent is None else pl.concat([progress, scene.absent])
+        jumped = jumped_groups(placed, calls.every if calls is not None else None)
     if not jumped and found and calls is not None:
         # Whoever has finished all and enqueued nothing more holds the others up, whatever a habit of theirs foretold.
         at_rest = all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
@@ -361,11 +364,6 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
     gpus = [_rank(r) for r in rows if r["cause"] == "gpu-stall" and kinds[_rank(r)] == "gpu" and not timed_out]
     left_open = {rank for ranks in (unseen, gpus) if scattered(ranks) for rank in ranks}
     return [r for r in rows if r["rank"] not in left_open]
-
-
-def _with_absent(progress: pl.LazyFrame, groups: pl.LazyFrame | None) -> pl.LazyFrame:
-    """The same, with ranks that stand before an operation of a group of which their recorders hold nothing."""
-    return progress if groups is None else pl.concat([progress, never_in(progress.collect(), groups).lazy()])
 
 
 def _rank(row: Mapping[str, object]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,9 +10,9 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
-from nccl_forensics.views.matching import of_nccl
+from nccl_forensics.views.looked_at import looked_at_while_moving
 from nccl_forensics.views.pair_waits import pair_edges
-from nccl_forensics.views.wait_edges import JOINED, WAITS, Edge, edge, is_pair, members_of
+from nccl_forensics.views.wait_edges import WAITS, Edge, edge, is_pair, members_of
 
 #: Operations whose data flow one way only: members upstream are done with them, and with the next ones, before those downstream are.
 _ONE_WAY = re.compile(r"(?i)_?(?:broadcast|bcast|reduce|gather|scatter)(?:_oop)?$")
@@ -28,7 +27,8 @@ def waits(
     groups: pl.LazyFrame,
     divergences: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
-    dumps: pl.LazyFrame | None = None,
+    looked_at_earlier: pl.LazyFrame | None,
+    never_entered: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
 
@@ -40,9 +40,9 @@ def waits(
     """
     calls = calls_of(operations) if operations is not None else None
     state = progress.collect()
-    earlier = _looked_at_earlier(state, calls) if calls is not None else set()
+    earlier = set(looked_at_earlier.collect().to_series().to_list()) if looked_at_earlier is not None else set()
     state = state.filter((pl.col("domain") != "fr") | ~pl.col("rank").is_in(sorted(earlier)))
-    state = pl.concat([state, never_in(state, groups, dumps)])
+    state = pl.concat([state, never_entered.collect()]) if never_entered is not None else state
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[Edge] = []
     parted = _parted(divergences)
@@ -149,73 +149,6 @@ def _edges_in(
             elif awaited in unseen:
                 rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": facts[waiter]["first_pending"], "behind": None})
     return rows
-
-
-def never_in(state: pl.DataFrame, groups: pl.LazyFrame, dumps: pl.LazyFrame | None = None) -> pl.DataFrame:
-    """Rows of ``state`` for ranks with a recorder that holds nothing of a group of theirs in which all others, who are more, wait in one operation
-    that ends on nobody before all are in it: it would be open on them as well, so that they stand before it.
-
-    Of a rank that has nothing else open its entry may be lost or the dump old, unless this is the very first operation of the group or the dump
-    holds no operation whatever. Few in whom it is open are those whose GPUs stand, where dumps hold only what is open.
-    """
-    recorded = state.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null())
-    at = pl.col("first_pending")
-    waiting = recorded.group_by("group_key").agg(
-        pl.col("rank"),
-        (at.is_not_null().all() & (at.n_unique() == 1)).alias("together"),
-        at.min().alias("seq"),
-        pl.len().alias("inside"),
-        pl.col("pending_op").drop_nulls().first().alias("op"),
-    )
-    waiting = waiting.filter(pl.col("together") & pl.col("op").str.contains(JOINED))
-    members = groups.filter(pl.col("domain") == "fr").select("group_key", "members").collect()
-    known = waiting.join(members, on="group_key", maintain_order="left")
-    others = pl.col("members").cast(pl.List(pl.Int32())).list.set_difference("rank").list.sort()
-    absent = known.select("group_key", "inside", last_seq=pl.col("seq") - 1, rank=others).explode("rank")
-    latest = recorded.sort("last_created_ns", "last_order", nulls_last=False).unique("rank", keep="last", maintain_order=True)
-    own = latest.select("rank", "source_id", "record", "first_open", empty=pl.lit(False))
-    own = pl.concat([own, _empty(dumps, own)]) if dumps is not None else own
-    found = absent.join(own, on="rank", how="inner", maintain_order="left")
-    stands = (pl.col("last_seq") == 0) | pl.col("first_open").is_not_null() | pl.col("empty")
-    rows = found.filter(stands & (pl.len().over("group_key") < pl.col("inside"))).with_columns(pl.lit("fr").alias("domain"))
-    return rows.select(*((pl.col(c) if c in rows.columns else pl.lit(None)).cast(t).alias(c) for c, t in state.schema.items()))
-
-
-def _empty(dumps: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """The same columns for ranks of which nothing is ``known``, as their dumps hold no operation at all."""
-    empty = dumps.filter((pl.col("use") == "chosen") & of_nccl() & (pl.col("entries") == 0) & pl.col("rank").is_not_null()).collect()
-    told = empty.select(
-        pl.col("rank").cast(pl.Int32()),
-        "source_id",
-        record=pl.lit("entries"),
-        first_open=pl.lit(None, dtype=pl.Int64()),
-        empty=pl.lit(True),
-    )
-    return told.join(known, on="rank", how="anti")
-
-
-def _looked_at_earlier(state: pl.DataFrame, calls: Calls) -> set[int]:
-    """Ranks that by their recorder never entered what a peer has finished, of operations that end on no rank before all are in them: that
-    recorder was written before the peer's, and tells nothing of what came after."""
-    recorded = state.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
-    reached = recorded.group_by("group_key").agg(pl.col("last_done").max().alias("seq"))
-    behind = recorded.join(reached, on="group_key").filter(pl.col("last_seq") < pl.col("seq"))
-    if not behind.height:
-        return set()
-    ends = calls.telling.filter((pl.col("domain") == "fr") & pl.col("done") & ~pl.col("is_p2p") & pl.col("op").str.contains(JOINED))
-    joined = ends.select("group_key", "seq").unique().collect()
-    return set(behind.join(joined, on=["group_key", "seq"])["rank"].to_list())
-
-
-#: Ranks from which on their finished operations tell a job that moves from one that stands.
-_LEAST_MOVING = 4
-
-
-def looked_at_while_moving(done: dict[int, int]) -> bool:
-    """Whether what the ranks of a group have finished differs in three ways and more, none of them that of two thirds: a group that stands has finished
-    the same on all ranks but those whose GPU or watchdog stands too, while dumps asked for one after the other show a job that goes on."""
-    counted = Counter(done.values())
-    return len(done) >= _LEAST_MOVING and len(counted) >= 3 and counted.most_common(1)[0][1] * 3 <= 2 * len(done)
 
 
 def _thinned(waiters: Sequence[int], awaited: Sequence[int], most: int) -> Callable[[int], Sequence[int]]:

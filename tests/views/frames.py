@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.calls import OPERATIONS
+from nccl_forensics.views.calls import OPERATIONS, Calls
+from nccl_forensics.views.looked_at import looked_at_earlier, never_entered
 from nccl_forensics.views.matching import PROGRESS
+from nccl_forensics.views.waits import waits
 
 
 def rows(schema: dict[str, pl.DataType], *found: dict[str, object]) -> pl.LazyFrame:
@@ -100,3 +102,16 @@ def progress(last: dict[str, dict[int, tuple[int, int | None]]], domain: str = "
         for rank, (entered, done) in ranks.items()
     ]
     return pl.DataFrame(rows, schema=PROGRESS).lazy()
+
+
+def waits_of(
+    calls: pl.LazyFrame | Calls | None,
+    state: pl.LazyFrame,
+    known: pl.LazyFrame,
+    parted: pl.LazyFrame | None,
+    last_calls: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None = None,
+) -> pl.LazyFrame:
+    """Who waits for whom, with the views between: whose recorder was looked at earlier, and who never entered a group."""
+    earlier = looked_at_earlier(calls, state)
+    return waits(calls, state, known, parted, last_calls, earlier, never_entered(state, known, dumps, earlier))

@@ -28,8 +28,8 @@ from nccl_forensics.views.matching import fr_pg_names, operations, progress
 from nccl_forensics.views.motion import motion
 from nccl_forensics.views.pair_waits import unfinished
 from nccl_forensics.views.process_groups import groups
-from nccl_forensics.views.waits import waits
 from tests.rules.host_frames import table
+from tests.views.frames import waits_of
 
 OPS = ("all_reduce", "_all_gather_base", "broadcast", "all_to_all", "send", "coalesced")
 OWN = TABLES["fr_entries"].own
@@ -142,7 +142,7 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
     same(looks(asked, known), looks(asked, plain))
     found = divergences(plain)
     state, who = progress(plain, None, None, None, None), groups(plain, None, None, None, None, None)
-    same(waits(known, state, who, found, None), waits(plain, state, who, found, None))
+    same(waits_of(known, state, who, found, None), waits_of(plain, state, who, found, None))
     late, of_rows = lag(known).collect(), lag(plain).collect()
     assert_frame_equal(late, of_rows)
 

@@ -7,8 +7,7 @@ import polars as pl
 from nccl_forensics.views.divergence import DIVERGENCES
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
 from nccl_forensics.views.stuck import stuck
-from nccl_forensics.views.waits import waits
-from tests.views.frames import groups, progress, rows
+from tests.views.frames import groups, progress, rows, waits_of
 
 
 def found(
@@ -20,7 +19,7 @@ def found(
 ) -> list[tuple[object, ...]]:
     state = progress({"pg:0": reached})
     known = groups({"pg:0": members}).with_columns(size=pl.lit(size, pl.Int32), group_desc=pl.lit("default_pg"))
-    edges = waits(None, state, known, None, None)
+    edges = waits_of(None, state, known, None, None)
     return stuck(state, known, edges, comms, processes).select("seq", "op", "ranks", "complete").collect().rows()
 
 
@@ -49,7 +48,7 @@ def test_where_calls_diverge_or_a_recorder_shows_who_is_behind_one_position_is_n
     told = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}, domain="watchdog")
     late = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}})
     both, members = pl.concat([late, told]), pl.concat([groups({"pg:0": [0, 1, 2]}), groups({"pg:0": [0, 1]}, domain="watchdog")])
-    edges = waits(None, late, members, None, None)
+    edges = waits_of(None, late, members, None, None)
     assert stuck(both, members, edges, None, None).collect().height == 0
     assert stuck(told, members, None, None, None).collect().height == 1
 
@@ -104,7 +103,7 @@ def test_one_of_many_that_is_not_seen_lost_its_files_as_others_did() -> None:
 def test_behind_a_rank_of_which_nothing_is_seen_it_is_not_sure() -> None:
     state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}, "pg:1": {1: (3, 2), 3: (3, 2)}})
     known = groups({"pg:0": [0, 1], "pg:1": [1, 2, 3]})
-    rows = stuck(state, known, waits(None, state, known, None, None), None, None).select("group_key", "complete").collect().rows()
+    rows = stuck(state, known, waits_of(None, state, known, None, None), None, None).select("group_key", "complete").collect().rows()
     assert rows == [("pg:0", False), ("pg:1", False)]
 
 

@@ -8,13 +8,12 @@ import pytest
 from nccl_forensics.views.blockers import blockers
 from nccl_forensics.views.calls import OPERATIONS
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.waits import waits
-from tests.views.frames import groups, operations, progress, rows
+from tests.views.frames import groups, operations, progress, rows, waits_of
 
 
 def ends(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, list[int]]]:
     state = progress(last)
-    edges = waits(operations({}), state, groups(members), None, None)
+    edges = waits_of(operations({}), state, groups(members), None, None)
     found = blockers(edges.collect().lazy(), state, None).collect()
     return [(r["rank"], r["kind"], r["waiters"]) for r in found.iter_rows(named=True)]
 
@@ -48,18 +47,18 @@ def test_dumps_asked_for_one_after_the_other_while_a_job_goes_on_show_nobody_tha
 def test_a_sender_that_is_done_with_a_broadcast_says_nothing_of_the_receivers_gpu() -> None:
     state = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (8, 5)}})
     calls = operations({r: ["broadcast"] * 9 for r in range(3)})
-    assert waits(calls, state, groups({"pg:0": [0, 1, 2]}), None, None).filter(pl.col("kind") == "gpu").collect().height == 0
+    assert waits_of(calls, state, groups({"pg:0": [0, 1, 2]}), None, None).filter(pl.col("kind") == "gpu").collect().height == 0
 
 
 def test_a_rank_whose_own_watchdog_timed_out_has_open_work_though_nothing_tells_what_it_completed() -> None:
     state = progress({"pg:0": {0: (3, 1), 1: (1, None)}}, domain="watchdog").with_columns(
         first_pending=pl.when(pl.col("rank") == 1).then(pl.lit(1, dtype=pl.Int64)).otherwise(pl.col("first_pending"))
     )
-    edges = waits(None, state, groups({"pg:0": [0, 1]}, domain="watchdog"), None, None)
+    edges = waits_of(None, state, groups({"pg:0": [0, 1]}, domain="watchdog"), None, None)
     [found] = blockers(edges, state, None).collect().to_dicts()
     assert (found["rank"], found["kind"], found["pending"]) == (1, "behind", True)
     silent = state.with_columns(first_pending=pl.lit(None, dtype=pl.Int64))
-    [unknown] = blockers(waits(None, silent, groups({"pg:0": [0, 1]}, domain="watchdog"), None, None), silent, None).collect().to_dicts()
+    [unknown] = blockers(waits_of(None, silent, groups({"pg:0": [0, 1]}, domain="watchdog"), None, None), silent, None).collect().to_dicts()
     assert (unknown["rank"], unknown["pending"]) == (1, None)
 
 
@@ -71,7 +70,7 @@ def test_a_circle_is_named_where_nobody_is_free() -> None:
 
 def test_a_member_without_evidence_is_unseen_and_not_behind() -> None:
     state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}})
-    edges = waits(operations({}), state, groups({"pg:0": [0, 1, 2]}), None, None).collect()
+    edges = waits_of(operations({}), state, groups({"pg:0": [0, 1, 2]}), None, None).collect()
     assert set(edges["kind"]) == {"unseen"}
     assert set(edges["awaited"]) == {2}
 
@@ -82,7 +81,7 @@ def test_a_member_without_a_dump_whose_watchdog_shows_it_in_the_same_operation_i
 
     def awaited(last: int) -> set[int]:
         state = pl.concat([recorded, progress({"pg:0": {2: (last, 5)}}, domain="watchdog")])
-        edges = waits(operations({}), state, members, None, None).filter(pl.col("domain") == "fr")
+        edges = waits_of(operations({}), state, members, None, None).filter(pl.col("domain") == "fr")
         return set(edges.collect()["awaited"].to_list())
 
     assert awaited(6) == {3}, "it stands where the others wait, however far ahead these enqueued"
@@ -105,7 +104,7 @@ def test_a_dump_of_what_is_open_alone_lacks_what_its_rank_never_entered() -> Non
     )
 
     def found(state: pl.LazyFrame) -> list[tuple[object, ...]]:
-        edges = waits(operations({}), state, groups(members), None, None).collect()
+        edges = waits_of(operations({}), state, groups(members), None, None).collect()
         return edges.filter(pl.col("group_key") == "pg:a").select("waiter", "awaited", "kind", "seq").rows()
 
     assert found(state) == [(0, 2, "behind", 6), (1, 2, "behind", 6)]
@@ -124,13 +123,13 @@ def test_a_dump_that_holds_no_operation_says_that_its_rank_has_nothing_open(entr
     schema = {"source_id": pl.UInt32(), "rank": pl.Int32(), "use": pl.String(), "entries": pl.UInt32(), "comm_lib_version": pl.String()}
     dumps = rows(schema | {"version_major": pl.Int32(), "version_minor": pl.Int32()}, looked | {"source_id": 2})
     state = progress({"pg:a": {0: (6, 5), 1: (6, 5)}})
-    edges = waits(operations({}), state, groups({"pg:a": [0, 1, 2]}), None, None, dumps).collect()
+    edges = waits_of(operations({}), state, groups({"pg:a": [0, 1, 2]}), None, None, dumps).collect()
     assert edges.select("waiter", "awaited", "kind", "seq").rows() == [(0, 2, kind, 6), (1, 2, kind, 6)]
 
 
 def walked(last: dict[str, dict[int, tuple[int, int | None]]], members: dict[str, list[int]]) -> list[tuple[int, str, bool]]:
     state = progress(last)
-    edges = waits(operations({}), state, groups(members), None, None)
+    edges = waits_of(operations({}), state, groups(members), None, None)
     return [(r["rank"], r["kind"], r["walked"]) for r in blockers(edges.collect().lazy(), state, None).collect().iter_rows(named=True)]
 
 
@@ -156,16 +155,16 @@ def test_a_stack_in_the_last_operation_of_a_group_seen_by_nobody_else_leads_to_i
         LAST_CALLS, {"rank": 1, "place": "collective", "op": "all_reduce", "user_frame": "step of pg:b (train.py:1)", "witness": "stack"}
     )
     known = groups({"pg:a": [0, 1], "pg:b": [1, 2]})
-    found = blockers(waits(operations({}), state, known, None, calls).collect().lazy(), state, None).collect()
+    found = blockers(waits_of(operations({}), state, known, None, calls).collect().lazy(), state, None).collect()
     assert found.select("rank", "kind", "walked").rows() == [(2, "unseen", True), (1, "passed", False)]
-    without = blockers(waits(operations({}), state, known, None, None).collect().lazy(), state, None).collect()
+    without = blockers(waits_of(operations({}), state, known, None, None).collect().lazy(), state, None).collect()
     assert without.select("rank", "kind").rows() == [(1, "behind")]
 
 
 def test_nothing_is_known_of_what_a_peer_without_evidence_posted() -> None:
     state = progress({"pg:0": {0: (2, 1)}})
     sends = operations({0: ["recv"]}).with_columns(is_p2p=pl.lit(True), peer=pl.lit(1, pl.Int32()), done=pl.lit(False))
-    edges = waits(sends, state, groups({"pg:0": [0, 1]}), None, None).collect()
+    edges = waits_of(sends, state, groups({"pg:0": [0, 1]}), None, None).collect()
     assert edges.select("waiter", "awaited", "kind").rows() == [(0, 1, "unseen")]
 
 
@@ -181,7 +180,7 @@ def test_two_ranks_that_both_send_first_wait_for_each_other() -> None:
     state, known = progress({"pg:0": {0: (1, 0), 1: (1, 0)}}), groups({"pg:0": [0, 1]})
 
     def cycles(calls: pl.LazyFrame) -> list[tuple[int, str]]:
-        edges = waits(calls, state, known, None, None).collect().lazy()
+        edges = waits_of(calls, state, known, None, None).collect().lazy()
         return blockers(edges, state, None).collect().select("rank", "kind").rows()
 
     assert cycles(pair("send", "send")) == [(0, "cycle"), (1, "cycle")]
@@ -209,7 +208,7 @@ def test_whoever_waits_for_a_send_behind_a_receive_that_never_ends_waits_for_tha
     state, known = progress({"pg:0": dict.fromkeys(range(3), (1, 0))}), groups({"pg:0": [0, 1, 2]})
 
     def edges(own: dict[int, list[tuple[str, int]]]) -> list[tuple[int, int]]:
-        return waits(in_order(own), state, known, None, None).select("waiter", "awaited").collect().rows()
+        return waits_of(in_order(own), state, known, None, None).select("waiter", "awaited").collect().rows()
 
     assert edges({0: [("recv", 1)]} | receives_first) == [(0, 1), (1, 2), (2, 1)]
     # Both halves stand first: what holds them is no other call.
@@ -220,7 +219,7 @@ def test_a_circle_is_told_by_what_its_ranks_wait_in_for_each_other() -> None:
     calls = in_order({1: [("recv", 2), ("send", 2)], 2: [("recv", 1), ("send", 1)]})
     state = progress({"pg:0": dict.fromkeys(range(3), (1, 0)), "pg:all": {0: (2, 1), 1: (1, 1), 2: (1, 1)}})
     known = groups({"pg:0": [0, 1, 2], "pg:all": [0, 1, 2]})
-    found = blockers(waits(calls, state, known, None, None).collect().lazy(), state, None).collect()
+    found = blockers(waits_of(calls, state, known, None, None).collect().lazy(), state, None).collect()
     assert found.select("rank", "kind", "op").rows() == [(1, "cycle", "recv"), (2, "cycle", "recv")]
 
 
@@ -238,7 +237,7 @@ def test_a_group_where_half_wait_for_the_other_half_has_no_square_of_edges_and_f
     n = 2000
     early, late = list(range(n // 2)), list(range(n // 2, n))
     state = progress({"pg:0": dict.fromkeys(early, (6, 5)) | dict.fromkeys(late, (5, 5))})
-    edges = waits(operations({}), state, groups({"pg:0": list(range(n))}), None, None).collect()
+    edges = waits_of(operations({}), state, groups({"pg:0": list(range(n))}), None, None).collect()
     assert edges.height < 70_000 < len(early) * len(late)
     assert sorted(edges["waiter"].unique().to_list()) == early
     assert sorted(edges["awaited"].unique().to_list()) == late
@@ -250,7 +249,7 @@ def test_a_group_where_half_wait_for_the_other_half_has_no_square_of_edges_and_f
 def test_one_rank_that_all_others_of_a_large_group_wait_for_keeps_all_its_waiters() -> None:
     n = 2000
     state = progress({"pg:0": dict.fromkeys(range(n), (6, 5)) | {7: (5, 5)}})
-    edges = waits(operations({}), state, groups({"pg:0": list(range(n))}), None, None)
+    edges = waits_of(operations({}), state, groups({"pg:0": list(range(n))}), None, None)
     [row] = blockers(edges.collect().lazy(), state, None).collect().to_dicts()
     assert (row["rank"], len(row["waiters"]), len(row["direct_waiters"])) == (7, n - 1, n - 1)
 
@@ -258,7 +257,7 @@ def test_one_rank_that_all_others_of_a_large_group_wait_for_keeps_all_its_waiter
 def test_many_members_without_evidence_have_no_square_of_edges() -> None:
     n = 2000
     state = progress({"pg:0": dict.fromkeys(range(n // 2), (6, 5))})
-    edges = waits(operations({}), state, groups({"pg:0": list(range(n))}), None, None).collect()
+    edges = waits_of(operations({}), state, groups({"pg:0": list(range(n))}), None, None).collect()
     assert set(edges["kind"]) == {"unseen"}
     assert edges.height < 70_000
     assert sorted(edges["awaited"].unique().to_list()) == list(range(n // 2, n))
@@ -273,7 +272,7 @@ def test_many_members_without_evidence_have_no_square_of_edges() -> None:
 def test_a_rank_with_entries_that_are_not_completed_is_not_idle(op: str, done: bool | None, pending: bool, told: bool | None) -> None:
     state = progress({"pg:0": {0: (6, None), 1: (5, None)}})
     own = {"domain": "fr", "group_key": "pg:0", "rank": 1, "op": op, "is_p2p": op == "recv", "done": done, "pending": pending}
-    edges = waits(operations({}), state, groups({"pg:0": [0, 1]}), None, None)
+    edges = waits_of(operations({}), state, groups({"pg:0": [0, 1]}), None, None)
     [row] = blockers(edges.collect().lazy(), state, rows(OPERATIONS, own)).collect().to_dicts()
     assert (row["rank"], row["pending"]) == (1, told)
 
@@ -285,7 +284,7 @@ def test_a_recorder_that_lacks_what_a_peer_has_finished_was_written_earlier() ->
     )
     for op, awaited in (("all_reduce", set()), ("broadcast", {2})):
         calls = operations({r: [op] for r in range(2)}, first=9, done=9)
-        edges = waits(calls, state, known, None, None).collect()
+        edges = waits_of(calls, state, known, None, None).collect()
         assert set(edges["awaited"].to_list()) == awaited, "whoever sends may be done with a broadcast before all have come"
 
 
@@ -311,7 +310,7 @@ def test_sends_and_receives_of_a_batch_are_done_when_the_batch_is() -> None:
         calls = pl.concat(
             [batch(0, [("send", 1)], 1, over=True), batch(0, [("recv", 1)], 2, over=last_over), batch(1, [("recv", 0)], 1, over=True)]
         )
-        return waits(calls, state, known, None, None).select("waiter", "awaited", "kind").collect().rows()
+        return waits_of(calls, state, known, None, None).select("waiter", "awaited", "kind").collect().rows()
 
     assert edges(last_over=True) == [], "a finished batch leaves entries that say scheduled for ever"
     assert edges(last_over=False) == [(0, 1, "p2p")]
