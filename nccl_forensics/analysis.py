@@ -89,7 +89,8 @@ def judge_run(
         signs = [f"{row['sign']} ({row['count']})" for row in frame.collect().iter_rows(named=True)]
     known, still = census(resolver), stood_still(resolver) or left_open(resolver)
     ended = ended_orderly(resolver, known)
-    whole = all_seen(resolver, known) and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
+    everyone = all_seen(resolver, known)
+    whole = everyone and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
     going = not still and not only_looked_at(resolver)
     results = measured(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
@@ -98,7 +99,7 @@ def judge_run(
     complete = ended or (whole and going and results and not hidden)
     enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going and (results or resolver.holds("comms"))
     machines_only = known.world is None and not known.seen
-    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only)
+    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone)
     found = [f for outcome in outcomes for f in outcome.found]
     return RunResult(run, resolver, outcomes, verdict, outcome_of(verdict, found, resolver))
 

@@ -139,6 +139,13 @@ def summary(scores: list[Score]) -> dict[str, dict[str, int]]:
     return out
 
 
+def sure(scores: list[Score]) -> str:
+    """How many of the right verdicts that name a cause have high confidence; that nothing is wrong is never said with it."""
+    named = [s for s in scores if s.right and s.cause is not None]
+    high = sum(s.confidence == "high" for s in named)
+    return f"high confidence: {high} of {len(named)} right verdicts that name a cause ({100 * high / max(1, len(named)):.1f} %)"
+
+
 def main() -> int:
     """Print the table; exit 1 if a floor is not reached."""
     parser = argparse.ArgumentParser()
@@ -157,6 +164,7 @@ def main() -> int:
     figures = summary(scores)
     for place, row in figures.items():
         print(place, json.dumps(row))
+    print(sure(scores))
     if options.write_floor:
         FLOOR.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n")
     if options.only or not FLOOR.exists():

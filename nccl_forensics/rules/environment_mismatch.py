@@ -75,9 +75,9 @@ def environment_mismatch(
             silent = initialised
         shared = not silent and not bare and len(shown) == 1
         if shared:
-            # One line may be lost in a shared log, those of most ranks are not.
+            # One line may be lost in a shared log, those of most ranks are not. A log of one rank that ends early tells nothing of what came after.
             having = set().union(*shown.values())
-            lacking = _told_in_full(settings, str(name), set(host_of)) - having
+            lacking = _told_in_full(settings, str(name), set(host_of)) - having - set(lines_of)
             silent = lacking if len(having) < len(lacking) else set()
         unset = silent | bare
         classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}

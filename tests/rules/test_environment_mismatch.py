@@ -73,6 +73,9 @@ def test_few_that_set_something_are_named_from_a_shared_log_of_which_no_line_is_
     assert environment_mismatch.check(channels, PEOPLE, together, None) == []
     most = settings("NCCL_MAX_NCHANNELS", ("2", [0, 1, 2])).with_columns(origin=pl.lit("nccl"))
     assert environment_mismatch.check(pl.concat([hostid, most]), PEOPLE, together, None) == []
+    # Logs of one rank each that end where rank 1 prints it are not torn: they end too early.
+    cut = logs(0, 1, 2, 3).with_columns(lines=pl.lit(2))
+    assert environment_mismatch.check(pl.concat([hostid, channels]), PEOPLE, cut, None) == []
     torn = settings("NCCL_HOSTID", ("x", [0, 1, 3])).with_columns(origin=pl.lit("nccl"))
     assert environment_mismatch.check(pl.concat([torn, channels]), PEOPLE, together, None) == []
 
