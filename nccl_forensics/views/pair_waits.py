@@ -94,14 +94,30 @@ def pair_edges(calls: Calls, info: dict[tuple[str, str], dict[str, object]], see
     stands = {(h.group["group_key"], h.rank): (h.op, h.peer) for h in halves if h.single}
     alike = _alike(halves)
     rows: list[Edge] = []
+    told: set[_Half] = set()
+    held: set[tuple[object, int]] = set()
     for half in halves:
         key = half.group["group_key"]
         elsewhere = half.single and stands.get((key, half.peer), (half.other, half.rank)) != (half.other, half.rank)
         if half in alike:
             rows.append(half.edge("p2p"))
         elif elsewhere or posted.get((key, half.peer, half.other, half.rank), 0) < half.count:
-            rows.append(half.edge("p2p" if (str(half.group["domain"]), half.peer) in seen else "unseen"))
+            rows.append(half.edge(_kind(half, seen)))
+        else:
+            continue
+        told.add(half)
+        if elsewhere:
+            held.add((key, half.peer))
+    # Whom others wait for because it stands elsewhere waits there itself, for one that has its half behind other work.
+    for half in halves:
+        key = half.group["group_key"]
+        if half.single and half not in told and (key, half.rank) in held and (key, half.peer) not in stands:
+            rows.append(half.edge(_kind(half, seen)))
     return rows
+
+
+def _kind(half: _Half, seen: set[tuple[str, int]]) -> str:
+    return "p2p" if (str(half.group["domain"]), half.peer) in seen else "unseen"
 
 
 def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]]) -> list[_Half]:

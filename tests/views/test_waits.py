@@ -215,6 +215,22 @@ def test_whoever_waits_for_a_send_behind_a_receive_that_never_ends_waits_for_tha
     assert edges({0: [("recv", 1)], 1: [("send", 0), ("recv", 2)], 2: [("send", 1)]}) == [(2, 1)]
 
 
+def test_whoever_waits_for_one_that_waits_in_a_receive_waits_for_the_work_before_the_send() -> None:
+    """Rank 0 sends to 1, which still receives from 2, whose send stands behind a gather of another group."""
+    state, known = progress({"pg:0": dict.fromkeys(range(3), (1, 0))}), groups({"pg:0": [0, 1, 2]})
+
+    def edges(behind: bool) -> list[tuple[int, int]]:
+        pairs = in_order({0: [("send", 1)], 1: [("recv", 2), ("recv", 0)], 2: [("send", 1)]})
+        gather = operations({2: ["all_gather"]}, group="pg:1").with_columns(
+            done=pl.lit(False), peer=pl.lit(None, pl.Int32), created_ns=pl.lit(1 if behind else 1_000_000, pl.Int64)
+        )
+        calls = pl.concat([pairs, gather], how="diagonal_relaxed")
+        return waits_of(calls, state, known, None, None).select("waiter", "awaited").collect().rows()
+
+    assert edges(behind=True) == [(0, 1), (1, 2)]
+    assert edges(behind=False) == [(0, 1)], "both halves stand first: what holds them is no other call"
+
+
 def test_a_circle_is_told_by_what_its_ranks_wait_in_for_each_other() -> None:
     calls = in_order({1: [("recv", 2), ("send", 2)], 2: [("recv", 1), ("send", 1)]})
     state = progress({"pg:0": dict.fromkeys(range(3), (1, 0)), "pg:all": {0: (2, 1), 1: (1, 1), 2: (1, 1)}})
