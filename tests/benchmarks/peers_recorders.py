@@ -82,9 +82,9 @@ def incidents(folder: Path, collection: str) -> Iterator[Incident]:
                     dumps.setdefault(int(number[1]), file)
         told = json.loads(truth.read_text())
         accepted = tuple(frozenset(ranks) for ranks in told.get("culprit_ranks_accepted") or [[]])
-        causes = frozenset(c for c in told.get("cause_accepted") or () if c)
+        causes = told.get("cause_accepted") or [None]
         if len(dumps) > 1:
-            yield Incident(collection, truth.parent.name, dumps, causes, accepted)
+            yield Incident(collection, truth.parent.name, dumps, frozenset(() if None in causes else causes), accepted)
 
 
 def simulated(seeds: int, folder: Path) -> None:
