@@ -48,7 +48,7 @@ _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 _BAR = (
     r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s)[^\]\r]{0,400}\][ \r]*)"
     r"((?:slurmstepd: |srun: |\[rank\d+\]:|\[default\d+\]:|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|[NR]CCL version "
-    r"|[\w.-]{1,64}:\d+:\d+ \[-?\d+\] |Traceback \(most recent|terminate called |Fatal Python error: ).*)$"
+    r"|(?:INFO|WARNING|ERROR):torch\.[\w.]{1,100}:|[\w.-]{1,64}:\d+:\d+ \[-?\d+\] |Traceback \(most recent|terminate called |Fatal Python error: ).*)$"
 )
 
 

@@ -25,10 +25,10 @@ class Run:
     last: bool = True
 
     def part_of(self, store: Store) -> Store:
-        """The store without what belongs to other runs. A launcher's own log goes on over all of its attempts."""
+        """The store without what belongs to other runs. A launcher's own log goes on over all of its attempts, and jobs may append to one output."""
         if not self.foreign:
-            return store
-        own = store.without(self.foreign)
+            return _of_last_job(store)
+        own = _of_last_job(store.without(self.foreign)) if self.last else store.without(self.foreign)
         if self.attempt is None or not own.has("worker_exits"):
             return own
         exits = own.scan("worker_exits").collect()
@@ -45,6 +45,32 @@ def find_runs(store: Store) -> list[Run]:
     different runs if both hold the same rank of a communicator of the same size under different communicator ids.
     """
     return _attempts(store) or _communicators(store) or [Run(0, frozenset(), frozenset(), _only_attempt(store))]
+
+
+#: How slurmstepd names the job whose end it tells, and what of an output that several jobs appended to is told apart by it.
+_SLURM_JOB = r"\*\*\* (?:JOB|STEP) (\d+)"
+_TOLD_APART = ("worker_exits", "exceptions")
+#: Tasks of an array that write one file at a time are ended within a few lines of each other.
+_JOB_LINES = 20
+
+
+def _of_last_job(store: Store) -> Store:
+    """The store without what launchers say and processes raise before the end of an earlier Slurm job in the output of a later one: with
+    ``--open-mode=append`` and a fixed name the jobs of days stand in one file, and only the last of them is the incident."""
+    if not store.has("worker_exits"):
+        return store
+    job = pl.col("message").str.extract(_SLURM_JOB)
+    ends = store.scan("worker_exits").filter(pl.col("kind") == "scheduler").select("source_id", "line_no", job=job).drop_nulls()
+    last = pl.all().last().over("source_id")
+    told = ends.sort("source_id", "line_no").with_columns(last.name.prefix("last_")).collect()
+    earlier = told.filter((pl.col("job") != pl.col("last_job")) & (pl.col("line_no") + _JOB_LINES < pl.col("last_line_no")))
+    if not earlier.height:
+        return store
+    ended = earlier.group_by("source_id").agg(pl.col("line_no").max().alias("ended"))
+    for name in (n for n in _TOLD_APART if store.has(n)):
+        rows = store.scan(name).collect().join(ended, on="source_id", how="left", maintain_order="left")
+        store = store.holding(name, rows.filter(~(pl.col("line_no") <= pl.col("ended")).fill_null(value=False)).drop("ended"))
+    return store
 
 
 #: What torchrun says of its workers: as one of them fails, and in the report that it ends with.

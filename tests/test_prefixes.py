@@ -75,6 +75,15 @@ def test_a_prefix_is_peeled_off_and_what_it_says_is_kept(line, told):
     assert {name: row[name] for name in told} == told
 
 
+def test_a_bar_before_a_line_of_torchs_logging_is_peeled_off():
+    line = "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers"
+    [row] = peeled(f" 16%|#6   | 4084/25120 [3:02:22<16:20:02,  2.80s/it]{line}")
+    assert row["text"] == line
+    # A message of the program itself stays behind its bar.
+    [row] = peeled(" 16%|#6   | 4084/25120 [3:02:22<16:20:02,  2.80s/it]WARNING:trainer:slow step")
+    assert row["text"].startswith(" 16%")
+
+
 @pytest.mark.parametrize(
     ("prefix", "told"),
     [

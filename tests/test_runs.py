@@ -103,3 +103,25 @@ def test_without_a_report_at_the_end_the_failures_are_those_of_earlier_attempts(
     store = stored("l/attempt_0/0/stderr.log", "l/attempt_1/0/stderr.log", "torchrun.log", exits=[said(2, "failed", 101)])
     kept = [run.part_of(store).scan("worker_exits").collect()["line_no"].to_list() for run in find_runs(store)]
     assert kept == [[2], []]
+
+
+# ---- jobs that append to one output ----
+
+
+def cancelled(line: int, job: str, unit: str = "JOB") -> dict[str, object]:
+    return said(line, "scheduler") | {"message": f"slurmstepd: error: *** {unit} {job} ON n1 CANCELLED AT 2025-08-21T02:26:53 ***"}
+
+
+def kept_of_one_output(*exits: dict[str, object]) -> list[int]:
+    store = stored("a.txt", "b.txt", "slurm.out", exits=list(exits))
+    [run] = find_runs(store)
+    return run.part_of(store).scan("worker_exits").collect()["line_no"].to_list()
+
+
+def test_what_failed_in_an_earlier_job_of_one_output_is_no_part_of_the_last_one() -> None:
+    assert kept_of_one_output(said(10, "failed", 101), cancelled(20, "71"), said(90, "failed", 301), cancelled(100, "72")) == [90, 100]
+
+
+def test_steps_of_one_job_and_jobs_that_end_together_are_not_told_apart() -> None:
+    assert kept_of_one_output(said(10, "failed", 101), cancelled(20, "71", "STEP"), cancelled(100, "71")) == [10, 20, 100]
+    assert kept_of_one_output(said(10, "failed", 101), cancelled(99, "71"), cancelled(100, "72")) == [10, 99, 100]

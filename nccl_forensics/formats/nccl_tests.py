@@ -30,8 +30,9 @@ _GLUED = re.compile(
     r"^\s*(\d+)\s+(\d+)\s+([a-z][a-z0-9_]*)\s+(?:([a-z]+)\s+)?(-1|\d{1,18}?)(?=[^\s\d.]|\s+\d+\.\d|\d{0,18}[a-z][\w.-]{0,255}:\d+:\d+ )(.*)$"
 )
 _HALF = re.compile(
-    r"^\s*(\d+(?:\.\d+)?(?:e[+-]\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d{1,18}|N/A|\d\.?\d{0,18}e[+-]\d+))(?:$|\s*$|(?=[\w.-]{1,255}:\d+:\d+ \[))"
+    r"^\s*(\d+(?:\.\d+)?(?:e[+-]\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:0|[1-9]\d{0,17}|N/A|\d\.?\d{0,18}e[+-]\d+))(?:$|\s*$|(?=[\w.-]{1,255}:\d+:\d+ \[))"
 )
+_WRITER = re.compile(r"([\w.-]{1,255}):\d+:\d+ \[")
 _HALF_LINE = r"^\s*\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:\d|N/A)"
 _SIGNS = (
     r"^(?:Rank +\d+ |nThread |Using devices|size +count|out-of-place|\(B\)|Out of bounds values|Avg bus bandwidth|Base Copy BW|nccl-tests version"
@@ -215,7 +216,7 @@ def _mended_row(run: _Run, line: Line, raw: str, claimed: list[int]) -> bool:
         run.facts["last_bytes"] = whole(size)
     elif run.torn is None:
         return False
-    half = _HALF.match(rest or "")
+    half = _HALF.match(_without_writer(run, rest or ""))
     if half is None:
         return run.torn is not None and rest is not raw
     if "NCCL" not in raw:
@@ -227,6 +228,13 @@ def _mended_row(run: _Run, line: Line, raw: str, claimed: list[int]) -> bool:
             run.rows.append(_placed(run, run.torn, dict(zip(names, cells, strict=False)), in_place=number > 0))
         run.torn, run.halves = None, []
     return True
+
+
+def _without_writer(run: _Run, text: str) -> str:
+    """A half of a row up to the NCCL line glued on: a host that begins with digits (a container's id) runs on from the last number."""
+    writer = _WRITER.search(text)
+    host = next((h for d in run.devices if writer and (h := f"{d['host']}") and writer.group(1).endswith(h)), None)
+    return text if writer is None or host is None else text[: writer.end(1) - len(host)]
 
 
 def _placed(run: _Run, head: dict[str, object], values: dict[str, str], *, in_place: bool) -> dict[str, object]:

@@ -39,7 +39,7 @@ _FATAL = re.compile(
     r"^(?:\[[\w.-]{1,64}:[0-9]{1,10}\] )?\*\*\* (?:Process received signal|SIG|Aborted at|Segmentation fault|Bus error|Floating point exception)|^Fatal Python error: "
 )
 _CAUGHT = re.compile(
-    r"[Cc]aught signal ([0-9]{1,2})\b|Signal: (Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction) \([0-9]{1,2}\)"
+    r"(?<!\(EE\) )[Cc]aught signal ([0-9]{1,2})\b|Signal: (Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction) \([0-9]{1,2}\)"
     r"|\*\*\* (SIG[A-Z]{3,5})|Fatal Python error: (.{1,60})$|^(Segmentation fault|Bus error|Aborted)(?: +\(core dumped\))?"
 )
 #: A frame as UCX (`` 2  /x/libuct.so.0(uct_rkey_release+0xe) [0x2a]``) and Open MPI (``[n1:12] [ 2] /x/lib.so(f+0x1)[0x7f]``) print it.

@@ -40,6 +40,22 @@ def test_rows_that_a_launchers_tag_or_a_line_of_nccl_cuts_are_put_together():
     assert rows["wrong"].to_list() == [0, 17, 0, 0]
 
 
+CUT_BY = """# Using devices
+#  Rank  0 Group  0 Pid   1469 on {host} device  0 [0000:41:00] NVIDIA H100 80GB HBM3
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+   268435456      67108864     float     sum      -1{host}:1469:1469 [0] NCCL INFO AllReduce: 268435456 Bytes -> Algo RING proto SIMPLE
+  1111.86  241.43  402.38       {wrong}{host}:1469:1469 [0] NCCL INFO AllReduce: 268435456 Bytes -> Algo RING proto SIMPLE
+  1112.92  241.20  402.00       0
+"""
+
+
+@pytest.mark.parametrize(("host", "wrong"), [("38dcf168f605", 0), ("38dcf168f605", 12), ("node7", 3)])
+def test_the_host_of_a_line_that_cuts_a_row_is_no_part_of_its_last_number(host: str, wrong: int):
+    # The id of a container, which it has for a host's name, may begin with digits.
+    reading = read_source(CUT_BY.format(host=host, wrong=wrong).encode())
+    assert reading.frames["bandwidth_rows"]["wrong"].to_list() == [wrong, 0]
+
+
 def test_a_run_that_died_keeps_its_error_its_host_and_the_size_it_had_reached():
     reading = read("nccl_tests/wrong_and_cut.txt")
     [test] = reading.frames["bandwidth_tests"].to_dicts()

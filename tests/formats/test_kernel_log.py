@@ -90,6 +90,20 @@ def test_every_form_becomes_a_row_or_part_of_one():
         assert kind in without_row or set(frames) & {"xids", "sxids", "oom_kills", "kernel_events"}, (kind, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "severity"),
+    [
+        ("{14}poison is consumed by client 12, kick off gpu reset flow", "fatal"),
+        ("amdgpu: Saved bad pages 150 reaches threshold value 128", "fatal"),
+        ("{15}Poison is created", "info"),
+        ("amdgpu: Loading 3 bad pages", "info"),
+    ],
+)
+def test_memory_errors_that_stop_an_amd_gpu_are_fatal(text: str, severity: str):
+    row = only("kernel_events", f"[ 9120.531245] amdgpu 0000:02:00.0: {text}")
+    assert (row["severity"], row["device"]) == (severity, "0000:02:00.0")
+
+
 def test_an_unknown_pid_and_a_missing_message_are_null():
     row = only("xids", "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
     assert (row["pid"], row["comm"]) == (None, None)

@@ -36,6 +36,39 @@ def test_text_after_a_ras_report_is_not_the_reports() -> None:
     assert found.frames["nccl_ras_items"]["line_no"].min() == 25
 
 
+UNEVEN = b"""NCCL version 2.27.3 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12040
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs
+          per node  per process
+      1          8            1
+      1          2            1
+
+  Nodes  Processes         GPUs
+(total)    (total)      (total)
+      2         10           10
+
+The outlier node:
+  Node 10.0.0.7 running processes 60004,60035
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         1         1         2         1   RUNNING  INCOMPLETE
+"""
+
+
+def test_a_ras_report_of_nodes_that_are_not_alike_is_read_to_its_end() -> None:
+    found = read_source(UNEVEN)
+    assert (found.foreign, found.frames["gaps"].height if "gaps" in found.frames else 0) == (0, 0)
+    assert found.frames["nccl_ras_groups"].select("nranks", "errors").rows() == [(2, "INCOMPLETE")]
+
+
 def test_a_ras_report_cut_before_its_communicators_is_a_gap() -> None:
     found = read_source(b"\n".join((ROOT / "fixtures" / "ras" / "mismatch.txt").read_bytes().split(b"\n")[:6]) + b"\nCommunicators... (\n")
     assert found.frames["gaps"]["reason"].to_list() == ["truncated: report without communicators"]

@@ -252,6 +252,11 @@ def test_a_fatal_signal_is_a_row(line: str, signal: str):
     assert (found["kind"], found["type"], found["signature"]) == ("fatal-signal", signal, "signal")
 
 
+def test_the_display_server_that_crashed_is_no_process_of_the_job():
+    # A report of nvidia-bug-report.sh holds the log of the display server.
+    assert rows("[  1527.588] (EE) Caught signal 11 (Segmentation fault). Server aborting") == []
+
+
 def test_open_mpis_block_of_one_crash_is_one_row():
     assert len(rows("[n1:12] *** Process received signal ***\n[n1:12] Signal: Segmentation fault (11)\n[n1:12] Signal code: (1)")) == 1
 
