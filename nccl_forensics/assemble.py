@@ -280,15 +280,20 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         told = traced.select("backend", "nccl_version").collect()
         backends |= set(told["backend"].drop_nulls())
         versions = sorted({*versions, *told["nccl_version"].drop_nulls()})
+    listed, tested, released = _tested(resolver)
+    # The tag of the process that prints a test's table is no count of its ranks.
+    ranks = 0 if known.comms or known.groups else listed
+    hosts = {str(p["host"]) for p in people.values() if p["host"]} or tested | _values(resolver, "source_hosts", "host")
+    buses = {str(p["bus_id"]) for p in people.values() if p["bus_id"]}
     return {
         "title": title,
         "inputs": list(inputs),
-        "world_size": known.world,
-        "ranks_seen": len(known.seen),
-        "ranks_missing": known.missing[:ROWS],
-        "hosts": sorted({str(p["host"]) for p in people.values() if p["host"]})[:ROWS],
-        "gpus": sorted({str(p["bus_id"]) for p in people.values() if p["bus_id"]})[:ROWS],
-        "nccl_versions": versions,
+        "world_size": max(known.world or 0, ranks) or None,
+        "ranks_seen": max(len(known.seen), ranks),
+        "ranks_missing": [] if ranks else known.missing[:ROWS],
+        "hosts": sorted(hosts)[:ROWS],
+        "gpus": sorted(buses | _values(resolver, "gpus", "name") | _values(resolver, "bandwidth_devices", "gpu"))[:ROWS],
+        "nccl_versions": sorted({*versions, *released}),
         "torch_versions": _torch_versions(resolver),
         "backends": sorted(backends),
         "started_at": iso(first),
@@ -297,6 +302,19 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "process_groups": known.groups,
         "runs": [_run(r) for r in results],
     }
+
+
+def _tested(resolver: Resolver) -> tuple[int, set[str], set[str]]:
+    """Ranks, hosts and releases of NCCL that the heads of bandwidth tests list: of a test alone nothing else tells them."""
+    frame = resolver.get("bandwidth_tests")
+    tests = [] if frame is None else list(frame.select("ranks", "hosts", "nccl_version").collect().iter_rows())
+    hosts = {str(h) for _, listed, _ in tests for h in listed or ()}
+    return max((int(n) for n, _, _ in tests if n), default=0), hosts, {str(v) for _, _, v in tests if v}
+
+
+def _values(resolver: Resolver, name: str, column: str) -> set[str]:
+    frame = resolver.get(name)
+    return set() if frame is None else set(frame.select(pl.col(column).drop_nulls().unique()).collect()[column].to_list())
 
 
 def _torch_versions(resolver: Resolver) -> list[str]:

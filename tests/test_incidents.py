@@ -103,3 +103,17 @@ def test_a_report_has_the_same_bytes_where_no_pictures_are_wanted(redact: Level)
         assert bare.gathered is None
         assert bare.extras == Extras()
         assert "<html" in bare.html()
+
+
+@pytest.mark.parametrize("lines", [1, 3])
+def test_the_head_of_a_bandwidth_test_tells_the_size_of_the_case_and_its_machines(tmp_path: Path, lines: int) -> None:
+    # What NCCL itself says of a communicator counts for more: then the test's own head adds the GPUs' names alone.
+    text = (ROOT / "fixtures" / "nccl_tests" / "wrong_and_cut.txt").read_text().split("\n\n")[0]
+    init = "node01:101:120 [0] NCCL INFO comm 0x5 rank {} nranks 3 cudaDev 0 busId 1b000 - Init COMPLETE\n"
+    (tmp_path / "test.txt").write_text(text + "\n" + "".join(init.format(rank) for rank in range(lines - 1)))
+    case = analyze([tmp_path], engine=InlineEngine()).report["case"]
+    assert isinstance(case, dict)
+    assert case["world_size"] == (2 if lines == 1 else 3)
+    assert "NVIDIA H100 80GB HBM3" in case["gpus"]
+    if lines == 1:
+        assert (case["ranks_seen"], case["hosts"], case["nccl_versions"]) == (2, ["node01", "node02"], ["2.28.7"])
