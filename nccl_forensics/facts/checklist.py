@@ -82,7 +82,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Does a collective that all ranks entered finish?",
-        "collective-stuck gpu-stall",
+        "collective-stuck collective-stuck-downstream gpu-stall",
         _OPERATIONS,
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000, and nvidia-smi and dmesg of every node",
     ),

@@ -89,6 +89,46 @@ def collective_stuck(
         )
 
 
+@rule(
+    name="collective-stuck-downstream",
+    code="CO16",
+    cause="collective-stuck",
+    severity="critical",
+    at_most=4,
+    explains=("timeout", "closed", "rank-died", "software-crash", "connection-failed"),
+)
+def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per group in which a broadcast (or reduce, gather, scatter) has ended on those who send and not on those who receive, if something
+    timed out."""
+    signs = set(failures.select("sign").collect()["sign"].to_list()) - {"ranks that wait for others", LONGER, STANDSTILL}
+    if not signs:
+        return
+    for row in stuck_downstream.sort("domain", "group_key").collect().iter_rows(named=True):
+        group, waited = group_words(row), operation_words(row["op"], row["seq"])
+        ranks, entered, size = row["ranks"], row["entered"], row["size"]
+        everyone = size is not None and len(entered) >= size
+        waiting = ranks_words(ranks)
+        evidence = cite([row], "a rank that waits in it")
+        if watchdog is not None:
+            evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in this group", at_most=12), *evidence)
+        yield Finding(
+            title=f"{'all ' if everyone else ''}{len(entered):,} ranks{'' if everyone else ' that are seen'} entered {waited} of {group}; it never "
+            f"ended on {waiting}, while the others went on and stand further on",
+            summary="Whoever sends in such an operation is done with it before those who receive. Nobody is behind: the data never came, which is "
+            "the transport (network, plugin, links) or a GPU that stands.",
+            confidence="low",
+            culprits=(),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
+            evidence=evidence,
+            remedy="Look at the network below: NIC and port counters, plugin settings, kernel logs; try another transport to narrow it down.",
+            prevention="Run a short all_reduce health check over all nodes and NICs before each job.",
+            would_refute=(f"evidence of a rank that never entered {waited}",),
+            actions=(Action("collect-more", ranks=tuple(ranks[:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
+            alternatives=(("gpu-stall", tuple(ranks), f"it never ended on {waiting}, as where their GPUs stand"),),
+        )
+
+
 def _sure(row: dict[str, object], *, reached: bool, guessed: bool) -> Confidence:
     """A recorder without marks of begin leaves a second cause beside the transport: a GPU that never came to the operation."""
     if not row["complete"]:

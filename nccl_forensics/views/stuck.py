@@ -1,4 +1,4 @@
-"""Collectives that every member entered and nobody finished."""
+"""Collectives that every member entered and that do not end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.silences import scattered
+from nccl_forensics.views.wait_edges import ONE_WAY
 from nccl_forensics.words import UNIDENTIFIED
 
 STUCK = {
@@ -113,6 +114,69 @@ def stuck(
             }
         )
     return pl.DataFrame(rows, schema=STUCK, infer_schema_length=None).lazy()
+
+
+DOWNSTREAM = {
+    "domain": pl.String(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "ranks": pl.List(pl.Int32()),
+    "entered": pl.List(pl.Int32()),
+    "size": pl.Int32(),
+    "timeout_ms": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+}
+
+
+@view(rows="groups")
+def stuck_downstream(
+    progress: pl.LazyFrame,
+    groups: pl.LazyFrame,
+    waits: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    divergences: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """Groups whose members have all ``entered`` a broadcast, or another operation whose data flow one way, that some have left and ``ranks`` have
+    not: who sends is done with it before who receives, and waits further on. The members are more than half of those that the group is known
+    to have, and nobody in it waits for one that is behind."""
+    info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
+    world = _world(info.values(), comms, processes)
+    blocked = set() if waits is None else set(waits.select("domain", "group_key").unique().collect().rows())
+    if divergences is not None:
+        blocked |= set(divergences.select("domain", "group_key").unique().collect().rows())
+    open_in = progress.filter(pl.col("first_pending").is_not_null() & (pl.col("domain") != "nccl")).select("domain", "group_key").unique()
+    state = progress.join(open_in, on=["domain", "group_key"], how="semi").sort("domain", "group_key", "rank").collect()
+    rows: list[dict[str, object]] = []
+    for (domain, key), part in state.group_by("domain", "group_key", maintain_order=True):
+        group = info.get((str(domain), str(key)))
+        at = part["first_pending"].min()
+        waiting = part.filter(pl.col("first_pending") == at)
+        passed = part.filter((pl.col("last_done") >= at) | (pl.col("first_pending") > at))
+        ops = {str(one or other) for one, other in waiting.select("pending_op", "last_op").iter_rows()}
+        if group is None or (domain, key) in blocked or not passed.height or not all(ONE_WAY.match(op) for op in ops):
+            continue
+        size = max(group["size"] or 0, world) if group["group_desc"] == "default_pg" else group["size"]
+        if (part["last_seq"] < at).any() or part["last_seq"].null_count() or 2 * part.height <= max(size or 0, len(group["members"] or ())):
+            continue
+        rows.append(
+            {
+                **{k: group[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")},
+                "seq": at,
+                "op": min(ops),
+                "ranks": waiting["rank"].to_list(),
+                "entered": part["rank"].to_list(),
+                "size": size,
+                **waiting.select("timeout_ms", "source_id", "line_no", "record").row(0, named=True),
+            }
+        )
+    return pl.DataFrame(rows, schema=DOWNSTREAM, infer_schema_length=None).lazy()
 
 
 def _held_before(progress: pl.LazyFrame) -> bool:

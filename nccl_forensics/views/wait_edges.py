@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 WAITS = {
@@ -27,6 +29,8 @@ WAITS = {
 #: One row of ``waits``, by column.
 Edge = dict[str, object]
 
+#: Operations whose data flow one way only: members upstream are done with them, and with the next ones, before those downstream are.
+ONE_WAY = re.compile(r"(?i)_?(?:broadcast|bcast|reduce|gather|scatter)(?:_oop)?$")
 #: Operations that end on no rank before all have begun them.
 JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter|all_to_all|barrier)"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,10 +11,8 @@ from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.looked_at import looked_at_while_moving
 from nccl_forensics.views.pair_waits import pair_edges
-from nccl_forensics.views.wait_edges import WAITS, Edge, edge, is_pair, members_of
+from nccl_forensics.views.wait_edges import ONE_WAY, WAITS, Edge, edge, is_pair, members_of
 
-#: Operations whose data flow one way only: members upstream are done with them, and with the next ones, before those downstream are.
-_ONE_WAY = re.compile(r"(?i)_?(?:broadcast|bcast|reduce|gather|scatter)(?:_oop)?$")
 #: Pairs of a group that are all looked at, and how many are for each member of a group that is larger: their number grows with its square.
 _EDGES, _EDGES_PER_MEMBER = 1 << 16, 4
 
@@ -57,7 +54,7 @@ def waits(
         rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()})
         rows = _name_operations(rows, calls.every)
         # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
-        rows = [r for r in rows if r["kind"] != "gpu" or not _ONE_WAY.match(str(r["op"] or ""))]
+        rows = [r for r in rows if r["kind"] != "gpu" or not ONE_WAY.match(str(r["op"] or ""))]
         rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.rules.collective_stuck import collective_stuck
+from nccl_forensics.rules.collective_stuck import collective_stuck, collective_stuck_downstream
 from nccl_forensics.views.failures import FAILURES, LONGER, STANDSTILL
 from nccl_forensics.views.looks import LOOKS
-from nccl_forensics.views.stuck import STUCK
+from nccl_forensics.views.stuck import DOWNSTREAM, STUCK
 from tests.rules.frames import cited
 from tests.rules.host_frames import table
 from tests.views.frames import rows
@@ -88,3 +88,16 @@ def test_what_stands_behind_something_unfinished_of_another_group_is_not_what_is
     held = stuck(complete=False).with_columns(held=pl.lit(True))
     assert not list(collective_stuck.check(held, None, sign("watchdog timeouts"), None))
     assert list(collective_stuck.check(held.with_columns(held=pl.lit(False)), None, sign("watchdog timeouts"), None))
+
+
+def test_a_broadcast_that_some_have_left_blames_nobody() -> None:
+    group = {"domain": "watchdog", "group_key": "pg:0", "group_name": "0", "group_desc": "default_pg", "seq": 5, "op": "BROADCAST"}
+    waiting = rows(DOWNSTREAM, group | {"ranks": [1], "entered": [0, 1, 2], "size": 3, "source_id": 0, "line_no": 30})
+    [finding] = collective_stuck_downstream.check(waiting, None, sign("watchdog timeouts"))
+    assert (finding.severity, finding.confidence, finding.culprits) == ("critical", "low", ())
+    assert finding.alternatives[0][:2] == ("gpu-stall", (1,))
+    assert finding.title.startswith("all 3 ranks entered BROADCAST #5")
+    [part] = collective_stuck_downstream.check(waiting.with_columns(size=pl.lit(5, pl.Int32)), None, sign("watchdog timeouts"))
+    assert part.title.startswith("3 ranks that are seen entered BROADCAST #5")
+    # A dump of a job that goes on shows the same, as long as nothing has timed out.
+    assert collective_stuck_downstream.check(waiting, None, sign(STANDSTILL)) == []

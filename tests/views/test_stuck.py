@@ -1,12 +1,14 @@
-"""Collectives that every member entered and nobody finished."""
+"""Collectives that every member entered and that do not end."""
 
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.views.divergence import DIVERGENCES
 from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
-from nccl_forensics.views.stuck import stuck
+from nccl_forensics.views.stuck import stuck, stuck_downstream
+from nccl_forensics.views.wait_edges import WAITS
 from tests.views.frames import groups, progress, rows, waits_of
 
 
@@ -155,3 +157,25 @@ def test_a_collective_that_the_gpus_of_all_have_begun_says_so() -> None:
     for states, begun in ((["started", "started"], True), (["started", "scheduled"], False), ([None, None], False)):
         state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}).collect().with_columns(pl.Series("pending_state", states, dtype=pl.String))
         assert stuck(state.lazy(), known, None, None, None).select("begun").collect().item() is begun
+
+
+@pytest.mark.parametrize(
+    ("op", "reached", "size", "told"),
+    [
+        ("BROADCAST", {0: (9, 8), 1: (6, 4), 2: (8, 6)}, 3, [(5, [1], [0, 1, 2])]),
+        ("BROADCAST", {0: (9, 8), 1: (6, 4), 2: (8, 6)}, 5, [(5, [1], [0, 1, 2])]),
+        ("BROADCAST", {0: (9, 8), 1: (6, 4), 2: (8, 6)}, 6, []),
+        ("BROADCAST", {0: (9, 8), 1: (6, 4), 2: (4, 4)}, 3, []),
+        ("BROADCAST", {0: (6, 4), 1: (6, 4), 2: (6, 4)}, 3, []),
+        ("ALLREDUCE", {0: (9, 8), 1: (6, 4), 2: (8, 6)}, 3, []),
+    ],
+    ids=["all are in", "most are seen", "half are not seen", "one is behind", "nobody left it", "ends on all together"],
+)
+def test_a_broadcast_that_ended_on_some_is_stuck_downstream(
+    op: str, reached: dict[int, tuple[int, int | None]], size: int, told: list[tuple[object, ...]]
+) -> None:
+    state = progress({"pg:0": reached}, domain="watchdog").with_columns(pending_op=pl.lit(None, pl.String()), last_op=pl.lit(op))
+    known = groups({"pg:0": [0, 1, 2]}, domain="watchdog").with_columns(size=pl.lit(size, pl.Int32))
+    assert stuck_downstream(state, known, None, None, None, None).select("seq", "ranks", "entered").collect().rows() == told
+    edge = rows(WAITS, {"domain": "watchdog", "group_key": "pg:0"})
+    assert stuck_downstream(state, known, edge, None, None, None).collect().height == 0, "somebody waits for one that is behind"
