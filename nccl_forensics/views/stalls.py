@@ -337,7 +337,9 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
     """The same, without those that would look no different in a job that goes on, or with most of its files lost; those that might, at low
     confidence."""
     stacks, progress, groups, timed_out = scene.stacks, scene.progress, scene.groups, scene.timed_out
-    alone = [r for r in rows if r["seen_by"] == "progress" and r["place"] is None]
+    # Of a stack that was looked at once it is not known whether it stands: a job that goes on has ranks in their loaders, too.
+    glimpsed = {rank for rank in found if stacks.get(rank, {}).get("moved") is None}
+    alone = [r for r in rows if r["seen_by"] == "progress" and r["rank"] in glimpsed]
     goes_on, may = (
         still_enqueuing(progress, groups, len(alone)) if alone and progress is not None and groups is not None else (False, False)
     )
@@ -345,8 +347,12 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
         # A job that goes on looks the same at the moment at which its recorders were looked at.
         spoken = {r["rank"] for r in alone}
         rows = [r for r in rows if r["rank"] not in spoken]
-    if not timed_out and progress is not None and (may or mostly_idle(progress, {_rank(r) for r in rows})):
-        rows = [_unsure(r) if r["seen_by"] == "progress" and stacks.get(_rank(r), {}).get("witness") != "stack" else r for r in rows]
+    # A job that goes on is held up here by a loader and there by a GPU; two faults at once are rare.
+    several = len({r["cause"] for r in alone}) > 1
+    if not timed_out and progress is not None and (may or several or mostly_idle(progress, {_rank(r) for r in rows})):
+        rows = [_unsure(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed else r for r in rows]
+    if not timed_out:
+        rows = [_glimpsed(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed and r["place"] is not None else r for r in rows]
     known = scene.known()
     bare = {r["rank"] for r in rows if r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"}
     if len(known) >= 4 and len(bare) * 2 >= len(known):
@@ -372,8 +378,15 @@ def _rank(row: Mapping[str, object]) -> int:
 
 def _unsure(row: dict[str, object]) -> dict[str, object]:
     """A stall that may be a moment of a job that goes on."""
-    why = f"{row['why']}; nothing has timed out, and hosts stand here and there or most ranks have nothing open, as in a job that goes on"
+    why = f"{row['why']}; nothing has timed out, and ranks stand here and there or most have nothing open, as in a job that goes on"
     return row | {"confidence": "low", "why": why}
+
+
+def _glimpsed(row: dict[str, object]) -> dict[str, object]:
+    """A stall that one look at the stack shows: for how long it stood there is not known."""
+    if row["confidence"] != "high":
+        return row
+    return row | {"confidence": "medium", "why": f"{row['why']}; nothing has timed out, and one look does not tell that it stays there"}
 
 
 def _recorded_open(progress: pl.LazyFrame) -> bool:

@@ -729,6 +729,25 @@ def test_a_rank_without_evidence_does_not_hold_up_a_group_that_stands_by_itself(
     assert stalls(unseen, None, None, None, None, None, None, None, None, rows(STUCK, inside)).collect()["rank"].to_list() == named
 
 
+def test_one_look_at_a_stack_does_not_tell_that_it_stays_there_while_nothing_has_timed_out() -> None:
+    once = standing(r0="collective", r1="collective", r2="data-loader").with_columns(moved=pl.lit(None, pl.Boolean))
+    assert found(blocker(), once) == [(2, "input-stall", "medium", "progress")]
+    gave_up = rows(DEATHS, {"rank": 0, "kind": "victim", "source_id": 1, "line_no": 1})
+    assert found(blocker(), once, gave_up) == [(2, "input-stall", "high", "progress")]
+
+
+def test_ranks_held_up_by_unlike_causes_may_be_at_work_while_nothing_has_timed_out() -> None:
+    places = standing(r0="collective", r1="collective", r2="data-loader").with_columns(moved=pl.lit(None, pl.Boolean))
+    gpu = blocker(rank=3, kind="gpu", own_record="entries[4]", in_group=[0, 1])
+    reached = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5), 3: (6, 4)}})
+    both = pl.concat([blocker(), gpu])
+    assert found(both, places, reached=reached, made=groups({"pg:0": [0, 1, 2, 3]})) == [
+        (2, "input-stall", "low", "progress"),
+        (3, "gpu-stall", "low", "progress"),
+    ]
+    assert found(gpu, places, reached=reached, made=groups({"pg:0": [0, 1, 2, 3]})) == [(3, "gpu-stall", "high", "progress")]
+
+
 def test_a_gpu_behind_its_only_peer_is_told_at_medium_confidence_where_nothing_timed_out() -> None:
     timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
     for peers, watchdog, confidence in (([0], None, "medium"), ([0, 1], None, "high"), ([0], timeouts, "high")):
