@@ -127,7 +127,7 @@ def p2p_deadlock_by_watchdogs(watchdog_calls: pl.LazyFrame, groups: pl.LazyFrame
     ),
 )
 def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding for each rank that went on without its half, by the counts of recorders that have kept everything."""
+    """One finding for each rank that went on without its half, by the counts of recorders."""
     for row in unmet.collect().unique("rank", keep="first", maintain_order=True).iter_rows(named=True):
         rank, waiter = (row["rank"],), (row["waiter"],)
         group = group_words(row)
@@ -138,7 +138,8 @@ def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
             title=f"{ranks_words(rank)} never called its {row['op']} {ways[row['op']]} {ranks_words(waiter)} and went on; {ranks_words(waiter)} waits in that "
             f"{row['waits_in']} of {group}",
             summary=f"{ranks_words(waiter)} waits in its {row['waits_in']} number {row['number']} {ways[row['waits_in']]} {ranks_words(rank)}{place}, which has called "
-            f"fewer, and has enqueued #{row['beyond_seq']} of {beyond} that {ranks_words(waiter)} enqueued after it.",
+            f"fewer, and has enqueued #{row['beyond_seq']} of {beyond} that {ranks_words(waiter)} "
+            + ("enqueued after it." if row["followed"] else "has not come to, with fewer before it than in the step before."),
             confidence="medium",
             ranks=rank,
             culprits=(Culprit(rank=row["rank"]),),

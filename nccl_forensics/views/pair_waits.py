@@ -23,10 +23,12 @@ def unfinished(calls: Calls) -> pl.LazyFrame | None:
     if not facts.get_column("is_p2p").any():
         return None
     found = [pl.DataFrame(schema={"row": pl.UInt32(), "rank": pl.Int32(), "is_p2p": pl.Boolean()})]
+    # Up to PyTorch 2.4 batches are numbered among the collectives, and the number of sends stands still.
+    key = ["life", "seq", "collective"]
     for numbers in recorded.numbers():
         left = numbers.filter(~facts.get_column("done").gather(numbers.get_column("word")))
         kinds = (facts.get_column(c).gather(left.get_column("word")) for c in ("batched", "batch"))
-        left = _of_open_batches(left.with_columns(kinds).lazy(), ["life", "seq"], pl.col("batched"), pl.col("batch")).collect()
+        left = _of_open_batches(left.with_columns(kinds).lazy(), key, pl.col("batched"), pl.col("batch")).collect()
         found.append(left.select("row", *(facts.get_column(c).gather(left.get_column("word")) for c in ("rank", "is_p2p"))))
     left = pl.concat(found)
     sending = left.filter("is_p2p").get_column("rank").unique()
@@ -121,10 +123,13 @@ def _kind(half: _Half, seen: set[tuple[str, int]]) -> str:
 
 
 def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]]) -> list[_Half]:
-    # Calls of one batch share a number and run together; and what stands behind other unfinished work tells nothing by itself.
-    alone = left.with_columns(
-        single=(pl.len().over("group_key", "rank", "seq", "is_p2p") == 1)
-        & ~((pl.col("op") == "coalesced").any().over("group_key", "rank"))
+    # Calls of one batch run together; and what stands behind other unfinished work tells nothing by itself.
+    of_rank, ends_batch = ["group_key", "rank"], pl.col("op") == "coalesced"
+    ordered = left.sort("order", maintain_order=True).with_columns(batch=ends_batch.cast(pl.Int64).cum_sum(reverse=True).over(of_rank))
+    together = (pl.col("is_p2p") & ~ends_batch).sum().over(*of_rank, "batch")
+    numbered = pl.len().over(*of_rank, "seq", "is_p2p")
+    alone = ordered.with_columns(
+        single=(pl.when(ends_batch.any().over(of_rank)).then(together).otherwise(numbered) == 1)
         & (pl.col("created_ns") == pl.col("created_ns").min().over("rank"))
     )
     columns = ("seq", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns", "single")

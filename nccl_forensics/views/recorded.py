@@ -222,7 +222,8 @@ class Recorded:
 
     def numbers(self, positions: tuple[int, int] | None = None) -> Iterator[pl.DataFrame]:
         """The operations that count, part by part, those of a ``life`` together and in the order of their entries: ``row`` among all entries,
-        ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``, ``completed_ns``.
+        ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``, ``completed_ns``; where anything is sent from
+        one to one, ``collective``: the number of the last collective, for a send or receive too.
         With ``positions`` only collectives from the first to the last of these."""
         if not self.held:
             self.held.extend(self._laid_down())
@@ -264,7 +265,8 @@ class Recorded:
             if p2p:
                 one = self.facts.get_column("is_p2p").gather(numbers.get_column(_WORD))
                 seq, counted = pl.when(one).then("p2p_seq_id").otherwise(collective), pl.when(~one).then(counted)
-            yield numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS)
+            both = (collective.alias("collective"),) if p2p else ()
+            yield numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS, *both)
 
     def _rows(self, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
         """Each part with these columns of its own, and the places of its rows among the words."""

@@ -16,6 +16,7 @@ _INPUT = ("data-loader",)
 _HOST = ("lock", "gil", "checkpoint", "gc", "compile", "import", "file-io", "sleep", "compute", "user-code", "evaluation")
 #: Of two that wait for each other both send, or both receive: a send would end the other's receive.
 _ANSWERS = {"send": "recv", "recv": "send"}
+_PAIR = 2
 
 Row = Mapping[str, object]
 
@@ -139,6 +140,9 @@ def _in_a_circle(case: _Case) -> Cause | None:
     row, cycle = case.row, as_ranks(case.row.get("cycle"))
     they = f"{ranks_words(cycle)} wait for each other"
     if row.get("mixed"):
+        if len(cycle) == _PAIR:
+            why = f"{they}, the one in a send or receive that the other does not answer, and that one in a collective"
+            return Cause("p2p-deadlock", "low", why, cycle)
         # A stage that is a step ahead closes such a circle too: whoever left a call out need not stand in it alone.
         return Cause("group-deadlock", "low", f"{they}, some in sends and receives and some in collectives", cycle)
     if row.get("op") in P2P:

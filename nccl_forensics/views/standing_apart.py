@@ -143,8 +143,10 @@ def odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, o
     circle = {r for r, row in found.items() if row["kind"] == "cycle"}
     if any(r not in where or usual[where[r][0]][1] * 2 <= alike[where[r][0]].total() for r in circle):
         return found
+    # Whoever waits in a send or receive is held up there, and went on to nothing.
+    held = {w for r in circle if found[r].get("op") in ("send", "recv") for w in as_ranks(found[r].get("in_group"))}
     odd = {r for r in circle if where[r][1] != usual[where[r][0]][0]}
-    if not odd or odd == circle:
+    if not odd or odd == circle or not odd.isdisjoint(held):
         return found
     return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
 

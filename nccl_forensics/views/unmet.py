@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import polars as pl
 
 from nccl_forensics.views import view
@@ -23,69 +26,76 @@ UNMET = {
     "beyond_name": pl.String(),
     "beyond_desc": pl.String(),
     "beyond_seq": pl.Int64(),
+    "followed": pl.Boolean(),
     "own_source_id": pl.UInt32(),
     "own_line_no": pl.UInt32(),
     "own_record": pl.String(),
 }
 _HALVES = {"send": "recv", "recv": "send"}
 _PAIR = ("group_key", "rank", "op", "peer")
+#: Pairs that are looked at, those that have waited longest first: of a pipeline that stands most stages wait for one that waits.
+_PAIRS = 256
+
+
+class _Sides(NamedTuple):
+    """Where a pair stands in the order of each side's entries: the waiter's calls of its half, the other one's of theirs, and of the collectives that
+    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's)."""
+
+    mine: pl.Series
+    theirs: pl.Series
+    both: pl.DataFrame
 
 
 @view(rows="ranks")
 def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> pl.LazyFrame:
-    """Ranks that have called fewer sends to a peer than that one waits for (or receives), the ``number``-th of the pair, and have enqueued an operation of a
-    group of both (``beyond_seq``) that the peer enqueued after it: they went past it. One row per rank and waiter.
+    """Ranks that have called fewer sends to a peer than that one waits for (or receives), the ``number``-th of the pair that is kept, and went past it: they
+    have enqueued an operation of a group of both (``beyond_seq``) that the peer enqueued after it (``followed``), or that it has not come to, with fewer halves
+    before it than in the step before. One row per rank and waiter.
 
-    The two halves of a pair meet in order, so they are counted, which needs recorders that have kept all entries of both. Two that each lack a half
+    The two halves of a pair meet in order, so they are counted: from the start where recorders have kept all entries of both, else from the
+    collectives that both entered, where the count of one side leads that of the other by the same number at each of them. Two that each lack a half
     of the other are left out. Cites the waiter's call (``source_id`` …) and the rank's own operation beyond it (``own_…``).
     """
     calls = calls_of(operations)
     left = unfinished(calls)
     if left is None:
         return pl.LazyFrame(schema=UNMET)
-    chosen = dumps.filter((pl.col("use") == "chosen") & (pl.col("first_record_id") == 0) & pl.col("rank").is_not_null())
-    whole = chosen.select("rank").unique().collect()["rank"].to_list()
-    paired = pl.col("op").is_in(list(_HALVES)) & pl.col("peer").is_not_null() & pl.col("rank").is_in(whole)
-    waiting = left.filter(pl.col("is_p2p") & paired).sort("order").group_by(_PAIR, maintain_order=True)
-    first = waiting.agg(
-        pl.len().alias("open"), *(pl.col(c).first() for c in ("order", "call_site", "source_id", "line_no", "record"))
-    ).collect()
-    if first.is_empty():
-        return pl.LazyFrame(schema=UNMET)
-    called = _counted(calls, paired)
+    chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null())
+    whole = set(chosen.filter(pl.col("first_record_id") == 0).select("rank").unique().collect()["rank"].to_list())
+    known = set(chosen.select("rank").unique().collect()["rank"].to_list())
+    waiting = left.filter(pl.col("is_p2p") & pl.col("op").is_in(list(_HALVES)) & pl.col("peer").is_not_null()).sort("order")
+    at = ("order", "created_ns", "call_site", "source_id", "line_no", "record")
+    first = waiting.group_by(_PAIR, maintain_order=True).agg(pl.len().alias("open"), *(pl.col(c).first() for c in at)).collect()
     info = {str(g["group_key"]): g for g in groups.filter(pl.col("domain") == "fr").collect().iter_rows(named=True)}
+    number_of = {key: {rank: n for n, rank in enumerate(info[key]["members"])} for key in first["group_key"].unique() if key in info}
+    pairs: list[tuple[dict[str, object], int]] = []
+    for row in first.sort("created_ns", maintain_order=True, nulls_last=True).iter_rows(named=True):
+        members = info[row["group_key"]]["members"] if row["group_key"] in info else []
+        if row["rank"] in number_of.get(row["group_key"], {}) and 0 <= row["peer"] < len(members):
+            peer = members[row["peer"]]
+            if {row["rank"], peer} <= known and len(pairs) < _PAIRS:
+                pairs.append((row, peer))
+    if not pairs:
+        return pl.LazyFrame(schema=UNMET)
     reached: dict[int, dict[str, dict[str, object]]] = {}
     for place in progress.filter(pl.col("domain") == "fr").collect().iter_rows(named=True):
         reached.setdefault(place["rank"], {})[place["group_key"]] = place
-    known = set(whole)
-    number_of = {key: {rank: n for n, rank in enumerate(info[key]["members"])} for key in first["group_key"].unique() if key in info}
     rows: list[dict[str, object]] = []
-    for row in first.iter_rows(named=True):
-        group, numbers = info.get(row["group_key"]), number_of.get(row["group_key"], {})
-        members = group["members"] if group is not None else []
-        if group is None or row["rank"] not in numbers or not 0 <= row["peer"] < len(members) or members[row["peer"]] not in known:
+    for row, peer, own, sides in _sides(calls, pairs, number_of):
+        lead = 0 if {own, peer} <= whole else _lead(sides, _number(row, "order"))
+        number = sides.mine.len() - _number(row, "open") + 1
+        if lead is None or sides.theirs.len() + lead >= number:
             continue
-        peer, half = members[row["peer"]], _HALVES[row["op"]]
-        number = called[tuple(row[c] for c in _PAIR)] - row["open"] + 1
-        if called.get((row["group_key"], peer, half, numbers[row["rank"]]), 0) >= number:
+        theirs, mine = reached.get(peer, {}), reached.get(own, {})
+        told = _beyond(row, mine, theirs) or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
+        if told is None:
             continue
-        theirs = reached.get(peer, {})
-        after = sorted((p for p in reached.get(row["rank"], {}).values() if _number(p, "pending_order") > row["order"]), key=_by_order)
-        beyond = next((p for p in after if _number(theirs.get(str(p["group_key"]), {}), "last_seq") >= _number(p, "first_pending")), None)
-        if beyond is None:
-            continue
-        key = str(beyond["group_key"])
-        told = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
-        told |= {
-            "rank": peer,
-            "waiter": row["rank"],
-            "op": half,
-            "waits_in": row["op"],
-            "number": number,
-            "beyond_seq": beyond["first_pending"],
-        }
-        told |= {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
-        rows.append(told | {f"own_{c}": theirs[key][c] for c in ("source_id", "line_no", "record")})
+        beyond, followed = told
+        group, key = info[str(row["group_key"])], str(beyond["group_key"])
+        said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
+        said |= {"rank": peer, "waiter": own, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": followed}
+        said |= {"beyond_seq": beyond["first_pending"]} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
+        rows.append(said | {f"own_{c}": theirs[key][c] for c in ("source_id", "line_no", "record")})
     accused = {(r["rank"], r["waiter"]) for r in rows}
     rows = [r for r in rows if (r["waiter"], r["rank"]) not in accused]
     return (
@@ -96,6 +106,65 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     )
 
 
+def _sides(
+    calls: Calls, pairs: list[tuple[dict[str, object], int]], number_of: dict[str, dict[int, int]]
+) -> Iterator[tuple[dict[str, object], int, int, _Sides]]:
+    """Each pair with the rank that waits, and what both sides called."""
+    ranks = sorted({r for row, peer in pairs for r in (_number(row, "rank"), peer)})
+    own = (pl.col("domain") == "fr") & pl.col("rank").is_in(ranks) & pl.col("order").is_not_null()
+    entries = calls.every.filter(own).select(*_PAIR, "seq", "order", "is_p2p").sort("order").collect()
+    halves = entries.filter(pl.col("is_p2p") & pl.col("peer").is_not_null()).group_by(_PAIR).agg("order")
+    orders = {tuple(key): pl.Series(order, dtype=pl.Int64) for *key, order in halves.iter_rows()}
+    joined = entries.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null()).unique(["group_key", "rank", "seq"], maintain_order=True)
+    placed = {key[0]: part for key, part in joined.select("rank", "group_key", "seq", "order").partition_by("rank", as_dict=True).items()}
+    none, nobody = pl.Series([], dtype=pl.Int64), joined.select("rank", "group_key", "seq", "order").clear()
+    for row, peer in pairs:
+        rank, key, op = _number(row, "rank"), str(row["group_key"]), str(row["op"])
+        mine = orders.get((key, rank, op, row["peer"]), none)
+        theirs = orders.get((key, peer, _HALVES[op], number_of[key][rank]), none)
+        both = placed.get(rank, nobody).join(placed.get(peer, nobody), on=["group_key", "seq"], maintain_order="left")
+        yield row, peer, rank, _Sides(mine, theirs, both.select("group_key", "seq", "order", "order_right"))
+
+
+def _lead(sides: _Sides, until: int) -> int | None:
+    """By how much the waiter's count leads the other's at each of the collectives that both entered before it waits; None where that is not always the
+    same, or no call lies between them."""
+    before = sides.both.filter(pl.col("order") < until)
+    mine = sides.mine.search_sorted(before["order"])
+    leads = (mine.cast(pl.Int64) - sides.theirs.search_sorted(before["order_right"]).cast(pl.Int64)).unique()
+    return int(leads[0]) if leads.len() == 1 and mine.n_unique() > 1 else None
+
+
+def _beyond(
+    row: dict[str, object], mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]]
+) -> tuple[dict[str, object], bool] | None:
+    """What the waiter enqueued after it and the other one has entered."""
+    after = sorted((p for p in mine.values() if _number(p, "pending_order") > _number(row, "order")), key=_by_order)
+    entered = (p for p in after if _number(theirs.get(str(p["group_key"]), {}), "last_seq") >= _number(p, "first_pending"))
+    found = next(entered, None)
+    return None if found is None else (found, True)
+
+
+def _not_followed(
+    sides: _Sides, number: int, mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]], *, whole_too: bool
+) -> tuple[dict[str, object], bool] | None:
+    """What the other one waits in and the waiter has not come to, where the other one called fewer halves since the operation before it than it did
+    from the one before that on, and the waiter no more."""
+    for place in sorted(theirs.values(), key=_by_order):
+        key, seq = str(place["group_key"]), _number(place, "first_pending")
+        if seq < 0 or key not in mine or _number(mine[key], "last_seq") != seq - 1:
+            continue
+        steps = sides.both.filter((pl.col("group_key") == key) & (pl.col("seq") < seq)).sort("seq").tail(2)
+        if steps.height < (1 if whole_too else 2):
+            continue
+        own = [0] * (2 - steps.height) + sides.mine.search_sorted(steps["order"]).to_list()
+        other = [0] * (2 - steps.height) + sides.theirs.search_sorted(steps["order_right"]).to_list()
+        called = int(sides.theirs.search_sorted(_number(place, "pending_order")))
+        if number - own[1] <= own[1] - own[0] and called - other[1] < other[1] - other[0]:
+            return place, False
+    return None
+
+
 def _number(place: dict[str, object], name: str) -> int:
     """A number of a rank's progress in a group; -1 where it is not known."""
     value = place.get(name)
@@ -104,13 +173,3 @@ def _number(place: dict[str, object], name: str) -> int:
 
 def _by_order(place: dict[str, object]) -> int:
     return _number(place, "pending_order")
-
-
-def _counted(calls: Calls, paired: pl.Expr) -> dict[tuple[object, ...], int]:
-    """How often each rank called a send to, or a receive from, each peer."""
-    recorded = calls.recorded
-    if recorded is None:
-        every = calls.every.filter((pl.col("domain") == "fr") & paired).with_columns(calls=pl.lit(1, dtype=pl.Int64))
-    else:
-        every = recorded.words.lazy().filter(paired)
-    return {tuple(row[:-1]): row[-1] for row in every.group_by(_PAIR).agg(pl.col("calls").sum()).collect().iter_rows()}

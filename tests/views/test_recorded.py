@@ -248,6 +248,17 @@ def test_what_runs_in_a_batch_has_the_state_of_the_entry_that_ends_it() -> None:
     assert left.select("op", "seq").collect().rows() == [("send", 2), ("coalesced", 2)]
 
 
+def test_a_batch_that_is_numbered_among_the_collectives_is_told_from_the_one_before_it() -> None:
+    # PyTorch 2.3 and 2.4: the number of sends and receives stands still while batches come and go.
+    made = of_one(
+        *(entry(0, "send", p2p=0, seq=7, peer=1), entry(1, "coalesced", p2p=0, seq=7, over=True)),
+        *(entry(2, "recv", p2p=0, seq=8, peer=1), entry(3, "coalesced", p2p=0, seq=8)),
+    )
+    left = unfinished(made)
+    assert left is not None
+    assert left.select("op", "order").collect().rows() == [("recv", 2), ("coalesced", 3)]
+
+
 def test_an_end_of_a_batch_that_says_it_is_a_send_or_receive_is_no_state_of_the_others() -> None:
     end = entry(2, "coalesced", p2p=1, over=True) | {"is_p2p": True}
     rows = of_one(entry(0, "send", p2p=1, peer=1), entry(1, "recv", p2p=1, peer=1), end).every.select("done", "pending").collect().rows()

@@ -313,9 +313,12 @@ def test_sends_and_receives_that_wait_in_a_circle_are_a_p2p_deadlock() -> None:
     assert found(blocker(kind="cycle", op="send", cycle=[1, 2])) == [(2, "p2p-deadlock", "high", "progress")]
 
 
-def test_a_circle_of_sends_and_collectives_is_no_deadlock_of_sends() -> None:
-    mixed = pl.concat([blocker(kind="cycle", op="send", cycle=[1, 2]), blocker(rank=1, kind="cycle", op="all_reduce", cycle=[1, 2])])
-    assert found(mixed) == [(1, "group-deadlock", "low", "progress"), (2, "group-deadlock", "low", "progress")]
+@pytest.mark.parametrize(("ranks", "cause"), [([1, 2], "p2p-deadlock"), ([1, 2, 5], "group-deadlock")])
+def test_a_circle_of_sends_and_collectives_is_a_guess_and_of_two_ranks_one_at_a_send_that_does_not_pair_up(
+    ranks: list[int], cause: str
+) -> None:
+    mixed = pl.concat([blocker(kind="cycle", op="send", cycle=ranks), blocker(rank=1, kind="cycle", op="all_reduce", cycle=ranks)])
+    assert found(mixed) == [(1, cause, "low", "progress"), (2, cause, "low", "progress")]
 
 
 # ---- what GPUs have begun ----
@@ -400,6 +403,17 @@ def test_of_a_circle_the_rank_that_is_not_where_most_are_is_the_odd_one() -> Non
     # Where the pairs are of two roles nobody knows what most would do.
     apart = pl.concat([calls.filter(pl.col("group_key") != "pg:2"), operations({2: ["all_reduce"]}, group="pg:2")])
     assert set(odd_in_circle(circle(2, 3), far, apart)) == {2, 3}
+
+
+def test_who_waits_in_a_send_or_receive_of_a_circle_went_on_to_nothing() -> None:
+    # Rank 3 is behind its peers as rank 2 does not answer its send, and rank 2 waits for it in the group of all.
+    far = progress({"pg:0": {0: (3, 2), 1: (3, 2), 2: (3, 2), 3: (2, 2)}})
+    two = circle(2, 3)
+    two[2] |= {"op": "send", "in_group": [3]}
+    two[3] |= {"op": "all_reduce", "in_group": [2]}
+    assert set(odd_in_circle(two, far, operations({0: ["all_reduce"]}))) == {2, 3}
+    two[2]["op"] = "broadcast"
+    assert set(odd_in_circle(two, far, operations({0: ["all_reduce"]}))) == {3}
 
 
 def test_most_are_counted_among_ranks_that_have_the_same_groups() -> None:

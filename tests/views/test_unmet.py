@@ -42,3 +42,40 @@ def test_a_rank_that_sent_less_than_its_peer_receives_and_is_beyond_it_left_a_se
 )
 def test_a_half_that_may_be_there_is_no_proof(sends: int, receives: int, more: dict[str, int]) -> None:
     assert found(sends, receives, **more) == []  # type: ignore[arg-type]
+
+
+def stepped(sends: tuple[int, ...], receives: tuple[int, ...], *, came: bool = True) -> list[tuple[object, ...]]:
+    """Recorders that have lost their first entries. Rank 4 sends to rank 7, in each step so often, then both call an operation of the job; the last receive of
+    rank 7 is open, and it enqueues that step's operation where it ``came`` to it: rank 4 did."""
+    every: list[dict[str, object]] = []
+    for rank, op, peer, steps in ((4, "send", 1, sends), (7, "recv", 0, receives)):
+        for step, count in enumerate(steps):
+            for n in range(count):
+                opened = rank == 7 and step == len(steps) - 1 and n == count - 1
+                own = {"group_key": "pg:pp", "op": op, "peer": peer, "is_p2p": True, "seq": 90 + n, "done": not opened, "pending": opened}
+                every.append(own | {"rank": rank, "order": len(every)})
+            last = step == len(steps) - 1
+            if not last or rank == 4 or came:
+                own = {"group_key": "pg:0", "op": "all_reduce", "is_p2p": False, "seq": 60 + step, "done": not last, "pending": last}
+                every.append(own | {"rank": rank, "order": len(every)})
+    entries = [{"domain": "fr", "source_id": e["rank"], "record": f"entries[{e['order']}]"} | e for e in every]
+    kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [700, 700]}, schema_overrides={"rank": pl.Int32})
+    end = 60 + len(sends) - 1
+    placed = {e["rank"]: e["order"] for e in entries if e["group_key"] == "pg:0" and e["pending"]}
+    state = progress({"pg:0": {4: (end, end - 1), 7: (end if came else end - 1, end - 1)}})
+    state = state.with_columns(pending_order=pl.col("rank").cast(pl.Int64).replace_strict(placed, default=None, return_dtype=pl.Int64))
+    frame = unmet(rows(OPERATIONS, *entries), kept, state, groups(_WORLD))
+    return frame.select("rank", "waiter", "op", "beyond_seq", "followed").collect().rows()
+
+
+def test_counts_of_recorders_that_have_lost_their_first_entries_are_told_by_the_steps_that_both_hold() -> None:
+    assert stepped((2, 3, 3, 2), (1, 3, 3, 3)) == [(4, 7, "send", 63, True)], "the first step of one is cut"
+    assert stepped((3, 3, 3, 3), (3, 3, 3, 3)) == []
+    assert stepped((2, 3, 1, 2), (1, 3, 3, 3)) == [], "steps in which the sides do not agree give no count"
+
+
+def test_who_waits_in_what_the_other_has_not_come_to_left_out_what_it_called_in_the_step_before() -> None:
+    assert stepped((2, 3, 3, 2), (1, 3, 3, 3), came=False) == [(4, 7, "send", 63, False)]
+    assert stepped((2, 3, 3, 3), (1, 3, 3, 4), came=False) == [], (
+        "it called as many as before: the other one a receive too many, or too early"
+    )

@@ -330,3 +330,16 @@ def test_sends_and_receives_of_a_batch_are_done_when_the_batch_is() -> None:
 
     assert edges(last_over=True) == [], "a finished batch leaves entries that say scheduled for ever"
     assert edges(last_over=False) == [(0, 1, "p2p")]
+
+
+def test_two_that_stand_in_the_same_half_of_batches_of_one_wait_for_each_other() -> None:
+    state, known = progress({"pg:0": {0: (1, 0), 1: (1, 0)}}), groups({"pg:0": [0, 1]})
+
+    def edges(*more: tuple[str, int]) -> set[tuple[int, int]]:
+        receives = [batch(0, [("recv", 1), *more], 1, over=False), batch(1, [("recv", 0)], 1, over=False)]
+        sends = [batch(0, [("send", 1)], 2, over=False), batch(1, [("send", 0)], 2, over=False)]
+        found = waits(pl.concat([*receives, *sends]), state, known, None, None).select("waiter", "awaited").collect()
+        return set(found.rows())
+
+    assert edges() == {(0, 1), (1, 0)}
+    assert (1, 0) not in edges(("send", 1)), "a batch runs at once: its send answers the other's receive"
