@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import polars as pl
@@ -82,13 +83,16 @@ class _Half:
         return edge(self.group, fact, self.rank) | {"kind": kind, "awaited": self.peer, "seq": first["seq"], "behind": None}
 
 
-def pair_edges(calls: Calls, info: dict[tuple[str, str], dict[str, object]], seen: set[tuple[str, int]]) -> list[Edge]:
+def pair_edges(
+    calls: Calls, info: dict[tuple[str, str], dict[str, object]], seen: set[tuple[str, int]], gpus: Collection[int] = ()
+) -> list[Edge]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``info`` has the rows of
-    ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted."""
+    ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted. A rank of
+    ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that."""
     left = unfinished(calls)
     if left is None:
         return []
-    halves = _halves(left, info)
+    halves = _halves(left, info, gpus)
     # Of whoever has work open there is evidence, though it be sends and receives alone.
     seen = seen | {("fr", rank) for rank in left_open(calls)}
     posted = {(h.group["group_key"], h.rank, h.op, h.peer): h.count for h in halves}
@@ -122,20 +126,20 @@ def _kind(half: _Half, seen: set[tuple[str, int]]) -> str:
     return "p2p" if (str(half.group["domain"]), half.peer) in seen else "unseen"
 
 
-def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]]) -> list[_Half]:
+def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]], gpus: Collection[int]) -> list[_Half]:
     # Calls of one batch run together; and what stands behind other unfinished work tells nothing by itself.
     of_rank, ends_batch = ["group_key", "rank"], pl.col("op") == "coalesced"
     ordered = left.sort("order", maintain_order=True).with_columns(batch=ends_batch.cast(pl.Int64).cum_sum(reverse=True).over(of_rank))
     together = (pl.col("is_p2p") & ~ends_batch).sum().over(*of_rank, "batch")
     numbered = pl.len().over(*of_rank, "seq", "is_p2p")
+    ordered = ordered.with_columns(begins=pl.col("created_ns") == pl.col("created_ns").min().over("rank"))
     alone = ordered.with_columns(
-        single=(pl.when(ends_batch.any().over(of_rank)).then(together).otherwise(numbered) == 1)
-        & (pl.col("created_ns") == pl.col("created_ns").min().over("rank"))
+        single=(pl.when(ends_batch.any().over(of_rank)).then(together).otherwise(numbered) == 1) & pl.col("begins")
     )
     columns = ("seq", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns", "single")
     pending = (
         alone.filter(pl.col("is_p2p") & pl.col("peer").is_not_null())
-        .filter(pl.col("op").is_in(["send", "recv"]))
+        .filter(pl.col("op").is_in(["send", "recv"]) & (pl.col("begins") | ~pl.col("rank").is_in(sorted(gpus))).fill_null(True))
         .group_by("domain", "group_key", "rank", "op", "peer")
         .agg(pl.len().alias("count"), *[pl.col(c).sort_by("order").first() for c in columns])
         .sort("domain", "group_key", "rank", "op", "peer")

@@ -51,10 +51,11 @@ def waits(
     if last_calls is not None:
         rows += _alone(state, info, last_calls, rows)
     if calls is not None:
-        rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()})
         rows = _name_operations(rows, calls.every)
         # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
         rows = [r for r in rows if r["kind"] != "gpu" or not ONE_WAY.match(str(r["op"] or ""))]
+        gpus = {int(str(r["awaited"])) for r in rows if r["kind"] == "gpu"}
+        rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()}, gpus)
         rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
 

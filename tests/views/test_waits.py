@@ -338,8 +338,25 @@ def test_two_that_stand_in_the_same_half_of_batches_of_one_wait_for_each_other()
     def edges(*more: tuple[str, int]) -> set[tuple[int, int]]:
         receives = [batch(0, [("recv", 1), *more], 1, over=False), batch(1, [("recv", 0)], 1, over=False)]
         sends = [batch(0, [("send", 1)], 2, over=False), batch(1, [("send", 0)], 2, over=False)]
-        found = waits(pl.concat([*receives, *sends]), state, known, None, None).select("waiter", "awaited").collect()
+        found = waits_of(pl.concat([*receives, *sends]), state, known, None, None).select("waiter", "awaited").collect()
         return set(found.rows())
 
     assert edges() == {(0, 1), (1, 0)}
     assert (1, 0) not in edges(("send", 1)), "a batch runs at once: its send answers the other's receive"
+
+
+def test_what_stands_behind_a_gpu_that_stands_waits_for_nobody() -> None:
+    # Ranks 0 and 1 are of one tensor group, 1 and 2 of one pipeline. The GPU of rank 1 has not done all_reduce #4, and its receive is enqueued behind that.
+    state = progress({"pg:tp": {0: (5, 4), 1: (5, 3)}})
+    known = groups({"pg:tp": [0, 1], "pg:0": [1, 2]})
+    receive = batch(0, [("recv", 1)], 9, over=False).with_columns(rank=pl.lit(1, pl.Int32))
+    other = operations({2: ["all_reduce"]}).with_columns(pending=pl.lit(True), done=pl.lit(False))
+    calls = operations({0: ["all_reduce"], 1: ["all_reduce"]}, group="pg:tp", first=4, done=3).with_columns(created_ns=pl.lit(40, pl.Int64))
+
+    def edges(reached: pl.LazyFrame) -> set[tuple[int, int, str]]:
+        every = pl.concat([calls, receive, other])
+        return set(waits_of(every, reached, known, None, None).select("waiter", "awaited", "kind").collect().rows())
+
+    assert edges(state) == {(0, 1, "gpu")}
+    level = progress({"pg:tp": {0: (5, 4), 1: (5, 4)}})
+    assert edges(level) == {(1, 2, "p2p")}
