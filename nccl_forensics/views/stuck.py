@@ -151,17 +151,24 @@ def stuck_downstream(
     blocked = set() if waits is None else set(waits.select("domain", "group_key").unique().collect().rows())
     if divergences is not None:
         blocked |= set(divergences.select("domain", "group_key").unique().collect().rows())
-    open_in = progress.filter(pl.col("first_pending").is_not_null() & (pl.col("domain") != "nccl")).select("domain", "group_key").unique()
-    state = progress.join(open_in, on=["domain", "group_key"], how="semi").sort("domain", "group_key", "rank").collect()
+    # Of thousands of groups those are looked at that some have left and in whose first open operation some stand.
+    first = pl.col("first_pending").min()
+    left = (pl.col("last_done") >= first) | (pl.col("first_pending") > first)
+    op = pl.coalesce("pending_op", "last_op").filter(pl.col("first_pending") == first).drop_nulls()
+    groups_left = (
+        progress.filter(pl.col("domain") != "nccl")
+        .group_by("domain", "group_key")
+        .agg(left.any().alias("left"), (op.str.contains(ONE_WAY).all() & (op.len() > 0)).alias("one_way"), op.min().alias("op"))
+        .filter(pl.col("left") & pl.col("one_way"))
+    )
+    state = progress.join(groups_left.select("domain", "group_key", "op"), on=["domain", "group_key"]).sort("domain", "group_key", "rank")
     rows: list[dict[str, object]] = []
-    for (domain, key), part in state.group_by("domain", "group_key", maintain_order=True):
+    for (domain, key), part in state.collect().group_by("domain", "group_key", maintain_order=True):
         group = info.get((str(domain), str(key)))
+        if group is None or (domain, key) in blocked:
+            continue
         at = part["first_pending"].min()
         waiting = part.filter(pl.col("first_pending") == at)
-        passed = part.filter((pl.col("last_done") >= at) | (pl.col("first_pending") > at))
-        ops = {str(one or other) for one, other in waiting.select("pending_op", "last_op").iter_rows()}
-        if group is None or (domain, key) in blocked or not passed.height or not all(ONE_WAY.match(op) for op in ops):
-            continue
         size = max(group["size"] or 0, world) if group["group_desc"] == "default_pg" else group["size"]
         if (part["last_seq"] < at).any() or part["last_seq"].null_count() or 2 * part.height <= max(size or 0, len(group["members"] or ())):
             continue
@@ -169,7 +176,7 @@ def stuck_downstream(
             {
                 **{k: group[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")},
                 "seq": at,
-                "op": min(ops),
+                "op": part["op"][0],
                 "ranks": waiting["rank"].to_list(),
                 "entered": part["rank"].to_list(),
                 "size": size,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import polars as pl
 
 WAITS = {
@@ -30,7 +28,7 @@ WAITS = {
 Edge = dict[str, object]
 
 #: Operations whose data flow one way only: members upstream are done with them, and with the next ones, before those downstream are.
-ONE_WAY = re.compile(r"(?i)_?(?:broadcast|bcast|reduce|gather|scatter)(?:_oop)?$")
+ONE_WAY = r"(?i)^_?(?:broadcast|bcast|reduce|gather|scatter)(?:_oop)?$"
 #: Operations that end on no rank before all have begun them.
 JOINED = r"^(all_reduce|_?all_gather|all_gather|_?reduce_scatter|reduce_scatter|all_to_all|barrier)"
 

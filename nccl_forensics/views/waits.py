@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -53,7 +54,7 @@ def waits(
     if calls is not None:
         rows = _name_operations(rows, calls.every)
         # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
-        rows = [r for r in rows if r["kind"] != "gpu" or not ONE_WAY.match(str(r["op"] or ""))]
+        rows = [r for r in rows if r["kind"] != "gpu" or not re.match(ONE_WAY, str(r["op"] or ""))]
         gpus = {int(str(r["awaited"])) for r in rows if r["kind"] == "gpu"}
         rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()}, gpus)
         rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
