@@ -214,6 +214,20 @@ def test_at_the_divergence_sizes_count(shape, state):
     assert found.rows[-1].cells[0].state == state
 
 
+def test_at_the_divergence_too_sizes_of_an_exchange_say_nothing():
+    rows = [operation(rank, 2, "all_to_all", f"[[{rank}]]", done=False) for rank in range(3)]
+    [found] = timelines.timelines(Frames(operations=rows, divergences=[divergence(2)]), {})
+    assert [(row.ranks, [c.state for c in row.cells]) for row in found.rows] == [((0, 1, 2), ["waiting"])]
+
+
+def test_before_the_first_entry_that_is_kept_nothing_is_known_and_what_is_open_is_not_completed():
+    rows = [operation(0, 1), operation(0, 2, done=False), operation(1, 2, done=False), operation(2, 1, done=False)]
+    [found] = timelines.timelines(Frames(operations=rows, divergences=[divergence(2)]), {})
+    assert [(row.ranks, [c.state for c in row.cells]) for row in found.rows] == [
+        ((0,), ["completed", "waiting"]), ((1,), ["unknown", "waiting"]), ((2,), ["waiting", "missing"]),
+    ]  # fmt: skip
+
+
 def test_a_rank_that_left_a_call_out_is_drawn_without_it_also_where_its_next_call_bears_the_number():
     # Rank 2 left out #2 of the group "w" and called the next one, which it counts as #2, after going on in the group "g".
     rows = [operation(r, 1) | {"group_key": "w"} for r in range(3)] + [operation(r, 2, done=False) | {"group_key": "w"} for r in range(3)]

@@ -14,6 +14,8 @@ from nccl_forensics.words import rank_list
 _SEAT, _SEATS, _CARD, _CARDS, _MOST = 32, 8, 288, 3, 32
 #: The dense map: squares of one rank, ranks in a line of a host, width of the label of a line.
 _DOT, _PITCH, _LINE, _NAME = 5, 6, 8, 108
+#: Letters of a host's name beside its squares, and the air between them.
+_LETTERS, _AIR = 18, 8
 #: States that stand out, and how many rings a picture bears: what most ranks are needs none, its colour is seen.
 _RINGED, _RINGS = ("culprit", "dead", "missing"), 64
 #: Width of a ring's line that lies outside of its radius, and a little air.
@@ -73,14 +75,15 @@ def _seat(x: float, y: float, seat: Seat) -> str:
 
 def strips(hosts: Sequence[Host], statement: str, width: float) -> str:
     """Few hosts, one line each: its name and a square per rank. For the first screen."""
-    name = 96
+    names = [cut(plain(host.name, 60), _LETTERS) for host in hosts]
+    name = max((len(n) for n in names), default=0) * SANS + _AIR
     most = max((len(h.seats) for h in hosts), default=1) or 1
     per_line = min(most, 16)
     pitch = min(28.0, (width - name) / per_line)
     body: list[str] = []
     y = 0.0
-    for host in hosts:
-        body.append(text(0, y + pitch / 2 + 4, cut(plain(host.name, 60), 14), "label"))
+    for host, told in zip(hosts, names, strict=True):
+        body.append(text(0, y + pitch / 2 + 4, told, "label"))
         for n, seat in enumerate(host.seats):
             x, top = name + (n % per_line) * pitch, y + (n // per_line) * pitch
             inner = [box(x, top + 1, pitch - 3, pitch - 3, f"cell s-{seat.state}", 3)]

@@ -9,6 +9,7 @@ import polars as pl
 
 from nccl_forensics.extras import Cell, CellState, GroupTimeline, Motion, TimelineRow, Wait
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.calls import UNEVEN
 from nccl_forensics.words import UNIDENTIFIED, group_words
 
 _AROUND, _ROWS, _GROUPS, _WAITS = 4, 48, 4, 200
@@ -119,14 +120,15 @@ def _timeline(
     columns = tuple(sorted(set().union(*cells.values())))
     usual: dict[int, str] = {}
     for column in columns:
-        if column != at:
-            _without_sizes([own[column] for own in cells.values() if column in own])
+        _without_sizes([own[column] for own in cells.values() if column in own], everywhere=column != at)
         counts = Counter(str(own[column]["text"]) for own in cells.values() if column in own)
         usual[column] = max(counts, key=lambda t: (counts[t], t))
     folded: dict[tuple[tuple[str, str | None, CellState], ...], list[int]] = {}
     for rank in sorted(r for r in set(cells) | set(members_of.get(key, [])) if r < UNIDENTIFIED):
         own = cells.get(rank, {})
-        signature = tuple(_state(own.get(c), usual[c], c, at) if own else ("", None, _NO_EVIDENCE) for c in columns)
+        # What a rank entered before the first entry that is kept of it is not known.
+        kept = min(own, default=None)
+        signature = tuple(("", None, _NO_EVIDENCE) if kept is None or c < kept else _state(own.get(c), usual[c], c, at) for c in columns)
         folded.setdefault(signature, []).append(rank)
     rows = []
     for signature, ranks in sorted(folded.items(), key=lambda item: item[1][0]):
@@ -152,9 +154,10 @@ def _timeline(
     )
 
 
-def _without_sizes(same: Sequence[dict[str, object]]) -> None:
-    """Away from the divergence, one operation with sizes that differ between ranks (all-to-all, gathers) is one and the same."""
-    if len({r["op"] for r in same}) == 1 and len({r["text"] for r in same}) > 1:
+def _without_sizes(same: Sequence[dict[str, object]], *, everywhere: bool) -> None:
+    """One operation whose sizes may rightly differ between ranks (all-to-all, gathers) is one and the same, and ``everywhere`` each other one too."""
+    ops = {str(r["op"]) for r in same}
+    if len(ops) == 1 and (everywhere or ops <= set(UNEVEN)) and len({r["text"] for r in same}) > 1:
         for r in same:
             r["text"] = str(r["op"])
 
@@ -167,7 +170,7 @@ def _state(own: Mapping[str, object] | None, usual: str, column: int, at: int) -
     site = str(own["call_site"]) if own["call_site"] and column == at else None
     if text != usual and column >= at:
         return text, site, "diverged"
-    if own["done"] is True or column < at:
+    if own["done"] is True or (column < at and own["done"] is not False):
         return text, site, "completed"
     return text, site, "waiting"
 
