@@ -83,7 +83,7 @@ PREFIXES: tuple[Prefix, ...] = (
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
     Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),
     # A viewer's or a cluster's clock before PyTorch's own prefix
-    Prefix("clock", r"\d", r"^\d\d:\d\d:\d\d[.,]\d{1,9} (?P<next>\[rank\d)", keep="${next}"),
+    Prefix("clock", r"\d", r"^(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})? (?P<next>\[rank\d)", keep="${next}"),
     # PyTorch's excepthook puts one blank after it, its C++ log none
     Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),

@@ -55,6 +55,7 @@ def texts(*lines: str) -> list[object]:
         (f"[2025-04-15 00:31:11,815 E 808 17795] (raylet) logging.cc:108: {NCCL}", {"hint_pid": 808}),
         (f"(raylet, ip=10.2.0.9) {NCCL}", {"hint_host": "10.2.0.9"}),
         (f"18:11:06.680 [rank4]:{NCCL}", {"hint_rank": 4}),
+        (f"2024-11-20 14:37:16 [rank3]: {NCCL}", {"hint_rank": 3}),
         (f"pretrain-8b/0 [default3]:[rank11]:{NCCL}", {"hint_rank": 11, "hint_scope": "global"}),
         (f"pretrain-8b/1 [default3]:{NCCL}", {"hint_rank": 3, "hint_scope": "local"}),
         (f"(head, rank=0, pid=2410) {NCCL}", {"hint_rank": None, "hint_pid": None}),
