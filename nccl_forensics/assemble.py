@@ -293,7 +293,7 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "ranks_missing": [] if ranks else known.missing[:ROWS],
         "hosts": sorted(hosts)[:ROWS],
         "gpus": sorted(buses | _values(resolver, "gpus", "name") | _values(resolver, "bandwidth_devices", "gpu"))[:ROWS],
-        "nccl_versions": sorted({*versions, *released}),
+        "nccl_versions": sorted({*versions, *released} or _values(resolver, "nccl_versions", "version")),
         "torch_versions": _torch_versions(resolver),
         "backends": sorted(backends),
         "started_at": iso(first),

@@ -117,3 +117,11 @@ def test_the_head_of_a_bandwidth_test_tells_the_size_of_the_case_and_its_machine
     assert "NVIDIA H100 80GB HBM3" in case["gpus"]
     if lines == 1:
         assert (case["ranks_seen"], case["hosts"], case["nccl_versions"]) == (2, ["node01", "node02"], ["2.28.7"])
+
+
+def test_a_release_that_nccl_names_without_a_process_is_the_cases(tmp_path: Path) -> None:
+    init = "n1:10{0}:120 [{0}] NCCL INFO comm 0x5 rank {0} nranks 2 cudaDev {0} busId {0}b000 - Init COMPLETE\n"
+    (tmp_path / "job.out").write_text("NCCL version 2.7.8+cuda10.2\n" + "".join(init.format(rank) for rank in range(2)))
+    case = analyze([tmp_path], engine=InlineEngine()).report["case"]
+    assert isinstance(case, dict)
+    assert case["nccl_versions"] == ["2.7.8"]
