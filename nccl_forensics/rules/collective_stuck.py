@@ -125,7 +125,7 @@ def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.Laz
             prevention="Run a short all_reduce health check over all nodes and NICs before each job.",
             would_refute=(f"evidence of a rank that never entered {waited}",),
             actions=(Action("collect-more", ranks=tuple(ranks[:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
-            alternatives=(("gpu-stall", tuple(ranks), f"it never ended on {waiting}, as where their GPUs stand"),),
+            alternatives=(("gpu-stall", tuple(ranks), f"{waiting} would have to send on to all others that wait"),),
         )
 
 
