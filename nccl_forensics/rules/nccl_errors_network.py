@@ -112,7 +112,11 @@ def wrong_interface(
     if nccl_tails is not None:
         asked = where_reported(_still_trying(nccl_errors, nccl_tails), people)
         target = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
-        elsewhere = pl.col("message").str.contains(_LOOPBACK) | target.is_in(_shared_addresses(nccl_network))
+        shared = _shared_addresses(nccl_network)
+        # Retries of releases up to 2.26 name no address; on such a host any address that a peer gave may be the host's own.
+        elsewhere = pl.col("message").str.contains(_LOOPBACK) | pl.when(target.is_null()).then(
+            pl.col("host").is_in(shared["host"].to_list())
+        ).otherwise(target.is_in(shared["address"].to_list()))
         asked = pl.concat([failed, asked.filter(elsewhere)], how="diagonal_relaxed")
     if not asked.height or nccl_network is None or host_ranks is None:
         return
@@ -160,13 +164,13 @@ def wrong_interface(
     yield from _apart(failed, named.collect())
 
 
-def _shared_addresses(nccl_network: pl.LazyFrame | None) -> list[str]:
-    """Addresses that several hosts call their own, as those of docker's bridges: whoever connects to one reaches itself."""
+def _shared_addresses(nccl_network: pl.LazyFrame | None) -> pl.DataFrame:
+    """``address`` and ``host``: addresses that several hosts call their own, as those of docker's bridges: whoever connects to one reaches itself."""
     if nccl_network is None:
-        return []
-    own = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null())
-    hosts = own.group_by(address=pl.col("address").str.split("<").list.first()).agg(pl.col("host").n_unique())
-    return sorted(hosts.filter(pl.col("host") > 1).collect()["address"].to_list())
+        return pl.DataFrame(schema={"address": pl.String(), "host": pl.String()})
+    own = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
+    hosts = own.group_by(address=pl.col("address").str.split("<").list.first()).agg(pl.col("host").unique())
+    return hosts.filter(pl.col("host").list.len() > 1).explode("host").sort("address", "host").collect()
 
 
 #: What a connection to another network fails with.

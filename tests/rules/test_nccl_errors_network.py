@@ -290,6 +290,11 @@ def test_retries_to_an_address_that_several_hosts_call_their_own_tell_of_the_int
     assert (finding.severity, finding.hosts) == ("critical", ("node1", "node2"))
     # An address of one host may be refused for a while because the process there is late.
     assert wrong_interface.check(bridges("172.17.0.1", "172.17.0.2"), lines, PEOPLE, TWO_HOSTS, None, None, tails) == []
+    # Retries of 2.24 to 2.26 name no address.
+    lines, tails = retries("socketPollConnect: connect returned Connection refused, retrying (24/34) after sleep for 2400 msec")
+    [finding] = wrong_interface.check(bridges("172.17.0.1", "172.17.0.1"), lines, PEOPLE, TWO_HOSTS, None, None, tails)
+    assert (finding.severity, finding.hosts) == ("critical", ("node1", "node2"))
+    assert wrong_interface.check(bridges("172.17.0.1", "172.17.0.2"), lines, PEOPLE, TWO_HOSTS, None, None, tails) == []
 
 
 def interfaces(*used: tuple[str, str, str]) -> pl.LazyFrame:
