@@ -87,15 +87,16 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
         refused = refused.join(hasty.select("source_id", "line_no"), on=["source_id", "line_no"], how="anti")
     rows = where_reported(refused, processes)
     for (kind,), part in rows.group_by("kind", maintain_order=True):
-        ranks = ranks_of(part)
+        ranks, hosts = ranks_of(part), hosts_of(part)
         message = str(part["message"][0])[:160]
+        whose = ranks_words(ranks) if ranks else "a process" + (f" on {', '.join(hosts)}" if hosts else "")
         yield Finding(
-            title=f"NCCL refused a call of {ranks_words(ranks) if ranks else 'a process'}: {message}",
+            title=f"NCCL refused a call of {whose}: {message}",
             summary="The call was wrong for this rank; the other ranks wait for it.",
             confidence="high" if ranks else "medium",
             ranks=ranks,
-            hosts=hosts_of(part),
-            culprits=tuple(Culprit(rank=r) for r in ranks),
+            hosts=hosts,
+            culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
             subject=(str(kind),),
             evidence=cite(part, "refused"),
             evidence_total=part.height,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from nccl_forensics.reading import read_source
 from nccl_forensics.rules.nccl_errors_usage import bootstrap_disagreement, invalid_usage
 from tests.rules.frames import cited, comm, comms, errors, people, told
@@ -48,8 +50,12 @@ def test_the_rank_whose_call_was_refused_is_named_with_nccls_words() -> None:
     assert finding.title == "NCCL refused a call of rank 1: Error : no algorithm/protocol available"
 
 
-def test_a_refusal_of_unknown_rank_is_less_sure() -> None:
+def test_a_refusal_of_unknown_rank_is_less_sure_and_names_the_host() -> None:
     [finding] = invalid_usage.check(errors(REFUSED | {"pid": 999}), PEOPLE)
+    assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "medium", ())
+    assert [(c.rank, c.host) for c in finding.culprits] == [(None, "node1")]
+    nowhere = errors(REFUSED | {"pid": 999}).with_columns(host=pl.lit(None, pl.String))
+    [finding] = invalid_usage.check(nowhere, PEOPLE)
     assert told(finding) == ("critical", "medium", ())
 
 
