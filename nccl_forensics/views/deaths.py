@@ -131,6 +131,7 @@ def endings(
     watchdog: pl.LazyFrame | None = None,
     progress: pl.LazyFrame | None = None,
     nccl_notes: pl.LazyFrame | None = None,
+    nccl_errors: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver, usage,
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
@@ -163,7 +164,7 @@ def endings(
         who["library"] = row["library"]
         if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
-    for row in _vanished(comms, roster.where, progress, nccl_notes).values():
+    for row in _vanished(comms, roster.where, progress, nccl_notes, nccl_errors).values():
         who = roster.person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
@@ -577,15 +578,17 @@ def _vanished(
     where: dict[int, tuple[object, object]],
     progress: pl.LazyFrame | None,
     nccl_notes: pl.LazyFrame | None,
+    nccl_errors: pl.LazyFrame | None,
 ) -> dict[int, dict[str, object]]:
     """Members of a communicator that never took it down although all others of it, at least two, did. One whose log lacks collectives that these
-    made was in them all the same, as they ended in order: it is the log that ends early. One that says that it aborts was there, done or not."""
+    made was in them all the same, as they ended in order: it is the log that ends early. One that says that it aborts, or that a peer closed its
+    connection, was there, done or not."""
     if comms is None:
         return {}
-    aborting: set[tuple[object, ...]] = set()
-    if nccl_notes is not None:
-        said = nccl_notes.filter(pl.col("kind") == "abort-called")
-        aborting = set(said.select("source_id", "host", "pid").unique().collect().rows())
+    there: set[tuple[object, ...]] = set()
+    for lines, kind in ((nccl_notes, "abort-called"), (nccl_errors, "peer-closed")):
+        if lines is not None:
+            there |= set(lines.filter(pl.col("kind") == kind).select("source_id", "host", "pid").unique().collect().rows())
     last: dict[tuple[str, int], int] = {}
     if progress is not None:
         made = progress.filter((pl.col("domain") == "nccl") & pl.col("last_seq").is_not_null())
@@ -608,7 +611,7 @@ def _vanished(
             rank = ranks.get((row["host"], row["pid"]))
             if rank is None or (in_order and last.get((key, rank), furthest) < furthest):
                 continue
-            if (row["source_id"], row["host"], row["pid"]) in aborting:
+            if (row["source_id"], row["host"], row["pid"]) in there:
                 continue
             found[rank] = {
                 "rank": rank,

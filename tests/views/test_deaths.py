@@ -34,9 +34,10 @@ def ended(
     kernel: pl.LazyFrame | None = None,
     progress: pl.LazyFrame | None = None,
     notes: pl.LazyFrame | None = None,
+    errors: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
     told = raised_by(table("exceptions", *exceptions), processes, sources, None, comms, exits) if exceptions else None
-    return endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes).collect().to_dicts()
+    return endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes, errors).collect().to_dicts()
 
 
 # ---- exit codes and signals ----
@@ -427,6 +428,15 @@ def test_a_rank_that_says_that_it_aborts_has_not_vanished() -> None:
     assert ended(comms=down, processes=PEOPLE, notes=notes) == []
     elsewhere = table("nccl_notes", where | {"kind": "abort-called", "line_no": 9, "pid": 7}, where | {"kind": "connected", "line_no": 9})
     assert [e["kind"] for e in ended(comms=down, processes=PEOPLE, notes=elsewhere)] == ["vanished"]
+
+
+def test_a_rank_that_finds_its_connections_closed_has_outlived_its_peers() -> None:
+    down = members("abort-complete", "abort-complete", None, "abort-complete")
+    [open_one] = down.filter(pl.col("ended").is_null()).collect().to_dicts()
+    where = {name: open_one[name] for name in ("source_id", "host", "pid")} | {"line_no": 9}
+    assert ended(comms=down, processes=PEOPLE, errors=table("nccl_errors", where | {"kind": "peer-closed"})) == []
+    other = table("nccl_errors", where | {"kind": "peer-closed", "pid": 7}, where | {"kind": "connect-retry"})
+    assert [e["kind"] for e in ended(comms=down, processes=PEOPLE, errors=other)] == ["vanished"]
 
 
 def test_a_rank_whose_end_is_known_has_not_vanished() -> None:
