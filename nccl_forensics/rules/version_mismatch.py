@@ -44,7 +44,12 @@ from nccl_forensics.words import ranks_words
         "version-mismatch",
     ),
 )
-def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
+def version_mismatch(
+    nccl_versions: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    nccl_network: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
     """At most one finding. Of a process whose log names no release, the error counts with which NCCL failed it: torch names the release
     that it loaded (``NCCL error in: …, NCCL version 2.21.5``, c10d/NCCLUtils.hpp)."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
@@ -70,6 +75,9 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
     )
     if endings is not None:
         seen = pl.concat([seen, _by_errors(endings, seen)], how="diagonal")
+    if nccl_network is not None:
+        nobodys = owned.filter(pl.col("pid").is_null() & pl.col("version").is_not_null()).sort("source_id", "line_no").collect()
+        seen = pl.concat([seen, _unsaid(nccl_network, people, seen, nobodys)], how="diagonal")
     counts = seen.group_by("version").agg(pl.len(), pl.col("rank").drop_nulls().sort()).sort("len", "version").to_dicts()
     if len(counts) < 2:
         return
@@ -78,14 +86,15 @@ def version_mismatch(nccl_versions: pl.LazyFrame, processes: pl.LazyFrame, endin
     if len(counts) < 2:
         return
     # Up to 2.21 only rank 0 of a communicator prints its release, so that the lines cannot be counted against each other.
-    countable = all(_prints_everywhere(str(c["version"])) or c["rank"] != [0] for c in counts)
+    countable = all(_prints_everywhere(str(c["version"])) or (c["rank"] != [0] and (c["rank"] or c["len"] > 1)) for c in counts)
     odd, usual = counts[0], counts[-1]
     # Of as many against as many nobody can say which are the odd ones.
     tied = counts[-2]["len"] == usual["len"]
     one, two = (_who(c["rank"] if countable else [], c["len"]) for c in (odd, usual))
     ranks = tuple(odd["rank"]) if countable and not tied else ()
-    lines = seen.filter(pl.col("version") == odd["version"])
-    other = seen.filter(pl.col("version") == usual["version"]).head(2)
+    line = ["source_id", "line_no"]
+    lines = seen.filter(pl.col("version") == odd["version"]).unique(line, keep="first", maintain_order=True)
+    other = seen.filter(pl.col("version") == usual["version"]).unique(line, keep="first", maintain_order=True).head(2)
     # The line of one process alone may be damaged.
     flipped = odd["len"] == 1 and one_bit(str(odd["version"]), str(usual["version"]))
     yield Finding(
@@ -122,6 +131,18 @@ def _by_errors(endings: pl.LazyFrame, seen: pl.DataFrame) -> pl.DataFrame:
     builds = {str(v).partition("+")[0]: v for v in seen["version"].to_list()}
     known = told.filter(pl.col("version").is_not_null() & ~pl.col("rank").is_in(seen["rank"].drop_nulls().to_list()))
     return known.sort("rank").collect().with_columns(pl.col("version").replace(builds))
+
+
+def _unsaid(nccl_network: pl.LazyFrame, people: pl.LazyFrame, seen: pl.DataFrame, nobodys: pl.DataFrame) -> pl.DataFrame:
+    """Host, pid and release of the processes that began, never got a rank and print no release, as those up to 2.21 do but for rank 0. Theirs
+    is the one such release that is printed anywhere, and its line is cited."""
+    said = pl.concat([seen, nobodys], how="diagonal").select("version", "source_id", "line_no")
+    old = [v for v in said["version"].unique().to_list() if not _prints_everywhere(str(v))]
+    if len(old) != 1 or said["version"].n_unique() == 1:
+        return seen.clear()
+    begun = nccl_network.filter((pl.col("item") == "bootstrap") & pl.col("pid").is_not_null()).select("host", "pid").unique()
+    silent = begun.join(people, on=["host", "pid"], how="anti").join(seen.lazy().select("host", "pid"), on=["host", "pid"], how="anti")
+    return silent.sort("host", "pid").collect().join(said.filter(pl.col("version") == old[0]).head(1), how="cross")
 
 
 def _prints_everywhere(version: str) -> bool:

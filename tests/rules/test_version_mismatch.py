@@ -65,6 +65,27 @@ def test_a_release_that_only_rank_0_prints_is_not_counted_against_the_others() -
     assert finding.hosts == ()
 
 
+def test_processes_that_print_no_release_have_the_old_one_that_a_line_of_nobody_tells() -> None:
+    lines = versions("2.27.7", "2.27.7", "2.19.4").with_columns(
+        host=pl.when(pl.col("source_id") == 2).then(None).otherwise("host"),
+        pid=pl.when(pl.col("source_id") == 2).then(None).otherwise("pid"),
+    )
+    ranked = people((4, "node1", 100), (5, "node1", 101))
+
+    def begun(*pids: int) -> pl.LazyFrame:
+        rows = [{"item": "bootstrap", "host": "node1" if p < 102 else "node2", "pid": p, "source_id": 2, "line_no": p} for p in pids]
+        return table("nccl_network", *rows)
+
+    [finding] = version_mismatch.check(lines, ranked, None, begun(100, 101, 102, 103, 104, 105))
+    assert told(finding) == ("critical", "high", (4, 5))
+    assert cited(finding) == [(0, 1), (1, 1), (2, 1)]
+    assert finding.title == "ranks 4-5 loaded NCCL 2.27.7, the others 2.19.4"
+    # Those that got a rank came through: they are of another job. A line of nobody with nobody who is silent is no more than a line.
+    through = pl.concat([ranked, people(*((n, "node2", 102 + n) for n in range(4))).with_columns(source_id=pl.lit(2, dtype=pl.UInt32))])
+    assert version_mismatch.check(lines, through, None, begun(100, 101, 102, 103, 104, 105)) == []
+    assert version_mismatch.check(lines, ranked, None, begun(100, 101)) == []
+
+
 def test_equal_releases_stay_quiet_and_the_first_line_of_a_process_speaks() -> None:
     assert version_mismatch.check(versions("2.27.7", "2.27.7", "2.27.7"), PEOPLE, None) == []
     twice = pl.concat([versions("2.27.7", "2.27.7"), versions("2.27.7", "2.21.5").with_columns(line_no=pl.lit(9, pl.UInt32))])
