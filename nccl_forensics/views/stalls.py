@@ -291,6 +291,9 @@ def _by_stacks(scene: _Scene) -> _Found:
     if seen and not scene.timed_out:
         # One look at a thread that sleeps in its own function tells nothing; the stack views weigh a second one.
         found = {rank: row for rank, row in found.items() if stacks[rank]["place"] != "user-code"}
+    if not seen and scene.dead:
+        # Whoever gave up in another collective than most may have waited there for a rank that is gone.
+        found = {rank: row for rank, row in found.items() if row["kind"] != "other-call" or rank in scene.dead}
     if scene.timed_out or scene.dead or scene.progress is None:
         return found
     # Recorders that are level do not speak for calls that differ.
