@@ -811,7 +811,9 @@ def _two_of_three(rank: int, short: bool) -> pl.LazyFrame:
 def test_whoever_gave_up_in_another_collective_may_have_waited_there_for_one_that_is_gone() -> None:
     """Rank 4 gave up in the gather of the pair that it forms with rank 5, the others in what they share with both."""
     in_gather = pl.when(pl.col("rank") == 4).then(pl.lit("all_gather")).otherwise("op").alias("op")
-    gave_up = standing("traceback", r0="collective", r1="collective", r2="collective", r3="collective", r4="collective").with_columns(in_gather)
+    gave_up = standing("traceback", r0="collective", r1="collective", r2="collective", r3="collective", r4="collective").with_columns(
+        in_gather
+    )
     killed = rows(DEATHS, {"rank": 5, "kind": "killed", "own": True})
     assert found(None, gave_up, killed) == []
     [(rank, *_)] = found(None, gave_up)
