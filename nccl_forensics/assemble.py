@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from nccl_forensics.masking import mask
 from nccl_forensics.model import Action, Culprit, Divergence, Evidence
 from nccl_forensics.rules import Found, Outcome, severity_order
 from nccl_forensics.run_outcome import IN_EACH_STEP
-from nccl_forensics.runs import Run, attempt_of
+from nccl_forensics.runs import Run, attempt_of, earlier_jobs
 from nccl_forensics.store import Store
 from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
@@ -442,6 +443,13 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
         )
     for what, why, ranks, where, how in _not_collected(chosen, store):
         gap(what, why, ranks, where, how)
+    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
+    for source, job, line in earlier_jobs(store).head(ROWS).iter_rows():
+        gap(
+            f"a verdict on Slurm job {job}",
+            f"its end stands in {paths[source]}:{line}, before a later job's: what failed up to there is in the tables, and left out here",
+            command=f"head -n {line} {shlex.quote(paths[source])} > {job}.out",
+        )
     if "fr_entries" not in present:
         gap(
             "Flight Recorder dumps of all ranks",

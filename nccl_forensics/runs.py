@@ -54,19 +54,24 @@ _TOLD_APART = ("worker_exits", "exceptions")
 _JOB_LINES = 20
 
 
-def _of_last_job(store: Store) -> Store:
-    """The store without what launchers say and processes raise before the end of an earlier Slurm job in the output of a later one: with
-    ``--open-mode=append`` and a fixed name the jobs of days stand in one file, and only the last of them is the incident."""
+def earlier_jobs(store: Store) -> pl.DataFrame:
+    """Outputs that a later Slurm job has appended to: ``source_id``, ``job`` (the last of the earlier ones) and ``ended``, the line of its end."""
     if not store.has("worker_exits"):
-        return store
+        return pl.DataFrame(schema={"source_id": pl.UInt32(), "job": pl.String(), "ended": pl.UInt32()})
     job = pl.col("message").str.extract(_SLURM_JOB)
     ends = store.scan("worker_exits").filter(pl.col("kind") == "scheduler").select("source_id", "line_no", job=job).drop_nulls()
     last = pl.all().last().over("source_id")
-    told = ends.sort("source_id", "line_no").with_columns(last.name.prefix("last_")).collect()
+    told = ends.sort("source_id", "line_no").with_columns(last.name.prefix("last_"))
     earlier = told.filter((pl.col("job") != pl.col("last_job")) & (pl.col("line_no") + _JOB_LINES < pl.col("last_line_no")))
-    if not earlier.height:
+    return earlier.group_by("source_id").agg(pl.col("job").last(), pl.col("line_no").last().alias("ended")).sort("source_id").collect()
+
+
+def _of_last_job(store: Store) -> Store:
+    """The store without what launchers say and processes raise before the end of an earlier Slurm job in the output of a later one: with
+    ``--open-mode=append`` and a fixed name the jobs of days stand in one file, and only the last of them is the incident."""
+    ended = earlier_jobs(store).drop("job")
+    if not ended.height:
         return store
-    ended = earlier.group_by("source_id").agg(pl.col("line_no").max().alias("ended"))
     for name in (n for n in _TOLD_APART if store.has(n)):
         rows = store.scan(name).collect().join(ended, on="source_id", how="left", maintain_order="left")
         store = store.holding(name, rows.filter(~(pl.col("line_no") <= pl.col("ended")).fill_null(value=False)).drop("ended"))

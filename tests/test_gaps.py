@@ -110,3 +110,14 @@ def test_the_next_step_says_where_to_run_it_and_beside_which_process_as_far_as_t
     untold = first_step("slow-loader-traces-4r")
     assert untold["hosts"] == []
     assert str(untold["command"]).endswith("--pid <pid>")
+
+
+def test_an_earlier_job_in_the_same_output_is_left_out_and_said_to_be(tmp_path: Path) -> None:
+    ends = [f"slurmstepd: error: *** JOB {job} ON n1 CANCELLED AT 2025-08-2{job}T02:26:53 DUE TO TIME LIMIT ***" for job in (1, 2)]
+    failed = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "RuntimeError: boom"]
+    (tmp_path / "slurm.out").write_text("\n".join([*failed, ends[0], *(f"step {n}" for n in range(40)), ends[1], ""]))
+    report = analyze([tmp_path], engine=InlineEngine()).report
+    verdict, gaps = report["verdict"], report["gaps"]
+    assert (verdict["cause"], [g["what"] for g in gaps if "job" in g["what"]]) == ("job-stopped", ["a verdict on Slurm job 1"])
+    (tmp_path / "slurm.out").write_text("\n".join([*failed, *(f"step {n}" for n in range(40)), ends[1], ""]))
+    assert not [g for g in analyze([tmp_path], engine=InlineEngine()).report["gaps"] if "job" in g["what"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.runs import find_runs
+from nccl_forensics.runs import earlier_jobs, find_runs
 from nccl_forensics.store import SOURCES, Store
 from tests.rules.host_frames import table
 
@@ -120,6 +120,14 @@ def kept_of_one_output(*exits: dict[str, object]) -> list[int]:
 
 def test_what_failed_in_an_earlier_job_of_one_output_is_no_part_of_the_last_one() -> None:
     assert kept_of_one_output(said(10, "failed", 101), cancelled(20, "71"), said(90, "failed", 301), cancelled(100, "72")) == [90, 100]
+
+
+def test_where_an_earlier_job_ended_is_told() -> None:
+    store = stored(
+        "a.txt", "b.txt", "slurm.out", exits=[cancelled(20, "70"), cancelled(50, "71"), said(90, "failed", 301), cancelled(100, "72")]
+    )
+    assert earlier_jobs(store).select("job", "ended").rows() == [("71", 50)]
+    assert earlier_jobs(stored("a.txt", "b.txt", "slurm.out", exits=[cancelled(100, "72")])).is_empty()
 
 
 def test_steps_of_one_job_and_jobs_that_end_together_are_not_told_apart() -> None:
