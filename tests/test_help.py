@@ -62,7 +62,7 @@ def completions(words: str) -> list[str]:
         ("check --fail-on w", ["warning"]),
         ("check --require nccl-l", ["nccl-log"]),
         ("check --require nccl-log,flight-r", ["nccl-log,flight-recorder"]),
-        ("rule collective-st", ["collective-stuck"]),
+        ("rule collective-st", ["collective-stuck", "collective-stuck-downstream"]),
         ("rule SE06", ["SE06"]),
         ("sql --format p", ["parquet"]),
         ("collect --launcher k", ["kubectl"]),
