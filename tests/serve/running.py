@@ -87,7 +87,8 @@ class Running:
 
     def files(self) -> list[str]:
         """Every file below the data folder."""
-        return sorted(p.relative_to(self.data).as_posix() for p in self.data.rglob("*") if p.is_file())
+        # A folder that the service removes meanwhile is no error of a walk.
+        return sorted((Path(folder) / name).relative_to(self.data).as_posix() for folder, _, names in os.walk(self.data) for name in names)
 
 
 @contextlib.contextmanager
