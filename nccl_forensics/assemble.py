@@ -441,9 +441,9 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
             "a report of Nsight Systems can be read by its own tool only; its SQLite export is measured like a trace",
             command=f"nsys export --type sqlite -o {name.rsplit('.', 1)[0]}.sqlite {name}",
         )
-    for what, why, ranks, where, how in _not_collected(chosen, store):
-        gap(what, why, ranks, where, how)
     paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
+    for what, why, ranks, where, how in _not_collected(chosen, paths):
+        gap(what, why, ranks, where, how)
     for source, job, line in earlier_jobs(store).head(ROWS).iter_rows():
         gap(
             f"a verdict on Slurm job {job}",
@@ -473,12 +473,11 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     return out
 
 
-def _not_collected(chosen: RunResult, store: Store) -> list[tuple[str, str, list[int], list[str], str | None]]:
+def _not_collected(chosen: RunResult, paths: Mapping[int, str]) -> list[tuple[str, str, list[int], list[str], str | None]]:
     """What our own collection script could not get: what, why, ranks, hosts, and how to get it."""
     frame = chosen.resolver.get("not_collected")
     if frame is None:
         return []
-    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
     out = []
     for row in frame.head(ROWS).collect().iter_rows(named=True):
         what, command = STEPS.get(row["step"], (row["step"], None))

@@ -26,6 +26,11 @@ from nccl_forensics.views.failures import LONGER, STANDSTILL
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
+_EXPLAINS = ("timeout", "closed", "rank-died", "software-crash", "connection-failed")
+_REMEDY = "Look at the network below: NIC and port counters, plugin settings, kernel logs; try another transport to narrow it down."
+_PREVENTION = "Run a short all_reduce health check over all nodes and NICs before each job."
+_ASK_NCCL = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"
+
 
 @rule(
     name="collective-stuck",
@@ -33,7 +38,7 @@ from nccl_forensics.words import group_words, operation_words, ranks_words
     cause="collective-stuck",
     severity="critical",
     at_most=4,
-    explains=("timeout", "closed", "rank-died", "software-crash", "connection-failed"),
+    explains=_EXPLAINS,
 )
 def collective_stuck(
     stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame, looks: pl.LazyFrame | None
@@ -76,13 +81,13 @@ def collective_stuck(
             severity="warning" if row["hidden"] else "critical",
             confidence=_sure(row, reached=reached, guessed=guessed),
             culprits=(),
-            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
+            subject=_subject(row),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=evidence,
-            remedy="Look at the network below: NIC and port counters, plugin settings, kernel logs; try another transport to narrow it down.",
-            prevention="Run a short all_reduce health check over all nodes and NICs before each job.",
+            remedy=_REMEDY,
+            prevention=_PREVENTION,
             would_refute=(f"evidence of a rank that never entered {waited}",),
-            actions=(Action("collect-more", ranks=tuple(row["ranks"][:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
+            actions=(Action("collect-more", ranks=tuple(row["ranks"][:8]), command=_ASK_NCCL),),
             alternatives=(
                 ("gpu-stall" if row["complete"] and not reached else "host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),
             ),
@@ -95,7 +100,7 @@ def collective_stuck(
     cause="collective-stuck",
     severity="critical",
     at_most=4,
-    explains=("timeout", "closed", "rank-died", "software-crash", "connection-failed"),
+    explains=_EXPLAINS,
 )
 def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
     """One finding per group in which a broadcast (or reduce, gather, scatter) has ended on those who send and not on those who receive, if something
@@ -118,15 +123,19 @@ def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.Laz
             "the transport (network, plugin, links) or a GPU that stands.",
             confidence="low",
             culprits=(),
-            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")),
+            subject=_subject(row),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=evidence,
-            remedy="Look at the network below: NIC and port counters, plugin settings, kernel logs; try another transport to narrow it down.",
-            prevention="Run a short all_reduce health check over all nodes and NICs before each job.",
+            remedy=_REMEDY,
+            prevention=_PREVENTION,
             would_refute=(f"evidence of a rank that never entered {waited}",),
-            actions=(Action("collect-more", ranks=tuple(ranks[:8]), command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"),),
+            actions=(Action("collect-more", ranks=tuple(ranks[:8]), command=_ASK_NCCL),),
             alternatives=(("gpu-stall", tuple(ranks), f"{waiting} would have to send on to all others that wait"),),
         )
+
+
+def _subject(row: dict[str, object]) -> tuple[str, str]:
+    return str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")
 
 
 def _sure(row: dict[str, object], *, reached: bool, guessed: bool) -> Confidence:

@@ -12,14 +12,11 @@ from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.layouts import Group, unlisted_members
 from nccl_forensics.views.shared_names import part_key
+from nccl_forensics.views.wait_edges import OF_GROUP
 from nccl_forensics.views.watchdogs import watchdog_progress
 
 GROUPS = {
-    "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "comm_id": pl.String(),
+    **OF_GROUP,
     "members": pl.List(pl.Int32()),
     "size": pl.Int32(),
 }

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.silences import scattered
-from nccl_forensics.views.wait_edges import ONE_WAY
+from nccl_forensics.views.wait_edges import OF_GROUP, ONE_WAY
 from nccl_forensics.words import UNIDENTIFIED
 
 STUCK = {
-    "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "comm_id": pl.String(),
+    **OF_GROUP,
     "seq": pl.Int64(),
     "op": pl.String(),
     "ranks": pl.List(pl.Int32()),
@@ -86,7 +83,7 @@ def stuck(
         if len(positions) > 1 or (done is not None and int(str(done)) >= at):
             continue
         members = set(group["members"] or [])
-        size = max(group["size"] or 0, world) if group["group_desc"] == "default_pg" else group["size"]
+        size = _size(group, world)
         ranks = part["rank"].to_list()
         first = part.row(0, named=True)
         op = next((o for o in part["last_op"].to_list() if o), None)
@@ -96,7 +93,7 @@ def stuck(
         complete = not (behind or held) and set(ranks) >= members and size is not None and len(ranks) >= size
         rows.append(
             {
-                **{k: group[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")},
+                **{k: group[k] for k in OF_GROUP},
                 "seq": at,
                 "op": op,
                 "ranks": ranks,
@@ -117,11 +114,7 @@ def stuck(
 
 
 DOWNSTREAM = {
-    "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
-    "comm_id": pl.String(),
+    **OF_GROUP,
     "seq": pl.Int64(),
     "op": pl.String(),
     "ranks": pl.List(pl.Int32()),
@@ -169,12 +162,12 @@ def stuck_downstream(
             continue
         at = part["first_pending"].min()
         waiting = part.filter(pl.col("first_pending") == at)
-        size = max(group["size"] or 0, world) if group["group_desc"] == "default_pg" else group["size"]
+        size = _size(group, world)
         if (part["last_seq"] < at).any() or part["last_seq"].null_count() or 2 * part.height <= max(size or 0, len(group["members"] or ())):
             continue
         rows.append(
             {
-                **{k: group[k] for k in ("domain", "group_key", "group_name", "group_desc", "comm_id")},
+                **{k: group[k] for k in OF_GROUP},
                 "seq": at,
                 "op": part["op"][0],
                 "ranks": waiting["rank"].to_list(),
@@ -191,6 +184,11 @@ def _held_before(progress: pl.LazyFrame) -> bool:
     done = progress.filter(pl.col("last_done").is_not_null() & pl.col("first_pending").is_not_null())
     peers = progress.group_by("domain", "group_key").agg(pl.col("last_done").max().alias("furthest"))
     return done.join(peers, on=["domain", "group_key"]).filter(pl.col("first_pending") <= pl.col("furthest")).head(1).collect().height > 0
+
+
+def _size(group: dict[str, Any], world: int) -> int | None:
+    """Members as stated; every rank of the job is in the default group."""
+    return max(group["size"] or 0, world) if group["group_desc"] == "default_pg" else group["size"]
 
 
 def _world(groups: Iterable[dict[str, object]], comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> int:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import polars as pl
 
-WAITS = {
+#: What names a group, first in each row about one.
+OF_GROUP = {
     "domain": pl.String(),
     "group_key": pl.String(),
     "group_name": pl.String(),
     "group_desc": pl.String(),
     "comm_id": pl.String(),
+}
+
+WAITS = {
+    **OF_GROUP,
     "kind": pl.String(),
     "waiter": pl.Int32(),
     "awaited": pl.Int32(),
@@ -39,11 +44,7 @@ def edge(group: dict[str, object], fact: dict[str, object], waiter: int) -> Edge
     ``group`` is a row of ``groups``, ``fact`` one of ``progress``.
     """
     return {
-        "domain": group["domain"],
-        "group_key": group["group_key"],
-        "group_name": group["group_name"],
-        "group_desc": group["group_desc"],
-        "comm_id": group["comm_id"],
+        **{name: group[name] for name in OF_GROUP},
         "waiter": waiter,
         "op": fact["last_op"],
         "source_id": fact["source_id"],
