@@ -447,7 +447,7 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     for source, job, line in earlier_jobs(store).head(ROWS).iter_rows():
         gap(
             f"a verdict on Slurm job {job}",
-            f"its end stands in {paths[source]}:{line}, before a later job's: what failed up to there is in the tables, and left out here",
+            f"its end stands in {paths[source]}:{line}, before a later start in the same output: what failed up to there is in the tables, and left out here",
             command=f"head -n {line} {shlex.quote(paths[source])} > {job}.out",
         )
     if "fr_entries" not in present:

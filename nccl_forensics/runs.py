@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import polars as pl
 
@@ -52,17 +53,29 @@ _SLURM_JOB = r"\*\*\* (?:JOB|STEP) (\d+)"
 _TOLD_APART = ("worker_exits", "exceptions")
 #: Tasks of an array that write one file at a time are ended within a few lines of each other.
 _JOB_LINES = 20
+#: Ends after which slurmctld may start the same job once more, and when it does so at the soonest (job_mgr.c, job_requeue: a begin time two minutes off).
+_REQUEUES = r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)"
+_BEGINS_AGAIN = timedelta(minutes=2)
 
 
 def earlier_jobs(store: Store) -> pl.DataFrame:
-    """Outputs that a later Slurm job has appended to: ``source_id``, ``job`` (the last of the earlier ones) and ``ended``, the line of its end."""
+    """Outputs that a later Slurm job, or the same job after Slurm had requeued it, has appended to: ``source_id``, ``job`` (the last of the earlier ones)
+    and ``ended``, the line of its end."""
     if not store.has("worker_exits"):
         return pl.DataFrame(schema={"source_id": pl.UInt32(), "job": pl.String(), "ended": pl.UInt32()})
-    job = pl.col("message").str.extract(_SLURM_JOB)
-    ends = store.scan("worker_exits").filter(pl.col("kind") == "scheduler").select("source_id", "line_no", job=job).drop_nulls()
+    told_of = {
+        "job": pl.col("message").str.extract(_SLURM_JOB),
+        "again": pl.col("message").str.contains(_REQUEUES),
+        "at": pl.col("message")
+        .str.extract(r"CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+        .str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False),
+    }
+    ends = store.scan("worker_exits").filter(pl.col("kind") == "scheduler").select("source_id", "line_no", **told_of)
+    ends = ends.filter(pl.col("job").is_not_null())
     last = pl.all().last().over("source_id")
     told = ends.sort("source_id", "line_no").with_columns(last.name.prefix("last_"))
-    earlier = told.filter((pl.col("job") != pl.col("last_job")) & (pl.col("line_no") + _JOB_LINES < pl.col("last_line_no")))
+    other = (pl.col("job") != pl.col("last_job")) | (pl.col("again") & (pl.col("last_at") - pl.col("at") >= _BEGINS_AGAIN))
+    earlier = told.filter(other & (pl.col("line_no") + _JOB_LINES < pl.col("last_line_no")))
     return earlier.group_by("source_id").agg(pl.col("job").last(), pl.col("line_no").last().alias("ended")).sort("source_id").collect()
 
 

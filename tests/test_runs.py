@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.runs import earlier_jobs, find_runs
 from nccl_forensics.store import SOURCES, Store
@@ -133,3 +134,20 @@ def test_where_an_earlier_job_ended_is_told() -> None:
 def test_steps_of_one_job_and_jobs_that_end_together_are_not_told_apart() -> None:
     assert kept_of_one_output(said(10, "failed", 101), cancelled(20, "71", "STEP"), cancelled(100, "71")) == [10, 20, 100]
     assert kept_of_one_output(said(10, "failed", 101), cancelled(99, "71"), cancelled(100, "72")) == [10, 99, 100]
+
+
+def requeued(line: int, minute: int, why: str = "DUE TO JOB REQUEUE", unit: str = "JOB") -> dict[str, object]:
+    return said(line, "scheduler") | {
+        "message": f"slurmstepd: error: *** {unit} 71 ON n1 CANCELLED AT 2031-08-21T02:{minute:02}:53 {why} ***"
+    }
+
+
+@pytest.mark.parametrize("why", ["DUE TO JOB REQUEUE", "DUE TO PREEMPTION", "DUE TO NODE FAILURE"])
+def test_a_job_that_slurm_started_again_in_one_output_is_judged_by_its_last_start(why: str) -> None:
+    last = requeued(100, 40, "DUE TO TIME LIMIT")
+    assert kept_of_one_output(said(10, "failed", 101), requeued(20, 5, why), said(90, "failed", 301), last) == [90, 100]
+
+
+def test_the_steps_of_a_start_and_a_job_that_was_not_started_again_are_kept_together() -> None:
+    assert kept_of_one_output(said(10, "failed", 101), requeued(20, 5, unit="STEP"), requeued(100, 6)) == [10, 20, 100]
+    assert kept_of_one_output(said(10, "failed", 101), requeued(20, 5, ""), requeued(100, 40)) == [10, 20, 100]

@@ -13,7 +13,7 @@ from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, Text
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 
-_HEADING = r"^\s*(?:# Port.*counters: |link [A-Za-z][\w.-]*/\d+(?: [a-z0-9_]+ \d+|\s*$)|Errors for |ibwarn: )"
+_HEADING = r"^\s*(?:# Port.*counters: |link [A-Za-z][\w.-]*/\d+(?: [a-z0-9_]+ \d+|\s*$)|Errors for |GUID 0x[0-9a-f]+ port |ibwarn: )"
 _FLAG = re.compile(r"\[(\w+) == (\d+)")
 #: Lines of perfquery that select and do not count.
 _SELECTORS = frozenset({"PortSelect", "CounterSelect", "CounterSelect2"})
@@ -54,7 +54,9 @@ def read(text: Text) -> Reading:
                 rows.append({**line.where, **block, "counter": counter_name(line.get("stat") or ""), "value": whole(line.get("number"))})
             case "errors_for":
                 block = {"tool": "ibqueryerrors", **_node(line.get("node"))}
-            case "errors_guid" if block.get("tool") == "ibqueryerrors":
+            case "errors_guid":
+                # Without the line above it, as grep leaves it: the node has no name then.
+                block = block if block.get("tool") == "ibqueryerrors" else {"tool": "ibqueryerrors"}
                 own = {"guid": line.get("guid"), "port": whole(line.get("port"))}
                 if own["port"] is not None:  # "port ALL" sums up
                     flags = _FLAG.findall(line.get("flags") or "")
@@ -122,6 +124,7 @@ FORMATS = (
             "counters: GUID",
             "counters: 0x",
             "Errors for ",
+            "GUID 0x",
             "link mlx5_",
             "link bnxt_",
             "link efa_",

@@ -10,7 +10,7 @@ from nccl_forensics.facts.link_rates import lanes, physical_state, port_state, r
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 
-_HEADING = r"^\s*(?:CA '|Infiniband device '|hca_id:|link [A-Za-z][\w.-]*/\d+ |[A-Za-z][\w.-]* port \d+ ==> )"
+_HEADING = r"^\s*(?:CA:? '|Infiniband device '|hca_id:|link [A-Za-z][\w.-]*/\d+ |[A-Za-z][\w.-]* port \d+ ==> )"
 #: Key of a line (lower case, blanks as _) to column, for text that is kept as it stands.
 _WORDS = {
     "ca_type": "hca_type",
@@ -21,6 +21,8 @@ _WORDS = {
     "board_id": "board",
 }
 _NUMBERS = {"base_lid": "lid", "port_lid": "lid", "sm_lid": "sm_lid"}
+#: What ibstat says of a port (infiniband-diags/ibstat.c, port_dump).
+_OF_ONE_PORT = frozenset({"State", "Physical state", "Rate", "Base lid", "LMC", "SM lid", "Capability mask", "Port GUID", "Link layer"})
 _OPENS = ("ibstat_device", "ibstatus_port", "devinfo_device")
 _TOOL = {"ibstat_device": "ibstat", "ibstatus_port": "ibstatus", "devinfo_device": "ibv_devinfo"}
 
@@ -34,6 +36,7 @@ def read(text: Text) -> Reading:
     claimed: list[int] = []
     device: Row = {}
     port: Row | None = None
+    flush = False
     for line in lines:
         if line.kind in ("rdma_link", "netdev"):
             rows.append(_one_line(line))
@@ -42,6 +45,7 @@ def read(text: Text) -> Reading:
         elif line.kind in _OPENS:
             device = {"tool": _TOOL[f"{line.kind}"], "device": line.get("device")}
             port = None
+            flush = line.text.startswith("CA: ")  # ibstat of one port (ibstat mlx5_0 1) indents nothing
             if line.kind == "ibstatus_port":
                 port = {**line.where, **device, "port": whole(line.get("port"))}
                 rows.append(port)
@@ -52,7 +56,7 @@ def read(text: Text) -> Reading:
             port = {**line.where, **device, "port": whole(line.get("port") or line.get("value"))}
             rows.append(port)
             claimed.append(line.number)
-        elif line.kind in ("value", "gid") and line.text[:1] in (" ", "\t"):
+        elif line.kind in ("value", "gid") and (line.text[:1] in (" ", "\t") or (flush and (line.get("key") or "") in _OF_ONE_PORT)):
             if line.kind == "value":
                 _value(device if port is None else port, line.get("key") or "", line.get("value"))
             claimed.append(line.number)
@@ -140,7 +144,7 @@ FORMATS = (
         name="ib-state",
         title="ibstat, ibstatus, ibv_devinfo, rdma link, ibdev2netdev",
         tables=("ib_states",),
-        anchors=("CA '", "Infiniband device '", "hca_id:", " physical_state ", " ==> "),
+        anchors=("CA '", "CA: '", "Infiniband device '", "hca_id:", " physical_state ", " ==> "),
         read=read,
         priority=40,
     ),

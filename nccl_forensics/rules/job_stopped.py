@@ -181,7 +181,7 @@ def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
             confidence="low" if looked_at else "medium",
             summary="Stacks were taken before, and no rank is seen to move between them: whether the job stood still is not known."
             if looked_at
-            else "Nothing in the evidence failed before that.",
+            else "Nothing of this job is seen to have failed before that.",
             would_refute=("a failure or a standstill of the job before the signal",),
         )
 
@@ -292,7 +292,9 @@ def _finding(
     metrics: Mapping[str, float | int | str | None] = {"rows": rows.height}
     return Finding(
         title=title,
-        summary="The job also shows failures of its own: " + ", ".join(own) + "." if own else "Nothing in the evidence failed before that.",
+        summary="The job also shows failures of its own: " + ", ".join(own) + "."
+        if own
+        else "Nothing of this job is seen to have failed before that.",
         cause=cause,
         severity=severity,
         confidence=confidence,

@@ -11,6 +11,7 @@ from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
+from nccl_forensics.views.failed_alike import forgive_alike
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
@@ -170,6 +171,7 @@ def endings(
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
     rows_out = _judged(roster.people, _asked(exits, by_pid), ended_by_watchdog, watchdogs, heard)
+    forgive_alike(rows_out, nccl_errors)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or _not_stopped(
             worker_exits, path_hints, by_pid, rows_out

@@ -92,7 +92,9 @@ def failures(
     if watchdog is not None:
         add(
             watchdog.filter(
-                pl.col("kind").is_in(["timeout", "failure", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"])
+                pl.col("kind").is_in(
+                    ["timeout", "failure", "dump-signal", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"]
+                )
             ).sort("source_id", "line_no"),
             "watchdog timeouts",
         )

@@ -208,6 +208,23 @@ def test_slurm_listings_expand_host_lists_and_tell_who_cancelled():
     )
 
 
+def test_ibstat_of_one_port_indents_nothing_and_ends_with_its_last_value():
+    text = "CA: 'mlx5_3'\nPort 1:\nState: Down\nPhysical state: Polling\nRate: 10\nBase lid: 0\nLink layer: InfiniBand\nTask: look at the cable\nState: Active\n"
+    found = read_source(text.encode())
+    [port] = found.frames["ib_states"].to_dicts()
+    assert (port["device"], port["port"], port["state"], port["phys_state"], port["rate_gbit_s"]) == ("mlx5_3", 1, "down", "polling", 10.0)
+    assert found.foreign == 2
+
+
+def test_lines_of_ibqueryerrors_without_the_one_that_names_their_node_are_read_by_guid():
+    text = "   GUID 0x506b4b0300aa port 12: [SymbolErrorCounter == 70] [LinkDownedCounter == 3 (3.000)]\n   GUID 0x506b4b0300aa port ALL: [LinkDownedCounter == 3]\n"
+    found = read_source(text.encode())
+    told = [("0x506b4b0300aa", 12, "symbol_error", 70), ("0x506b4b0300aa", 12, "link_downed", 3)]
+    assert found.frames["ib_counters"].select("guid", "port", "counter", "value").rows() == told
+    assert (found.foreign, found.gap_lines) == (0, 0)
+    assert "ib_counters" not in read_source(b"GUID 0x506b4b0300aa port list of the switch\n").frames
+
+
 def test_host_lists_keep_their_leading_zeros():
     assert expand("node[008-010,12],login1") == ["node008", "node009", "node010", "node12", "login1"]
     assert expand(None) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.reading import read_source
 from tests.corpus import ROOT
@@ -37,3 +38,42 @@ def test_a_line_per_node_tells_state_and_reason_once_for_all_partitions() -> Non
     )
     found = read_source(text.encode()).frames["scheduler_nodes"]
     assert found.select("node", "state", "flags", "reason").rows() == [("node07", "DOWN", ["NOT_RESPONDING"], "Not responding")]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("HOSTNAMES STATE GRES\nn1 drained* gpu:8\nn2 mixed gpu:8\n", [("n1", "IDLE", ["DRAIN", "NOT_RESPONDING"], None)]),
+        (
+            "REASON               USER      TIMESTAMP           NODELIST\n"
+            "Xid 79 on GPU 3      root      2031-02-03T04:05:06 node[07-08]\n"
+            "Not responding       slurm     2031-02-03T04:05:06 node09\n",
+            [
+                ("node07", "IDLE", ["DRAIN"], "Xid 79 on GPU 3"),
+                ("node08", "IDLE", ["DRAIN"], "Xid 79 on GPU 3"),
+                ("node09", "DOWN", ["NOT_RESPONDING"], "Not responding"),
+            ],
+        ),
+        ("STATE REASON NODELIST\nidle none n1\ndown two words n2\n", [("n2", "DOWN", [], "two words")]),
+        ("PARTITION NODES(A/I/O/T) STATE NODELIST\ngpu 0/0/1/1 down~ n3\n", [("n3", "DOWN", [], None)]),
+    ],
+    ids=["hosts with stars", "-R", "a reason in between", "counts of states"],
+)
+def test_a_list_of_columns_of_ones_own_is_read_by_its_headings(text: str, told: list[tuple[object, ...]]) -> None:
+    found = read_source(text.encode())
+    assert found.frames["scheduler_nodes"].select("node", "state", "flags", "reason").rows() == told
+    assert found.foreign == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "JOBID PARTITION STATE NODELIST(REASON)\n7 gpu down n1\n",
+        "STATE NODELIST\nthe nodes are down now\n",
+        "NODELIST STATE\nidle nodes: 7 left\ndown n1\n",
+        "NODELIST CPUS\nn1 down\n",
+    ],
+    ids=["squeue", "a sentence", "a list that has ended", "neither state nor reason"],
+)
+def test_other_lists_and_sentences_tell_of_no_node(text: str) -> None:
+    assert "scheduler_nodes" not in read_source(text.encode()).frames

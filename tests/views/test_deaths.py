@@ -72,6 +72,36 @@ def test_a_forked_worker_that_its_agents_handler_told_to_end_is_no_culprit() -> 
     assert one["own"]
 
 
+def failed_in_nccl(*pids: int, warning: str = "plugin", line: int = 640, code: int = 2) -> pl.LazyFrame:
+    """NCCL's warning in each process, and the line that hands the error up."""
+    at = {"source_id": 0, "host": "a"}
+    told: list[dict[str, object]] = []
+    for pid in pids:
+        who = at | {"pid": pid, "tid": pid + 1, "line_no": len(told)}
+        told.append(who | {"level": "WARN", "kind": warning, "file": "net.cc", "file_line": line})
+        told.append(who | {"level": "INFO", "kind": "propagation", "file": "init.cc", "file_line": 9, "code": code, "line_no": len(told)})
+    return table("nccl_errors", *told)
+
+
+@pytest.mark.parametrize(
+    ("errors", "own"),
+    [
+        (failed_in_nccl(70, 71, 72), False),
+        (failed_in_nccl(72), True),
+        (failed_in_nccl(70, 71), True),
+        (failed_in_nccl(70, 71, 72, warning="recv-failed"), True),
+        (failed_in_nccl(70, 71, 72, code=6), True),
+        (pl.concat([failed_in_nccl(70, 71, code=6, warning="peer-closed"), failed_in_nccl(72)]), True),
+        (pl.concat([failed_in_nccl(70, 71, line=12), failed_in_nccl(72)]), True),
+    ],
+    ids=["all alike", "it alone", "only others", "a peer is gone", "of a peer", "the others lost it", "elsewhere"],
+)
+def test_whose_exit_was_seen_first_is_chance_where_nccl_failed_in_others_alike(errors: pl.LazyFrame, own: bool) -> None:
+    processes = rows(PROCESSES_SCHEMA, *({"rank": r, "host": "a", "pid": 70 + r, "source_id": 0} for r in range(3)))
+    [who] = ended(left(3), processes=processes, errors=errors)
+    assert (who["rank"], who["own"], who["kind"]) == (2, own, "exit" if own else "victim")
+
+
 def test_an_exit_code_of_a_rank_whose_output_is_missing_while_others_is_there_blames_nobody() -> None:
     def heard(*ranks: int) -> pl.LazyFrame:
         return rows(SOURCE_RANKS_SCHEMA, *({"source_id": 50 + r, "rank": r} for r in ranks))

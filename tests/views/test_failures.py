@@ -40,6 +40,7 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
         ({"watchdog": table("watchdog", {"kind": "timeout"})}, "watchdog timeouts"),
         ({"watchdog": table("watchdog", {"kind": "error"})}, "watchdog timeouts"),
         ({"watchdog": table("watchdog", {"kind": "store-timeout"})}, "watchdog timeouts"),
+        ({"watchdog": table("watchdog", {"kind": "dump-signal"})}, "watchdog timeouts"),
         ({"bandwidth_tests": table("bandwidth_tests", {"error": "unhandled system error"})}, "tests that failed"),
         ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
@@ -61,7 +62,7 @@ def test_a_job_that_ended_well_shows_no_sign() -> None:
     assert (
         signs(
             endings=rows(DEATHS, {"rank": 2, "kind": "clean"}),
-            watchdog=table("watchdog", {"kind": "dump-signal"}),
+            watchdog=table("watchdog", {"kind": "dump-observed"}),
             exceptions=table("exceptions"),
             nccl_errors=table("nccl_errors", {"level": "INFO", "kind": "cuda-failure"}),
             comms=rows(COMMS_SCHEMA, {"started": True, "completed": True}),

@@ -1,0 +1,42 @@
+"""Processes in which NCCL met the same trouble of its own and gave the call up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+#: Errors that tell of a peer that is gone, or of the end: whoever loses a peer prints them.
+_OF_PEERS = frozenset(
+    {"peer-closed", "recv-failed", "connect-retry", "connect-gave-up", "connect-failed", "abort", "ras-dead", "ras-timeout"}
+)
+#: ncclUnhandledCudaError to ncclInvalidUsage (nccl.h, ncclResult_t); 6 is ncclRemoteError, 7 in progress.
+_OWN_CODES = (1, 5)
+_THREAD = ("source_id", "host", "pid", "tid")
+
+
+def forgive_alike(rows: list[dict[str, object]], nccl_errors: pl.LazyFrame | None) -> None:
+    """Of ``rows`` of ``endings``, those that left with an exit code after NCCL had failed in them as it did in at least as many others: whose exit the
+    launcher saw first before it ended the rest is chance, and what NCCL failed by is the trouble of all."""
+    left = {(row["host"], row["pid"]): row for row in rows if row["kind"] == "exit" and row["pid"] is not None}
+    if not left or nccl_errors is None:
+        return
+    for group in _groups(nccl_errors).values():
+        mine = left.keys() & group
+        if mine and len(group) >= 2 * len(mine):
+            for who in mine:
+                why = f"exit code {left[who]['exit_code']} after NCCL had failed in it as in {len(group) - 1} other processes"
+                left[who].update(kind="victim", own=False, why=why)
+
+
+def _groups(nccl_errors: pl.LazyFrame) -> Mapping[tuple[object, ...], set[tuple[object, object]]]:
+    """Processes by the place in NCCL's code that warned last before a thread of theirs handed an error up."""
+    warned = (pl.col("level") == "WARN") & (pl.col("kind") != "propagation")
+    place = ("kind", "file", "file_line")
+    last = [pl.when(warned).then(pl.col(c)).forward_fill().over(_THREAD).alias(f"last_{c}") for c in place]
+    up = (pl.col("kind") == "propagation") & pl.col("code").is_between(*_OWN_CODES) & ~pl.col("last_kind").is_in(list(_OF_PEERS))
+    told = nccl_errors.sort("source_id", "line_no").with_columns(last).filter(up & pl.col("pid").is_not_null())
+    groups: dict[tuple[object, ...], set[tuple[object, object]]] = {}
+    for host, pid, *key in told.select("host", "pid", *(f"last_{c}" for c in place)).unique().collect().iter_rows():
+        groups.setdefault(tuple(key), set()).add((host, pid))
+    return groups
