@@ -29,7 +29,7 @@ from nccl_forensics.views.deaths import ended_themselves
 SCHEMA = "nccl-forensics/report/1"
 ROWS = 4096
 _QUOTE = 400
-#: Action words that ask for evidence, as the contract and its page of hosts write them.
+#: The action word that asks for evidence, as reports write it, and as evidence of hosts does.
 _COLLECT = ("collect-more", "collect_more")
 Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
 
@@ -242,12 +242,13 @@ def _where(a: Action, told: Mapping[object, Mapping[str, object]]) -> Action:
 
 def _action(a: Action) -> dict[str, object]:
     return {
-        "action": a.action,
+        "action": _COLLECT[0] if a.action in _COLLECT else a.action,
         "hosts": list(a.hosts),
         "gpus": list(a.gpus),
         "ranks": list(a.ranks),
         "command": a.command,
         "confidence": a.confidence,
+        "where": a.where,
     }
 
 

@@ -109,7 +109,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do next; ``action`` is a word of the contract."""
+    """One thing to do next; ``action`` is a word of the contract; ``where``: the line of user code that it is about."""
 
     action: str
     hosts: tuple[str, ...] = ()
@@ -117,6 +117,7 @@ class Action:
     ranks: tuple[int, ...] = ()
     command: str | None = None
     confidence: Confidence = "medium"
+    where: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ class Finding:
     blames the ranks, an empty tuple nobody.
     ``subject`` are the stable words of the fingerprint (host + GPU, link, setting, code location), never times, pids or paths.
     ``explains`` names causes or symptom words that this finding accounts for; ``depth`` orders causes that explain each other
-    (larger is deeper). ``proof`` says whether the finding alone proves a stop of the job.
+    (larger is deeper). ``alternatives`` are other causes, whom they would blame, and what speaks against them: None where nothing
+    in the evidence does. ``proof`` says whether the finding alone proves a stop of the job.
     """
 
     title: str
@@ -148,5 +150,5 @@ class Finding:
     prevention: str = ""
     would_refute: tuple[str, ...] = ()
     actions: tuple[Action, ...] = ()
-    alternatives: tuple[tuple[str, tuple[int, ...], str], ...] = ()
+    alternatives: tuple[tuple[str, tuple[int, ...], str | None], ...] = ()
     metrics: Mapping[str, float | int | str | None] = field(default_factory=dict)

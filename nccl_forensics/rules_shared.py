@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
@@ -120,102 +119,6 @@ def doubt_words(row: Mapping[str, object]) -> str:
     """The sentence that says what else would look like a divergence, if anything would."""
     return f" Unsure: {row['doubt']}." if row["doubt"] else ""
 
-
-def stall_findings(
-    stalls: pl.LazyFrame, cause: str, words: tuple[str, str], *, remedy: str, prevention: str, action: str, there: str = "at"
-) -> Iterator[Finding]:
-    """One finding for all ranks whose stall has this cause and these reasons alike, the surest first; ``words``: for one and for several;
-    ``there``: what leads from them to the line of the stalled rank's own stack."""
-    rows = stalls.filter(pl.col("cause") == cause).sort("rank").collect()
-    order: list[Confidence] = ["high", "medium", "low"]
-    for confidence in order:
-        part = rows.filter(pl.col("confidence") == confidence)
-        if not part.height:
-            continue
-        ranks = tuple(part["rank"].to_list())
-        first = part.row(0, named=True)
-        waiters = sorted({w for ws in part["waiters"].to_list() for w in (ws or [])} - set(ranks))
-        said = verb(ranks, *words)
-        bare = part["own_source_id"].null_count() == part.height == part["stack_source_id"].null_count()
-        if bare and first["seen_by"] == "progress" and cause not in ("p2p-deadlock", "group-deadlock"):
-            said = "never came, and nothing in the evidence is " + verb(ranks, "its own", "their own")
-        where = f" {there} {_listed(part['user_frame'])}" if part["user_frame"].drop_nulls().len() else ""
-        waited = operation_words(first["op"], first["seq"]) if first["op"] else "a collective"
-        group = f" of {group_words(first)}" if first["group_key"] else ""
-        # Others wait for those who wait in this group: they stand in groups of their own.
-        here = part.filter(pl.col("group_key").eq_missing(pl.lit(first["group_key"])))
-        inside = sorted({w for ws in here["in_group"].to_list() for w in (ws or [])} - set(ranks)) or waiters
-        behind = len(set(waiters) - set(inside))
-        peers = (
-            f"; {ranks_words(inside)} {verb(inside, 'waits', 'wait')} in {waited}{group}"
-            + (f" and {behind:,} other{'s' if behind > 1 else ''} behind {verb(inside, 'it', 'them')}" if behind else "")
-            if waiters
-            else f" (missing in {waited}{group})"
-        )
-        evidence = [
-            *cite(
-                [
-                    {"source_id": r["stack_source_id"], "line_no": r["stack_line_no"], "record": r["stack_record"]}
-                    for r in part.iter_rows(named=True)
-                ],
-                f"stack of the stalled rank: {first['place']}",
-            ),
-            *cite(
-                part.drop("why"),
-                (f"a waiting rank's {first['op']}" if first["op"] else "a rank that gave up waiting") if waiters else "what names the rank",
-            ),
-            *cite(
-                [
-                    {"source_id": r["own_source_id"], "line_no": r["own_line_no"], "record": r["own_record"]}
-                    for r in part.iter_rows(named=True)
-                ],
-                "the stalled rank's own last operation in that group",
-            ),
-        ]
-        yield Finding(
-            title=f"{ranks_words(ranks)} {said}{where}{peers}",
-            summary=f"{_reasons(part)}." + (f" The others wait at {first['call_site']}." if first["call_site"] else ""),
-            confidence=confidence,
-            ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
-            subject=(
-                str(first["user_frame"] or first["place"] or ""),
-                str(first["group_desc"] or first["group_name"] or ""),
-                str(first["op"] or ""),
-            ),
-            divergence=Divergence(first["group_name"], first["comm_id"], first["seq"], first["op"]) if first["group_key"] else None,
-            evidence=tuple(evidence),
-            remedy=remedy,
-            prevention=prevention,
-            would_refute=("two samples of this rank's stack that differ: then it moves",),
-            actions=(Action(action, ranks=ranks, confidence=confidence),),
-            metrics={"waiting_ranks": len(waiters)},
-        )
-
-
-#: Places and reasons that are told one by one.
-_TOLD = 3
-
-
-def _listed(frames: pl.Series) -> str:
-    """The lines in which ranks stand, each once."""
-    places = frames.drop_nulls().unique(maintain_order=True).to_list()
-    more = len(places) - _TOLD
-    return " and ".join([", ".join(places[:_TOLD]), f"{more} other place{'s' if more > 1 else ''}"] if more > 0 else places)
-
-
-def _reasons(part: pl.DataFrame) -> str:
-    """Why these ranks are taken to stand where they do: once where it is the same of all, else of each."""
-    told = part.group_by("why", maintain_order=True).agg("rank").rows()
-    if len(told) == 1:
-        why, ranks = told[0]
-        return str(why) if len(ranks) == 1 or not _OF_ONE.match(str(why)) else f"each of them: {why}"
-    more = sum(len(ranks) for _, ranks in told[_TOLD:])
-    return "; ".join(f"{ranks_words(ranks)}: {why}" for why, ranks in told[:_TOLD]) + (f"; and {more} more alike" if more else "")
-
-
-#: A reason in words of one rank.
-_OF_ONE = re.compile("its? |everything it |work is enqueued on its |the GPUs of its peers |a monitored barrier names it ")
 
 #: What a late rank did meanwhile, in words.
 _MEANWHILE = {

@@ -165,6 +165,7 @@ def _action(position: int, action: Json) -> ActionText:
         ranks_words(numbers) if numbers else "",
         joined(words(action, "hosts", 80)),
         f"GPU {joined(words(action, 'gpus', 80))}" if words(action, "gpus") else "",
+        f"at {text(action, 'where', 160)}" if action.get("where") is not None else "",
     )
     return ActionText(
         position,

@@ -139,7 +139,10 @@ def _doubt(page: _Page, shown: Presentation) -> None:
     for other in shown.others[:2]:
         page.entry("Also", [(f"{other.cause}: {other.title}", "")])
     for alternative in shown.alternatives[:2]:
-        page.entry("Unlikely", [(f"{alternative.cause} {alternative.who}: {alternative.against}".replace(" :", ":"), "")])
+        # What nothing speaks against is as open as the verdict.
+        label = "Weighed" if alternative.against else "Or else"
+        against = f": {alternative.against}" if alternative.against else ""
+        page.entry(label, [(t, "") for t in page.folded(f"{alternative.cause} {alternative.who}".rstrip() + against, 2)])
     if shown.would_refute:
         page.entry("Refuted by", [(t, "") for t in page.folded(shown.would_refute[0], 2)])
 

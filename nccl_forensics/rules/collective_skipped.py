@@ -25,7 +25,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import certain, doubt_words, stall_findings
+from nccl_forensics.rules_shared import certain, doubt_words
+from nccl_forensics.rules_stalls import stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 
@@ -97,7 +98,7 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
         stalls,
         "collective-skipped",
         ("left out a collective that the peers entered",) * 2,
-        remedy="Find the call or step that this rank left out: a branch, a shorter data set, an early break or a skipped batch.",
+        remedy="Find the call or step that this rank left out: a branch, a shorter data set, an early break, a skipped batch, or groups in another order.",
         prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
         action="fix-code",
         there="and went on to",

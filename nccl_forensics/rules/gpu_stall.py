@@ -21,7 +21,7 @@ import polars as pl
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.rules_stalls import stall_findings
 
 
 @rule(
@@ -40,5 +40,5 @@ def gpu_stall(stalls: pl.LazyFrame) -> Iterator[Finding]:
         ("has a GPU that stopped making progress", "have GPUs that stopped making progress"),
         remedy="Look for Xid, ECC and fallen-off-the-bus messages of this GPU; run a diagnostic before it is used again.",
         prevention="Watch Xid and GPU progress per node; run a health check before each start.",
-        action="collect_more",
+        action="collect-more",
     )

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import stall_findings
+from nccl_forensics.rules_stalls import stall_findings
 from nccl_forensics.words import group_words, ranks_words
 
 _REMEDY = "Reverse the order on one side, or post both directions together with batch_isend_irecv."

@@ -13,15 +13,14 @@ from nccl_forensics.views.checked_calls import with_frames
 #: Operations of a group that are looked at, the last one among them.
 _BACK = 32
 _KEY = ("rank", "group_key")
+#: Times that each line has to come for the calls to tell whole steps.
+_AGAIN = 2
 
 
 def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups: Mapping[int, str]) -> set[int]:
     """Those of the ranks in ``groups`` whose recorder tells that they came to their last operation of that group by other frames than to any alike
     before it (the same operation at the same line): whoever makes calls in another order than usual stands in another branch."""
-    wanted = pl.LazyFrame(list(groups.items()), schema={"rank": pl.Int32(), "group_key": pl.String()}, orient="row")
-    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("seq").is_not_null() & pl.col("call_site").is_not_null()
-    made = calls.telling.filter(own).join(wanted, on=_KEY).select(*_KEY, "seq", "op", "call_site", "source_id", "record")
-    last = made.sort(*_KEY, "seq").group_by(_KEY, maintain_order=True).tail(_BACK).collect()
+    last = _last_calls(calls, groups)
     out: set[int] = set()
     for rows in with_frames(last, fr_entries).partition_by("rank", maintain_order=True) if last.height else ():
         now = rows.row(-1, named=True)
@@ -30,3 +29,35 @@ def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups
         if before and now["frames"] is not None and now["frames"] not in before:
             out.add(now["rank"])
     return out
+
+
+def no_swap(calls: Calls, groups: Mapping[int, str]) -> dict[int, str]:
+    """What speaks against that a rank in ``groups`` came to its last operation of that group only in another order than usual: that it makes it
+    where it always does, so that what comes before it is behind; or that it makes none such in its steps; of one that always made it at other
+    lines, no more than that it did not make the other call. Nothing of ranks of which no line is known."""
+    out: dict[int, str] = {}
+    last = _last_calls(calls, groups)
+    for rows in last.partition_by("rank", maintain_order=True) if last.height else ():
+        now, earlier = rows.row(-1, named=True), rows.head(-1)
+        alike = earlier.filter(pl.col("op") == now["op"])["call_site"]
+        if now["call_site"] in set(alike.to_list()):
+            out[now["rank"]] = "it came to the next call at the line at which it always makes it"
+        elif earlier.height and not alike.len():
+            out[now["rank"]] = "the call to which it went on is none of those that it makes in each step"
+        elif alike.len() >= _AGAIN * alike.n_unique() > 0:
+            out[now["rank"]] = (
+                "it has not made the call, and stands where it never made the next one before: whether it would make it after that one is open"
+            )
+    return out
+
+
+def _last_calls(calls: Calls, groups: Mapping[int, str]) -> pl.DataFrame:
+    """The last recorded operations of each rank in its group that tell from which line they came, in their order."""
+    wanted = pl.LazyFrame(list(groups.items()), schema={"rank": pl.Int32(), "group_key": pl.String()}, orient="row")
+    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("seq").is_not_null() & pl.col("call_site").is_not_null()
+    made = (
+        calls.every.filter(own & pl.col("rank").is_in(sorted(groups)))
+        .join(wanted, on=_KEY)
+        .select(*_KEY, "seq", "op", "call_site", "source_id", "record")
+    )
+    return made.sort(*_KEY, "seq").group_by(_KEY, maintain_order=True).tail(_BACK).collect()

@@ -22,12 +22,15 @@ Row = Mapping[str, object]
 
 
 class Cause(NamedTuple):
-    """The cause of a stall, how sure it is, and why; ``partners`` of a deadlock."""
+    """The cause of a stall, how sure it is, and why; ``partners`` of a deadlock; another cause that looks the same (``alternative``), and what
+    speaks ``against`` it, if anything does."""
 
     cause: str
     confidence: str
     why: str
     partners: object = ()
+    alternative: str | None = None
+    against: str | None = None
 
 
 class _Case(NamedTuple):
@@ -115,16 +118,20 @@ def _in_another_order(case: _Case) -> Cause | None:
         why = (
             f"it never entered {row['op']} #{row['seq']} of this group and went on to the next operation of another group ({row['ahead']})"
         )
+        # Whoever is held up in the call that it went on to never comes to what it would have called next.
+        by_another = bool(row.get("another_path"))
+        against = row.get("no_swap")
+        swap = ((), "group-deadlock", None if against is None else str(against)) if by_another or against is not None else ()
         if row.get("domain") == "nccl":
             # Lines of a log bear no number over all groups: one that was lost looks like a call left out.
-            return Cause("collective-skipped", "medium", f"{why}; a line lost from its log would look the same")
-        if row.get("another_path"):
-            # Whoever is held up in the call that it went on to never comes to what it would have called next.
-            order = f"{why}, to which it came by another path through the program than before: it may as well have taken the two in another order"
-            return Cause("collective-skipped", "medium", order)
+            return Cause("collective-skipped", "medium", f"{why}; a line lost from its log would look the same", *swap)
+        if by_another:
+            path = f"{why}, to which it came by another path through the program than before"
+            order = f"{path}: it may as well have taken the two in another order" if against is None else path
+            return Cause("collective-skipped", "medium", order, *swap)
         # A word that no operation bears is more likely a damaged record.
         known = row["op"] is None or row["op"] in OP_WORDS
-        return Cause("collective-skipped", "high" if known else "medium", why)
+        return Cause("collective-skipped", "high" if known else "medium", why, *swap)
     if case.kind == "beyond":
         why = f"a monitored barrier names it as missing while it stands beyond that barrier, in {row['later']}, which the others never entered"
         return Cause("collective-skipped", "high", why)

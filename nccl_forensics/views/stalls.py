@@ -11,7 +11,7 @@ from nccl_forensics.folding import FoldedTable
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
-from nccl_forensics.views.call_paths import by_another_path
+from nccl_forensics.views.call_paths import by_another_path, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.views.gpu_starts import not_begun
@@ -69,6 +69,9 @@ STALLS = {
     "stack_line_no": pl.UInt32(),
     "stack_record": pl.String(),
     "seen_by": pl.String(),
+    "stands": pl.Boolean(),
+    "alternative": pl.String(),
+    "against": pl.String(),
 }
 
 #: Ranks that are singled out, each with how: ``kind``, ``seen_by``, ``waiters`` and what of the operation waited in is known.
@@ -130,6 +133,8 @@ def stalls(
 
     ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it),
     stacks (the others stand in a collective and it does not, or is the only one without a stack) or endings (the others timed out and it did not).
+    ``stands``: several samples of its stack agree; ``alternative``: another cause that would look the same, and what speaks ``against`` it (null:
+    nothing does).
     """
     calls = calls_of(operations) if operations is not None else None
     scene = _Scene(
@@ -237,11 +242,37 @@ def _by_order_of_calls(
     how: dict[str, object] = {"kind": "swapped", "partners": sorted(jumped)} if swapped else {"kind": "jumped"}
     passed = {rank: row for rank, row in found.items() if rank in jumped}
     for rank, (behind, ahead) in jumped.items():
-        passed[rank] = {**passed.get(rank, {}), **behind, **how, "ahead": ahead, "seen_by": "progress"}
+        waits = _waiting_in(progress, behind) if progress is not None and not behind.get("waiters") else {}
+        passed[rank] = {**passed.get(rank, {}), **behind, **how, **waits, "ahead": ahead, "seen_by": "progress"}
     if calls is not None and fr_entries is not None and not swapped:
-        for rank in by_another_path(calls, fr_entries, {r: ahead for r, (_, ahead) in jumped.items()}):
-            passed[rank]["another_path"] = True
+        went_on = {r: ahead for r, (_, ahead) in jumped.items()}
+        for rank, why in no_swap(calls, went_on).items():
+            passed[rank]["no_swap"] = why
+        for rank in by_another_path(calls, fr_entries, went_on):
+            passed[rank] |= {"another_path": True, "no_swap": None}
+        for rank, _ in went_on.items() & (_all_done(progress) if progress is not None else set()):
+            passed[rank]["no_swap"] = "what it went on to is over, and it did not come back to the call"
     return passed
+
+
+def _waiting_in(progress: pl.LazyFrame, missed: Mapping[str, object]) -> dict[str, object]:
+    """Ranks whose recorders hold the operation that one left out as their last and not completed, and where; the rank's own last call of that group
+    is then cited for it."""
+    there = (pl.col("domain") == missed["domain"]) & (pl.col("group_key") == missed["group_key"])
+    last = (pl.col("first_pending") == missed["seq"]) & (pl.col("last_seq") == missed["seq"])
+    rows = progress.filter(there & last).sort("rank").collect()
+    if not rows.height:
+        return {}
+    cited = ("source_id", "line_no", "record")
+    ranks = rows["rank"].to_list()
+    first = rows.row(0, named=True)
+    return {"waiters": ranks, "in_group": ranks} | {n: first[n] for n in cited} | {f"own_{n}": missed[n] for n in cited}
+
+
+def _all_done(progress: pl.LazyFrame) -> set[tuple[int, str]]:
+    """Ranks and groups in which recorders show everything completed that the rank enqueued there."""
+    over = pl.col("last_done").is_not_null() & (pl.col("last_done") >= pl.col("last_seq")) & pl.col("first_pending").is_null()
+    return set(progress.filter((pl.col("domain") == "fr") & over).select("rank", "group_key").collect().iter_rows())
 
 
 def _not_held_up(scene: _Scene, found: _Found, stuck: pl.LazyFrame | None) -> _Found:
@@ -331,7 +362,8 @@ def _with_causes(scene: _Scene, found: _Found, tail: Mapping[int, str]) -> list[
 
 def _stall(rank: int, row: Mapping[str, object], stack: Mapping[str, object] | None) -> dict[str, object]:
     """A row without its cause: what of the operation waited in is known, and where the rank stands."""
-    own = {name: stack[name] if stack else None for name in ("place", "user_frame")}
+    own: dict[str, object] = {name: stack[name] if stack else None for name in ("place", "user_frame")}
+    own["stands"] = stack is not None and stack["witness"] == "stack" and stack["moved"] is False
     where = {f"stack_{name}": stack[name] if stack else None for name in ("source_id", "line_no", "record")}
     return {name: row.get(name) for name in STALLS if name in row} | {"rank": rank} | own | where
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.call_paths import by_another_path
-from nccl_forensics.views.calls import calls_of
+from nccl_forensics.views.call_paths import by_another_path, no_swap
+from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.matching import operations
 from tests.rules.host_frames import table
 from tests.views.frames import rows
@@ -15,19 +15,24 @@ DUMPS = {"source_id": pl.UInt32(), "rank": pl.Int32(), "use": pl.String()}
 NORMS, USUAL, SWAPPED = "norms (/opt/job/train.py:14)", "step (/opt/job/train.py:31)", "step (/opt/job/train.py:29)"
 
 
-def came(*callers: str | None, line: str = NORMS) -> set[int]:
-    """Whether rank 2 came to the last of its calls by another path, where each was made by one of these callers."""
+def recorded(*lines: tuple[str, str | None]) -> tuple[Calls, pl.LazyFrame]:
+    """The calls of rank 2 in one group, each with its line and who called that."""
     entries = [
         {
             **{"source_id": 0, "record": f"entries[{n}]", "record_id": n, "collective_seq_id": n + 1, "op": "all_reduce", "pg_name": "7"},
-            "user_frame": line if n + 1 == len(callers) else NORMS,
-            "frames": None if caller is None else f"{line if n + 1 == len(callers) else NORMS}\n{caller}",
+            "user_frame": line,
+            "frames": None if caller is None else f"{line}\n{caller}",
         }
-        for n, caller in enumerate(callers)
+        for n, (line, caller) in enumerate(lines)
     ]
     known = table("fr_entries", *entries)
     chosen = rows(DUMPS, {"source_id": 0, "rank": 2, "use": "chosen"})
-    calls = calls_of(operations(known, chosen, None, None, None, None))
+    return calls_of(operations(known, chosen, None, None, None, None)), known
+
+
+def came(*callers: str | None, line: str = NORMS) -> set[int]:
+    """Whether rank 2 came to the last of its calls by another path, where each was made by one of these callers."""
+    calls, known = recorded(*[(line if n + 1 == len(callers) else NORMS, caller) for n, caller in enumerate(callers)])
     return by_another_path(calls, known, {2: "pg:7"})
 
 
@@ -42,3 +47,17 @@ def test_a_path_that_was_taken_before_or_is_not_known_tells_nothing(callers: tup
 
 def test_another_call_is_not_held_against_these() -> None:
     assert came(USUAL, USUAL, SWAPPED, line="barrier (/opt/job/train.py:50)") == set()
+
+
+def test_a_call_at_its_usual_line_was_not_taken_before_its_turn() -> None:
+    calls, _ = recorded(*[(NORMS, USUAL)] * 4)
+    assert no_swap(calls, {2: "pg:7"}) == {2: "it came to the next call at the line at which it always makes it"}
+
+
+def test_a_call_from_a_line_that_never_made_it_leaves_the_order_open() -> None:
+    other = (NORMS.replace("14", "19"), SWAPPED)
+    calls, _ = recorded(*[(NORMS, USUAL)] * 3, other)
+    assert "open" in no_swap(calls, {2: "pg:7"})[2]
+    # One call before it is no habit.
+    calls, _ = recorded((NORMS, USUAL), other)
+    assert no_swap(calls, {2: "pg:7"}) == {}
