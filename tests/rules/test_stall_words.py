@@ -28,7 +28,7 @@ def test_ranks_that_stand_in_different_places_are_told_with_theirs() -> None:
 
 def test_ranks_that_left_nothing_are_to_be_looked_at_first_and_their_silence_may_have_other_causes() -> None:
     nothing = {"rank": 5, "cause": "host-stall", "confidence": "low", "seen_by": "progress"}
-    none = {name: None for name in ("own_source_id", "own_record", "stack_source_id", "stack_line_no")}
+    none = dict.fromkeys(("own_source_id", "own_record", "stack_source_id", "stack_line_no"))
     [finding] = host_stall.check(stalls(nothing | none))
     assert "the quoted line" not in finding.remedy
     assert finding.remedy.startswith("Get the log, the dump or a stack of rank 5 first")
