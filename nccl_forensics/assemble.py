@@ -142,7 +142,8 @@ class _Writer:
 
     def culprit(self, c: Culprit, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
         known = people.get(c.rank, {}) if c.rank is not None else {}
-        return {
+        source = {"source": self._paths.get(c.source_id)} if c.source_id is not None else {}
+        return source | {
             "rank": c.rank,
             "host": c.host or known.get("host"),
             "gpu": c.gpu or known.get("bus_id") or (str(known["gpu_index"]) if known.get("gpu_index") is not None else None),
@@ -430,8 +431,20 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
             )
     raw_missing = case["ranks_missing"]
     missing = [int(str(r)) for r in raw_missing] if isinstance(raw_missing, list) else []
-    if missing:
-        gap(f"evidence of {len(missing)} rank{'s' * (len(missing) > 1)}", "nothing in the bundle comes from them", missing)
+    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
+    nameless = _nameless(chosen)
+    if nameless:
+        several = len(nameless) > 1
+        gap(
+            f"the rank{'s' * several} of {f'{len(nameless)} recorder dumps' if several else 'a recorder dump'}",
+            f"neither name nor content tells who wrote {paths[nameless[0]]}{f' and {len(nameless) - 1} more' * several}: "
+            "PyTorch ends the name of a dump with its rank",
+        )
+    if (count := len(missing) - len(nameless)) > 0:
+        if nameless:
+            gap(f"evidence of {count} of these ranks", "nothing in the bundle is known to come from them", missing)
+        else:
+            gap(f"evidence of {count} rank{'s' * (count > 1)}", "nothing in the bundle comes from them", missing)
     # Only its name tells a report of Nsight Systems: the format is closed.
     reports = store.sources.filter(pl.col("path").str.contains(_NSYS) & pl.col("records").fill_null(0).eq(0))["path"].sort().to_list()
     if reports:
@@ -442,7 +455,6 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
             "a report of Nsight Systems can be read by its own tool only; its SQLite export is measured like a trace",
             command=f"nsys export --type sqlite -o {name.rsplit('.', 1)[0]}.sqlite {name}",
         )
-    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
     for what, why, ranks, where, how in _not_collected(chosen, paths):
         gap(what, why, ranks, where, how)
     for source, job, line in earlier_jobs(store).head(ROWS).iter_rows():
@@ -472,6 +484,14 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     if "kernel_events" not in present:
         gap("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", command="dmesg -T")
     return out
+
+
+def _nameless(chosen: RunResult) -> list[int]:
+    """Recorder dumps of the run whose rank nothing tells."""
+    dumps = chosen.resolver.get("dumps")
+    if dumps is None:
+        return []
+    return dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_null()).select("source_id").collect()["source_id"].sort().to_list()
 
 
 def _not_collected(chosen: RunResult, paths: Mapping[int, str]) -> list[tuple[str, str, list[int], list[str], str | None]]:

@@ -95,6 +95,8 @@ class Culprit:
     pid: int | None = None
     nic: str | None = None
     link: str | None = None
+    #: The file of a process whose rank nothing tells.
+    source_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

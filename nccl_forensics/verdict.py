@@ -230,4 +230,4 @@ def _same(a: Culprit, b: Culprit) -> bool:
 
 
 def _names(culprit: Culprit) -> tuple[object, ...]:
-    return (culprit.rank, culprit.host, culprit.gpu, culprit.pid, culprit.nic, culprit.link)
+    return (culprit.rank, culprit.host, culprit.gpu, culprit.pid, culprit.nic, culprit.link, culprit.source_id)

@@ -121,3 +121,51 @@ def test_an_earlier_job_in_the_same_output_is_left_out_and_said_to_be(tmp_path: 
     assert (verdict["cause"], [g["what"] for g in gaps if "job" in g["what"]]) == ("job-stopped", ["a verdict on Slurm job 1"])
     (tmp_path / "slurm.out").write_text("\n".join([*failed, *(f"step {n}" for n in range(40)), ends[1], ""]))
     assert not [g for g in analyze([tmp_path], engine=InlineEngine()).report["gaps"] if "job" in g["what"]]
+
+
+def _dump(op: str, late: int) -> bytes:
+    """A recorder's dump of one of six ranks of a job with one group: nothing in it tells which."""
+    entries = [
+        {
+            "record_id": n,
+            "pg_id": 0,
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": n + 1,
+            "p2p_seq_id": 0,
+            "op_id": n + 1,
+            "profiling_name": f"nccl:{op if n == 3 else 'all_reduce'}",
+            "time_created_ns": 1_800_000_000_000_000_000 + 1000 * n + late,
+            "input_sizes": [[64]],
+            "input_dtypes": ["Float"],
+            "output_sizes": [[64]],
+            "output_dtypes": ["Float"],
+            "state": "scheduled" if n == 3 else "completed",
+            "timeout_ms": 600_000,
+            "is_p2p": False,
+            "retired": n < 3,
+            "frames": [],
+        }
+        for n in range(4)
+    ]
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4, 5]"}}
+    return json.dumps({"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}).encode()
+
+
+def test_a_process_that_nothing_gives_a_rank_is_told_by_its_file(tmp_path: Path) -> None:
+    for late, name in enumerate("abcdef"):
+        (tmp_path / name).write_bytes(_dump("broadcast" if name == "d" else "all_reduce", late))
+    verdict, gaps = _told(tmp_path)
+    assert (verdict["cause"], [(c["rank"], c["source"]) for c in verdict["culprits"]]) == ("collective-mismatch", [(None, "d")])
+    assert [action["ranks"] for action in verdict["actions"]] == [[]]
+    # No rank is said to be missing, as each dump is one's; without two of them two are.
+    assert gaps[0]["what"] == "the ranks of 6 recorder dumps"
+    assert not any(gap["what"].startswith("evidence of") for gap in gaps)
+    for name in "ab":
+        (tmp_path / name).unlink()
+    assert [g["what"] for g in _told(tmp_path)[1]][:2] == ["the ranks of 4 recorder dumps", "evidence of 2 of these ranks"]
+    # By its name each is somebody's.
+    for n, name in enumerate("cdef"):
+        (tmp_path / name).rename(tmp_path / f"fr_trace_rank_{n}")
+    verdict, gaps = _told(tmp_path)
+    assert [(c["rank"], "source" in c) for c in verdict["culprits"]] == [(1, False)]
+    assert gaps[0]["what"] == "a stack of rank 1"

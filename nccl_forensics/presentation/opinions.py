@@ -57,17 +57,20 @@ def cited_findings(verdict: Json) -> set[str]:
     return cited
 
 
+_MANY = {"process that wrote": "processes that wrote"}
+
+
 def who_words(culprits: Sequence[Json]) -> str:
     """``rank 3``, ``ranks 1-4``, else hosts, links or NICs."""
     numbers = [r for c in culprits if (r := number(c, "rank")) is not None]
     if numbers:
         return ranks_words(numbers)
-    for key, word in (("link", "link"), ("nic", "NIC"), ("gpu", "GPU"), ("host", "host")):
+    for key, word in (("link", "link"), ("nic", "NIC"), ("gpu", "GPU"), ("host", "host"), ("source", "process that wrote")):
         names = list(dict.fromkeys(text(c, key, 80) for c in culprits if c.get(key) is not None))
         if names:
             hosts = list(dict.fromkeys(text(c, "host", 80) for c in culprits if c.get("host") is not None))
             where = f" on {joined(hosts, 4)}" if hosts and key != "host" else ""
-            return f"{word}{'' if len(names) == 1 else 's'} {joined(names)}{where}"
+            return f"{word if len(names) == 1 else _MANY.get(word, f'{word}s')} {joined(names)}{where}"
     return ""
 
 
@@ -78,7 +81,7 @@ def who_is(culprits: Sequence[Json]) -> str:
 
 
 def _party(culprit: Json) -> Party:
-    labels = (("host", "host"), ("gpu", "GPU"), ("pid", "pid"), ("nic", "NIC"), ("link", "link"))
+    labels = (("host", "host"), ("gpu", "GPU"), ("pid", "pid"), ("nic", "NIC"), ("link", "link"), ("source", "process that wrote"))
     facts = [(label, text(culprit, key, 160)) for key, label in labels if culprit.get(key) is not None]
     rank = number(culprit, "rank")
     if rank is not None:

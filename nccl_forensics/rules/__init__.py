@@ -68,16 +68,24 @@ class Rule:
 
 
 def _named(finding: Finding) -> Finding:
-    """Without processes whose rank nothing tells: they are counted in words, never blamed by number."""
-    if all(r < UNIDENTIFIED for r in finding.ranks) and all(c.rank is None or c.rank < UNIDENTIFIED for c in finding.culprits or ()):
+    """With processes whose rank nothing tells under the file of theirs: they are counted in words, never blamed by number."""
+    blamed = tuple(Culprit(rank=r) for r in finding.ranks) if finding.culprits is None else finding.culprits
+    if all(r < UNIDENTIFIED for r in (*finding.ranks, *(c.rank for c in blamed if c.rank is not None))):
         return finding
     return replace(
         finding,
-        ranks=tuple(r for r in finding.ranks if r < UNIDENTIFIED),
-        culprits=None if finding.culprits is None else tuple(c for c in finding.culprits if c.rank is None or c.rank < UNIDENTIFIED),
-        alternatives=tuple((cause, tuple(r for r in ranks if r < UNIDENTIFIED), why) for cause, ranks, why in finding.alternatives),
+        ranks=_known(finding.ranks),
+        culprits=tuple(
+            c if c.rank is None or c.rank < UNIDENTIFIED else replace(c, rank=None, source_id=c.rank - UNIDENTIFIED) for c in blamed
+        ),
+        actions=tuple(replace(a, ranks=_known(a.ranks)) for a in finding.actions),
+        alternatives=tuple((cause, _known(ranks), why) for cause, ranks, why in finding.alternatives),
         confidence="medium" if finding.confidence == "high" else finding.confidence,
     )
+
+
+def _known(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(r for r in ranks if r < UNIDENTIFIED)
 
 
 def rule(

@@ -13,6 +13,7 @@ import polars as pl
 
 from nccl_forensics.ranklist import as_ranks, unfold
 from nccl_forensics.views import view
+from nccl_forensics.words import UNIDENTIFIED
 
 #: What a process says of itself, by the number that its group knows it by.
 _OWN = ("fingerprint", "detail-mismatch", "ddp-unused")
@@ -25,14 +26,15 @@ _SAID = ("kind", "rank", "ranks", "seq", "op", "other_op", "detail")
 def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None) -> pl.LazyFrame:
     """``reports`` with ``rank`` and ``ranks`` as ranks of the job, and ``in_subgroup``, whether the line is about a group of some ranks only: the rank that its
     process is otherwise known by is not the one that it prints. ``ranks`` is null where neither the recorders' lists of groups nor what the others
-    print says who is meant."""
-    plain = reports.with_columns(in_subgroup=pl.lit(False))
+    print says who is meant. Processes that are known by nothing else and compare calls without some ranks of the job stand for nobody's rank."""
+    plain = _strangers(reports.with_columns(in_subgroup=pl.lit(False)), source_ranks, fr_groups)
     if source_ranks is None:
         return plain
     known = source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", of_source="rank")
     home = pl.when(pl.col("hint_scope") == "global").then("hint_rank").otherwise("of_source")
     placed = plain.join(known, on="source_id", how="left").with_columns(home=home).drop("of_source")
     own, barrier = pl.col("kind").is_in(_OWN), pl.col("kind") == _BARRIER
+    own &= pl.col("rank").fill_null(0) < UNIDENTIFIED
     elsewhere = (own & (pl.col("rank") != pl.col("home"))) | (barrier & (pl.col("home") != 0))
     apart = placed.filter(elsewhere).select("source_id").unique().collect()
     if not apart.height:
@@ -45,6 +47,34 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
     meant = pl.DataFrame(_meant(told.rows(named=True), _groups(fr_groups)), schema=told.schema)
     rest = placed.filter(~(own | barrier).fill_null(False))
     return pl.concat([rest, printed, meant.lazy()]).drop("home")
+
+
+def _strangers(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Comparisons in which no speaker is known by more than what it prints, and not all ranks of the job take part: that may be a group of some."""
+    known = pl.LazyFrame(schema={"source_id": pl.UInt32()}) if source_ranks is None else source_ranks.filter(pl.col("rank").is_not_null())
+    compared = (pl.col("kind") == "detail-mismatch") & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
+    named = pl.col("hint_scope").eq_missing("global") & pl.col("hint_rank").is_not_null()
+    told = reports.with_columns(named=named | pl.col("source_id").is_in(known.select("source_id").collect()["source_id"].implode()))
+    lines = told.filter(compared).select("source_id", "seq", "rank", "ranks", "named").collect()
+    if not lines.height or lines["named"].all():
+        return reports
+    highest = [int(str(n)) for n in reports.select("rank", "hint_rank", pl.col("ranks").list.max()).max().collect().row(0) if n is not None]
+    if source_ranks is not None:
+        highest += known.select("rank").collect()["rank"].to_list()
+    if fr_groups is not None:
+        highest += [max(unfold(text)) for text in fr_groups.select("ranks").drop_nulls().unique().collect()["ranks"].to_list() if text]
+    apart = []
+    for (seq,), part in lines.group_by("seq", maintain_order=True):
+        taking = {*part["rank"], *(r for others in part["ranks"].drop_nulls().to_list() for r in others)}
+        if not part["named"].any() and len(taking) <= max(highest):
+            apart.append(seq)
+    here = compared & pl.col("seq").is_in(apart)
+    number = (UNIDENTIFIED + pl.col("source_id").cast(pl.Int32)).cast(pl.Int32)
+    return reports.with_columns(
+        rank=pl.when(here).then(number).otherwise("rank"),
+        ranks=pl.when(~here.fill_null(False)).then("ranks"),
+        in_subgroup=pl.col("in_subgroup") | here.fill_null(False),
+    )
 
 
 #: Rank within a group and rank of the job -> the members of the groups in which both are one process, in the order of their ranks within the group.
@@ -62,25 +92,41 @@ def _groups(fr_groups: pl.LazyFrame | None) -> _Groups:
     return found
 
 
+#: In one call, by the number that a group knows a speaker by, who it is. Several groups may make calls of one number.
+_Speakers = Mapping[object, set[object]]
+
+
 def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups) -> list[dict[str, object]]:
     """These lines with ranks of the job. A copy of a line in a file of no rank says the same as the line."""
-    speakers: dict[tuple[object, object], set[object]] = {}
+    calls: dict[object, dict[object, set[object]]] = {}
     for row in rows:
         if row["kind"] == "detail-mismatch" and row["home"] is not None:
-            speakers.setdefault((row["seq"], row["rank"]), set()).add(row["home"])
+            calls.setdefault(row["seq"], {}).setdefault(row["rank"], set()).add(row["home"])
     found: dict[tuple[object, ...], dict[str, object]] = {}
     out: list[dict[str, object]] = []
     for row in sorted(rows, key=lambda row: row["home"] is None):
         said = tuple(str(row[name]) for name in _SAID)
-        new = found.get(said, {}) if row["home"] is None else _told(row, groups, speakers)
-        if new and row["home"] is not None:
-            # Several groups may say the same: then a copy tells of none of them.
-            found[said] = new if found.get(said, new) == new else {"rank": None, "ranks": None, "in_subgroup": True}
+        speakers = calls.get(row["seq"], {}) if row["kind"] == "detail-mismatch" else {}
+        if row["home"] is None:
+            new = found.get(said, dict(_NOBODY) if _apart(speakers) else {})
+        else:
+            new = _told(row, groups, speakers)
+            if new:
+                # Several groups may say the same: then a copy tells of none of them.
+                found[said] = new if found.get(said, new) == new else dict(_NOBODY)
         out.append({**row, **new})
     return out
 
 
-def _told(row: Mapping[str, object], groups: _Groups, speakers: Mapping[tuple[object, object], set[object]]) -> dict[str, object]:
+_NOBODY = {"rank": None, "ranks": None, "in_subgroup": True}
+
+
+def _apart(speakers: _Speakers) -> bool:
+    """Whether somebody speaks in this call under another number than its rank: then it is one of a group of some ranks."""
+    return any(homes != {number} for number, homes in speakers.items())
+
+
+def _told(row: Mapping[str, object], groups: _Groups, speakers: _Speakers) -> dict[str, object]:
     """What is otherwise in one line, if it is about a group of some ranks."""
     at = 0 if row["kind"] == _BARRIER else row["rank"]
     others = as_ranks(row["ranks"])
@@ -88,11 +134,21 @@ def _told(row: Mapping[str, object], groups: _Groups, speakers: Mapping[tuple[ob
         return {}
     if row["kind"] == "ddp-unused":
         return {"rank": row["home"], "ranks": [row["home"]], "in_subgroup": True} if at != row["home"] else {}
-    homes = [speakers.get((row["seq"], other), set()) for other in others] if row["kind"] == "detail-mismatch" else []
-    if at == row["home"] and all(known <= {other} for known, other in zip(homes, others, strict=False)):
+    if at == row["home"] and not _apart(speakers):
         return {}
-    fitting = {tuple(g[r] for r in others) for g in groups.get((at, row["home"]), ()) if len(g) > max(others, default=0)}
-    if homes and all(len(known) == 1 for known in homes):
-        fitting = {tuple(int(str(next(iter(known)))) for known in homes)}
+    certain = {number: next(iter(homes)) for number, homes in speakers.items() if len(homes) == 1}
+    if at in certain and others and all(other in certain for other in others):
+        meant = {tuple(int(str(certain[other])) for other in others)}
+    else:
+        meant = {
+            tuple(g[r] for r in others)
+            for g in groups.get((at, row["home"]), ())
+            if len(g) > max(others, default=0) and _agrees(g, certain)
+        }
     own = {"rank": row["home"]} if row["kind"] != _BARRIER else {}
-    return {**own, "ranks": list(fitting.pop()) if len(fitting) == 1 else None, "in_subgroup": True}
+    return {**own, "ranks": list(meant.pop()) if len(meant) == 1 else None, "in_subgroup": True}
+
+
+def _agrees(members: Sequence[int], certain: Mapping[object, object]) -> bool:
+    """Whether a group knows all speakers by the numbers that they speak under."""
+    return all(isinstance(number, int) and number < len(members) and members[number] == home for number, home in certain.items())

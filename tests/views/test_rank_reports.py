@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.rank_reports import rank_reports
+from nccl_forensics.words import UNIDENTIFIED
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -22,8 +23,8 @@ def differs(rank: int, other: int, source: int, seq: int = 26, **more: object) -
     return said | {"source_id": source, "line_no": 3} | more
 
 
-def told(*lines: dict[str, object], groups: pl.LazyFrame | None = None) -> list[tuple[object, ...]]:
-    found = rank_reports(table("reports", *lines), FILES, groups).collect()
+def told(*lines: dict[str, object], groups: pl.LazyFrame | None = None, files: pl.LazyFrame = FILES) -> list[tuple[object, ...]]:
+    found = rank_reports(table("reports", *lines), files, groups).collect()
     return found.sort("source_id", "line_no").select("source_id", "rank", "ranks", "in_subgroup").rows()
 
 
@@ -47,9 +48,31 @@ def test_a_line_alone_is_read_by_the_groups_of_the_recorders() -> None:
     assert told(differs(2, 0, 15), groups=lists("1-7:2", "3-6")) == [(15, 5, None, True)]
 
 
+def test_a_line_whose_number_fits_is_of_the_group_that_the_other_lines_of_that_call_are_of() -> None:
+    """Of the group of ranks 0, 2 and 4 the file of rank 2, which is 1 there, was not collected."""
+    assert told(differs(0, 1, 10), differs(2, 1, 14)) == [(10, 0, None, True), (14, 4, None, True)]
+    assert told(differs(0, 1, 10), differs(2, 1, 14), groups=lists("0-7", "0-4:2")) == [(10, 0, [2], True), (14, 4, [2], True)]
+    # So is one of a file that nothing else knows.
+    assert told(differs(1, 0, 99), differs(2, 1, 14))[-1] == (99, None, None, True)
+    # Another call is another matter.
+    assert told(differs(0, 1, 10, seq=3), differs(2, 1, 14))[0] == (10, 0, [1], False)
+
+
+def test_speakers_that_nothing_else_knows_are_nobody_where_some_ranks_take_no_part() -> None:
+    """Files without a name: three ranks of a group of the eight that other files tell of."""
+    lines = (differs(0, 1, 90), differs(1, 0, 91), differs(2, 1, 92))
+    assert told(*lines) == [(90 + n, UNIDENTIFIED + 90 + n, None, True) for n in range(3)]
+    # Here all of the job, by whatever is known, take part; and here one of them is known, by a number that fits.
+    four = FILES.filter(pl.col("rank") < 3)
+    assert told(*lines, files=four) == [(90, 0, [1], False), (91, 1, [0], False), (92, 2, [1], False)]
+    assert told(*lines, differs(3, 1, 13))[1] == (90, 0, [1], False)
+
+
 def test_two_groups_that_part_at_once_do_not_tell_who_is_meant() -> None:
     lines = (differs(1, 0, 15), differs(0, 1, 14), differs(1, 0, 17), differs(0, 1, 16))
     assert [(rank, ranks) for _, rank, ranks, _ in told(*lines)] == [(4, None), (5, None), (6, None), (7, None)]
+    # Without the file of the last one the other group's second rank is not taken for it.
+    assert [(rank, ranks) for _, rank, ranks, _ in told(*lines[:2], lines[3])] == [(4, None), (5, None), (6, None)]
     known = told(*lines, groups=lists("0-7", "4-5", "6-7"))
     assert [(rank, ranks) for _, rank, ranks, _ in known] == [(4, [5]), (5, [4]), (6, [7]), (7, [6])]
 

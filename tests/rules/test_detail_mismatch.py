@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.raised_reports import said_of
-from nccl_forensics.rules.meeting_failed import collective_mismatch_unreadable
+from nccl_forensics.rules.detail_mismatch import collective_mismatch_unreadable
 from tests.rules.frames import cited, divergences
 from tests.rules.host_frames import table
 
@@ -27,7 +27,7 @@ def alone(rank: int, op: str) -> str:
 
 
 def reports(*messages: str) -> pl.LazyFrame:
-    return table("reports", *(row for message in messages for row in said_of(message)))
+    return table("reports", *(row for message in messages for row in said_of(message))).with_columns(in_subgroup=pl.lit(value=False))
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,21 @@ def test_other_numbers_of_one_call_are_told_where_the_message_does_not_compare_t
 def test_numbered_calls_that_can_be_read_and_calls_placed_already_are_left_to_others() -> None:
     assert not collective_mismatch_unreadable.check(reports(two(call("ALLREDUCE", number=7), call("REDUCE", number=7))), None)
     assert not collective_mismatch_unreadable.check(reports(alone(3, "BARRIER")), divergences("different", [2], [0, 1, 3]))
+
+
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [
+        (call("ALLREDUCE", "[9]", number=6), "shape-mismatch"),
+        (call("ALLREDUCE", "[8]", "Double", 6), "dtype-mismatch"),
+        (call("REDUCE", "[9]", number=6), "collective-mismatch"),
+    ],
+)
+def test_whose_call_it_is_need_not_be_known_to_tell_what_differs(other: str, cause: str) -> None:
+    lines = reports(two(call("ALLREDUCE", number=6), other, rank=1))
+    nobody = lines.with_columns(ranks=pl.lit(None, dtype=pl.List(pl.Int32)), rank=pl.lit(4, dtype=pl.Int32), in_subgroup=pl.lit(value=True))
+    [finding] = collective_mismatch_unreadable.check(nobody, None)
+    assert (finding.cause, finding.confidence, finding.culprits, finding.ranks) == (cause, "medium", (), ())
+    assert finding.title.startswith("rank 4 met another call than its own at #6 of a group of some ranks: ALLREDUCE of [8] Float against ")
+    # In the group of all ranks the numbers say who it is, and the comparison of all calls tells.
+    assert not collective_mismatch_unreadable.check(lines, None)
