@@ -143,10 +143,12 @@ def _later(data: bytes) -> bytes:
 
 
 def _times(value: object) -> object:
-    """A recorder document with every ``…_ns`` an hour later."""
+    """A recorder document with every ``…_ns`` an hour later; zero is no time."""
     if isinstance(value, dict):
         return {
-            k: v + 3600 * 10**9 if isinstance(v, int) and isinstance(k, str) and k.startswith("time_") and k.endswith("_ns") else _times(v)
+            k: v + 3600 * 10**9
+            if isinstance(v, int) and v > 0 and isinstance(k, str) and k.startswith("time_") and k.endswith("_ns")
+            else _times(v)
             for k, v in value.items()
         }
     return [_times(v) for v in value] if isinstance(value, list) else value

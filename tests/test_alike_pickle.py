@@ -138,6 +138,21 @@ def test_a_dump_gives_the_same_tables_either_way(data: bytes):
         assert quick.table(name).equals(slow.table(name)), name
 
 
+def test_zeros_that_were_moved_with_the_times_are_no_times_either_way():
+    """Whoever sets a host's clock right in its dumps moves what was never set, too."""
+    document = pickle.loads(dump(3, 8, 600, 3))
+    unset = [e for e in document["entries"] if e["time_discovered_completed_ns"] is None]
+    assert unset
+    for entry in unset:
+        entry["time_discovered_completed_ns"] = 3600 * 10**9
+    for entry in document["entries"]:
+        entry["time_created_ns"] += 3600 * 10**9
+    quick, slow = both(pickled(document))
+    told = slow.table("fr_entries")
+    assert told["time_completed_ns"].null_count() == len(unset)
+    assert quick.table("fr_entries").equals(told)
+
+
 def test_texts_that_unfold_to_too_much_are_told_either_way(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_recorder_rings.Budget, "take", lambda self, amount: amount < 50_000)
     quick, slow = both(dump(0, 8, 600, None))

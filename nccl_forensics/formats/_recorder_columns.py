@@ -307,7 +307,7 @@ def entries_frame(entries: Sequence[tuple[int, Mapping[str, object]]], budget: B
         "frames": _strings([t[1] for t in told]),
     }
     # What is missing, in one pass: empty texts, and the zeros that JSON writes where pickle writes None.
-    times = [pl.when(pl.col(c) > 0).then(pl.col(c)) for c in TIMES]
+    times = [pl.when(~unset(c)).then(pl.col(c)) for c in TIMES]
     texts = [pl.when(pl.col(c) != "").then(pl.col(c)) for c in _TEXTS]
     p2p = pl.col("peer_src").is_not_null() | pl.col("is_p2p")
     known = pl.DataFrame(columns).with_columns(
@@ -322,6 +322,15 @@ def pointers(number: pl.Expr) -> pl.Expr:
 
 
 TIMES = ("time_created_ns", "time_started_ns", "time_completed_ns")
+#: Nothing is found to begin or to be over a day, in ns, before it was made: such a time is a zero whose clock somebody set right.
+_DAY = 24 * 3600 * 10**9
+
+
+def unset(column: str) -> pl.Expr:
+    """Whether a time is none: JSON writes zero where pickle writes None."""
+    return (pl.col(column) <= 0) | (pl.col(column) < pl.col(TIMES[0]) - _DAY).fill_null(False)
+
+
 #: Columns that differ from entry to entry, with the key of an entry that tells them, or else the older one.
 OWN = {
     "record_id": ("record_id", "id"),

@@ -14,7 +14,7 @@ import polars as pl
 from nccl_forensics import folding
 from nccl_forensics.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.folding import SORT, Folded
-from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, entries_frame, pointers
+from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, entries_frame, pointers, unset
 from nccl_forensics.formats._recorder_head import SPANS, Row, content_keys, dump_row, group_rows, operations, placed, repeated, status_rows
 from nccl_forensics.formats.base import PLACE, Several
 from nccl_forensics.tables import TABLES
@@ -145,7 +145,7 @@ def _own(rings: Sequence[Ring], firsts: pl.DataFrame, sorts: pl.Series) -> pl.Da
 
 def _odd(own: pl.DataFrame) -> pl.Series:
     """Rows in which a number is none that entries have."""
-    times = pl.any_horizontal(pl.col(TIMES) <= 0)
+    times = pl.any_horizontal(unset(c) for c in TIMES)
     return own.select((times.fill_null(False) | pl.col(_FLOAT).is_finite().not_().fill_null(False)).arg_true()).to_series()
 
 

@@ -148,13 +148,14 @@ def stalls(
         parted=divergences is not None and divergences.collect().height > 0,
         dead=_gone(endings, gone_peers),
     )
+    written = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) if source_ranks is not None else set()
     found = _awaited(scene, blockers)
     found = _by_order_of_calls(scene, found, blockers, fr_entries)
     if rank_reports is not None:
         found = missing_at_barriers(rank_reports, blockers, found)
     found = _not_held_up(scene, found, stuck)
     if not found and not scene.parted:
-        found = _by_stacks(scene)
+        found = _by_stacks(scene, written)
     if progress is not None and calls is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = odd_in_circle(found, progress, calls.every)
     if not found and not scene.parted and not scene.dead and endings is not None:
@@ -163,7 +164,6 @@ def stalls(
             found = unheard_of(endings, progress, groups)
     if found:
         found = gone_on(found, scene.stacks, set(scene.stacks) | scene.known()) or found
-    written = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) if source_ranks is not None else set()
     found = unanswering(found, scene.stacks, progress, written - scene.dead) or found
     if not scene.timed_out and (advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))):
         found = {}
@@ -306,15 +306,15 @@ def _not_held_up(scene: _Scene, found: _Found, stuck: pl.LazyFrame | None) -> _F
     lone = alone_in_group(progress)
     known = set(lone["rank"].to_list())
     waiting = {r for r in found if r in known and r in stacks and stacks[r]["place"] == "collective"}
-    found = {r: row for r, row in found.items() if r not in waiting}
+    found = {r: row | {"apart": r in known and r not in stacks} for r, row in found.items() if r not in waiting}
     if waiting and not found and not scene.parted and groups is not None:
         host = [r for r, s in stacks.items() if scene.on_host(r) and not s["moved"]]
         found = awaited_alone(lone.filter(pl.col("rank").is_in(sorted(waiting))), groups, progress, host)
     return found
 
 
-def _by_stacks(scene: _Scene) -> _Found:
-    """The few that stand elsewhere than most: in stacks, else by where tracebacks say that ranks gave up."""
+def _by_stacks(scene: _Scene, written: set[int]) -> _Found:
+    """The few that stand elsewhere than most: in stacks, else by where tracebacks say that ranks gave up. ``written``: ranks that files are of."""
     stacks = scene.stacks
     seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
     # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
@@ -322,8 +322,8 @@ def _by_stacks(scene: _Scene) -> _Found:
     if seen and not scene.timed_out:
         # One look at a thread that sleeps in its own function tells nothing; the stack views weigh a second one.
         found = {rank: row for rank, row in found.items() if stacks[rank]["place"] != "user-code"}
-    if not seen and scene.dead:
-        # Whoever gave up in another collective than most may have waited there for a rank that is gone.
+    if not seen and (scene.dead or not scene.job() | written <= set(stacks)):
+        # Whoever gave up in another collective than most may have waited there for a rank that is gone, or that left no word.
         found = {rank: row for rank, row in found.items() if row["kind"] != "other-call" or rank in scene.dead}
     if scene.timed_out or scene.dead or scene.progress is None:
         return found
@@ -398,6 +398,7 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
     if not timed_out and len(paused) > FEW_UNSEEN and len(paused) * _PAUSED > len(known):
         # Logs that were copied while the job ran end an operation apart.
         rows = [r for r in rows if r["rank"] not in paused]
+    rows = [_apart(r) if found[_rank(r)].get("apart") and r["cause"] == "host-stall" else r for r in rows]
     rows = in_circles(rows, stacks, scene.job() | known, sure=timed_out)
     # Files that are missing here and there were lost, and their ranks may wait as the others do.
     unseen = [_rank(r) for r in rows if r["cause"] == "host-stall" and kinds[_rank(r)] == "unseen" and r["rank"] not in stacks]
@@ -422,6 +423,14 @@ def _glimpsed(row: dict[str, object]) -> dict[str, object]:
     if row["confidence"] != "high":
         return row
     return row | {"confidence": "medium", "why": f"{row['why']}; nothing has timed out, and one look does not tell that it stays there"}
+
+
+def _apart(row: dict[str, object]) -> dict[str, object]:
+    """A stall of a rank whose last operation is one of a group of which nobody else left anything: it may wait there as well as be done with it."""
+    return row | {
+        "confidence": "low",
+        "why": f"{row['why']}; its last operation is of a group of which no other rank left a record, and it may wait in it",
+    }
 
 
 def _recorded_open(progress: pl.LazyFrame) -> bool:

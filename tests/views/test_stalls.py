@@ -12,6 +12,7 @@ from nccl_forensics.views.blockers import BLOCKERS
 from nccl_forensics.views.calls import OPERATIONS, calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
+from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.log_ends import _period
 from nccl_forensics.views.stall_causes import cause_of
@@ -57,8 +58,9 @@ def found(
     ops: pl.LazyFrame | None = None,
     reached: pl.LazyFrame | None = None,
     made: pl.LazyFrame | None = None,
+    files: pl.LazyFrame | None = None,
 ) -> list[tuple[object, ...]]:
-    frame = stalls(blockers, states, endings, reports, parted, ops, reached, None, made).collect()
+    frame = stalls(blockers, states, endings, reports, parted, ops, reached, None, made, None, files).collect()
     return frame.select("rank", "cause", "confidence", "seen_by").rows()
 
 
@@ -378,6 +380,16 @@ def test_a_rank_that_waits_in_a_group_of_its_own_gives_way_to_the_one_on_its_hos
     )
     states = standing(r0="collective", r1="collective", r2="data-loader")
     assert found(blocker(1), states, reached=reached) == [(2, "input-stall", "high", "stacks")]
+
+
+def test_without_its_stack_it_is_named_weakly() -> None:
+    own = progress({"pg:0": {0: (6, 5), 1: (5, 5)}}).with_columns(last_created_ns=1)
+    apart = progress({"pg:4": {1: (9, 8)}}).with_columns(last_created_ns=2)
+    assert found(blocker(1), reached=own) == [(1, "host-stall", "medium", "progress")]
+    assert found(blocker(1), reached=pl.concat([own, apart])) == [(1, "host-stall", "low", "progress")]
+    # Its peer of that group has a record too.
+    both = progress({"pg:4": {0: (9, 8), 1: (9, 8)}}).with_columns(last_created_ns=2)
+    assert found(blocker(1), reached=pl.concat([own, both])) == [(1, "host-stall", "medium", "progress")]
 
 
 # ---- circles ----
@@ -818,3 +830,7 @@ def test_whoever_gave_up_in_another_collective_may_have_waited_there_for_one_tha
     assert found(None, gave_up, killed) == []
     [(rank, *_)] = found(None, gave_up)
     assert rank == 4
+    # Of rank 5 there are files, and no word of where it stood.
+    written = rows(SOURCE_RANKS_SCHEMA, *({"source_id": r, "rank": r} for r in range(6)))
+    assert found(None, gave_up, files=written) == []
+    assert found(None, gave_up, files=written.filter(pl.col("rank") < 5))
