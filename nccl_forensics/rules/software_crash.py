@@ -89,11 +89,13 @@ def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Find
     what = first["signal"] or first["type"] or f"exit code {first['exit_code']}"
     message = str(first["message"] or "").split("\n", 1)[0][:160]
     whole = own.height == everyone.height
+    # A bare exit code is what a program that was told to end leaves as well.
+    told = first["signal"] or first["type"]
     yield Finding(
         title=f"{'all ' if whole else ''}{own.height} ranks fell over alike: {what}" + (f" at {first['frame']}" if first["frame"] else ""),
         summary=f"{'Every rank' if whole else 'Each of them'} ended in the same way ({what}{': ' + message if message else ''}): a fault of the program or of a "
         f"library, not of one rank or host.{'' if whole else ' The others did nothing of their own: they were stopped, or found these gone.'}",
-        confidence="high" if whole else "medium",
+        confidence="high" if whole and told else "medium",
         culprits=(),
         subject=(str(first["kind"]), str(what), str(first["frame"] or "")),
         evidence=cite(own, f"ended by {what}"),

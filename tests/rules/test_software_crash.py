@@ -93,3 +93,11 @@ def test_an_exception_that_all_raised_is_the_same_one_whomever_the_launcher_sign
     assert rank_died.check(endings(*ended), None) == []
     apart = [row | {"type": "KeyError" if row["rank"] == 2 else "AssertionError"} for row in ended]
     assert software_crash.check(endings(*apart), None) == []
+
+
+def test_exit_codes_without_a_word_are_what_a_job_that_was_ended_leaves_too() -> None:
+    bare = [{"rank": r, "kind": "exit", "exit_code": 1} for r in range(4)]
+    [finding] = software_crash.check(endings(*bare), None)
+    assert (finding.title, finding.confidence) == ("all 4 ranks fell over alike: exit code 1", "medium")
+    [said] = software_crash.check(endings(*(row | {"type": "ImportError"} for row in bare)), None)
+    assert said.confidence == "high"
