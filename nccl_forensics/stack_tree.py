@@ -284,6 +284,14 @@ def _named(
     return tuple(found)
 
 
+def parting(one: object, other: object) -> str | None:
+    """Of two stacks, innermost frame first, the frame of the first just after the last one that they share; None where there is none."""
+    if not isinstance(one, list) or not isinstance(other, list):
+        return None
+    shared = _shared(one, other)
+    return str(one[-shared - 1]) if 0 < shared < len(one) else None
+
+
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
     """How many outermost frames two stacks share."""
     count = 0

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, people, place, ranks_of
+from nccl_forensics.rules_hosts import People, located, people, place, ranks_of
 from nccl_forensics.words import ranks_words
 
 #: Words of a command line that trains.
@@ -45,6 +45,7 @@ def process_stopped(
     stacks: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
 ) -> Iterator[Finding]:
     """One finding per host and reason."""
     who = people(processes)
@@ -54,6 +55,7 @@ def process_stopped(
         if who.by_pid
         else pl.col("command").str.contains(_TRAINER)
     )
+    left = _left_over(ours, who, source_ranks)
     sampled = stacks is not None and stacks.head(1).collect().height > 0
     state, wchan = pl.col("state").str.head(1), pl.col("wchan").fill_null("")
     reason = (
@@ -70,7 +72,7 @@ def process_stopped(
         ours.with_columns(reason=reason).filter(pl.col("reason").is_not_null()).group_by("host", "reason", maintain_order=True)
     ):
         culprits = tuple(
-            Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
+            Culprit(rank=left.get(pid) if (rank := who.of_pid(host, pid)) is None else rank, host=str(host) if host else None, pid=pid)
             for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
         )
         ranks = ranks_of(culprits)
@@ -87,6 +89,11 @@ def process_stopped(
         yield Finding(
             title=f"{whom} on {place(host)} {words}",
             summary="The listing shows one moment only."
+            + (
+                " Of the processes that its parent started it is the only one whose pid no file ties to a rank, and its rank the only one without a pid."
+                if any(c.pid in left for c in culprits)
+                else ""
+            )
             + (" A stack sampler was at work in this bundle, which holds a process for an instant." if doubtful else ""),
             severity=severity,
             confidence=confidence,
@@ -104,3 +111,22 @@ def process_stopped(
                 Action("collect_more", hosts=(str(host),) if host else (), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),
             ),
         )
+
+
+def _left_over(ours: pl.DataFrame, who: People, source_ranks: pl.LazyFrame | None) -> dict[int, int]:
+    """The rank of the one process that no file ties to a rank, where its parent started it beside others by the same command, the ranks of all
+    these are known, and of the ranks that left a file one alone has no pid. A process that is stopped answers no sampler, and its own log need not
+    say its pid."""
+    if source_ranks is None:
+        return {}
+    told = {rank for ranks in who.by_pid.values() for rank in ranks}
+    without = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) - told
+    if len(without) != 1:
+        return {}
+    started = ours.drop_nulls(["pid", "ppid"]).group_by("source_id", "host", "ppid", "command").agg(pl.col("pid").unique())
+    found: list[int] = []
+    for host, pids in started.select("host", "pid").iter_rows():
+        unknown = [pid for pid in pids if who.of_pid(host, pid) is None]
+        if len(pids) > 1 and len(unknown) < len(pids):
+            found += unknown
+    return {found[0]: without.pop()} if len(found) == 1 else {}

@@ -336,11 +336,12 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
     if not few:
         return {}
     # Of a group that no other rank is seen in, nor in one of its role, nobody waits in what is missing.
-    seen = recent.select("group_key", "group_desc", "rank")
-    common = [seen.group_by(c).agg(pl.col("rank").n_unique()).filter(pl.col("rank") > 1)[c].to_list() for c in ("group_key", "group_desc")]
+    recent = _with_roles(recent)
+    seen = recent.select("group_key", "role", "rank")
+    common = [seen.group_by(c).agg(pl.col("rank").n_unique()).filter(pl.col("rank") > 1)[c].to_list() for c in ("group_key", "role")]
     groups_of, roles = set(common[0]), set(common[1]) - {None}
     named = seen[[b[3] for b in few]]
-    few = [b for b, key, desc in zip(few, named["group_key"], named["group_desc"], strict=True) if key in groups_of or desc in roles]
+    few = [b for b, key, role in zip(few, named["group_key"], named["role"], strict=True) if key in groups_of or role in roles]
     peers = _Peers(recent, few)
     out: dict[int, tuple[dict[str, object], str]] = {}
     for domain, rank, at, before in few:
@@ -348,6 +349,17 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
             out[rank] = _fact(recent, domain, at, before)
     ranks = max(members.values(), default=0)
     return out if len(out) * 4 <= ranks else {}
+
+
+def _with_roles(recent: pl.DataFrame) -> pl.DataFrame:
+    """The same, with what a group is for: its description without the number that tells groups of a role apart (island0, tp_1), or, where all that
+    a process calls its groups by is a number, that number: each made its second group in the same line of the program, as a rule."""
+    described = pl.col("group_desc").cast(pl.String).str.replace(r"[ _-]?[0-9]+$", "")
+    numbered = pl.col("group_key").cast(pl.String).str.extract(r"^(.+) of rank \d+$")
+    roles = (
+        recent.select("group_key", "group_desc").unique().with_columns(pl.coalesce(described, numbered).cast(pl.Categorical).alias("role"))
+    )
+    return recent.join(roles, on=["group_key", "group_desc"], how="left", nulls_equal=True, maintain_order="left")
 
 
 #: So many rows are looked at one by one at a time.
@@ -444,10 +456,7 @@ class _Peers:
     def __init__(self, recent: pl.DataFrame, breaks: Sequence[tuple[str, int, int, int]]) -> None:
         self._rows = sorted({row for _, _, at, _ in breaks for row in (at - 1, at)})
         self._kinds = dict(zip(self._rows, recent[self._rows].select(_KIND).rows(), strict=True))
-        # Groups of a role may be told apart by a number: island0, tp_1.
-        named = pl.col("group_desc").cast(pl.String).str.replace(r"[ _-]?[0-9]+$", "").cast(pl.Categorical).alias("role")
-        roles = recent.select("group_desc").unique().with_columns(named)
-        self._recent = recent.join(roles, on="group_desc", how="left", maintain_order="left")
+        self._recent = recent
         self._by_group = self._calls(_PLACE)
         self._by_role = self._calls(_ROLE)
         self._told: dict[tuple[object, ...], tuple[int, frozenset[int]]] = {}

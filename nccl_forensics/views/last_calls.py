@@ -14,6 +14,7 @@ LAST_CALLS = {
     "op": pl.String(),
     "peer": pl.Int32(),
     "user_frame": pl.String(),
+    "frames": pl.List(pl.String()),
     "reason": pl.String(),
     "witness": pl.String(),
     "moved": pl.Boolean(),
@@ -30,7 +31,7 @@ def last_calls(
     raised: pl.LazyFrame | None,
     checked_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank: ``place``, ``op``, ``peer`` and ``user_frame`` as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
+    """One row per rank: ``place``, ``op``, ``peer``, ``user_frame`` and ``frames`` (innermost first) as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
     that was being compared with the other ranks'); ``moved``: null where one sample was taken, which tells no motion; ``waits_from``: it stands in a line of a
     function from which others call what they wait in, and may wait there itself (``Work.wait()`` leaves no frame of its own)."""
     found: dict[int, dict[str, object]] = {}
@@ -53,9 +54,11 @@ def last_calls(
             rank = row["rank"]
             if rank is None or (rank in found and not _blank(found[rank])):
                 continue
-            place, op, user, reason = place_of([shortened(f) for f in str(row["frames"]).split("\n")], None)
+            frames = [shortened(f) for f in str(row["frames"]).split("\n")]
+            place, op, user, reason = place_of(frames, None)
             found[rank] = {
                 "rank": rank,
+                "frames": frames,
                 "place": place,
                 "op": op,
                 "user_frame": user or row["frame"],

@@ -100,7 +100,10 @@ def _in_p2p(case: _Case) -> Cause | None:
 def _in_another_call(case: _Case) -> Cause | None:
     if case.kind != "other-call" or case.stack is None:
         return None
-    same = split_frame(str(case.stack["user_frame"] or ""))[0] == split_frame(str(case.row.get("call_site") or ""))[0]
+    own = str(case.stack["user_frame"] or "")
+    same = split_frame(own)[0] == split_frame(str(case.row.get("call_site") or ""))[0]
+    # One function may make all calls of a program: then the line that called it tells which of them it is.
+    same = same and case.row.get("parts_at") in (None, own)
     why = f"{case.stands} while its peers stand in {case.row['op']} at {case.row['call_site']}"
     return Cause("collective-mismatch" if same else "collective-skipped", "medium", why)
 

@@ -150,9 +150,11 @@ def stalls(
     )
     written = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) if source_ranks is not None else set()
     found = _awaited(scene, blockers)
-    found = _by_order_of_calls(scene, found, blockers, fr_entries)
+    missing = missing_at_barriers(rank_reports, blockers, {}) if rank_reports is not None else {}
+    found = _by_order_of_calls(scene, found, blockers, fr_entries, bool(missing))
     if rank_reports is not None:
         found = missing_at_barriers(rank_reports, blockers, found)
+        found = _not_held_by_a_jump(scene, found)
     found = _not_held_up(scene, found, stuck)
     if not found and not scene.parted:
         found = _by_stacks(scene, written)
@@ -217,9 +219,10 @@ def _awaited(scene: _Scene, blockers: pl.LazyFrame | None) -> _Found:
 
 
 def _by_order_of_calls(
-    scene: _Scene, found: _Found, blockers: pl.LazyFrame | None, fr_entries: pl.LazyFrame | FoldedTable | None
+    scene: _Scene, found: _Found, blockers: pl.LazyFrame | None, fr_entries: pl.LazyFrame | FoldedTable | None, missing: bool
 ) -> _Found:
-    """Ranks that passed over a call and went on, alone, where some did; ``found`` where none did or a GPU stands."""
+    """Ranks that passed over a call and went on, alone, where some did; ``found`` where none did or a GPU stands. ``missing``: a monitored
+    barrier waited in vain, as the one does that DETAIL puts before every call; recorders may not know then who is in which group."""
     progress, calls = scene.progress, scene.calls
     if any(row["kind"] in ("gpu", "not-begun") for row in found.values()):
         return found
@@ -227,9 +230,9 @@ def _by_order_of_calls(
     if progress is not None and found:
         placed = progress if scene.absent is None else pl.concat([progress, scene.absent])
         jumped = jumped_groups(placed, calls.every if calls is not None else None)
-    if not jumped and found and calls is not None:
+    if not jumped and (found or missing) and calls is not None:
         # Whoever has finished all and enqueued nothing more holds the others up, whatever a habit of theirs foretold.
-        at_rest = all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
+        at_rest = bool(found) and all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
         jumped = {rank: fact for rank, fact in broken_steps(calls.recent()).items() if rank in found or not at_rest}
     if not jumped and calls is not None:
         ends = [row for row in found.values() if row["kind"] == "behind"]
@@ -275,6 +278,15 @@ def _all_done(progress: pl.LazyFrame) -> set[tuple[int, str]]:
     return set(progress.filter((pl.col("domain") == "fr") & over).select("rank", "group_key").collect().iter_rows())
 
 
+def _not_held_by_a_jump(scene: _Scene, found: _Found) -> _Found:
+    """Without those that a monitored barrier names as missing and that stood in a call that waits, where another rank left a call out."""
+    if not any(row["kind"] == "jumped" for row in found.values()):
+        return found
+    return {
+        r: row for r, row in found.items() if row["kind"] != "barrier" or r not in scene.stacks or scene.stacks[r]["place"] not in WAITING
+    }
+
+
 def _not_held_up(scene: _Scene, found: _Found, stuck: pl.LazyFrame | None) -> _Found:
     """Without those that wait themselves, by their stacks or by the state of their other groups."""
     stacks, progress, groups = scene.stacks, scene.progress, scene.groups
@@ -305,7 +317,11 @@ def _not_held_up(scene: _Scene, found: _Found, stuck: pl.LazyFrame | None) -> _F
     # One that waits in a group of which nothing else is known: whoever it waits for is at the end of the walk.
     lone = alone_in_group(progress)
     known = set(lone["rank"].to_list())
-    waiting = {r for r in found if r in known and r in stacks and stacks[r]["place"] == "collective"}
+    waiting = {
+        r
+        for r, row in found.items()
+        if r in known and r in stacks and stacks[r]["place"] == "collective" and row["kind"] not in ("jumped", "swapped")
+    }
     found = {r: row | {"apart": r in known and r not in stacks} for r, row in found.items() if r not in waiting}
     if waiting and not found and not scene.parted and groups is not None:
         host = [r for r, s in stacks.items() if scene.on_host(r) and not s["moved"]]

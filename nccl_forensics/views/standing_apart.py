@@ -8,6 +8,7 @@ import polars as pl
 
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stack_tree import parting
 
 #: What an edge tells of the operation that is waited in.
 _WAITED_IN = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "call_site", "in_group")
@@ -195,6 +196,7 @@ def odd_calls(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, objec
             "line_no": peer["line_no"],
             "record": peer["record"],
             "seen_by": "stacks",
+            "parts_at": parting(stacks[r].get("frames"), peer.get("frames")),
         }
         for r, (op, _) in calls.items()
         if op != usual

@@ -471,6 +471,24 @@ def test_a_stopped_rank_is_named():
     assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "high", (3,))
 
 
+def stopped_beside(known: dict[int, int], parents: tuple[int, ...] = (7, 7, 7), ranks: tuple[int, ...] = (0, 1, 2)) -> tuple[int, ...]:
+    """Ranks named where pids 40, 41 and 42 have these parents, 41 is stopped, ``known`` gives the ranks of pids and files are there of ``ranks``."""
+    listing = [
+        {"pid": 40 + n, "ppid": parent, "state": "Tl" if n == 1 else "Sl", "command": "python -m train"} for n, parent in enumerate(parents)
+    ]
+    told = processes(*((rank, "node7", pid, "1") for pid, rank in known.items()))
+    files = pl.LazyFrame({"rank": list(ranks)}, schema_overrides={"rank": pl.Int32()})
+    [finding] = check(process_stopped, host_processes=table("host_processes", *listing), processes=told, source_ranks=files)
+    return finding.ranks
+
+
+def test_a_stopped_process_is_the_one_rank_without_a_pid_where_its_siblings_have_theirs():
+    assert stopped_beside({40: 0, 42: 2}) == (1,)
+    assert stopped_beside({40: 0}) == (), "another sibling is not known either"
+    assert stopped_beside({40: 0, 42: 2}, ranks=(0, 1, 2, 3)) == (), "two ranks without a pid"
+    assert stopped_beside({40: 0, 42: 2}, parents=(7, 8, 7)) == (), "started by somebody else"
+
+
 def test_a_rank_that_hangs_in_a_file_server_is_told_from_one_that_only_reads():
     [finding] = check(process_stopped, host_processes=ps("Dl", "nfs_wait_bit_killable"))
     assert "file system" in finding.title

@@ -167,6 +167,19 @@ def left_out_beside_one_that_stopped(others: str) -> list[int]:
     return list(broken_steps(pl.concat(lines).with_columns(group_desc=pl.lit(None, pl.String))))
 
 
+def numbered(own: str, others: str) -> list[int]:
+    """As ``left_out_in_a_mesh``, where recorders call a group by a number that each process counts for itself."""
+    job = pl.concat([in_a_mesh(rank, own if rank == 0 else others) for rank in range(9)])
+    one = pl.when(pl.col("group_key") == "pg:0").then("group_key")
+    own_number = pl.format("pg_id:{} of rank {}", pl.col("group_key").str.slice(3, 1), "rank")
+    return list(broken_steps(job.with_columns(group_key=pl.coalesce(one, own_number), group_desc=pl.lit(None, pl.String))))
+
+
+def test_groups_that_are_only_numbered_have_the_role_of_their_number() -> None:
+    assert numbered("rca" * 4 + "ca", "rca" * 4 + "r") == [0]
+    assert numbered("rca" * 4 + "ca", "rca" * 4 + "ca") == []
+
+
 def test_what_peers_called_before_the_second_operation_tells_it_where_nobody_else_called_the_first() -> None:
     assert left_out_beside_one_that_stopped("racracracrc") == []
     assert left_out_beside_one_that_stopped("racracracrac") == [0]

@@ -226,6 +226,27 @@ def test_a_monitored_barrier_names_who_is_missing() -> None:
     assert found(reports=line) == [(3, "host-stall", "medium", "barrier")]
 
 
+def under_detail(*last: str) -> list[tuple[object, ...]]:
+    """What is found of four ranks in rows and columns whose groups no recorder names, after three steps, where rank 0 went on to ``last``; each call has a
+    barrier before it, and ranks 1 and 3 are missing at that of rank 0."""
+    lines = []
+    for rank in range(4):
+        line = [*("row", "column", "world") * 3, *(last if rank == 0 else ["row"] if rank != 1 else [])]
+        for n, name in enumerate(line):
+            key = "pg_id:0" if name == "world" else f"pg_id:{('row', 'column').index(name) + 1} of rank {rank}"
+            op = "all_gather" if name == "row" else "all_reduce"
+            lines.append(operations({rank: [op]}, group=key, first=1 + line[:n].count(name)).with_columns(order=pl.lit(n, pl.Int64)))
+    states = standing("exception", r0="collective", r1="collective", r2="collective", r3="collective")
+    op = pl.when(pl.col("rank") == 1).then(pl.lit("all_gather")).otherwise("op")
+    missing = table("reports", {"kind": "barrier-missing", "ranks": [1, 3], "line_no": 12})
+    return found(states=states.with_columns(op=op), reports=missing, ops=pl.concat(lines), reached=progress({}))
+
+
+def test_whom_a_barrier_misses_is_held_up_where_another_rank_left_a_call_out() -> None:
+    assert [row[:2] for row in under_detail("column")] == [(0, "collective-skipped")]
+    assert 0 not in [row[0] for row in under_detail("row", "column")]
+
+
 def test_the_few_outside_the_collective_that_the_others_stand_in_are_found_by_stacks_alone() -> None:
     frame = stalls(None, standing(r0="collective", r1="collective", r2="lock"), None, None, None, None, None, None, None).collect()
     assert frame.select("rank", "cause", "waiters", "seen_by").rows() == [(2, "host-stall", [0, 1], "stacks")]
@@ -307,6 +328,20 @@ def test_a_rank_in_another_collective_than_its_peers_called_it_instead_or_went_p
     states = standing("exception", r0="collective", r1="collective", r2="collective", r3="collective").with_columns(
         op=pl.when(odd).then(pl.lit("barrier")).otherwise("op"),
         user_frame=pl.when(odd).then(pl.lit(frame)).otherwise("user_frame"),
+    )
+    assert found(states=states) == [(2, cause, "medium", "stacks")]
+
+
+@pytest.mark.parametrize(("callers", "cause"), [((62, 66), "collective-skipped"), ((66, 66), "collective-mismatch")])
+def test_of_calls_that_one_function_makes_for_all_the_line_that_called_it_tells_which_they_are(
+    callers: tuple[int, int], cause: str
+) -> None:
+    frames = [[f"sync (train.py:{9 if r == 2 else 8})", f"body (train.py:{callers[r != 2]})", "<module> (train.py:90)"] for r in range(4)]
+    odd = pl.col("rank") == 2
+    states = standing("exception", r0="collective", r1="collective", r2="collective", r3="collective").with_columns(
+        pl.Series("frames", frames),
+        op=pl.when(odd).then(pl.lit("barrier")).otherwise("op"),
+        user_frame=pl.Series([f[0] for f in frames]),
     )
     assert found(states=states) == [(2, cause, "medium", "stacks")]
 
