@@ -131,8 +131,9 @@ def shape_mismatch_by_transport(
         return
     yield Finding(
         title=f"sizes or types differ between ranks: {ranks_words(ranks) if ranks else 'a process'} received more bytes than expected and aborted",
-        summary="The process that receives too much aborts; the one with the wrong tensor may be any other. The evidence does not tell which.",
-        confidence="medium",
+        summary="The process that receives too much aborts; the one with the wrong tensor may be any other, and may have been in another call. The "
+        "evidence does not tell.",
+        confidence="low",
         culprits=(),
         subject=("gloo-size",),
         evidence=cite(lines, "received data size does not match"),
@@ -140,7 +141,10 @@ def shape_mismatch_by_transport(
         prevention="Keep the Flight Recorder on and dump it on a timeout: it names the rank.",
         would_refute=("Flight Recorder dumps that show equal sizes",),
         actions=(_COMPARE, Action("collect-more", command="TORCH_FR_BUFFER_SIZE=2000")),
-        alternatives=(("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),),
+        alternatives=(
+            ("dtype-mismatch", (), "byte counts differ for types as well as for sizes"),
+            ("collective-skipped", (), "who left a call out sends the data of the next one"),
+        ),
     )
 
 

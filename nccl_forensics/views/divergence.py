@@ -487,6 +487,9 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
         if len(set(values.values())) < 2:
             continue
         earlier = _usual(by_rank, at, name, here)
+        if earlier not in values.values() and foretold and isinstance(foretold[0], tuple) and foretold[0][0] in ops.values():
+            # A line that makes calls of several sizes, such as that of a reducer, tells no size: their order does.
+            earlier = dict(zip(("op", "shape", "dtype"), foretold[0], strict=True)).get(name)
         odd, right, certain = deviants(values, earlier)
         peers = [r for r in sorted(values) if values[r] == right]
         # A jump may land on the same operation with another size or type: ask the alignment before calling it a wrong argument.

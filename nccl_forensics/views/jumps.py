@@ -111,7 +111,8 @@ def _fewer_calls(
     never = none - _ever(spans, own, none) if none else none
     theirs: dict[int, list[int]] = {}
     for (jump, member), count in counts.items():
-        if jump != member and (jump, member) not in never:
+        # What others made that may have left the same out tells nothing either: then the rank's own earlier calls do.
+        if jump != member and member not in jumps and (jump, member) not in never:
             theirs.setdefault(jump, []).append(count)
     alone = spans.filter(
         (pl.col("jump") == pl.col("rank")) & pl.col("rank").is_in([r for r in jumps if (r, r) in counts and r not in theirs])

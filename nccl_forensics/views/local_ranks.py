@@ -41,10 +41,10 @@ class LocalRanks:
 
 
 def _spawned(rows: pl.DataFrame, ranks: Collection[int]) -> range:
-    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are as many as the job has."""
+    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are at least as many as the
+    ranks that the evidence tells of, as few ranks may have left a file."""
     failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
     ended = rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null())
     started = failed["local_rank"].n_unique() + ended["pid"].n_unique()
-    world = max(ranks, default=started - 1) + 1
-    whole = failed["source_id"].n_unique() == 1 and started == world and int(str(failed["local_rank"].max())) < world
-    return range(world if whole else 0)
+    whole = failed["source_id"].n_unique() == 1 and max([*ranks, *failed["local_rank"].to_list()]) < started
+    return range(started if whole else 0)

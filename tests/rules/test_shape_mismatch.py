@@ -37,7 +37,8 @@ ABORTED = endings({"rank": 2, "kind": "victim", "own": False, "signature": "gloo
 
 def test_who_received_too_much_is_told_and_not_blamed() -> None:
     [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None)
-    assert told(finding) == ("critical", "medium", ())
+    assert told(finding) == ("critical", "low", ())
+    assert {cause for cause, _, _ in finding.alternatives} == {"dtype-mismatch", "collective-skipped"}
     assert cited(finding) == [(2, 60)]
     assert "rank 2 received more bytes than expected" in finding.title
 

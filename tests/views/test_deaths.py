@@ -184,6 +184,8 @@ def test_of_a_parent_that_started_all_ranks_the_number_of_a_process_is_its_rank(
     # Where nothing else tells of a rank, these are all.
     assert [row["rank"] for row in ended(table("worker_exits", *stopped, failed))] == [2]
     assert [row["rank"] for row in ended(table("worker_exits", *stopped[:1], failed))] == [None]
+    # Files of few ranks do not make the job smaller.
+    assert [row["rank"] for row in ended(table("worker_exits", *stopped, failed), sources=known.head(1))] == [2]
     # Fewer than the job has: the others are elsewhere, with numbers of their own.
     assert [row["rank"] for row in ended(table("worker_exits", *stopped[:2], failed), sources=known)] == [None]
 

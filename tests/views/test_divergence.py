@@ -138,6 +138,15 @@ def test_of_two_that_differ_the_one_that_calls_as_before_is_right() -> None:
     assert (row["ranks"], row["others"], row["found_detail"], row["source_id"], row["sure"]) == ([4], [5], "[4]", 4, True)
 
 
+def test_of_two_that_differ_the_order_tells_which_size_was_due_where_a_line_makes_calls_of_several() -> None:
+    """Two buckets from one line, then a metric from another one; rank 1 goes on to the metric."""
+    step = ["all_reduce [64]", "all_reduce [16]", "all_reduce [10]"]
+    lines = operations({0: [*step * 3, *step[:2]], 1: [*step * 3, step[2]]})
+    site = pl.when(pl.col("shape") == "[10]").then(pl.lit("accuracy (train.py:9)")).otherwise(pl.lit("backward (train.py:4)"))
+    [row] = divergences(lines.with_columns(call_site=site)).collect().to_dicts()
+    assert (row["kind"], row["ranks"], row["seq"], row["sure"]) == ("skipped", [1], 10, True)
+
+
 def test_calls_of_one_tensor_are_known_by_the_name_that_a_recorder_gives_them() -> None:
     here = operations({4: ["all_gather_base [4]"], 5: ["all_gather_base [6]"]}, group="detail", domain="detail", first=26)
     for before, found in (("all_gather [[6]]", [4]), ("all_reduce [[6]]", [5])):

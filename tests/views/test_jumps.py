@@ -293,6 +293,11 @@ def test_of_two_that_each_lack_what_the_other_called_the_one_that_broke_the_orde
     assert jumps({0: ["one", "two"], 1: whole, 2: ["one", "all"], 3: whole}) == {2: ("pg:1", 6)}
 
 
+def test_of_two_that_both_left_such_a_call_out_neither_tells_how_many_are_usual() -> None:
+    early, late = ["one", "all"], ["one", "two"]
+    assert jumps({0: late, 1: early, 2: early, 3: late}) == {1: ("pg:2", 6), 2: ("pg:1", 6)}
+
+
 def among_leaders(ends: dict[int, str]) -> dict[int, object]:
     """What each rank left out (group, position), where ranks 0, 2 and 4 lead the pairs of a job of six; ``ends``: calls of each rank among the
     leaders (l), in its pair (p) and of all (a)."""
