@@ -36,6 +36,8 @@ _JOB = (
 )
 #: What pdsh says itself among the lines of its hosts.
 _PDSH_OWN = r"^pdsh@[\w.-]+: "
+#: What a batch script with set -x says of itself beside the lines of srun's tasks, and srun and slurmstepd of theirs.
+_SCRIPT_OWN = r"^(?:\+{1,4} |srun: |slurmstepd: )"
 #: Words with which messages of the kernel and of programs begin, and names of devices: a column of them is no column of hosts.
 _NO_HOST = (
     r"^(?:NVRM|IPv6|DMAR|AMD-Vi|mce|watchdog|rcu|nfs|rpc|Lustre|LustreError|perf|hrtimer|printk|traps|audit|oom_reaper|oom-kill|memory|TCP|VFS|"
@@ -46,7 +48,7 @@ _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 #: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its
 #: carriage return is bar, where text of a job follows. Rust's engine has no look-ahead: what follows is a group.
 _BAR = (
-    r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s)[^\]\r]{0,400}\][ \r]*)"
+    r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s| examples/s)[^\]\r]{0,400}\][ \r]*)"
     r"((?:slurmstepd: |srun: |\[rank\d+\]:|\[default\d+\]:|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|[NR]CCL version "
     r"|(?:INFO|WARNING|ERROR):torch\.[\w.]{1,100}:|[\w.-]{1,64}:\d+:\d+ \[-?\d+\] |Traceback \(most recent|terminate called |Fatal Python error: ).*)$"
 )
@@ -199,7 +201,7 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
         ansi=text.str.contains("\x1b", literal=True).any(),
         cr=text.str.ends_with("\r").any(),
         nul=text.str.contains("\x00", literal=True).any(),
-        bar=text.str.contains_any(["it/s", "s/it", "B/s", "\r"]).any(),
+        bar=text.str.contains_any(["it/s", "s/it", "B/s", " examples/s", "\r"]).any(),
     ).row(0)
     for dirty, cleaned in zip(
         marks,
@@ -273,6 +275,8 @@ def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: in
     filled = int((text.str.len_bytes() > 0).sum() or 0)
     if prefix.name == "pdsh":
         filled -= int(text.str.contains(_PDSH_OWN).sum() or 0)
+    if prefix.name == "srun":
+        filled -= int(text.str.contains(_SCRIPT_OWN).sum() or 0)
     if filled < 2 or hits < _NEARLY_ALL * filled:
         return False
     if prefix.scope is not None and frame["hint_scope"].drop_nulls().len() > hits // 2:

@@ -63,6 +63,7 @@ def texts(*lines: str) -> list[object]:
         (f"[gpu-health] [WARN] GPU-1b2c3d4e-aaaa: XID: {NCCL}", {"hint_rank": None}),
         (f"\r 10%|#   | 2/20 [00:01<00:09,  1.9it/s]\r 15%|##  | 3/20 [00:02<00:09,  1.90s/it, loss=2.1]{NCCL}", {"hint_rank": None}),
         (f"Epoch 1: 100%|####| 9/9 [00:01<00:00,  8.31it/s]\r{NCCL}", {"hint_rank": None}),
+        (f"Map (num_proc=8):  70%|####   | 652/930 [00:39<00:31, 17.07 examples/s]{NCCL}", {"hint_rank": None}),
         (f"trainer-0-x7k2p pytorch {NCCL}", {"hint_host": "trainer-0-x7k2p"}),
         (
             f'{{"log":"{NCCL}\\n","stream":"stdout","time":"2025-07-01T10:22:33.5Z"}}',
@@ -208,6 +209,16 @@ def test_lines_keep_their_numbers_and_their_order():
 def test_what_pdsh_says_itself_does_not_keep_its_hosts_from_being_a_column() -> None:
     rows = peeled(f"w0: {NCCL}", f"w1: {NCCL}", f"w0: {NCCL}", f"w1: {NCCL}", "pdsh@w0: w1: ssh exited with exit code 255")
     assert [row["hint_host"] for row in rows[:4]] == ["w0", "w1", "w0", "w1"]
+
+
+def test_what_a_batch_script_and_srun_say_themselves_does_not_keep_the_tasks_from_being_a_column() -> None:
+    tasks = [f"{n % 4}: {NCCL} {n}" for n in range(20)]
+    traced = [f"+ export NCCL_SETTING_{n}=1" for n in range(20)]
+    rows = peeled(*traced, "++ hostname", *tasks, "srun: error: n1: task 3: Exited with exit code 1")
+    assert [(row["hint_rank"], row["text"]) for row in rows[21:24]] == [(n, f"{NCCL} {n}") for n in range(3)]
+    assert rows[0]["text"] == traced[0]
+    spoken = [f"setting {n}" for n in range(20)]
+    assert peeled(*spoken, *tasks)[21]["text"] == tasks[1], "text of other writers"
 
 
 @pytest.mark.parametrize("lead", ["(RayWorkerWrapper pid=4009) ", "(worker1, rank=1, pid=27, ip=10.1.0.4) [rank4]: "])

@@ -44,6 +44,8 @@ HARMLESS = (
 _WENT_ON = r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^NET/IB : Local mergedDev|^socketFinalizeAccept.{0,80}: wrong magic "
 
 
+#: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM as a shell hands them on.
+_NO_FAILURE = [0, 129, 130, 143]
 #: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
 WAITS = "ranks that wait for others"
 STANDSTILL = "a standstill that somebody ended"
@@ -67,7 +69,7 @@ def failures(
     looks: pl.LazyFrame | None = None,
     overwritten: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests that failed, communicators that never came up, ranks that wait (unless
+    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests and tasks of a scheduler that failed, communicators that never came up, ranks that wait (unless
     half of the ranks or more moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), a launcher that was told to
     end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of the ranks that were looked at or more."""
     parts: list[pl.LazyFrame] = []
@@ -102,7 +104,8 @@ def failures(
         add(exceptions.sort("source_id", "line_no"), "exceptions")
     if rank_reports is not None:
         add(
-            rank_reports.filter(pl.col("kind").is_in(["detail-mismatch", "barrier-missing"])).sort("source_id", "line_no"),
+            # Who reached a monitored barrier says so only where the barrier failed.
+            rank_reports.filter(pl.col("kind").is_in(["detail-mismatch", "barrier-missing", "barrier-ok"])).sort("source_id", "line_no"),
             "mismatches and missed barriers",
         )
     if nccl_errors is not None:
@@ -134,6 +137,9 @@ def failures(
     if waits is not None and not _moving(last_calls):
         strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
         add(strong, WAITS, pl.col("waiter").unique().sort().implode(), pl.col("record").first())
+    if worker_exits is not None:
+        failed = worker_exits.filter((pl.col("kind") == "task") & ~pl.col("exit_code").fill_null(0).is_in(_NO_FAILURE))
+        add(failed.sort("source_id", "line_no"), "tasks that failed")
     if worker_exits is not None and _standing(last_calls):
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
         add(stopped.sort("source_id", "line_no").head(1), STANDSTILL)

@@ -44,6 +44,8 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
         ({"bandwidth_tests": table("bandwidth_tests", {"error": "unhandled system error"})}, "tests that failed"),
         ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
+        ({"reports": table("reports", {"kind": "barrier-ok", "rank": 3})}, "mismatches and missed barriers"),
+        ({"worker_exits": table("worker_exits", {"kind": "task", "exit_code": 1})}, "tasks that failed"),
         ({"nccl_errors": table("nccl_errors", {"level": "WARN", "kind": "cuda-failure"})}, "NCCL errors"),
         (
             {"nccl_errors": table("nccl_errors", {"level": "INFO", "kind": "propagation", "file": "enqueue.cc", "code": 6})},
@@ -56,6 +58,12 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
 )
 def test_each_sign_is_counted(evidence: dict[str, pl.LazyFrame], sign: str) -> None:
     assert signs(**evidence) == [(sign, 1)]
+
+
+@pytest.mark.parametrize("code", [None, 0, 129, 130, 143])
+def test_a_task_that_was_told_to_end_is_no_sign(code: int | None) -> None:
+    assert signs(worker_exits=table("worker_exits", {"kind": "task", "exit_code": code})) == []
+    assert signs(worker_exits=table("worker_exits", {"kind": "scheduler-note", "exit_code": 1})) == []
 
 
 def test_a_job_that_ended_well_shows_no_sign() -> None:
