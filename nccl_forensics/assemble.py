@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from nccl_forensics import __version__
-from nccl_forensics.census import census, people_of, stood_still
+from nccl_forensics.census import census, nameless_dumps, people_of, stood_still, strangers
 from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.facts.collecting import STEPS
@@ -286,6 +286,8 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
     listed, tested, released = _tested(resolver)
     # The tag of the process that prints a test's table is no count of its ranks.
     ranks = 0 if known.comms or known.groups else listed
+    # Files of as many processes whose ranks are not known may be theirs.
+    missing = known.missing if len(known.missing) > max(strangers(resolver), len(nameless_dumps(resolver))) else []
     hosts = {str(p["host"]) for p in people.values() if p["host"]} or tested | _values(resolver, "source_hosts", "host")
     buses = {str(p["bus_id"]) for p in people.values() if p["bus_id"]}
     return {
@@ -293,7 +295,7 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "inputs": list(inputs),
         "world_size": max(known.world or 0, ranks) or None,
         "ranks_seen": max(len(known.seen), ranks),
-        "ranks_missing": [] if ranks else known.missing[:ROWS],
+        "ranks_missing": [] if ranks else missing[:ROWS],
         "hosts": sorted(hosts)[:ROWS],
         "gpus": sorted(buses | _values(resolver, "gpus", "name") | _values(resolver, "bandwidth_devices", "gpu"))[:ROWS],
         "nccl_versions": sorted({*versions, *released} or _values(resolver, "nccl_versions", "version")),
@@ -432,7 +434,7 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     raw_missing = case["ranks_missing"]
     missing = [int(str(r)) for r in raw_missing] if isinstance(raw_missing, list) else []
     paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
-    nameless = _nameless(chosen)
+    nameless = nameless_dumps(chosen.resolver)
     if nameless:
         several = len(nameless) > 1
         gap(
@@ -440,11 +442,11 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
             f"neither name nor content tells who wrote {paths[nameless[0]]}{f' and {len(nameless) - 1} more' * several}: "
             "PyTorch ends the name of a dump with its rank",
         )
-    if (count := len(missing) - len(nameless)) > 0:
-        if nameless:
-            gap(f"evidence of {count} of these ranks", "nothing in the bundle is known to come from them", missing)
-        else:
-            gap(f"evidence of {count} rank{'s' * (count > 1)}", "nothing in the bundle comes from them", missing)
+    unknown = max(len(nameless), strangers(chosen.resolver))
+    if missing and unknown:
+        gap(f"evidence of {len(missing) - unknown} of these ranks", "nothing in the bundle is known to come from them", missing)
+    elif missing:
+        gap(f"evidence of {len(missing)} rank{'s' * (len(missing) > 1)}", "nothing in the bundle comes from them", missing)
     # Only its name tells a report of Nsight Systems: the format is closed.
     reports = store.sources.filter(pl.col("path").str.contains(_NSYS) & pl.col("records").fill_null(0).eq(0))["path"].sort().to_list()
     if reports:
@@ -484,14 +486,6 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
     if "kernel_events" not in present:
         gap("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", command="dmesg -T")
     return out
-
-
-def _nameless(chosen: RunResult) -> list[int]:
-    """Recorder dumps of the run whose rank nothing tells."""
-    dumps = chosen.resolver.get("dumps")
-    if dumps is None:
-        return []
-    return dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_null()).select("source_id").collect()["source_id"].sort().to_list()
 
 
 def _not_collected(chosen: RunResult, paths: Mapping[int, str]) -> list[tuple[str, str, list[int], list[str], str | None]]:

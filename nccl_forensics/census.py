@@ -35,13 +35,25 @@ def people_of(resolver: Resolver) -> dict[int, dict[str, object]]:
     return {row["rank"]: row for row in rows.iter_rows(named=True)}
 
 
+def strangers(resolver: Resolver) -> int:
+    """How many processes there are whose rank is not known."""
+    processes = resolver.get("processes")
+    if processes is None:
+        return 0
+    return int(processes.filter(pl.col("rank").is_null() & pl.col("pid").is_not_null()).select(pl.len()).collect().item())
+
+
+def nameless_dumps(resolver: Resolver) -> list[int]:
+    """Sources that are recorder dumps of ranks that are not known."""
+    dumps = resolver.get("dumps")
+    if dumps is None:
+        return []
+    return dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_null()).select("source_id").collect()["source_id"].sort().to_list()
+
+
 def all_seen(resolver: Resolver, known: Census) -> bool:
     """Whether there is something of every rank; processes whose rank is not known stand for ranks that are not seen."""
-    processes = resolver.get("processes")
-    strangers = 0
-    if processes is not None:
-        strangers = int(processes.filter(pl.col("rank").is_null() & pl.col("pid").is_not_null()).select(pl.len()).collect().item())
-    return len(known.missing) <= strangers
+    return len(known.missing) <= strangers(resolver)
 
 
 def more_than_recorded(resolver: Resolver) -> bool:

@@ -109,7 +109,7 @@ def _timeline(
         .sort("rank", "seq")
         .collect()
     )
-    if not near.height:
+    if not (near["rank"] < UNIDENTIFIED).any():
         return None
     # An entry with that number which is not done is the call behind the one that was left out.
     later = set(near.filter(pl.col("rank").is_in(list(went_on)) & (pl.col("seq") == at) & ~pl.col("done").fill_null(value=False))["rank"])

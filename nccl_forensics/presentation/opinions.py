@@ -77,6 +77,8 @@ def who_words(culprits: Sequence[Json]) -> str:
 def who_is(culprits: Sequence[Json]) -> str:
     """The question that ``who`` answers."""
     numbers = {number(c, "rank") for c in culprits} - {None}
+    if culprits and all(c.get("source") is not None for c in culprits):
+        return "Which process"
     return "Which part" if culprits and not numbers else "Which ranks" if len(numbers) > 1 else "Which rank"
 
 
