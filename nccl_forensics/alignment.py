@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 #: How far a rank may have jumped ahead.
@@ -110,6 +111,11 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
         + f" that its peers do {k} later"
         + ("" if known else " (as foretold by the steps before)"),
     )
+
+
+def came_behind(history: Sequence[Hashable], one: Hashable, other: Hashable) -> bool:
+    """Whether the other operation came right behind the one before, as what is called in every second step does: too seldom to be foretold."""
+    return any((a, b) == (one, other) for a, b in pairwise(history))
 
 
 def _agree(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:

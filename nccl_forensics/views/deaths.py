@@ -372,7 +372,7 @@ def _pair_nameless(
         ended = [
             who
             for (scope, _), who in people.items()
-            if scope == "pid" and who["source_id"] == source and who["exit_code"] == 1 and who["signature"] is None
+            if scope in ("pid", "local") and who["source_id"] == source and who["exit_code"] == 1 and who["signature"] is None
         ]
         for row in raised:
             row["signature"] = _inside(row["signature"], row["frames"])

@@ -9,12 +9,13 @@ from math import prod
 
 import polars as pl
 
-from nccl_forensics.alignment import Reading, deviants, expect, read_divergence
+from nccl_forensics.alignment import Reading, came_behind, deviants, expect, read_divergence
 from nccl_forensics.damage import one_bit
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Entries, calls_of, placed, with_sized
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, moved_alike, repeated, shifted, unheard_of
+from nccl_forensics.views.habits import by_habit
 from nccl_forensics.views.nccl_calls import BY_SIZE
 
 DIVERGENCES = {
@@ -82,39 +83,8 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
         bad = pl.LazyFrame(damaged, schema={c: OPERATIONS[c] for c in ("domain", "group_key", "rank")}, orient="row")
         rest = calls.every.join(bad, on=["domain", "group_key"], how="semi").join(bad, on=["domain", "group_key", "rank"], how="anti")
         calls = Calls.of(rest, calls.counts)
-    settled = [_by_habit(row, calls) if row["domain"] == _COMPARED and not row["sure"] else row for row in rows]
+    settled = [by_habit(row, calls.every) if row["domain"] == _COMPARED and not row["sure"] else row for row in rows]
     return pl.DataFrame(settled, schema=DIVERGENCES, infer_schema_length=None).lazy()
-
-
-def _by_habit(row: dict[str, object], calls: Calls) -> dict[str, object]:
-    """A comparison of two calls in which as many ranks are on one side as on the other: the side whose type or size recorders of these ranks hold of
-    earlier calls of this operation is right, if they hold none of the other side's. Operations that were compared and found to differ were never recorded."""
-    column = str(row["kind"])
-    sides = {str(row["found_detail"]): "ranks", str(row["expected_detail"]): "others"}
-    if column not in ("dtype", "shape") or len(sides) < 2:
-        return row
-    members = [*as_ranks(row["ranks"]), *as_ranks(row["others"])]
-    # A recorder of gloo knows the calls of one tensor by the name of those of a list (torch 2.13).
-    ops = [row["expected_op"], str(row["expected_op"]).removesuffix("_base")]
-    recorded = (pl.col("domain") == _RECORDED) & pl.col("rank").is_in(members) & pl.col("op").is_in(ops)
-    before = calls.every.filter(recorded).select(pl.col(column).unique()).collect()[column].drop_nulls().to_list()
-    numbers = {_plain(column, value) for value in before}
-    known = [side for value, side in sides.items() if _plain(column, value) in numbers]
-    if len(known) != 1:
-        return row
-    why = f"{row['why']}; recorders of these ranks hold earlier calls with one of the two only"
-    swapped = {"found": "expected", "expected": "found"}
-    if known == ["others"]:
-        return row | {"sure": True, "why": why}
-    other = {a + end: row[b + end] for a, b in swapped.items() for end in ("_op", "_detail")}
-    places = ("call_site", "source_id", "line_no", "record")
-    crossed = {name: row[f"peer_{name}"] for name in places} | {f"peer_{name}": row[name] for name in places}
-    return row | other | crossed | {"ranks": row["others"], "others": row["ranks"], "sure": True, "why": why}
-
-
-def _plain(column: str, value: object) -> object:
-    """A type as it stands, and the numbers of a shape: a recorder puts the shape of each tensor into a list of shapes."""
-    return tuple(_NUMBERS.findall(str(value))) if column == "shape" else str(value)
 
 
 def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[str, str, int]]]:
@@ -605,7 +575,8 @@ def _different_op(
     if lines and None not in lines and own["call_site"] not in lines:
         why = f"{own['op']} at {own['call_site']}, a line from which nobody had called it before; its peers call it elsewhere"
         return _row(base, "different", by_rank, odd, peers, at, None, certain, why)
-    if kind == "different" and certain and _goes_on(group, odd[0], peer_line) and _from_its_own_line(group, odd, peers):
+    goes_on = _goes_on(group, odd[0], peer_line) or came_behind(history, peer_line[0], _signature(own))
+    if kind == "different" and certain and goes_on and _from_its_own_line(group, odd, peers):
         why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
         return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
     # Without a majority, the reading that sees a jump on one side only tells who skipped.

@@ -41,10 +41,14 @@ class LocalRanks:
 
 
 def _spawned(rows: pl.DataFrame, ranks: Collection[int]) -> range:
-    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended are at least as many as the
-    ranks that the evidence tells of, as few ranks may have left a file."""
+    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended, or those up to the number of one that
+    failed, are at least as many as the ranks that the evidence tells of, as few ranks may have left a file. Of processes that had ended before it
+    says nothing."""
     failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
+    if failed["source_id"].n_unique() != 1:
+        return range(0)
     ended = rows.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null())
-    started = failed["local_rank"].n_unique() + ended["pid"].n_unique()
-    whole = failed["source_id"].n_unique() == 1 and max([*ranks, *failed["local_rank"].to_list()]) < started
-    return range(started if whole else 0)
+    started, numbers = failed["local_rank"].n_unique() + ended["pid"].n_unique(), failed["local_rank"].to_list()
+    if ranks:
+        started = max(started, max(numbers) + 1)
+    return range(started if max([*ranks, *numbers]) < started else 0)

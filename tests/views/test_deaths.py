@@ -186,8 +186,19 @@ def test_of_a_parent_that_started_all_ranks_the_number_of_a_process_is_its_rank(
     assert [row["rank"] for row in ended(table("worker_exits", *stopped[:1], failed))] == [None]
     # Files of few ranks do not make the job smaller.
     assert [row["rank"] for row in ended(table("worker_exits", *stopped, failed), sources=known.head(1))] == [2]
+    # Some had ended before: the number of the one that failed is as high as any rank.
+    last = failed | {"local_rank": 3}
+    assert [row["rank"] for row in ended(table("worker_exits", stopped[0], last), sources=known)] == [3]
     # Fewer than the job has: the others are elsewhere, with numbers of their own.
     assert [row["rank"] for row in ended(table("worker_exits", *stopped[:2], failed), sources=known)] == [None]
+
+
+def test_the_one_traceback_beside_a_process_that_its_parent_found_failed_is_its_own() -> None:
+    failed = {"kind": "failed", "local_rank": 2, "exit_code": 1, "line_no": 20, "source_id": 5}
+    [row] = ended(table("worker_exits", failed), raised("gloo-timeout", None))
+    assert (row["rank"], row["kind"], row["own"]) == (None, "victim", False)
+    [row] = ended(table("worker_exits", failed), raised("gloo-timeout", None) | {"source_id": 6})
+    assert (row["kind"], row["own"]) == ("exit", True)
 
 
 def test_what_one_process_threw_belongs_to_the_one_that_aborted() -> None:

@@ -124,6 +124,24 @@ def test_who_goes_on_with_the_usual_calls_left_out_what_its_peers_call_for_the_f
     assert parting("all_reduce [33]", "scatter [1]") == ("different", [2], 5)
 
 
+def test_what_once_came_right_behind_the_missing_call_was_gone_on_to_though_it_comes_too_seldom_to_be_foretold() -> None:
+    """A count in the second step and, on rank 2 alone, in the fourth, where the others still share a metric."""
+
+    def parting(line: str, last: str = "reduce [3]") -> tuple[object, ...]:
+        before = ["all_reduce [8]", "all_reduce [5]", "all_reduce [8]", "all_reduce [5]", "reduce [3]", "broadcast [7]"]
+        before += ["all_reduce [8]", "all_reduce [5]", "all_reduce [8]"]
+        calls = operations({r: [*before, last if r == 2 else "all_reduce [5]"] for r in range(4)})
+        usual = pl.col("op").replace_strict({"all_reduce": "metric (t.py:5)", "reduce": "count (t.py:9)"}, default="rate (t.py:2)")
+        odd = (pl.col("rank") == 2) & (pl.col("seq") == 10)
+        [row] = divergences(calls.with_columns(call_site=pl.when(odd).then(pl.lit(line)).otherwise(usual))).collect().to_dicts()
+        return row["kind"], row["ranks"], row["seq"]
+
+    assert parting("count (t.py:9)") == ("skipped", [2], 10)
+    # From a line of its own it stands in place of theirs; so does what never came behind the metric.
+    assert parting("count (t.py:40)") == ("different", [2], 10)
+    assert parting("rate (t.py:2)", "scatter [1]") == ("different", [2], 10)
+
+
 def compared(*before: str, sizes: tuple[str, str] = ("[4]", "[6]")) -> dict[str, object]:
     """Two ranks whose calls torch found to differ, and what the recorder of the first holds of earlier ones."""
     here = operations({4: [f"all_reduce {sizes[0]}"], 5: [f"all_reduce {sizes[1]}"]}, group="detail", domain="detail", first=26)
@@ -145,6 +163,13 @@ def test_of_two_that_differ_the_order_tells_which_size_was_due_where_a_line_make
     site = pl.when(pl.col("shape") == "[10]").then(pl.lit("accuracy (train.py:9)")).otherwise(pl.lit("backward (train.py:4)"))
     [row] = divergences(lines.with_columns(call_site=site)).collect().to_dicts()
     assert (row["kind"], row["ranks"], row["seq"], row["sure"]) == ("skipped", [1], 10, True)
+
+
+def test_of_two_that_called_different_operations_the_one_that_did_so_before_is_right() -> None:
+    here = operations({4: ["all_reduce [512]"], 5: ["all_to_all"]}, group="detail", domain="detail", first=26)
+    before = [("all_to_all [[512]]", "all_reduce [[4]]"), ("all_to_all [[512]]", "all_reduce [[512]]"), ("all_reduce [[512]]",), ()]
+    found = [divergences(pl.concat([here, operations({4: list(calls)}, group="pg:3")])).collect().to_dicts()[0] for calls in before]
+    assert [(row["ranks"] if row["sure"] else None) for row in found] == [[4], None, [5], None]
 
 
 def test_calls_of_one_tensor_are_known_by_the_name_that_a_recorder_gives_them() -> None:
