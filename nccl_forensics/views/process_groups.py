@@ -34,6 +34,7 @@ def groups(
     dumps: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
     shared_names: pl.LazyFrame | None = None,
+    trace_ranks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Process groups and communicators: ``domain``, ``group_key``, ``group_name``, ``group_desc``, ``comm_id``, ``members`` (global ranks
     that evidence names, or that the layout of the groups beside it leaves over), ``size`` (as stated; null where nothing states it)."""
@@ -47,7 +48,7 @@ def groups(
     if watchdog is not None:
         _add_watched(found, watchdog)
     if dumps is not None:
-        _add_unseen(found, _everyone(dumps, processes))
+        _add_unseen(found, _everyone(dumps, processes, trace_ranks))
     rows = [found[key] for key in sorted(found)]
     for row in rows:
         row.members.sort()
@@ -122,11 +123,13 @@ def _add_watched(found: Found, watchdog: pl.LazyFrame) -> None:
         found["watchdog", key] = Group("watchdog", key, group_name=key.removeprefix("pg:"), group_desc=described, members=list(ranks))
 
 
-def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None) -> Iterable[int]:
-    """Ranks of the job: they are numbered without holes, so that a missing number is a rank without evidence."""
+def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: pl.LazyFrame | None) -> Iterable[int]:
+    """Ranks of the job: they are numbered without holes, so that a missing number is a rank without evidence; traces state how many there are."""
     known = set(dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     if processes is not None:
         known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+    if trace_ranks is not None:
+        known |= {int(n) - 1 for n in trace_ranks.select("world_size").drop_nulls().unique().collect()["world_size"].to_list()}
     return range(max(known) + 1) if known and max(known) < 1_000_000 else sorted(known)
 
 

@@ -376,6 +376,15 @@ def test_a_rank_number_that_nothing_shows_is_a_member_of_the_default_group() -> 
     assert group["members"] == [0, 1, 2, 3]
 
 
+def test_traces_state_how_many_ranks_the_default_group_has() -> None:
+    chosen = dumps(table("fr_dumps", dump(0), dump(1)), owners(0, 1))
+    ops = operations(table("fr_entries", entry(0, 1), entry(1, 1)), chosen, None, None, None, None)
+    for sizes, members in (([3, 3], [0, 1, 2]), ([None, None], [0, 1])):
+        traced = pl.LazyFrame({"world_size": sizes}, schema={"world_size": pl.Int32})
+        [group] = groups(ops, None, None, None, chosen, None, None, traced).collect().to_dicts()
+        assert group["members"] == members
+
+
 def test_what_a_dump_states_of_a_group_gives_its_members_and_size() -> None:
     stated = table("fr_groups", {"pg_name": "tp", "pg_desc": "tp", "ranks": "4-5"})
     [group] = groups(None, stated, None, None, None, None).collect().to_dicts()
