@@ -460,6 +460,7 @@ _EVENTS: tuple[_Event, ...] = (
     ),
     _Event("mlx5_timeout", "nic-health", "fatal", device=_DEVICE, detail=pl.col("operation")),
     _Event("mlx5_heat", "nic-heat", "suspect", device=_DEVICE),
+    _Event("mlx5_probe", "nic-start-failed", "suspect", device=_DEVICE, detail=pl.lit("error ") + pl.col("detail")),
     _Event(
         "carrier",
         "carrier",
@@ -596,7 +597,7 @@ FORMATS = (
             "oom_reaper:",
             "AER: ",
             "PCIe Bus Error",
-            "mlx5_core ",
+            "mlx5_core",
             "ADDRCONF(NETDEV_",
             "BUG: ",
             "hard LOCKUP",

@@ -2,8 +2,8 @@
 
 ## What it finds
 Adapters whose firmware reports an error that it cannot recover from or no longer answers, links that went down after they had been up
-(several lines of one flap count once), cables and modules that the adapter refuses, cards that their driver resets, members that a bond lost,
-and adapters that run hot.
+(several lines of one flap count once), cables and modules that the adapter refuses, cards that their driver resets or cannot start, members
+that a bond lost, and adapters that run hot.
 
 ## Why it matters
 Every connection over such a card ends with retries exceeded, or stands still until a timeout does. NCCL names both ends of a connection that
@@ -31,7 +31,7 @@ from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, place, untimely_finding
 
-_JUDGED = ("nic-health", "nic-link", "carrier", "nic-module", "nic-reset", "bond-down", "nic-heat")
+_JUDGED = ("nic-health", "nic-link", "carrier", "nic-module", "nic-reset", "bond-down", "nic-heat", "nic-start-failed")
 #: Interfaces that containers and virtual machines come and go with; no cable ends there.
 _VIRTUAL = r"(?i)^(?:lo$|veth|docker|br-|virbr|cali|cni|flannel|cilium|lxc|lxd|tap|tun|vnet|dummy|ifb|azv|eni|kube|podman|nodelocal|wg|gre)"
 #: What says that the firmware is gone, and not that one command was refused or late.
@@ -190,6 +190,12 @@ _WORDS: dict[str, tuple[str, str, bool]] = {
         "The bond goes on with the bandwidth of those that are left, and streams gather on fewer cables.",
         False,
     ),
+    # A virtual function that nobody uses may be one of these.
+    "nic-start-failed": (
+        "the driver could not start network card {card}{detail}",
+        "There is neither an interface nor an RDMA device of it, and jobs run over those that are left.",
+        False,
+    ),
     "nic-heat": ("network card {card} is too hot", "A hot card or module slows down, or switches its link off.", False),
 }
 
@@ -238,6 +244,10 @@ _DO = {
     "health": (
         "Keep the host out of the next start, reset the card (mlxfwreset) or reboot; replace it if it happens again.",
         "drain_and_reset",
+    ),
+    "nic-start-failed": (
+        "Compare the card's firmware with what the driver needs (mstflint -d), and look at the lines before this one.",
+        "update_sw_fw",
     ),
     "nic-reset": ("Keep the host out of the next start; compare driver and firmware with its peers.", "update_sw_fw"),
     "nic-heat": ("Check fans, air flow and the module's temperature.", "check_power_or_cooling"),

@@ -76,7 +76,7 @@ TABLES: tuple[Table, ...] = (
             **_KERNEL,
             "kind": (
                 S,
-                "pcie-error, pcie-error-layer, pcie-error-status, pcie-error-bit, pcie-recovery, pcie-down, pcie-limited, pcie-power, iommu-fault, nic-link, nic-module, nic-health, nic-heat, carrier, "
+                "pcie-error, pcie-error-layer, pcie-error-status, pcie-error-bit, pcie-recovery, pcie-down, pcie-limited, pcie-power, iommu-fault, nic-link, nic-module, nic-health, nic-heat, nic-start-failed, carrier, "
                 "bond-down, storage-hang, storage-ok, disk-error, hung-task, lockup, panic, oops, mce, edac, memory-failure, throttle, "
                 "segfault, gpu-start-failed, inforom, driver-load, api-mismatch, gpu-crash-dump, gpu-name, amdgpu, tcp, limit, nic-reset, "
                 "lost-lines, page-allocation, noise",

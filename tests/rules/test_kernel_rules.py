@@ -134,6 +134,8 @@ def test_ports_without_a_cable_boots_and_virtual_interfaces_are_no_flaps():
             "check_cable_or_optic",
         ),
         (f"{NIC}: temp_warn: High temperature on sensors with bit set 0x1", "too hot", "warning", "check_power_or_cooling"),
+        ("mlx5_core: probe of 0000:3b:00.1 failed with error -22", "could not start network card 0000:3b:00.1", "warning", "update_sw_fw"),
+        (f"{NIC}: probe with driver mlx5_core failed with error -12", ": error -12", "warning", "update_sw_fw"),
     ],
 )
 def test_what_else_a_card_may_suffer(line: str, words: str, severity: str, action: str):
@@ -141,6 +143,10 @@ def test_what_else_a_card_may_suffer(line: str, words: str, severity: str, actio
     assert words in finding.title
     assert finding.severity == severity
     assert finding.actions[0].action == action
+
+
+def test_a_card_that_starts_and_a_driver_of_something_else_are_no_event():
+    assert not nics(log(f"{NIC}: Port module event: module 0, Cable plugged", "snd_hda_intel: probe of 0000:3b:00.1 failed with error -19"))
 
 
 # ---- tables of the host ----
