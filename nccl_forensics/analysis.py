@@ -11,11 +11,13 @@ from nccl_forensics.bundle import Bundle
 from nccl_forensics.census import (
     all_seen,
     began,
+    by_nccl_alone,
     census,
     ended_orderly,
     ended_unlike,
     left_connecting,
     left_open,
+    links_told,
     log_overwritten,
     lost_a_peer,
     measured,
@@ -99,7 +101,9 @@ def judge_run(
     complete = ended or (whole and going and results and not hidden)
     enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going and (results or resolver.holds("comms"))
     machines_only = known.world is None and not known.seen
-    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone)
+    # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
+    shown = not by_nccl_alone(resolver) or (ended and links_told(resolver))
+    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone, shown=shown)
     found = [f for outcome in outcomes for f in outcome.found]
     return RunResult(run, resolver, outcomes, verdict, outcome_of(verdict, found, resolver))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from nccl_forensics import __version__
-from nccl_forensics.census import census, nameless_dumps, people_of, stood_still, strangers
+from nccl_forensics.census import census, links_told, nameless_dumps, people_of, stood_still, strangers
 from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.facts.collecting import STEPS
@@ -476,6 +476,17 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
             "NCCL debug logs, one file per process",
             "they show transports, settings, versions and NCCL's own errors",
             command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log",
+        )
+    elif chosen.verdict.status != "explained" and not links_told(chosen.resolver):
+        gap(
+            "NCCL's log with its subsystems ENV, NET and GRAPH",
+            "only there it says what was set, which adapters it took, and how fast the links are that it found",
+            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log",
+        )
+    if chosen.verdict.status != "explained" and "worker_exits" not in present:
+        gap(
+            "what the launcher or the scheduler printed",
+            "it says which process ended first, and how: NCCL's own log of a killed one just stops",
         )
     if "stacks" not in present:
         gap(

@@ -208,6 +208,21 @@ def ended_unlike(resolver: Resolver) -> bool:
     return asked.join(told, on=place, nulls_equal=True).filter(pl.col("asked") > pl.col("told")).head(1).collect().height > 0
 
 
+def by_nccl_alone(resolver: Resolver) -> bool:
+    """Whether NCCL's log is all that tells how the job went: neither its steps, nor a measurement, a recorder or a stack was read."""
+    return resolver.holds("comms") and not any(resolver.holds(name) for name in _WENT_ON if name != "nccl_ops")
+
+
+def links_told(resolver: Resolver) -> bool:
+    """Whether NCCL's log says what links, adapters and speeds it found, which it does under its subsystem GRAPH alone."""
+    notes = resolver.get("nccl_notes")
+    return notes is not None and notes.filter(pl.col("kind").is_in(_OF_GRAPH)).head(1).collect().height > 0
+
+
+#: Lines of the subsystem GRAPH (NCCL src/graph/topo.cc, search.cc).
+_OF_GRAPH = ("system", "gpu-link", "net-link", "pattern")
+
+
 def log_overwritten(resolver: Resolver) -> bool:
     """Whether processes have written over each other's lines in some log: then what is missing in it tells nothing."""
     holed = resolver.get("overwritten")

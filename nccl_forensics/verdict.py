@@ -90,13 +90,15 @@ def judge(
     lost: bool = False,
     machines_only: bool = False,
     everyone: bool = True,
+    shown: bool = True,
 ) -> Verdict:
     """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all;
     ``complete``: every rank of the job has evidence, or an orderly end was seen;
     ``enough``: what there is of an incomplete job still tells that nothing was wrong with it;
     ``lost``: processes lost others, and whether that was the job's end in order is not known: a loss may then not be all that was wrong;
     ``machines_only``: what is there tells of hosts and of no rank: whether a job ran into what is odd on them is not known;
-    ``everyone``: there is something of every rank: that those who left nothing were well is less sure, however the others ended."""
+    ``everyone``: there is something of every rank: that those who left nothing were well is less sure, however the others ended;
+    ``shown``: what is there would show a job that stood still or was slow."""
     every = [f for o in outcomes for f in o.found]
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
@@ -136,7 +138,7 @@ def judge(
     odd = machines_only and any(f.finding.severity == "warning" and f.finding.cause in _OF_MACHINES for f in every)
     if unchecked or not has_job or odd or not (complete or enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
-    return Verdict("nothing-wrong", None, "medium" if complete and everyone else "low", (), explained_by, signs)
+    return Verdict("nothing-wrong", None, "medium" if complete and everyone and shown else "low", (), explained_by, signs)
 
 
 #: Troubles of a machine that stop or slow the job which meets them.

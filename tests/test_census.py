@@ -164,6 +164,29 @@ def test_stacks_that_show_motion_tell_of_a_job_that_goes_on() -> None:
     assert not looked("py-spy", "nccl-log", motions=())
 
 
+LINKS = "node1:10:20 [0] NCCL INFO === System : maxBw 240.0 totalBw 240.0 ===\n"
+ENDED = "node1:10:20 [0] NCCL INFO comm 0x55 rank 0 nranks 1 cudaDev 0 busId 1b000 - Destroy COMPLETE\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence"),
+    [
+        (BOOTSTRAP + LINKS + STARTED, "low"),
+        (BOOTSTRAP + STARTED + ENDED, "low"),
+        (BOOTSTRAP + LINKS + STARTED + ENDED, "medium"),
+        (BOOTSTRAP + STARTED + "step 100: loss 2.31\nstep 200: loss 2.20\n", "medium"),
+    ],
+    ids=["no end", "no links", "whole", "with its steps"],
+)
+def test_nccls_log_alone_is_called_well_with_more_than_low_confidence_where_it_shows_links_and_an_end(
+    tmp_path: Path, text: str, confidence: str
+) -> None:
+    (tmp_path / "nccl.log").write_text(text, encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", confidence)
+
+
 def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_process() -> None:
     lost = pl.DataFrame({"kind": ["local-peer-closed"]})
     open_ended = pl.DataFrame({"ended": [None]}, schema={"ended": pl.String()})

@@ -172,3 +172,15 @@ def test_a_process_that_nothing_gives_a_rank_is_told_by_its_file(tmp_path: Path)
     verdict, gaps = _told(tmp_path)
     assert [(c["rank"], "source" in c) for c in verdict["culprits"]] == [(1, False)]
     assert gaps[0]["what"] == "a stack of rank 1"
+
+
+def test_of_nccls_log_alone_its_other_subsystems_and_the_launcher_are_asked_for(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.log"
+    log.write_text("node1:10:20 [0] NCCL INFO comm 0x55 rank 0 nranks 1 cudaDev 0 busId 1b000 - Init COMPLETE\n", encoding="utf-8")
+    asked = [str(gap["what"]) for gap in _told(tmp_path)[1]]
+    assert "NCCL's log with its subsystems ENV, NET and GRAPH" in asked
+    assert "what the launcher or the scheduler printed" in asked
+    log.write_text(
+        log.read_text(encoding="utf-8") + "node1:10:20 [0] NCCL INFO === System : maxBw 240.0 totalBw 240.0 ===\n", encoding="utf-8"
+    )
+    assert not any("subsystems" in str(gap["what"]) for gap in _told(tmp_path)[1])

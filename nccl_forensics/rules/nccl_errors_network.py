@@ -113,10 +113,13 @@ def wrong_interface(
         asked = where_reported(_still_trying(nccl_errors, nccl_tails), people)
         target = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
         shared = _shared_addresses(nccl_network)
-        # Retries of releases up to 2.26 name no address; on such a host any address that a peer gave may be the host's own.
-        elsewhere = pl.col("message").str.contains(_LOOPBACK) | pl.when(target.is_null()).then(
-            pl.col("host").is_in(shared["host"].to_list())
-        ).otherwise(target.is_in(shared["address"].to_list()))
+        # Retries of releases up to 2.26 name no address; on such a host any address that a peer gave may be the host's own, and a peer that
+        # bootstraps over loopback gives others an address of their own.
+        looped = _loopback_hosts(nccl_network)
+        unnamed = pl.col("host").is_in(shared["host"].to_list()) | (pl.lit(bool(looped)) & ~pl.col("host").is_in(looped))
+        elsewhere = pl.col("message").str.contains(_LOOPBACK) | pl.when(target.is_null()).then(unnamed).otherwise(
+            target.is_in(shared["address"].to_list())
+        )
         asked = pl.concat([failed, asked.filter(elsewhere)], how="diagonal_relaxed")
     if not asked.height or nccl_network is None or host_ranks is None:
         return
@@ -171,6 +174,14 @@ def _shared_addresses(nccl_network: pl.LazyFrame | None) -> pl.DataFrame:
     own = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
     hosts = own.group_by(address=pl.col("address").str.split("<").list.first()).agg(pl.col("host").unique())
     return hosts.filter(pl.col("host").list.len() > 1).explode("host").sort("address", "host").collect()
+
+
+def _loopback_hosts(nccl_network: pl.LazyFrame | None) -> list[str]:
+    """Hosts with a process that bootstraps over its loopback address."""
+    if nccl_network is None:
+        return []
+    own = nccl_network.filter((pl.col("item") == "bootstrap") & pl.col("address").str.starts_with("127."))
+    return sorted(own.select("host").drop_nulls().unique().collect()["host"].to_list())
 
 
 #: What a connection to another network fails with.

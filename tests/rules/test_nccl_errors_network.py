@@ -305,6 +305,19 @@ def interfaces(*used: tuple[str, str, str]) -> pl.LazyFrame:
     return table("nccl_network", *rows)
 
 
+def test_retries_without_an_address_beside_a_host_on_its_loopback_tell_of_that_host() -> None:
+    lines, tails = retries("socketStartConnect: connect returned Connection refused, retrying (24/34) after sleep for 2400 msec")
+    mixed = interfaces(("node1", "eth0", "10.0.0.1"), ("node2", "lo", "127.0.0.1"))
+    [finding] = wrong_interface.check(mixed, lines, PEOPLE, TWO_HOSTS, None, None, tails)
+    assert (finding.severity, finding.hosts) == ("critical", ("node2",))
+    # Whoever refuses a host that is on its loopback itself may only be late; so may a peer on an interface that leads there.
+    for near in (
+        interfaces(("node1", "lo", "127.0.0.1"), ("node2", "eth0", "10.0.0.2")),
+        interfaces(("node1", "eth0", "10.0.0.1"), ("node2", "eth0", "10.0.0.2")),
+    ):
+        assert wrong_interface.check(near, lines, PEOPLE, TWO_HOSTS, None, None, tails) == []
+
+
 def test_two_hosts_that_use_interfaces_of_different_networks_find_no_way() -> None:
     failed = errors(GAVE_UP | {"message": "socketStartConnect: Connect to 10.42.8.11<43791> failed : Network is unreachable"})
     both = interfaces(("node1", "eth0", "172.19.0.12"), ("node2", "ib0", "10.42.8.11"))
