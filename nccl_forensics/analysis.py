@@ -99,10 +99,13 @@ def judge_run(
     lost = lost_a_peer(resolver)
     hidden = lost or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver)
     complete = ended or (whole and going and results and not hidden)
-    enough = (whole or most_seen(resolver, known)) and not only_warned(resolver) and going and (results or resolver.holds("comms"))
+    # A loss that only NCCL's log tells of is how a killed process looks, and how processes look that just exit.
+    alone = by_nccl_alone(resolver)
+    told_of = (whole or most_seen(resolver, known)) and not only_warned(resolver) and (results or resolver.holds("comms"))
+    enough = told_of and going and not (lost and alone)
     machines_only = known.world is None and not known.seen
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
-    shown = not by_nccl_alone(resolver) or (ended and links_told(resolver))
+    shown = not alone or (ended and links_told(resolver))
     verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone, shown=shown)
     found = [f for outcome in outcomes for f in outcome.found]
     return RunResult(run, resolver, outcomes, verdict, outcome_of(verdict, found, resolver))

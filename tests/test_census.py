@@ -198,6 +198,19 @@ def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_p
     assert not lost_a_peer(Told(nccl_errors=afar.clear(), comms=open_ended))
 
 
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [("", "insufficient-evidence"), (ENDED, "nothing-wrong"), ("step 100: loss 2.31\nstep 200: loss 2.20\n", "nothing-wrong")],
+    ids=["nothing more", "taken down in order", "with its steps"],
+)
+def test_a_loss_that_nccls_log_alone_tells_of_leaves_open_whether_a_process_was_killed(tmp_path: Path, more: str, status: str) -> None:
+    closed = "node1:10:30 [0] NCCL INFO [Service thread] Connection closed by localRank 1\n"
+    (tmp_path / "nccl.log").write_text(BOOTSTRAP + STARTED + closed + more, encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert verdict["status"] == status
+
+
 def test_a_job_whose_log_ends_amid_the_channels_is_not_surely_well() -> None:
     process = pl.DataFrame({"host": ["node1"], "pid": [7]})
     assert left_connecting(Told(connecting=process))

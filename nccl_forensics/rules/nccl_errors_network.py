@@ -83,6 +83,10 @@ def wrong_interface(
     people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
     unaddressed = pl.col("kind").is_in(["no-interface", "no-address"]) & ~pl.col("message").str.ends_with(", ignoring")
     none = where_reported(nccl_errors.filter(unaddressed), people)
+    # A process that connects has the address from its peer, in a message: one that was misread says nothing of an interface.
+    own = none.filter(pl.col("kind") == "no-interface")
+    if own.height or nccl_errors.filter(pl.col("kind") == "truncated-message").head(1).collect().height:
+        none = own
     wanted = {}
     if settings is not None:
         rows = settings.filter(pl.col("name") == "NCCL_SOCKET_IFNAME").collect()
@@ -92,13 +96,16 @@ def wrong_interface(
         hosts = hosts_of(none)
         value = next((wanted[h] for h in hosts if h in wanted), None)
         yield Finding(
-            title=f"{ranks_words(ranks) if ranks else f'a process on {hosts[0]}' if hosts else 'a process'} found no interface to use"
+            title=f"{ranks_words(ranks) if ranks else f'a process on {hosts[0]}' if hosts else 'a process'} "
+            + ("found no interface to use" if own.height else "was given no address to connect to")
             + (f" (NCCL_SOCKET_IFNAME={value})" if value else ""),
-            summary="NCCL_SOCKET_IFNAME matches no interface of that host, or none is up.",
-            confidence="high" if (none["kind"] == "no-interface").any() else "medium",
+            summary="NCCL_SOCKET_IFNAME matches no interface of that host, or none is up."
+            if own.height
+            else "A peer told an address that is none: it found no interface to give the address of.",
+            confidence="high" if own.height else "medium",
             ranks=ranks,
             hosts=hosts,
-            culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
+            culprits=(tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts)) if own.height else (),
             subject=("no-interface", *hosts),
             evidence=cite(none, "no interface found"),
             evidence_total=none.height,

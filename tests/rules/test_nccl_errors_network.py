@@ -22,6 +22,21 @@ GAVE_UP = {
 # ---- interfaces ----
 
 
+NO_ADDRESS = {
+    "kind": "no-address",
+    "pid": 101,
+    "message": "ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)",
+}
+
+
+def test_whoever_was_told_an_address_that_is_none_is_not_to_blame() -> None:
+    [finding] = wrong_interface.check(bootstrap("eth0"), errors(NO_ADDRESS), PEOPLE, TWO_HOSTS, None, None)
+    assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "medium", (1,), ())
+    # Of a message that was misread anything may be the address.
+    misread = {"kind": "truncated-message", "pid": 102, "message": "Message truncated : received 2560 bytes instead of 512"}
+    assert wrong_interface.check(bootstrap("eth0"), errors(NO_ADDRESS, misread), PEOPLE, TWO_HOSTS, None, None) == []
+
+
 def bootstrap(name: str, address: str = "172.17.0.2") -> pl.LazyFrame:
     return table("nccl_network", {"item": "bootstrap", "name": name, "address": address, "host": "node2", "pid": 102, "source_id": 2})
 
