@@ -9,6 +9,7 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.levels import held_together
 from nccl_forensics.views.pair_waits import left_open
 from nccl_forensics.views.wait_edges import JOINED
 
@@ -46,7 +47,9 @@ _FEW = 256
 
 
 @view(rows="ranks")
-def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFrame | Calls | None) -> pl.LazyFrame:
+def blockers(
+    waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFrame | Calls | None, stuck: pl.LazyFrame | None = None
+) -> pl.LazyFrame:
     """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
 
     ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle); ``passed`` is no end:
@@ -60,7 +63,7 @@ def blockers(waits: pl.LazyFrame, progress: pl.LazyFrame, operations: pl.LazyFra
     if not edges.height:
         return pl.DataFrame(schema=BLOCKERS).lazy()
     graph = _graph(edges)
-    ends = _ends(graph, edges)
+    ends = _ends(graph, edges, held_together(stuck, progress) if stuck is not None else set())
     ranks = sorted({rank for rank, _ in ends.chosen})
     direct = edges.filter(pl.col("awaited").is_in(ranks)).sort("created_ns", "seq", "waiter", nulls_last=True)
     cited = _cited(direct, graph.gpu, ends.cycles)
@@ -139,13 +142,16 @@ class _Ends:
     few: bool = True
 
 
-def _ends(graph: _Graph, edges: pl.DataFrame) -> _Ends:
-    """The ends of the walk; ranks of which nothing is seen enter the graph where it ends at them."""
+def _ends(graph: _Graph, edges: pl.DataFrame, held: set[int]) -> _Ends:
+    """The ends of the walk; ranks of which nothing is seen enter the graph where it ends at them. ``held``: ranks that stand with all members of a
+    group in one operation: where some wait for each other in a circle, that is what holds these up."""
     sinks = sorted(rank for rank in graph.into if not graph.out.get(rank))
     # A rank that others wait for and that itself waits for somebody of whom nothing is known is not the end of the walk.
     hoping = {waiter for waiter, awaited in graph.hopes if awaited in graph.unseen}
     passed = {s for s in sinks if s not in graph.gpu and s in hoping}
     sinks = [s for s in sinks if s not in passed]
+    if not graph.gpu and held.issuperset(sinks) and _circle(graph)[1]:
+        sinks = []
     walked = {awaited for waiter, awaited in graph.hopes if waiter in passed and awaited in graph.unseen}
     if not graph.into:
         walked |= _awaited_in_many(edges, graph.unseen)

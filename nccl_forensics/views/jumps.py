@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.alignment import REACH, expect, opens_in_a_run, read_divergence
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN, Calls, calls_of
+from nccl_forensics.views.pair_waits import numbered_with_batches
 
 
 def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> dict[int, tuple[dict[str, object], str]]:
@@ -33,7 +34,8 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
             groups_of.setdefault((key[0], rank), []).append(key)
     out: dict[int, tuple[dict[str, object], str]] = {}
     recorded = {rank for (domain, _), ranks in last.items() if domain == "fr" for rank in ranks}
-    for key, ranks in last.items():
+    # What several peers tell is said rather than what the other one of a pair does.
+    for key, ranks in sorted(last.items(), key=lambda group: len(group[1]) > 2):
         front = max(ranks.values())
         behind = [r for r, s in ranks.items() if s < front]
         peers = [r for r, s in ranks.items() if s == front]
@@ -226,14 +228,13 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
     missing one: they went past it. ``behind``: rows of ``blockers``.
 
     Operations of two ranks are alike by the description of their group, their position in it and their name: each rank has its own group of
-    a role, such as data parallelism. Of NCCL's lines, which may be millions, the last of each rank are looked at. Recorders before schema 2.5 number
-    a batch of sends and receives as a collective, and ranks of a group have unlike many: there nothing is compared.
+    a role, such as data parallelism. Of NCCL's lines, which may be millions, the last of each rank are looked at. Where batches of
+    sends and receives take numbers of collectives nothing is compared.
     """
     calls = calls_of(operations)
     if any(r["domain"] == "fr" for r in behind):
-        batches = calls.every.filter((pl.col("domain") == "fr") & (pl.col("op") == "coalesced")).select("group_key").unique()
-        batched = set(batches.collect()["group_key"].to_list())
-        behind = [r for r in behind if r["group_key"] not in batched]
+        batched = numbered_with_batches(calls)
+        behind = [r for r in behind if (r["domain"], r["group_key"]) not in batched]
     wanted = {int(str(r["rank"])) for r in behind} | {w for r in behind for w in as_ranks(r["waiters"])}
     if not wanted:
         return {}

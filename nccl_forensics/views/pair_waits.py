@@ -43,6 +43,15 @@ def _of_open_batches(left: pl.LazyFrame, key: list[str], of_batch: pl.Expr, batc
     return pl.concat([left.filter(~of_batch), members])
 
 
+def numbered_with_batches(calls: Calls) -> set[tuple[str, str]]:
+    """Groups in which a batch of sends and receives takes a number of the collectives, as recorders before schema 2.5 have it, so that the number
+    of its sends stands still: stages have unlike many batches, and one number is not one collective on all of them."""
+    batches = calls.every.filter((pl.col("domain") == "fr") & (pl.col("op") == "coalesced") & pl.col("is_p2p"))
+    counted = batches.group_by("domain", "group_key", "rank").agg(pl.len().alias("batches"), pl.col("seq").n_unique().alias("numbers"))
+    still = counted.filter((pl.col("batches") > 1) & (pl.col("numbers") == 1))
+    return set(still.select("domain", "group_key").unique().collect().iter_rows())
+
+
 def left_open(calls: Calls) -> set[int]:
     """Ranks whose recorder has entries that it says are not completed, sends and receives among them."""
     recorded = calls.recorded

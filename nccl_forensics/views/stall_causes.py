@@ -88,8 +88,11 @@ def with_unheard(told: Cause, rank: int, stacks: Mapping[int, Row], unheard: lis
 
 
 def _in_p2p(case: _Case) -> Cause | None:
-    if case.stack is None or case.place != "p2p":
-        return None
+    if case.stack is None or case.place != "p2p" or case.kind in ("gpu", "not-begun"):
+        return None  # what its GPU has not done, and its peers' have, holds up whatever it enqueued after
+    if case.stack["op"] not in P2P and case.kind == "behind" and case.row.get("pending"):
+        # A wait for a whole batch: that the walk ends at one whose own is open says that its partner is held up and not that it never comes.
+        return _HELD_UP
     # Where somebody stands in the other half, each of them may wait for that one, as those do who send to a rank that waits for another.
     pairs = {r: s["op"] for r, s in case.stacks.items() if s["place"] == "p2p" and r != case.rank}
     partners = sorted(pairs) if _ANSWERS.get(str(case.stack["op"])) not in pairs.values() else []
@@ -197,7 +200,7 @@ def _on_its_gpu(case: _Case) -> Cause | None:
             return Cause("gpu-stall", "medium", f"{why}, by the count of its watchdog")
         if not row["timed_out"] and len(as_ranks(row.get("in_group"))) == 1:
             # Of a pair at work the recorder that was looked at first is behind the other one.
-            return Cause("gpu-stall", "medium", f"{why}, by the recorder of one peer, and nothing has timed out")
+            return Cause("gpu-stall", "low", f"{why}, by the recorder of one peer, and nothing has timed out")
         return Cause("gpu-stall", "high", why)
     if case.stack is None or case.place not in ("cuda-sync", "backward"):
         return None

@@ -409,6 +409,10 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
     if len(known) >= 4 and len(bare) * 2 >= len(known):
         # Most of the job cannot be what the rest waits for: the end of the walk is not in the evidence, or is no rank at all.
         rows = [r for r in rows if r["rank"] not in bare]
+    mixed = {r["rank"] for r in rows if r["cause"] == "group-deadlock" and r["confidence"] == "low" and len(as_ranks(r["partners"])) > 1}
+    if len(known) >= 4 and len(mixed) * 2 > len(known):
+        # Circles of sends and collectives through most of the job: what closes them is none of these ranks alone.
+        rows = [r for r in rows if r["rank"] not in mixed]
     kinds = {rank: row.get("kind") for rank, row in found.items()}
     paused = {r["rank"] for r in rows if kinds[_rank(r)] == "behind" and tail.get(_rank(r)) is not None}
     if not timed_out and len(paused) > FEW_UNSEEN and len(paused) * _PAUSED > len(known):
@@ -420,7 +424,12 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
     unseen = [_rank(r) for r in rows if r["cause"] == "host-stall" and kinds[_rank(r)] == "unseen" and r["rank"] not in stacks]
     # What GPUs have done, and recorders of a job that goes on do not know of yet, is left open here and there as well.
     gpus = [_rank(r) for r in rows if r["cause"] == "gpu-stall" and kinds[_rank(r)] == "gpu" and not timed_out]
-    left_open = {rank for ranks in (unseen, gpus) if scattered(ranks) for rank in ranks}
+    # So are those who have nothing open at the moment while the other part of a job waits for what they work on.
+    hosts = [_rank(r) for r in rows if r["rank"] in bare and r["cause"] == "host-stall" and kinds[_rank(r)] == "behind" and not timed_out]
+    left_open = {rank for ranks in (unseen, gpus, hosts) if scattered(ranks) for rank in ranks}
+    # By the recorder of one peer each they are behind wherever that one was looked at later.
+    pairs = [rank for rank in gpus if len(as_ranks(found[rank].get("in_group"))) == 1]
+    left_open |= set(pairs) if len(pairs) > 1 else set()
     return [r for r in rows if r["rank"] not in left_open]
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.looked_at import looked_at_while_moving
-from nccl_forensics.views.pair_waits import pair_edges
+from nccl_forensics.views.pair_waits import numbered_with_batches, pair_edges
 from nccl_forensics.views.wait_edges import ONE_WAY, WAITS, Edge, edge, is_pair, members_of
 
 #: Pairs of a group that are all looked at, and how many are for each member of a group that is larger: their number grows with its square.
@@ -43,7 +43,7 @@ def waits(
     state = pl.concat([state, never_entered.collect()]) if never_entered is not None else state
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     rows: list[Edge] = []
-    parted = _parted(divergences)
+    parted = _parted(divergences) | (numbered_with_batches(calls) if calls is not None else set())
     # Whom a watchdog's line shows in a group, or beyond, of which its recorder is not at hand.
     watched = {(k, r): s for k, r, s in state.filter(pl.col("domain") == "watchdog").select("group_key", "rank", "last_seq").iter_rows()}
     for key, places in _places(state).items():

@@ -43,9 +43,11 @@ def test_a_later_call_that_the_others_made_after_the_missing_one_shows_that_it_w
 
 def test_where_batches_of_sends_are_numbered_as_collectives_nothing_was_left_out() -> None:
     calls = called({r: [FOUR, FIVE, data(r)] for r in (0, 1)} | {2: [FOUR, data(2)]})
-    batch = operations({0: ["coalesced"]}, group="pg:7", first=3).with_columns(is_p2p=pl.lit(True))
-    assert passed_over([BEHIND], pl.concat([calls, batch])) == {}
-    assert list(passed_over([BEHIND], pl.concat([calls, batch.with_columns(group_key=pl.lit("pg:8"))]))) == [2]
+    counted = operations({0: ["coalesced"] * 2}, group="pg:7", first=3).with_columns(is_p2p=pl.lit(True))
+    still = counted.with_columns(seq=pl.lit(0, dtype=pl.Int64))
+    assert passed_over([BEHIND], pl.concat([calls, still])) == {}
+    assert list(passed_over([BEHIND], pl.concat([calls, still.with_columns(group_key=pl.lit("pg:8"))]))) == [2]
+    assert list(passed_over([BEHIND], pl.concat([calls, counted]))) == [2], "batches that have numbers of their own take none"
 
 
 def test_the_lines_of_a_log_show_it_too_where_members_share_another_group() -> None:
@@ -316,6 +318,16 @@ def among_leaders(ends: dict[int, str]) -> dict[int, object]:
     line = pl.when(pl.col("group_key") == "pg:1").then(pl.lit("l (train.py:9)")).otherwise(pl.lit("a (train.py:9)"))
     found = jumped_groups(progress(last).with_columns(last_call_site=line), pl.concat(frames))
     return {rank: (fact["group_key"], fact["seq"]) for rank, (fact, _) in found.items()}
+
+
+def test_what_several_peers_tell_is_said_before_what_the_other_one_of_a_pair_does() -> None:
+    world = {0: (1, 1), 1: (1, 1), 2: (1, 1), 3: (2, 1)}
+    many, pair = {"pg:1": {0: (6, 5), 1: (6, 5), 2: (6, 5), 3: (5, 5)}}, {"pg:2": {2: (4, 3), 3: (3, 3)}}
+    calls = operations({3: ["barrier"]})
+    for last in ({"pg:0": world} | many | pair, {"pg:0": world} | pair | many):
+        assert {r: fact["group_key"] for r, (fact, _) in jumped_groups(progress(last), calls).items()} == {3: "pg:1"}
+    # Of the two of a pair alone either may have gone on.
+    assert jumped_groups(progress({"pg:0": world} | pair), calls) == {}
 
 
 def test_those_who_never_make_such_a_call_do_not_tell_that_it_was_not_left_out() -> None:

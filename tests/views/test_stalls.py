@@ -91,6 +91,17 @@ def test_a_partner_in_p2p_makes_the_deadlock_sure() -> None:
     assert frame.select("rank", "cause", "confidence", "partners").rows() == [(2, "p2p-deadlock", "high", [1])]
 
 
+def test_a_wait_for_a_whole_batch_of_sends_does_not_hide_what_recorders_tell() -> None:
+    batch = pl.when(pl.col("place") == "p2p").then(pl.lit("_communicate")).otherwise("op")
+    places = standing(r0="p2p", r1="p2p", r2="p2p", r3="p2p").with_columns(op=batch)
+    gpu = blocker(rank=3, kind="gpu", own_record="entries[4]", in_group=[0, 1])
+    held_up = blocker(pending=True)
+    assert found(pl.concat([gpu, held_up]), places) == [(3, "gpu-stall", "high", "progress")]
+    # One that has nothing open, or stands in a send, is where its stack says.
+    assert found(blocker(pending=False), places) == [(2, "p2p-deadlock", "high", "progress")]
+    assert found(held_up, standing(r0="collective", r2="p2p")) == [(2, "p2p-deadlock", "medium", "progress")]
+
+
 def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
     [row] = stalls(blocker(), standing(r2="lock"), None, None, None, None, None, None, None).collect().to_dicts()
     assert (row["stack_source_id"], row["stack_line_no"], row["source_id"], row["record"]) == (7, 2, 0, "entries[5]")
@@ -809,12 +820,42 @@ def test_ranks_held_up_by_unlike_causes_may_be_at_work_while_nothing_has_timed_o
     assert found(gpu, places, reached=reached, made=groups({"pg:0": [0, 1, 2, 3]})) == [(3, "gpu-stall", "high", "progress")]
 
 
-def test_a_gpu_behind_its_only_peer_is_told_at_medium_confidence_where_nothing_timed_out() -> None:
+def test_a_gpu_behind_its_only_peer_is_told_at_low_confidence_where_nothing_timed_out() -> None:
     timeouts = table("watchdog", {"kind": "timeout", "line_no": 1})
-    for peers, watchdog, confidence in (([0], None, "medium"), ([0, 1], None, "high"), ([0], timeouts, "high")):
+    for peers, watchdog, confidence in (([0], None, "low"), ([0, 1], None, "high"), ([0], timeouts, "high")):
         stand = blocker(kind="gpu", own_record="entries[4]", in_group=peers)
         frame = stalls(stand, None, None, None, None, None, None, watchdog, None).collect()
         assert frame.select("cause", "confidence").rows() == [("gpu-stall", confidence)]
+
+
+def test_gpus_that_one_peer_each_overtook_were_looked_at_before_these() -> None:
+    one = blocker(rank=3, kind="gpu", own_record="entries[4]", in_group=[0])
+    other = blocker(rank=5, kind="gpu", own_record="entries[4]", in_group=[1])
+    several = blocker(rank=5, kind="gpu", own_record="entries[4]", in_group=[0, 1])
+    assert found(one) == [(3, "gpu-stall", "low", "progress")]
+    assert found(pl.concat([one, other])) == []
+    assert [rank for rank, *_ in found(pl.concat([one, several]))] == [3, 5]
+
+
+def test_hosts_at_rest_here_and_there_may_be_at_work_while_nothing_has_timed_out() -> None:
+    def named(ranks: list[int]) -> list[object]:
+        ends = pl.concat([blocker(rank=r, pending=False, own_record="entries[4]") for r in ranks])
+        return [rank for rank, *_ in found(ends)]
+
+    assert named([2, 4, 7]) == []
+    assert named([2, 3, 4]) == [2, 3, 4], "those of one host share what holds them"
+    assert named([2, 7]) == [2, 7]
+
+
+def test_circles_of_sends_and_collectives_through_most_of_the_job_name_nobody() -> None:
+    def mixed(ranks: list[int]) -> pl.LazyFrame:
+        return pl.concat(
+            [blocker(rank=r, kind="cycle", op="send" if r == ranks[0] else "all_reduce", cycle=ranks, in_group=ranks) for r in ranks]
+        )
+
+    reached = progress({"pg:0": dict.fromkeys(range(6), (6, 5))})
+    assert found(pl.concat([mixed([0, 1, 2]), mixed([3, 4, 5])]), reached=reached) == []
+    assert [rank for rank, *_ in found(mixed([0, 1, 2]), reached=reached)] == [0, 1, 2]
 
 
 def went_on_past(ends: pl.LazyFrame) -> list[tuple[object, ...]]:

@@ -8,6 +8,7 @@ import pytest
 from nccl_forensics.views.blockers import blockers
 from nccl_forensics.views.calls import OPERATIONS
 from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.stuck import STUCK
 from tests.views.frames import groups, operations, progress, rows, waits_of
 
 
@@ -229,6 +230,30 @@ def test_whoever_waits_for_one_that_waits_in_a_receive_waits_for_the_work_before
 
     assert edges(behind=True) == [(0, 1), (1, 2)]
     assert edges(behind=False) == [(0, 1)], "both halves stand first: what holds them is no other call"
+
+
+@pytest.mark.parametrize(("inside", "named"), [([3, 4], [1, 2]), ([3, 5], [4])])
+def test_a_circle_holds_up_who_stands_with_all_of_another_group(inside: list[int], named: list[int]) -> None:
+    """Rank 0 waits for 4, and ranks 1 and 2 both receive first; group b stands in one operation."""
+    calls = in_order({1: [("recv", 1), ("send", 1)], 2: [("recv", 0), ("send", 0)]})  # peers by their place in the group
+    state = progress({"pg:0": dict.fromkeys((1, 2), (1, 0)), "pg:a": {0: (2, 1), 4: (1, 1)}, "pg:b": dict.fromkeys((3, 4), (7, 6))})
+    state = state.with_columns(last_created_ns=pl.when(pl.col("group_key") == "pg:b").then(9_000).otherwise(1_000).cast(pl.Int64))
+    edges = waits_of(calls, state, groups({"pg:0": [1, 2], "pg:a": [0, 4], "pg:b": [3, 4]}), None, None).collect().lazy()
+    stands = rows(STUCK, {"domain": "fr", "group_key": "pg:b", "seq": 7, "ranks": inside, "size": 2})
+    assert blockers(edges, state, None, stands).collect()["rank"].to_list() == named
+
+
+def test_positions_are_not_compared_where_batches_of_sends_take_numbers_of_collectives() -> None:
+    state, known = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (6, 5)}}), groups({"pg:0": [0, 1, 2]})
+
+    def edges(first: int, step: int) -> int:
+        batches = operations({0: ["coalesced"] * 3}).with_columns(
+            is_p2p=pl.lit(True), seq=first + step * pl.col("order"), done=pl.lit(True)
+        )
+        return waits_of(batches, state, known, None, None).collect().height
+
+    assert edges(0, 0) == 0
+    assert edges(1, 1) == 2, "what has numbers of its own takes none"
 
 
 def test_a_circle_is_told_by_what_its_ranks_wait_in_for_each_other() -> None:
