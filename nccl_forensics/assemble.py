@@ -25,6 +25,7 @@ from nccl_forensics.units import iso
 from nccl_forensics.verdict import Verdict, blamed_by
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.deaths import ended_themselves
+from nccl_forensics.words import UNIDENTIFIED
 
 SCHEMA = "nccl-forensics/report/1"
 ROWS = 4096
@@ -419,7 +420,7 @@ def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[d
             named = []  # where the ranks of a wrong setting or a bad part stand tells nothing of it
         waited_for = () if sure else sorted(set(ends["rank"].to_list()) - set(named))
         gone = ended_themselves(chosen.resolver.get("endings"))
-        bare = [r for r in (*named, *waited_for) if r not in have_stack and r not in gone]
+        bare = [r for r in (*named, *waited_for) if r < UNIDENTIFIED and r not in have_stack and r not in gone]
         if bare:
             hosts = sorted({str(people[r]["host"]) for r in bare if r in people and people[r]["host"]})
             gap(

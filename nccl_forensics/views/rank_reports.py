@@ -105,7 +105,8 @@ def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups) -> list[dict[s
     found: dict[tuple[object, ...], dict[str, object]] = {}
     out: list[dict[str, object]] = []
     for row in sorted(rows, key=lambda row: row["home"] is None):
-        said = tuple(str(row[name]) for name in _SAID)
+        # The logger's prefix is not in every copy.
+        said = tuple(str(row[name]) for name in _SAID if name != "rank" or row["kind"] != _BARRIER)
         speakers = calls.get(row["seq"], {}) if row["kind"] == "detail-mismatch" else {}
         if row["home"] is None:
             new = found.get(said, dict(_NOBODY) if _apart(speakers) else {})

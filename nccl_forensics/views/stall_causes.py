@@ -224,7 +224,10 @@ def _in_a_collective(case: _Case) -> Cause | None:
 
 def _not_heard_of(case: _Case) -> Cause | None:
     if case.kind == "barrier":
-        return Cause("host-stall", "medium", "a monitored barrier names it as missing")
+        why = "a monitored barrier names it as missing"
+        if case.row.get("reached"):
+            return Cause("host-stall", "low", f"{why}; it says itself that it came to one, late or to another")
+        return Cause("host-stall", "medium", why)
     if case.kind == "unseen" and case.stack is None:
         return Cause("host-stall", "low", "the waits of all others end at it, and nothing in the evidence comes from it")
     if case.kind == "unanswered":

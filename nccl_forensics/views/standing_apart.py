@@ -52,7 +52,9 @@ def missing_at_barriers(
 
 
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
-    """Ranks that monitored barriers name as missing. A line that names one may have stopped at the first."""
+    """Ranks that monitored barriers name as missing. A line that names one may have stopped at the first. ``reached``: the rank itself says that it
+    came to a barrier, so that it came late, or to another one."""
+    came = set(reports.filter(pl.col("kind") == "barrier-ok").select("rank").collect()["rank"].to_list())
     lines = reports.filter((pl.col("kind") == "barrier-missing") & pl.col("ranks").is_not_null()).sort("source_id", "line_no").collect()
     named: dict[int, dict[str, object]] = {}
     for row in lines.iter_rows(named=True):
@@ -66,6 +68,7 @@ def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
                     "source_id": row["source_id"],
                     "line_no": row["line_no"],
                     "seen_by": "barrier",
+                    "reached": rank in came,
                 },
             )
     return named

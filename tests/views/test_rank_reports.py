@@ -83,6 +83,12 @@ def test_a_barrier_is_told_by_the_first_rank_of_its_group() -> None:
     assert told(missed, groups=lists("0-7")) == [(14, None, None, True)]
 
 
+def test_a_copy_of_what_a_barrier_says_is_known_without_the_loggers_prefix() -> None:
+    missed = {"kind": "barrier-missing", "ranks": [1]}
+    lines = (missed | {"rank": 0, "source_id": 14}, missed | {"source_id": 99})
+    assert told(*lines, groups=lists("0-7", "4-5")) == [(14, 0, [5], True), (99, None, [5], True)]
+
+
 def test_a_copy_in_the_launchers_log_says_the_same_as_the_line() -> None:
     assert told(differs(1, 0, 15), differs(0, 1, 14), differs(1, 0, 99))[-1] == (99, 5, [4], True)
     two = (differs(1, 0, 15), differs(0, 1, 14), differs(1, 0, 17), differs(0, 1, 16), differs(1, 0, 99))

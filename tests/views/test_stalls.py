@@ -233,8 +233,11 @@ def test_a_step_without_one_of_its_operations_shows_who_left_it_out() -> None:
 
 
 def test_a_monitored_barrier_names_who_is_missing() -> None:
-    line = table("reports", {"kind": "barrier-missing", "ranks": [3], "line_no": 12})
-    assert found(reports=line) == [(3, "host-stall", "medium", "barrier")]
+    missing = {"kind": "barrier-missing", "ranks": [3], "line_no": 12}
+    assert found(reports=table("reports", missing)) == [(3, "host-stall", "medium", "barrier")]
+    # It came to one itself: late, or to that of another group.
+    assert found(reports=table("reports", missing, {"kind": "barrier-ok", "rank": 3})) == [(3, "host-stall", "low", "barrier")]
+    assert found(reports=table("reports", missing, {"kind": "barrier-ok", "rank": 2})) == [(3, "host-stall", "medium", "barrier")]
 
 
 def under_detail(*last: str) -> list[tuple[object, ...]]:
