@@ -15,10 +15,12 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
     """A comparison of two calls (a row of ``divergences``) in which as many ranks are on one side as on the other: the side whose operation, type or size
     recorders of these ranks hold of earlier calls is right, if they hold none of the other side's. Operations that were compared and found to differ were
     never recorded."""
-    column = "shape" if row["kind"] == "different" else str(row["kind"])
-    if column not in ("dtype", "shape"):
+    another = row["kind"] == "different"
+    column = "shape" if another else str(row["kind"])
+    odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
+    if column not in ("dtype", "shape") or (another and len(odd) != len(others)):
         return row
-    members = [*as_ranks(row["ranks"]), *as_ranks(row["others"])]
+    members = [*odd, *others]
     sides = {"ranks": ("found_op", "found_detail"), "others": ("expected_op", "expected_detail")}
     # A recorder of gloo knows the calls of one tensor by the name of those of a list (torch 2.13).
     names = {str(row[op]): str(row[op]).removesuffix("_base") for op, _ in sides.values()}
@@ -34,13 +36,15 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
     if len(known) != 1:
         return row
     why = f"{row['why']}; recorders of these ranks hold earlier calls with one of the two only"
+    # That it was called for the first time does not tell another call from one left out.
+    sure = not another
     if known == ["others"]:
-        return row | {"sure": True, "why": why}
+        return row | {"sure": sure, "why": why}
     swapped = {"found": "expected", "expected": "found"}
     other = {a + end: row[b + end] for a, b in swapped.items() for end in ("_op", "_detail")}
     places = ("call_site", "source_id", "line_no", "record")
     crossed = {name: row[f"peer_{name}"] for name in places} | {f"peer_{name}": row[name] for name in places}
-    return row | other | crossed | {"ranks": row["others"], "others": row["ranks"], "sure": True, "why": why}
+    return row | other | crossed | {"ranks": row["others"], "others": row["ranks"], "sure": sure, "why": why}
 
 
 def _plain(column: str, value: object) -> object:
