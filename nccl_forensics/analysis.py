@@ -30,7 +30,7 @@ from nccl_forensics.census import (
 )
 from nccl_forensics.extensions import extensions
 from nccl_forensics.rules import Value, run_rules
-from nccl_forensics.run_outcome import outcome_of
+from nccl_forensics.run_outcome import as_it_went, outcome_of
 from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
 from nccl_forensics.traits import traits
@@ -108,7 +108,9 @@ def judge_run(
     shown = not alone or (ended and links_told(resolver))
     verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone, shown=shown)
     found = [f for outcome in outcomes for f in outcome.found]
-    return RunResult(run, resolver, outcomes, verdict, outcome_of(verdict, found, resolver))
+    outcome = outcome_of(verdict, found, resolver)
+    verdict, judged = as_it_went(verdict, outcomes, outcome)
+    return RunResult(run, resolver, judged, verdict, outcome)
 
 
 def _has_job(store: Store) -> bool:

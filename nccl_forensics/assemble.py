@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from nccl_forensics import __version__
-from nccl_forensics.census import census, links_told, nameless_dumps, people_of, stood_still, strangers
+from nccl_forensics.census import census, nameless_dumps, people_of, stood_still, strangers
 from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
-from nccl_forensics.facts.collecting import STEPS
+from nccl_forensics.gaps import ROWS, gaps_of
 from nccl_forensics.masking import mask
 from nccl_forensics.model import Action, Culprit, Divergence, Evidence
 from nccl_forensics.rules import Found, Outcome, severity_order
-from nccl_forensics.run_outcome import IN_EACH_STEP
-from nccl_forensics.runs import Run, attempt_of, earlier_jobs
+from nccl_forensics.runs import Run, attempt_of
 from nccl_forensics.store import Store
 from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
 from nccl_forensics.verdict import Verdict, blamed_by
 from nccl_forensics.views import Resolver
-from nccl_forensics.views.deaths import ended_themselves
-from nccl_forensics.words import UNIDENTIFIED
 
 SCHEMA = "nccl-forensics/report/1"
-ROWS = 4096
 _QUOTE = 400
+#: Lines of a block, such as a stack, in which one line is looked for.
+_BLOCK = 100
 #: The action word that asks for evidence, as reports write it, and as evidence of hosts does.
 _COLLECT = ("collect-more", "collect_more")
 Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
@@ -62,7 +59,7 @@ def assemble(
                 findings.append(writer.finding(found, result))
     findings.sort(key=lambda f: (severity_order(f["severity"]), f["explained_by"] is not None, str(f["id"])))  # type: ignore[arg-type]  # severities are our own words
     case = _case(inputs, title, store, results, chosen)
-    gaps = _gaps(case, chosen, store)
+    gaps = gaps_of(case, chosen.resolver, chosen.verdict, chosen.outcome, store)
     sources, total = _sources(store, chosen)
     return {
         "schema": SCHEMA,
@@ -87,6 +84,16 @@ def _holds_rows(resolver: Resolver, name: str) -> bool:
         return resolver.holds(table)
     frame = resolver.get(table)
     return frame is not None and frame.filter(pl.col(column).is_not_null()).head(1).collect().height > 0
+
+
+def _meant(lines: Sequence[tuple[int, str]], holds: Sequence[str]) -> tuple[int, str]:
+    """The line of a block that holds these words, else its first; an empty line ends the block."""
+    for number, text in lines:
+        if holds and all(word in text for word in holds):
+            return number, text
+        if not text.strip():
+            break
+    return lines[0]
 
 
 class _Writer:
@@ -122,16 +129,16 @@ class _Writer:
         }
 
     def evidence(self, e: Evidence) -> dict[str, object]:
-        text = None
+        text, line = None, e.line
         if e.source_id is not None and e.line is not None:
-            lines = self._quote(e.source_id, e.line, 0, 0)
-            text = lines[0][1] if lines else None
+            lines = self._quote(e.source_id, e.line, 0, _BLOCK if e.holds else 0)
+            line, text = _meant(lines, e.holds) if lines else (e.line, None)
         masked = mask(text) if text is not None else None
         shown = masked[:_QUOTE] if masked is not None else None
         return {
             "kind": e.kind,
             "path": self._paths.get(e.source_id) if e.source_id is not None else None,
-            "line": e.line,
+            "line": line,
             "end_line": e.end_line,
             "record": e.record,
             "looked_in": list(e.looked_in),
@@ -391,123 +398,3 @@ def _sources(store: Store, chosen: RunResult) -> tuple[list[dict[str, object]], 
             }
         )
     return out, rows.height
-
-
-#: Reports of Nsight Systems: since 2021.5, before, and before they are imported.
-_NSYS = r"\.(?:nsys-rep|qdrep|qdstrm)$"
-
-
-def _gaps(case: Mapping[str, object], chosen: RunResult, store: Store) -> list[dict[str, object]]:
-    """Evidence that would settle more, most decisive first."""
-    out: list[dict[str, object]] = []
-
-    def gap(what: str, why: str, ranks: Sequence[int] = (), hosts: Sequence[str] = (), command: str | None = None) -> None:
-        out.append({"what": what, "why": why, "ranks": list(ranks), "hosts": list(hosts), "priority": len(out) + 1, "command": command})
-
-    present = store.present
-    people = people_of(chosen.resolver)
-    blockers = chosen.resolver.get("blockers")
-    if blockers is not None:
-        ends = blockers.select("rank", "kind").collect()
-        have_stack: set[int] = set()
-        states = chosen.resolver.get("thread_states")
-        if states is not None:
-            have_stack = set(states.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
-        root = chosen.verdict.root
-        named = [c.rank for c in (blamed_by(root.finding) if root is not None else ()) if c.rank is not None]
-        sure = bool(named) and chosen.verdict.confidence == "high"
-        if sure and root is not None and chosen.outcome != "hung" and root.finding.cause not in ("straggler", *IN_EACH_STEP):
-            named = []  # where the ranks of a wrong setting or a bad part stand tells nothing of it
-        waited_for = () if sure else sorted(set(ends["rank"].to_list()) - set(named))
-        gone = ended_themselves(chosen.resolver.get("endings"))
-        bare = [r for r in (*named, *waited_for) if r < UNIDENTIFIED and r not in have_stack and r not in gone]
-        if bare:
-            hosts = sorted({str(people[r]["host"]) for r in bare if r in people and people[r]["host"]})
-            gap(
-                f"a stack of rank {', '.join(map(str, bare[:8]))}{f' and {len(bare) - 8} more' if len(bare) > 8 else ''}",
-                f"{'the verdict names it' if sure else 'all others wait for it'}; its stack says where it is",
-                bare,
-                hosts,
-                f"py-spy dump --pid {people[bare[0]]['pid']}"
-                if bare[0] in people and people[bare[0]]["pid"]
-                else "py-spy dump --pid <pid of the rank>",
-            )
-    raw_missing = case["ranks_missing"]
-    missing = [int(str(r)) for r in raw_missing] if isinstance(raw_missing, list) else []
-    paths: dict[int, str] = dict(store.sources.select("source_id", "path").iter_rows())
-    nameless = nameless_dumps(chosen.resolver)
-    if nameless:
-        several = len(nameless) > 1
-        gap(
-            f"the rank{'s' * several} of {f'{len(nameless)} recorder dumps' if several else 'a recorder dump'}",
-            f"neither name nor content tells who wrote {paths[nameless[0]]}{f' and {len(nameless) - 1} more' * several}: "
-            "PyTorch ends the name of a dump with its rank",
-        )
-    unknown = max(len(nameless), strangers(chosen.resolver))
-    if missing and unknown:
-        gap(f"evidence of {len(missing) - unknown} of these ranks", "nothing in the bundle is known to come from them", missing)
-    elif missing:
-        gap(f"evidence of {len(missing)} rank{'s' * (len(missing) > 1)}", "nothing in the bundle comes from them", missing)
-    # Only its name tells a report of Nsight Systems: the format is closed.
-    reports = store.sources.filter(pl.col("path").str.contains(_NSYS) & pl.col("records").fill_null(0).eq(0))["path"].sort().to_list()
-    if reports:
-        listed = f"{reports[0]}{f' and {len(reports) - 1} more' if len(reports) > 1 else ''}"
-        name = reports[0].rsplit("/", 1)[-1]
-        gap(
-            f"an export of {listed}",
-            "a report of Nsight Systems can be read by its own tool only; its SQLite export is measured like a trace",
-            command=f"nsys export --type sqlite -o {name.rsplit('.', 1)[0]}.sqlite {name}",
-        )
-    for what, why, ranks, where, how in _not_collected(chosen, paths):
-        gap(what, why, ranks, where, how)
-    for source, job, line in earlier_jobs(store).head(ROWS).iter_rows():
-        gap(
-            f"a verdict on Slurm job {job}",
-            f"its end stands in {paths[source]}:{line}, before a later start in the same output: what failed up to there is in the tables, and left out here",
-            command=f"head -n {line} {shlex.quote(paths[source])} > {job}.out",
-        )
-    if "fr_entries" not in present:
-        gap(
-            "Flight Recorder dumps of all ranks",
-            "they say which collective each rank is in and from which line of code",
-            command="TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/shared/fr_",
-        )
-    if "nccl_comms" not in present:
-        gap(
-            "NCCL debug logs, one file per process",
-            "they show transports, settings, versions and NCCL's own errors",
-            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log",
-        )
-    elif chosen.verdict.status != "explained" and not links_told(chosen.resolver):
-        gap(
-            "NCCL's log with its subsystems ENV, NET and GRAPH",
-            "only there it says what was set, which adapters it took, and how fast the links are that it found",
-            command="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log",
-        )
-    if chosen.verdict.status != "explained" and "worker_exits" not in present:
-        gap(
-            "what the launcher or the scheduler printed",
-            "it says which process ended first, and how: NCCL's own log of a killed one just stops",
-        )
-    if "stacks" not in present:
-        gap(
-            "stacks of all ranks, taken twice",
-            "they tell a hang in the program from one in the transport",
-            command="py-spy dump --pid <pid>",
-        )
-    if "kernel_events" not in present:
-        gap("kernel logs of the hosts", "Xid errors, killed processes and link flaps stand there only", command="dmesg -T")
-    return out
-
-
-def _not_collected(chosen: RunResult, paths: Mapping[int, str]) -> list[tuple[str, str, list[int], list[str], str | None]]:
-    """What our own collection script could not get: what, why, ranks, hosts, and how to get it."""
-    frame = chosen.resolver.get("not_collected")
-    if frame is None:
-        return []
-    out = []
-    for row in frame.head(ROWS).collect().iter_rows(named=True):
-        what, command = STEPS.get(row["step"], (row["step"], None))
-        why = f"collect could not get it: {row['reason'] or row['status']} ({paths[row['source_id']]}:{row['line_no']})"
-        out.append((what, why, list(row["ranks"]), list(row["hosts"]), command))
-    return out

@@ -43,7 +43,7 @@ DEFAULT_BYTES = 4 << 30
 #: Packages and modules that stand above reading or beside it: what they do does not change what is read.
 ABOVE = frozenset(
     {
-        "api", "assemble", "changes", "checklist", "cli", "collect", "commands", "config", "drawings", "exhibits", "extensions", "figures", "gate", "lab",
+        "api", "assemble", "changes", "checklist", "cli", "collect", "commands", "config", "drawings", "exhibits", "extensions", "figures", "gaps", "gate", "lab",
         "pictures", "presentation", "pseudonyms", "query", "ray_engine", "redaction", "remote", "render", "reporters", "rules", "rules_hosts", "rules_shared", "rules_stalls",
         "rules_traces", "runs", "serve", "simulate", "suppressions", "trace_report", "traits", "verdict", "views", "watching",
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import polars as pl
 
@@ -10,6 +12,8 @@ from nccl_forensics.model import Evidence
 
 #: Evidence items carried per finding; the total is counted beside them.
 AT_MOST = 20
+#: Name of the function, of its file without folders, and the line.
+_FRAME = re.compile(r"^(.+?) \((?:.*[/\\])?([^/\\]+):(\d+)\)$")
 
 
 def cite(rows: pl.DataFrame | Iterable[Mapping[str, object]], why: str, at_most: int = AT_MOST) -> tuple[Evidence, ...]:
@@ -30,6 +34,12 @@ def cite(rows: pl.DataFrame | Iterable[Mapping[str, object]], why: str, at_most:
         else:
             out.append(Evidence("file", int(str(source)), why=item_why))
     return tuple(out)
+
+
+def at_frame(evidence: Iterable[Evidence], frame: object) -> tuple[Evidence, ...]:
+    """The same, at the line of a stack that names this frame, ``func (file:line)``, in whatever words its sampler writes it."""
+    found = _FRAME.match(str(frame or ""))
+    return tuple(replace(e, holds=found.groups()) if found is not None and e.line is not None else e for e in evidence)
 
 
 def cite_absence(why: str, looked_in: Iterable[str]) -> tuple[Evidence, ...]:

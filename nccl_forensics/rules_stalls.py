@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import AT_MOST, at_frame, cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Evidence, Finding
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
@@ -84,17 +84,23 @@ def _unheard(part: pl.DataFrame, cause: str) -> bool:
 
 def _evidence(part: pl.DataFrame, first: dict[str, object], *, named_by_others: bool) -> tuple[Evidence, ...]:
     """The stack of each, the operation in which another waits for it, and its own last one there."""
-    every = list(part.iter_rows(named=True))
-    stacks = [{"source_id": r["stack_source_id"], "line_no": r["stack_line_no"], "record": r["stack_record"]} for r in every]
+    every = list(part.head(AT_MOST).iter_rows(named=True))
     own = [{"source_id": r["own_source_id"], "line_no": r["own_line_no"], "record": r["own_record"]} for r in every]
     # Where its own steps alone tell that it left a call out, what is cited is its own on both sides.
     beyond = named_by_others and first["cause"] == "collective-skipped"
     waits = f"a waiting rank's {first['op']}" if first["op"] else "a rank that gave up waiting"
+    named = "its last call of that group" if beyond else "what names the rank" if named_by_others else waits
     return (
-        *cite(stacks, f"stack of the stalled rank: {first['place']}"),
-        *cite(part.drop("why"), "its last call of that group" if beyond else "what names the rank" if named_by_others else waits),
+        *(e for row in every for e in _stack(row, f"stack of the stalled rank: {first['place']}")),
+        *at_frame(cite(part.drop("why"), named), first["call_site"]),
         *cite(own, "the call to which it went on" if beyond else "the stalled rank's own last operation in that group"),
     )
+
+
+def _stack(row: dict[str, object], why: str) -> tuple[Evidence, ...]:
+    """The line of a rank's own stack at which it stands."""
+    where = {name: row[f"stack_{name}"] for name in ("source_id", "line_no", "record")}
+    return at_frame(cite([where], why), row["user_frame"])
 
 
 def _remedy(usual: str, part: pl.DataFrame, cause: str, *, unheard: bool) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 
 import polars as pl
 
-from nccl_forensics.rules import Found
+from nccl_forensics.rules import Found, Outcome
 from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.failures import LONGER, STANDSTILL, WAITS
@@ -40,8 +41,7 @@ def outcome_of(verdict: Verdict, found: Iterable[Found], resolver: Resolver) -> 
     failures = resolver.get("failures")
     signs = set(failures.collect()["sign"].to_list()) if failures is not None else set()
     if cause in _HANGS:
-        lost = root is not None and any(f.finding.cause == "straggler" and verdict.explained_by.get(f.id) == root.id for f in found)
-        return "slow" if cause in IN_EACH_STEP and lost and not signs else "hung"
+        return "slow" if _late(verdict, found) is not None and not signs else "hung"
     if cause in _CRASHES:
         return "crashed"
     if cause == "job-stopped":
@@ -52,6 +52,31 @@ def outcome_of(verdict: Verdict, found: Iterable[Found], resolver: Resolver) -> 
     if ended is None and root is not None and root.finding.severity == "error" and not signs:
         return "slow"
     return ended or "unknown"
+
+
+def _late(verdict: Verdict, found: Iterable[Found]) -> Found | None:
+    """The finding that whoever the verdict names came late again and again, where what it did for too long explains that."""
+    root = verdict.root
+    if root is None or root.finding.cause not in IN_EACH_STEP:
+        return None
+    return next((f for f in found if f.finding.cause == "straggler" and verdict.explained_by.get(f.id) == root.id), None)
+
+
+def as_it_went(verdict: Verdict, outcomes: Sequence[Outcome], outcome: str) -> tuple[Verdict, tuple[Outcome, ...]]:
+    """The same, with what a rank was found in told as a loss where the job was only slow: nothing stopped, and it stood there again and again."""
+    root, late = verdict.root, _late(verdict, (f for o in outcomes for f in o.found))
+    if outcome != "slow" or root is None or late is None or root.finding.severity != "critical":
+        return verdict, tuple(outcomes)
+    said = root.finding
+    slow = replace(
+        said,
+        severity="error",
+        summary=f"The job goes on and is slow: {late.finding.title}. {said.summary[:1].upper()}{said.summary[1:]}",
+        would_refute=late.finding.would_refute,
+    )
+    told = replace(root, finding=slow)
+    every = tuple(replace(o, found=tuple(told if f.id == root.id else f for f in o.found)) for o in outcomes)
+    return replace(verdict, root=told), every
 
 
 def _ended(resolver: Resolver, signs: Set[str]) -> str | None:

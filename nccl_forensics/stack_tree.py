@@ -15,7 +15,7 @@ from nccl_forensics.words import rank_list
 
 Key = int | str
 #: Why processes stand apart.
-BUSY = "the others wait for them and they do not"
+BUSY = "the others wait, and who stands apart does not"
 ALIKE = "the others sleep in one and the same line, as a wait for a request leaves it, and they do not"
 PAIRED = "they wait for each other; the others have gone on to a collective"
 UNANSWERED = "they wait in a send or a receive that nobody answers"

@@ -184,3 +184,29 @@ def test_of_nccls_log_alone_its_other_subsystems_and_the_launcher_are_asked_for(
         log.read_text(encoding="utf-8") + "node1:10:20 [0] NCCL INFO === System : maxBw 240.0 totalBw 240.0 ===\n", encoding="utf-8"
     )
     assert not any("subsystems" in str(gap["what"]) for gap in _told(tmp_path)[1])
+
+
+def test_a_job_that_speaks_gloo_alone_is_not_asked_for_logs_of_nccl() -> None:
+    _, gaps = _told(ROOT / "fixtures" / "incidents" / "lab-host-stall-3r" / "evidence")
+    assert gaps
+    assert not [g for g in gaps if "NCCL" in g["what"]]
+
+
+def test_the_kernel_log_of_the_named_host_comes_first_where_a_process_was_killed() -> None:
+    verdict, gaps = _told(ROOT / "fixtures" / "incidents" / "killed-rank-4r" / "evidence")
+    hosts = sorted({c["host"] for c in verdict["culprits"] if c["host"]})
+    kernel, *_ = [g for g in gaps if not g["ranks"]]
+    assert (kernel["what"], kernel["hosts"]) == ("kernel logs of the hosts", hosts)
+
+
+def test_of_a_rank_that_left_nothing_its_evidence_is_to_be_got_before_any_line_is_mended(tmp_path: Path) -> None:
+    case = _case("incidents/subgroup-hang-8r")
+    whole = analyze([case.evidence], engine=InlineEngine()).report
+    root = tmp_path / "evidence"
+    shutil.copytree(case.evidence, root, copy_function=shutil.copyfile)
+    assert drop_culprit(root, case, whole["sources"])  # type: ignore[arg-type]
+    verdict, gaps = _told(root)
+    [culprit] = [c["rank"] for c in verdict["culprits"]]
+    assert gaps[0]["what"] == f"a stack of rank {culprit}"
+    assert [a["action"] for a in verdict["actions"]] == ["collect-more"]
+    assert all(a["against"] is None for a in verdict["alternatives"])

@@ -81,8 +81,10 @@ def plugin_words(plugin: Json) -> str:
 
 def gap_text(gap: Json) -> GapText:
     numbers, hosts = ranks(gap, "ranks"), words(gap, "hosts", 80)
-    who = " · ".join(p for p in (ranks_words(numbers) if numbers else "", joined(hosts, 4)) if p)
-    return GapText(sentence(text(gap, "what", 300)), sentence(text(gap, "why")), who, command(gap))
+    what = text(gap, "what", 300)
+    told = ranks_words(numbers) if numbers else ""
+    who = " · ".join(p for p in ("" if told in what else told, joined(hosts, 4)) if p)
+    return GapText(sentence(what), sentence(text(gap, "why")), who, command(gap))
 
 
 _ANSWERS = ("bad", "ok", "unknown")

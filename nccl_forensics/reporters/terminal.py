@@ -14,6 +14,8 @@ from nccl_forensics.presentation import EMPTY, Presentation, Quote, present
 SCREEN, LABEL = 40, 13
 _NARROWEST, _WIDEST = 60, 120
 _COMMAND = 240
+#: Quotes of which a second line is shown.
+_FOLDED = 2
 _STYLES = {"bold": "1", "dim": "2", "bad": "1;31", "warn": "1;33", "good": "1;32", "mark": "36"}
 _TONES = {"explained": "bad", "unexplained": "warn", "nothing-wrong": "good", "insufficient-evidence": "warn"}
 
@@ -99,7 +101,9 @@ def _who(page: _Page, shown: Presentation) -> None:
     verdict = shown.verdict
     texts = [", ".join([p.name, *(f"{label} {value}" for label, value in p.particulars)]) for p in verdict.parties]
     if len(texts) > 2 or verdict.more_parties:
-        texts = [verdict.who + (f" on {verdict.hosts}" if verdict.hosts and "host" not in verdict.who else "")]
+        # Parts are told with the host that they are in; ranks are not.
+        told = f" on {verdict.hosts}" in verdict.who or "host" in verdict.who
+        texts = [verdict.who + (f" on {verdict.hosts}" if verdict.hosts and not told else "")]
     page.entry("Who", [(t, "bold") for t in texts or ["no rank and no host alone"]])
     if verdict.collective:
         page.entry("Collective", [(" of ".join(t for t in (verdict.collective, verdict.group) if t), "")])
@@ -107,12 +111,14 @@ def _who(page: _Page, shown: Presentation) -> None:
 
 def _why(page: _Page, quotes: Sequence[Quote]) -> None:
     texts: list[tuple[str, str]] = []
-    for quote in quotes[:5]:
+    for n, quote in enumerate(quotes[:4]):
         if quote.kind == "absence":
             texts.append((f"{quote.why}; looked in {', '.join(quote.looked_in) or 'all that was handed in'}", ""))
             continue
         texts.append((quote.where + (f"  ({quote.why})" if quote.why and quote.text else ""), "mark"))
-        texts.append((f"  {quote.text.strip() or quote.why}", ""))
+        # What a line tells often stands at its end.
+        said = quote.text.strip() or quote.why
+        texts += [(f"  {t}", "") for t in (page.folded(said, 2, 2) if n < _FOLDED else [said])]
     page.entry("Why", texts or [("no line of evidence could be quoted", "")])
 
 
@@ -138,11 +144,11 @@ def _command(command: str) -> list[tuple[str, str]]:
 def _doubt(page: _Page, shown: Presentation) -> None:
     for other in shown.others[:2]:
         page.entry("Also", [(f"{other.cause}: {other.title}", "")])
-    for alternative in shown.alternatives[:2]:
+    for n, alternative in enumerate(shown.alternatives[:2]):
         # What nothing speaks against is as open as the verdict.
         label = "Weighed" if alternative.against else "Or else"
         against = f": {alternative.against}" if alternative.against else ""
-        page.entry(label, [(t, "") for t in page.folded(f"{alternative.cause} {alternative.who}".rstrip() + against, 2)])
+        page.entry(label, [(t, "") for t in page.folded(f"{alternative.cause} {alternative.who}".rstrip() + against, 1 if n else 2)])
     if shown.would_refute:
         page.entry("Refuted by", [(t, "") for t in page.folded(shown.would_refute[0], 2)])
 

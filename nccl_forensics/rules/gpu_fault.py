@@ -165,6 +165,7 @@ def _rank_code(code: int) -> tuple[int, int]:
 
 def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
     facts = xid(code)
+    buckets = tuple(dict.fromkeys(b for b in (facts.immediate, facts.investigate) if b))
     if facts.kind in ("link", "benign"):
         return  # links have a rule of their own
     own = rows.filter(pl.col("code") == code)
@@ -220,8 +221,9 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
             f"Xid {code}" if not others else f"Xid {code} and what followed it",
         ),
         evidence_total=rows.height,
-        remedy=f"{_ACTION_WORDS[action][0].upper()}{_ACTION_WORDS[action][1:]}."
-        + (f" NVIDIA's buckets: {facts.immediate}, then {facts.investigate}." if facts.immediate else ""),
+        remedy=("" if action == "collect_more" or severity == "info" else "Save nvidia-bug-report.sh first. ")
+        + f"{_ACTION_WORDS[action][0].upper()}{_ACTION_WORDS[action][1:]}."
+        + (f" NVIDIA's bucket{'s' if len(buckets) > 1 else ''}: {', then '.join(buckets)}." if buckets else ""),
         prevention="Watch Xid errors per node (dcgm-exporter, node problem detector) and drain on the codes that ask for it.",
         would_refute=("the code appears only after the job had already stopped", "the GPU was not used by the job"),
         actions=(

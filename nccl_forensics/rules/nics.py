@@ -153,6 +153,7 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
         if len(slow) * 3 > known.height:
             return
     hosts = sorted({str(r["host"]) for r in slow})
+    listed = Counter(known["host"].to_list())
     for host in hosts:
         mine = [r for r in slow if r["host"] == host]
         names = sorted(str(r["device"]) for r in mine)
@@ -160,7 +161,12 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
         fine = known.filter(pl.col("speed_mbps") >= better).head(1)
         yield Finding(
             title=f"{', '.join(names[:8])} on {host} run{'s' if len(names) == 1 else ''} at {speed / 1000:g} Gb/s, others at {better / 1000:g}",
-            summary="The link trained at a lower width or speed; every collective that crosses it waits for it.",
+            summary="Every collective that crosses such a port waits for it. "
+            + (
+                "All ports of this host that NCCL lists are as slow: look at what they share (adapters, switch, settings of the ports) before a cable."
+                if len(names) == listed[host] > 1
+                else "Its link may have trained at a lower width or speed."
+            ),
             confidence="high",
             hosts=(host,),
             culprits=tuple(Culprit(host=host, nic=n) for n in names),
@@ -169,7 +175,7 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
             remedy="Check cable, transceiver and port configuration; look at link width and speed on both ends (ibstat, mlxlink).",
             prevention="Check the rate of every port in the job's prologue.",
             would_refute=("the hosts have slower adapters by design",),
-            actions=(Action("collect_more", hosts=(host,), command=f"ibstat {names[0]}"),),
+            actions=(Action("collect_more", hosts=(host,), command="ibstat" if len(names) > 1 else f"ibstat {names[0]}"),),
         )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import AT_MOST, at_frame, cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stack_tree import MAKING, PASSED, UNANSWERED
@@ -109,6 +109,7 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
             title = f"{who} {'waits' if part.height == 1 else 'wait'} in a send or a receive that nobody answers{where}"
             if first["rank"] not in (first["others"] or ()):
                 title += f"; {first['others_count']} others stand in {others}"
+        peer = {name: first[f"peer_{name}"] for name in ("source_id", "line_no", "record")}
         yield Finding(
             title=title,
             summary=f"{first['reason'][0].upper()}{first['reason'][1:]}. The stacks part at {first['parts_at'] or first['user_frame']}"
@@ -119,18 +120,30 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in blamed.iter_rows(named=True)),
             subject=(str(first["user_frame"] or first["place"]), str(first["others_op"] or "")),
             evidence=(
-                *cite(part, f"stack of {who}: {first['place']}"),
-                *cite(
-                    [{"source_id": first["peer_source_id"], "line_no": first["peer_line_no"], "record": first["peer_record"]}],
-                    f"stack of one of the others: {others}",
+                *(
+                    e
+                    for row in part.head(AT_MOST).to_dicts()
+                    for e in at_frame(cite([row], f"stack of {who}: {first['place']}"), row["user_frame"])
                 ),
+                *at_frame(cite([peer], f"stack of one of the others: {others}"), first["others_at"]),
             ),
             remedy=remedy,
             prevention=prevention,
             would_refute=("a second sample of its stack that differs: then it moves", "a process group that the others are in without it"),
-            actions=(Action("fix-code", ranks=ranks, confidence=confidence), Action("collect-more", confidence=confidence)),
+            actions=(
+                Action("fix-code", ranks=ranks, where=first["user_frame"], confidence=confidence),
+                _look_again(blamed, ranks, confidence),
+            ),
             metrics={"others": first["others_count"]},
         )
+
+
+def _look_again(blamed: pl.DataFrame, ranks: tuple[int, ...], confidence: Confidence) -> Action:
+    """A second sample: beside which process, where it is one, and on which hosts."""
+    pids = blamed["pid"].drop_nulls().to_list()
+    command = f"py-spy dump --pid {pids[0]}" if blamed.height == len(pids) == 1 else "py-spy dump --pid <pid>"
+    hosts = tuple(sorted({str(h) for h in blamed["host"].drop_nulls()}))
+    return Action("collect-more", hosts=hosts, ranks=ranks, command=command, confidence=confidence)
 
 
 def _who(rows: Sequence[dict[str, object]]) -> str:
