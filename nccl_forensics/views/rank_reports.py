@@ -58,7 +58,9 @@ def _strangers(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_grou
     lines = told.filter(compared).select("source_id", "seq", "rank", "ranks", "named").collect()
     if not lines.height or lines["named"].all():
         return reports
-    highest = [int(str(n)) for n in reports.select("rank", "hint_rank", pl.col("ranks").list.max()).max().collect().row(0) if n is not None]
+    # The numbers of the comparison itself do not tell how many ranks the job has: a few lines of a log may be all there is.
+    others = reports.filter(~compared.fill_null(False)).select("rank", "hint_rank", pl.col("ranks").list.max()).max().collect()
+    highest = [-1, *(int(str(n)) for n in others.row(0) if n is not None)]
     if source_ranks is not None:
         highest += known.select("rank").collect()["rank"].to_list()
     if fr_groups is not None:

@@ -66,6 +66,8 @@ def test_speakers_that_nothing_else_knows_are_nobody_where_some_ranks_take_no_pa
     four = FILES.filter(pl.col("rank") < 3)
     assert told(*lines, files=four) == [(90, 0, [1], False), (91, 1, [0], False), (92, 2, [1], False)]
     assert told(*lines, differs(3, 1, 13))[1] == (90, 0, [1], False)
+    # A line is all there is.
+    assert told(differs(2, 5, 90), files=FILES.clear()) == [(90, 2, [5], False)]
 
 
 def test_two_groups_that_part_at_once_do_not_tell_who_is_meant() -> None:
