@@ -98,7 +98,7 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
         would_refute=("both lines are meant to meet, and only their arguments are wrong",),
         actions=(Action("fix-code", ranks=tuple(ranks), confidence="medium"),),
         alternatives=(
-            ("collective-skipped", tuple(ranks), "the calls after it are not in the evidence"),
+            ("collective-skipped", tuple(ranks), None),
             (f"{kind}-mismatch", tuple(ranks), "the two lines are different calls"),
         ),
         metrics={"position": int(str(row["seq"]))},

@@ -57,8 +57,10 @@ def collective_stuck(
         evidence = cite([row], "a rank that waits in it")
         if watchdog is not None:
             evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
-        # Only a recorder tells of each operation whether a GPU has begun it.
-        reached = row["begun"] or row["domain"] != "fr"
+        # Only a recorder tells of each operation whether a GPU has begun it; before the first of a group there is none that it could stand in. A
+        # watchdog prints the number by which its own rank counts: what one enqueued behind a call that it left out bears a number that the others know.
+        counted = row["domain"] == "watchdog" and row["seq"] != 1
+        reached = row["begun"] or (row["domain"] != "fr" and not counted)
         own = seen.filter(pl.col("rank").is_in(row["ranks"])) if LONGER in signs else seen.clear()
         if own.height:
             look = own.select("rank", "age_ms", source_id="look_source_id", line_no="look_line_no")
@@ -70,8 +72,17 @@ def collective_stuck(
             title=f"{'all ' if row['complete'] else ''}{len(row['ranks']):,} ranks entered {waited} of {group} and none finished{limit}"
             + ("" if row["complete"] else _unseen(row)),
             summary=(
-                "Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
+                (
+                    "By what their watchdogs print everyone is in and nobody is out: the transport (network, plugin, links, GPU) rather than the program."
+                    if counted
+                    else "Everyone is in, nobody is out: the transport (network, plugin, links, GPU), not the program."
+                )
                 + ("" if reached else " Nothing tells whether every GPU has come to it: one that stands before it looks the same.")
+                + (
+                    " Each rank counts its own calls: one that left out an earlier one alike, and waits in another group, looks the same."
+                    if counted
+                    else ""
+                )
                 if row["complete"]
                 else "If the others are in it as well, it is the transport (network, plugin, links, GPU) and not the program; one that never came, "
                 "or came with something else, would look the same."
@@ -89,7 +100,10 @@ def collective_stuck(
             would_refute=(f"evidence of a rank that never entered {waited}",),
             actions=(Action("collect-more", ranks=tuple(row["ranks"][:8]), command=_ASK_NCCL),),
             alternatives=(
-                ("gpu-stall" if row["complete"] and not reached else "host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),
+                ("gpu-stall", (), None)
+                if row["complete"] and not reached
+                else ("host-stall", (), f"{ranks_words(row['ranks'])} all entered it"),
+                *((("collective-skipped", (), None),) if counted else ()),
             ),
         )
 

@@ -109,7 +109,7 @@ def gloo_wrong_interface(exceptions: pl.LazyFrame) -> Iterator[Finding]:
                 ("gloo-connect",),
             ),
             cause="connection-failed",
-            alternatives=(("wrong-interface", (), "which interface gloo took is not in the evidence"),),
+            alternatives=(("wrong-interface", (), None),),
         )
     looped = [bool(_LOOPBACK.match(_first(_FAR, text)) and _LOOPBACK.match(_first(_NEAR, text))) for text in far["message"].to_list()]
     if any(looped):

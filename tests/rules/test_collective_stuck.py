@@ -38,8 +38,16 @@ def test_where_nothing_marks_that_the_gpus_have_begun_it_a_gpu_may_stand_before_
     assert finding.confidence == "medium"
     assert finding.alternatives[0][0] == "gpu-stall"
     assert "one that stands before it looks the same" in finding.summary
-    [finding] = collective_stuck.check(stuck(begun=False).with_columns(domain=pl.lit("watchdog")), None, sign("watchdog timeouts"), None)
-    assert finding.confidence == "high"
+
+
+def test_watchdogs_count_the_calls_of_their_own_ranks() -> None:
+    watched = stuck(begun=False).with_columns(domain=pl.lit("watchdog"))
+    [finding] = collective_stuck.check(watched, None, sign("watchdog timeouts"), None)
+    assert (finding.confidence, [cause for cause, _, _ in finding.alternatives]) == ("medium", ["gpu-stall", "collective-skipped"])
+    assert "Each rank counts its own calls" in finding.summary
+    # Before the first call there is none to leave out, and none in which a GPU may stand.
+    [finding] = collective_stuck.check(watched.with_columns(seq=pl.lit(1, pl.Int64)), None, sign("watchdog timeouts"), None)
+    assert (finding.confidence, [cause for cause, _, _ in finding.alternatives]) == ("high", ["host-stall"])
 
 
 def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
