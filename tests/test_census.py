@@ -115,8 +115,6 @@ UNKNOWN = "node1:10:20 [0] ofi_mr:81 NCCL WARN NET/OFI Could not register memory
         (UNKNOWN, "insufficient-evidence"),
         ("NCCL version 2.2.13+cuda9.0\n", "insufficient-evidence"),
         (BOOTSTRAP + UNKNOWN, "insufficient-evidence"),
-        (BOOTSTRAP, "insufficient-evidence"),
-        (BOOTSTRAP + STARTED, "nothing-wrong"),
         (UNKNOWN + STARTED, "nothing-wrong"),
         (
             'node1:10:20 [0] init.cpp:122 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to low performance\n'
@@ -185,6 +183,14 @@ def test_nccls_log_alone_is_called_well_with_more_than_low_confidence_where_it_s
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert isinstance(verdict, dict)
     assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", confidence)
+
+
+@pytest.mark.parametrize("text", [BOOTSTRAP, BOOTSTRAP + STARTED], ids=["no communicator", "no end"])
+def test_a_log_of_nccl_alone_that_ends_in_its_start_is_called_well_with_low_confidence_only(tmp_path: Path, text: str) -> None:
+    (tmp_path / "nccl.log").write_text(text, encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", "low")
 
 
 def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_process() -> None:
