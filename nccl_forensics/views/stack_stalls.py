@@ -8,6 +8,7 @@ from nccl_forensics.stack_frames import function_of, split_frame
 from nccl_forensics.stack_places import WAITING, WAITING_ON_GPU
 from nccl_forensics.stack_tree import ALIKE, BUSY, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
+from nccl_forensics.views.failures import WAITS
 from nccl_forensics.views.levels import came_after_all
 
 STACK_STALLS = {
@@ -58,7 +59,8 @@ def stack_stalls(
     # Where operations show who is behind in which group, standing in another group's collective is no fault.
     told = told or (blockers is not None and blockers.filter(~pl.col("kind").is_in(["unseen", "passed"])).collect().height > 0)
     died = endings is not None and endings.filter(pl.col("own")).collect().height > 0
-    failed = failures is not None and failures.collect().height > 0
+    # That ranks wait for one of which nothing is seen is no failure: its dump may be what was not collected.
+    failed = failures is not None and failures.filter(pl.col("sign") != WAITS).collect().height > 0
     rows: list[dict[str, object]] = []
     known = last_calls.select("rank", "moved", "place").collect() if last_calls is not None else None
     moved = dict(known.select("rank", "moved").iter_rows()) if known is not None else {}

@@ -392,9 +392,9 @@ def test_a_note_that_stands_for_six_outweighs_two() -> None:
     assert frame.select("pid", "reason").rows() == [(2, PASSED)]
 
 
-def verdicts(*rows: dict[str, object], failed: bool = False) -> list[tuple[str, str, int | None]]:
+def verdicts(*rows: dict[str, object], failed: bool | str = False) -> list[tuple[str, str, int | None]]:
     """(cause, confidence, rank) of what these stacks alone say."""
-    signs = pl.LazyFrame({"sign": ["timeout"]}) if failed else None
+    signs = pl.LazyFrame({"sign": [failed if isinstance(failed, str) else "timeout"]}) if failed else None
     frame = stack_stalls(odd_stacks(states(stacks(*rows))), None, None, None, signs, None, None, None)
     return frame.select("cause", "confidence", "rank").collect().rows()
 
@@ -403,6 +403,12 @@ def test_a_loader_among_waiting_ranks_is_an_input_stall_surer_if_the_job_failed(
     rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, LOADER)]
     assert verdicts(*rows) == [("input-stall", "medium", 3)]
     assert verdicts(*rows, failed=True) == [("input-stall", "high", 3)]
+
+
+def test_that_ranks_wait_for_one_that_left_nothing_is_no_failure() -> None:
+    rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, COMPUTE)]
+    assert verdicts(*rows, failed="ranks that wait for others") == []
+    assert verdicts(*rows, failed="watchdog timeouts") == [("host-stall", "low", 3)]
 
 
 def test_a_single_snapshot_of_a_rank_that_computes_proves_nothing() -> None:
