@@ -14,13 +14,13 @@ from nccl_forensics.checklist import checklist
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.gaps import ROWS, gaps_of
 from nccl_forensics.masking import mask
-from nccl_forensics.model import Action, Culprit, Divergence, Evidence
+from nccl_forensics.model import Action, Culprit, Divergence, Evidence, blamed_by
 from nccl_forensics.rules import Found, Outcome, severity_order
 from nccl_forensics.runs import Run, attempt_of
 from nccl_forensics.store import Store
 from nccl_forensics.trace_report import measures
 from nccl_forensics.units import iso
-from nccl_forensics.verdict import Verdict, blamed_by
+from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
 
 SCHEMA = "nccl-forensics/report/1"

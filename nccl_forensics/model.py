@@ -156,3 +156,8 @@ class Finding:
     actions: tuple[Action, ...] = ()
     alternatives: tuple[tuple[str, tuple[int, ...], str | None], ...] = ()
     metrics: Mapping[str, float | int | str | None] = field(default_factory=dict)
+
+
+def blamed_by(finding: Finding) -> tuple[Culprit, ...]:
+    """Whom a finding blames: its culprits, which may be nobody; the ranks that it is about where it names none."""
+    return finding.culprits if finding.culprits is not None else tuple(Culprit(rank=r) for r in finding.ranks)

@@ -215,11 +215,6 @@ def _blames(a: Finding, b: Finding) -> bool:
     return bool(again) and all(any(_same(x, y) for x in blamed) for y in again)
 
 
-def blamed_by(finding: Finding) -> tuple[Culprit, ...]:
-    """Whom a finding blames: its culprits, which may be nobody; the ranks that it is about where it names none."""
-    return finding.culprits if finding.culprits is not None else tuple(Culprit(rank=r) for r in finding.ranks)
-
-
 def _blamed(finding: Finding) -> tuple[Culprit, ...]:
     """Whom a finding is about, for comparison with others."""
     return finding.culprits or tuple(Culprit(rank=r) for r in finding.ranks) or tuple(Culprit(host=h) for h in finding.hosts)

@@ -155,7 +155,7 @@ def test_a_process_that_nothing_gives_a_rank_is_told_by_its_file(tmp_path: Path)
     for late, name in enumerate("abcdef"):
         (tmp_path / name).write_bytes(_dump("broadcast" if name == "d" else "all_reduce", late))
     report = analyze([tmp_path], engine=InlineEngine())
-    assert report.report["case"]["ranks_missing"] == []  # type: ignore[index]
+    assert json.loads(report.json())["case"]["ranks_missing"] == []
     assert not report.extras.timeline
     verdict, gaps = _told(tmp_path)
     assert (verdict["cause"], [(c["rank"], c["source"]) for c in verdict["culprits"]]) == ("collective-mismatch", [(None, "d")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.model import Culprit, Finding
+from nccl_forensics.model import Culprit, Finding, Severity
 from nccl_forensics.rules import Found, Outcome, Rule
 from nccl_forensics.rules.input_stall import input_stall
 from nccl_forensics.rules.straggler import straggler
@@ -10,12 +10,12 @@ from nccl_forensics.run_outcome import as_it_went
 from nccl_forensics.verdict import Verdict, judge
 
 
-def _found(rule: Rule, ident: str, title: str, severity: str) -> Found:
+def _found(rule: Rule, ident: str, title: str, severity: Severity) -> Found:
     finding = Finding(
         title=title,
         summary="its stack is in its data loading.",
         cause=rule.cause,
-        severity=severity,  # type: ignore[arg-type]  # one of the two words used here
+        severity=severity,
         confidence="high",
         ranks=(2,),
         culprits=(Culprit(rank=2),),

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.model import Confidence, Culprit, Finding, Severity
+from nccl_forensics.model import Confidence, Culprit, Finding, Severity, blamed_by
 from nccl_forensics.registry import inputs_of
 from nccl_forensics.rules import Found, Outcome, Rule
-from nccl_forensics.verdict import blamed_by, judge
+from nccl_forensics.verdict import judge
 
 
 def nothing(sources: pl.LazyFrame) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from typing import Literal
 import polars as pl
 
 from nccl_forensics import tables
-from nccl_forensics.model import CAUSES, CONFIDENCES, SEVERITIES, Action, Culprit, Evidence, Finding, Severity
+from nccl_forensics.model import CAUSES, CONFIDENCES, SEVERITIES, Action, Culprit, Evidence, Finding, Severity, blamed_by
 from nccl_forensics.plugins import Plugin, Unacceptable, gathered, load
 from nccl_forensics.registry import Inputs, inputs_of
 from nccl_forensics.views import Resolver, all_views
@@ -69,7 +69,7 @@ class Rule:
 
 def _named(finding: Finding) -> Finding:
     """With processes whose rank nothing tells under the file of theirs: they are counted in words, never blamed by number."""
-    blamed = tuple(Culprit(rank=r) for r in finding.ranks) if finding.culprits is None else finding.culprits
+    blamed = blamed_by(finding)
     if all(r < UNIDENTIFIED for r in (*finding.ranks, *(c.rank for c in blamed if c.rank is not None))):
         return finding
     return replace(
