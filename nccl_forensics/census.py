@@ -65,12 +65,17 @@ def more_than_recorded(resolver: Resolver) -> bool:
     return bool(formats - {"flight-recorder", "training-log"}) or not formats
 
 
-def recorded_by_all(resolver: Resolver, known: Census) -> bool:
-    """Whether, where some ranks left dumps of their recorder, all did: one that left none may have died before it could."""
+def recorded_ranks(resolver: Resolver) -> set[int]:
+    """Ranks that left a dump of their recorder."""
     dumps = resolver.get("dumps")
     if dumps is None:
-        return True
-    own = set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+        return set()
+    return set(dumps.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
+
+
+def recorded_by_all(resolver: Resolver, known: Census) -> bool:
+    """Whether, where some ranks left dumps of their recorder, all did: one that left none may have died before it could."""
+    own = recorded_ranks(resolver)
     return len(own) < 2 or known.world is None or len(own) >= known.world
 
 

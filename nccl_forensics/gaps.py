@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from nccl_forensics.census import links_told, nameless_dumps, people_of, strangers
+from nccl_forensics.census import links_told, nameless_dumps, people_of, recorded_ranks, strangers
 from nccl_forensics.facts.collecting import STEPS
 from nccl_forensics.model import blamed_by
 from nccl_forensics.run_outcome import IN_EACH_STEP
@@ -72,6 +72,10 @@ def gaps_of(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, ou
     if behind:
         they = verb(behind, "its stack says where it is", "their stacks say where they are")
         gap(_stacks(behind), f"others wait for {verb(behind, 'it', 'them')}; {they}", *_beside(behind, people))
+    silent = [] if nameless else _unrecorded(case, resolver, verdict, missing)
+    if silent:
+        why = f"the other ranks left theirs; {verb(silent, 'one', 'ranks')} without may have ended before {verb(silent, 'it', 'they')} could write"
+        gap(f"the Flight Recorder {verb(silent, 'dump', 'dumps')} of {ranks_words(silent)}", why, silent, _beside(silent, people)[1])
     # Only its name tells a report of Nsight Systems: the format is closed.
     reports = store.sources.filter(pl.col("path").str.contains(_NSYS) & pl.col("records").fill_null(0).eq(0))["path"].sort().to_list()
     if reports:
@@ -157,6 +161,15 @@ def _without_stacks(resolver: Resolver, verdict: Verdict, outcome: str, named: l
         told = set()  # where the ranks of a wrong setting or a bad part stand tells nothing of it
     settled = have_stack | set(ended_themselves(resolver.get("endings")))
     return sorted(told - settled), [] if sure else sorted(ends - told - settled)
+
+
+def _unrecorded(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, missing: Sequence[int]) -> list[int]:
+    """Ranks that left other evidence and no dump of their recorder, where at least two others left theirs and the verdict is not sure; none that is known to
+    have ended by itself."""
+    own, world = recorded_ranks(resolver), case["world_size"]
+    if len(own) < 2 or not isinstance(world, int) or world > 1_000_000 or verdict.confidence == "high":
+        return []
+    return sorted(set(range(world)) - own - set(missing) - set(ended_themselves(resolver.get("endings"))))
 
 
 def _stacks(ranks: Sequence[int]) -> str:

@@ -210,3 +210,16 @@ def test_of_a_rank_that_left_nothing_its_evidence_is_to_be_got_before_any_line_i
     assert gaps[0]["what"] == f"a stack of rank {culprit}"
     assert [a["action"] for a in verdict["actions"]] == ["collect-more"]
     assert all(a["against"] is None for a in verdict["alternatives"])
+
+
+def test_a_rank_whose_recorder_left_nothing_beside_those_of_others_is_asked_for(tmp_path: Path) -> None:
+    """A healthy job of four ranks: once with all dumps, and once without that of rank 2, of which there is a log."""
+    evidence = ROOT / "fixtures" / "incidents" / "healthy-gloo-4r" / "evidence"
+    assert not any("Recorder" in gap["what"] for gap in _told(evidence)[1])
+    shutil.copytree(evidence, tmp_path / "evidence", copy_function=shutil.copyfile)
+    dumps = [p for p in (tmp_path / "evidence").rglob("*rank_2*") if "fr_" in str(p)]
+    assert dumps
+    for dump in dumps:
+        dump.unlink()
+    [gap] = [gap for gap in _told(tmp_path / "evidence")[1] if "Recorder" in gap["what"]]
+    assert (gap["what"], gap["ranks"]) == ("the Flight Recorder dump of rank 2", [2])
