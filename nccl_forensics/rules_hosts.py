@@ -13,7 +13,7 @@ from nccl_forensics import pci
 from nccl_forensics.evidence import AT_MOST, cite
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Culprit, Evidence, Finding
-from nccl_forensics.words import first_label
+from nccl_forensics.words import UNIDENTIFIED, first_label
 
 
 def located(table: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFrame:
@@ -108,6 +108,14 @@ def untimely_finding(rows: pl.DataFrame, what: str) -> Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Placement:
+    """What puts a rank on a GPU that no line of its own names, and what would refute it."""
+
+    lines: tuple[Evidence, ...]
+    would_refute: str
+
+
+@dataclass(frozen=True, slots=True)
 class People:
     """Ranks by host, by GPU and by process."""
 
@@ -117,8 +125,8 @@ class People:
     by_bus: dict[str, set[int]] = field(default_factory=dict)
     by_pid: dict[int, set[int]] = field(default_factory=dict)
     indices: dict[tuple[str | None, int], int] = field(default_factory=dict)
-    #: Ranks that no log of their own tells, with the lines of the neighbouring hosts that place them (view ``placements``).
-    placed: dict[int, tuple[Evidence, ...]] = field(default_factory=dict)
+    #: Ranks that no log of their own tells: placed by the lines of neighbouring hosts (view ``placements``), or by how they stand (``place_by_stall``).
+    placed: dict[int, Placement] = field(default_factory=dict)
 
     def of_gpu(self, host: object, bus_id: object) -> int | None:
         """The rank on a GPU; without a host only where one rank of the job sits on that address."""
@@ -134,14 +142,14 @@ class People:
         return self.indices.get((first_label(host), int(str(index)))) if host is not None and index is not None else None
 
     def of_pid(self, host: object, pid: object) -> int | None:
-        """The rank of a process; without a host only where the pid is unique."""
+        """The rank of a process; where its host or that of the rank is not known, only if no other rank has that pid."""
         if pid is None:
             return None
         number = int(str(pid))
         if host is not None and (first_label(host), number) in self.pids:
             return self.pids[(first_label(host), number)]
         ranks = self.by_pid.get(number, set())
-        return next(iter(ranks)) if host is None and len(ranks) == 1 else None
+        return next(iter(ranks)) if len(ranks) == 1 and (host is None or (None, number) in self.pids) else None
 
     def of_host(self, host: object) -> tuple[int, ...]:
         """All ranks of a host."""
@@ -185,21 +193,49 @@ def _place(found: People, rows: pl.DataFrame) -> None:
         if row["gpu_index"] is not None:
             found.indices.setdefault((host, row["gpu_index"]), rank)
         beside = ({"source_id": row[f"{w}source_id"], "line_no": row[f"{w}line_no"]} for w in ("", "after_"))
-        found.placed[rank] = cite(beside, f"a neighbouring host in the order of names and ranks, which puts rank {rank} on {host}")
+        found.placed[rank] = Placement(
+            cite(beside, f"a neighbouring host in the order of names and ranks, which puts rank {rank} on {host}"),
+            "the hosts without logs were given their ranks in another order than their neighbours",
+        )
+
+
+def place_by_stall(found: People, broken: pl.DataFrame, stalls: pl.LazyFrame) -> None:
+    """Puts the one rank whose GPU stands still on the one GPU that broke (``broken``: ``host``, ``bus_id``), where nothing tells whose GPU that is.
+
+    Only where both stand alone: with two of either, nothing tells which belongs to which. A rank that is known to be elsewhere is not put there.
+    """
+    places = [(first_label(host), bus) for host, bus in broken.select("host", "bus_id").drop_nulls("bus_id").unique().iter_rows()]
+    standing = stalls.filter((pl.col("cause") == "gpu-stall") & (pl.col("confidence") != "low")).unique("rank").collect()
+    if len(places) != 1 or standing.height != 1 or found.of_gpu(*places[0]) is not None:
+        return
+    (host, bus), rank = places[0], int(standing["rank"][0])
+    elsewhere = any(rank in ranks for name, ranks in found.hosts.items() if name != host)
+    if elsewhere or rank in found.gpus.values() or rank >= UNIDENTIFIED:
+        return
+    found.gpus[(host, bus)] = rank
+    if host is None:
+        found.by_bus[bus] = {rank}
+    prefix = "own_" if standing["own_source_id"][0] is not None else ""
+    own = {name: standing[prefix + name][0] for name in ("source_id", "line_no", "record")}
+    found.placed[rank] = Placement(
+        cite([own], f"the GPU of rank {rank}, and of no other, stands still: it is the one that broke"),
+        f"rank {rank} runs on another GPU",
+    )
 
 
 def with_placements(findings: Iterable[Finding], who: People) -> Iterator[Finding]:
-    """The findings; those that name a rank which only its neighbours place cite them, and say what would refute it."""
+    """The findings; those that name a rank which no line of its own places cite what does, and say what would refute it."""
     for finding in findings:
-        lines = [e for c in finding.culprits or () if c.rank is not None for e in who.placed.get(c.rank, ())]
-        if not lines:
+        placed = [who.placed[c.rank] for c in finding.culprits or () if c.rank in who.placed]
+        if not placed:
             yield finding
             continue
+        lines = [line for one in placed for line in one.lines]
         yield replace(
             finding,
             evidence=(*finding.evidence, *dict.fromkeys(lines))[: max(AT_MOST, len(finding.evidence))],
             evidence_total=(finding.evidence_total or len(finding.evidence)) + len(set(lines)),
-            would_refute=(*finding.would_refute, "the hosts without logs were given their ranks in another order than their neighbours"),
+            would_refute=tuple(dict.fromkeys((*finding.would_refute, *(one.would_refute for one in placed)))),
         )
 
 

@@ -31,7 +31,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.cuda_errors import cuda_error, texts
 from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT, RETIRED_PAGES_LIMIT
-from nccl_forensics.facts.xid import DEPTH, RECOVERY, Xid, xid
+from nccl_forensics.facts.xid import DEPTH, RECOVERY, XIDS, Xid, xid
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
@@ -42,6 +42,7 @@ from nccl_forensics.rules_hosts import (
     located,
     people,
     place,
+    place_by_stall,
     ranks_of,
     timely,
     untimely_finding,
@@ -53,6 +54,8 @@ from nccl_forensics.words import first_label, ranks_words
 _RUNTIMES = "(?i)cuda|by GPU node-"
 #: Codes whose pid is only the process that asked.
 _PID_MISLEADS = frozenset({79, 119, 120})
+#: Codes after which a GPU does nothing more, of no fault of its program.
+_OF_THE_DEVICE = [code for code, facts in XIDS.items() if facts.severity == "critical" and facts.kind in ("bus", "firmware", "memory")]
 _ACTION_WORDS = {
     "restart_job": "restart the job; the GPU stays usable",
     "fix_application": "look for the fault in the program first (compute-sanitizer); the GPU stays usable",
@@ -88,6 +91,7 @@ def gpu_fault(
     job_times: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
     placements: pl.LazyFrame | None,
+    stalls: pl.LazyFrame | None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
@@ -100,6 +104,8 @@ def gpu_fault(
     if xids is not None:
         rows = addressed(located(xids, source_hosts), gpus, kernel_events, source_hosts)
         inside = timely(rows, job_times, window_h)
+        if stalls is not None:
+            place_by_stall(who, rows.filter(inside & pl.col("code").is_in(_OF_THE_DEVICE)), stalls)
         job = _Job(
             who,
             dated=has_rows(job_times),

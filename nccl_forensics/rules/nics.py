@@ -229,6 +229,11 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
     )
 
 
+#: Names of networks that are RDMA (``Using network IB``): NCCL's own, and those of plugins for InfiniBand, libfabric, UCX, SHARP and Google's gIB. Any other
+#: name is another network, of which the name does not tell the kind.
+_RDMA = r"(?i)^g?ib|rdma|roce|ofi\b|fabric|ucx|sharp|verbs|efa"
+
+
 @rule(
     name="socket-fallback",
     code="NI04",
@@ -253,17 +258,20 @@ def socket_fallback(
     if not sockets.height:
         return
     devices = set(host_nics.select("host").collect()["host"].to_list()) if host_nics is not None else set()
-    seen = others.height > 0 or bool(devices & set(sockets["host"].to_list()))
+    remote = others.filter(pl.col("network").str.contains(_RDMA))
+    seen = remote.height > 0 or bool(devices & set(sockets["host"].to_list()))
     asked = _asked_for(settings, set(sockets["host"].to_list())) if settings is not None and not seen else pl.DataFrame()
-    meant = seen or asked.height > 0
+    meant = seen or others.height > 0 or asked.height > 0
     ranks = tuple(sorted({r for rs in sockets["ranks"].to_list() for r in rs}))
     hosts = tuple(sorted(set(sockets["host"].to_list())))
     yield Finding(
         title=f"{', '.join(hosts[:6])} {'talk' if len(hosts) != 1 else 'talks'} over TCP sockets"
-        + (", other hosts over RDMA" if others.height else ""),
+        + (", other hosts over RDMA" if remote.height else f", other hosts over {others['network'][0]}" if others.height else ""),
         summary=f"NCCL_IB_HCA={asked['value'][0]} asks for RDMA devices, and NCCL found none of them."
         if asked.height
         else "RDMA was there or meant to be."
+        if seen
+        else "Other hosts of the job chose a network that these did not."
         if meant
         else "No RDMA device is listed on these hosts; if they have none, this is as it should be.",
         severity="error" if meant else "info",
@@ -274,7 +282,7 @@ def socket_fallback(
         subject=("socket", *hosts),
         evidence=(
             *cite(sockets, "chose the network Socket"),
-            *cite(others, "chose an RDMA network"),
+            *cite(others, "chose an RDMA network" if remote.height else "chose another network"),
             *(cite(asked, "asks for RDMA devices") if asked.height else ()),
         ),
         remedy="Make RDMA devices visible in the container (libibverbs, /dev/infiniband) and unset NCCL_IB_DISABLE and NCCL_NET."

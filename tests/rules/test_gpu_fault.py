@@ -16,6 +16,7 @@ from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.placements import PLACEMENTS_SCHEMA
 from tests.corpus import ROOT, corpus
+from tests.rules.frames import stalls
 from tests.rules.host_frames import processes, table, xid
 
 
@@ -106,6 +107,35 @@ def test_a_rank_that_only_its_neighbours_place_ties_no_old_fault_to_the_job():
     assert ["critical", (9,)] in [[f.severity, f.ranks] for f in check(**old, failures=FAILED, raised=told)]
     [off_bus] = check(xids=table("xids", xid(79, host="node8", pid=5091)), processes=job, placements=place)
     assert (off_bus.severity, off_bus.ranks) == ("critical", (9,))
+
+
+def test_the_one_rank_whose_gpu_stands_still_is_on_the_one_gpu_that_broke():
+    """Recorder dumps name ranks and no host, the kernel's log names a host and no rank."""
+    lost = table("xids", xid(79))
+    still: dict[str, object] = {"rank": 3, "cause": "gpu-stall", "own_source_id": 7, "own_record": "entries[4]"}
+    [finding] = check(xids=lost, stalls=stalls(still))
+    assert (finding.ranks, finding.culprits[0].gpu, finding.confidence) == ((3,), "0000:17:00.0", "high")
+    assert any(e.source_id == 7 and e.record == "entries[4]" for e in finding.evidence)
+    assert "rank 3 runs on another GPU" in finding.would_refute
+    # Two of either, a stall that is not sure or of another kind, a rank that is elsewhere, and a fault that may be the program's tell nothing.
+    other = still | {"rank": 5}
+    assert [f.ranks for f in check(xids=lost, stalls=stalls(still, other))] == [()]
+    assert [f.ranks for f in check(xids=table("xids", xid(79), xid(79, host="node8")), stalls=stalls(still))] == [(), ()]
+    assert [f.ranks for f in check(xids=lost, stalls=stalls(still | {"confidence": "low"}))] == [()]
+    assert [f.ranks for f in check(xids=lost, stalls=stalls(still | {"cause": "host-stall"}))] == [()]
+    assert [f.ranks for f in check(xids=lost, stalls=stalls(still), processes=processes((3, "node9", 99, "18000")))] == [()]
+    assert [f.ranks for f in check(xids=table("xids", xid(31)), stalls=stalls(still))] == [()]
+
+
+def test_the_pid_tells_a_rank_whose_host_is_not_known_where_no_other_has_it():
+    """Stacks tell the pid of a rank and not its host."""
+    ill = table("xids", xid(48, pid=4711))
+    known = processes((2, "", 4711, "")).with_columns(host=pl.lit(None, dtype=pl.String()), bus_id=pl.lit(None, dtype=pl.String()))
+    [finding] = check(xids=ill, processes=known)
+    assert finding.ranks == (2,)
+    twice = pl.concat([known, known.with_columns(rank=pl.lit(6, dtype=pl.Int32()))])
+    assert [f.ranks for f in check(xids=ill, processes=twice)] == [()]
+    assert [f.ranks for f in check(xids=ill, processes=processes((2, "node8", 4711, "18000")))] == [()]
 
 
 def test_a_fault_of_a_program_alone_is_told_and_stops_nothing_that_did_not_stop():

@@ -146,6 +146,15 @@ def test_the_host_on_sockets_is_named_where_another_uses_rdma() -> None:
     assert cited(finding) == [(1, 3), (0, 3)]
 
 
+def test_another_network_of_an_unknown_kind_is_no_sure_sign_of_rdma() -> None:
+    [finding] = socket_fallback.check(networks(node1="TCPX_v7", node2="Socket"), None, TWO, None)
+    assert (finding.confidence, finding.severity) == ("medium", "error")
+    assert "other hosts over TCPX_v7" in finding.title
+    for name in ("IB", "IBext_v8", "AWS Libfabric", "gIB", "OFI"):
+        [finding] = socket_fallback.check(networks(node1=name, node2="Socket"), None, TWO, None)
+        assert finding.confidence == "high", name
+
+
 def test_sockets_in_spite_of_rdma_devices_are_an_error() -> None:
     [finding] = socket_fallback.check(networks(node1="Socket", node2="Socket"), nics(node1=["mlx5_0"]), TWO, None)
     assert told(finding) == ("error", "high", (0, 1))
