@@ -41,13 +41,15 @@ _TOP = 6
 def software_crash(
     endings: pl.LazyFrame,
     exceptions: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None = None,
     *,
     share: Annotated[float, "share of the ranks that must end alike"] = 0.8,
     at_least: Annotated[int, "ranks that must end alike"] = 2,
 ) -> Iterator[Finding]:
     """All ranks alike; else crashes whose innermost native frames are in a communication library."""
     everyone = endings.collect()
-    yield from _alike(everyone, share, at_least)
+    known = processes.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if processes is not None else 0
+    yield from _alike(everyone, max(everyone.height, known), share, at_least)
     if exceptions is not None:
         yield from _in_library(everyone, exceptions)
 
@@ -81,14 +83,15 @@ def _in_library(everyone: pl.DataFrame, exceptions: pl.LazyFrame) -> Iterator[Fi
     )
 
 
-def _alike(everyone: pl.DataFrame, share: float, at_least: int) -> Iterator[Finding]:
+def _alike(everyone: pl.DataFrame, ranks: int, share: float, at_least: int) -> Iterator[Finding]:
+    """``ranks``: how many the evidence knows, those of whose end it says nothing among them."""
     own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished"]))
-    if not most_crashed_alike(everyone) and not _nearly_all(own, everyone.height, share, at_least):
+    if not most_crashed_alike(everyone) and not _nearly_all(own, ranks, share, at_least):
         return
     first = own.with_columns(own_signal()).sort("rank").row(0, named=True)
     what = first["signal"] or first["type"] or f"exit code {first['exit_code']}"
     message = str(first["message"] or "").split("\n", 1)[0][:160]
-    whole = own.height == everyone.height
+    whole = own.height == ranks
     # A bare exit code is what a program that was told to end leaves as well.
     told = first["signal"] or first["type"]
     yield Finding(

@@ -32,6 +32,14 @@ def test_one_victim_among_many_lowers_the_confidence() -> None:
     assert finding.confidence == "medium"
 
 
+def test_two_of_six_ranks_that_are_known_are_not_all() -> None:
+    of = {n: pl.LazyFrame({"rank": range(n)}, schema={"rank": pl.Int32()}) for n in (2, 6)}
+    two = endings(*crashed(0, 1))
+    assert software_crash.check(two, None, of[6]) == []
+    [finding] = software_crash.check(two, None, of[2])
+    assert (finding.title, finding.confidence) == ("all 2 ranks fell over alike: SIGSEGV", "high")
+
+
 def test_the_share_that_must_end_alike_can_be_set() -> None:
     some = endings(*crashed(0, 1, 2), *[{"rank": r, "kind": "victim", "own": False} for r in (3, 4, 5)])
     assert software_crash.check(some, None) == []

@@ -621,6 +621,16 @@ def test_a_crash_that_only_the_process_itself_printed_is_its_end() -> None:
     assert [(o["rank"], o["kind"], o["own"], o["signal"]) for o in found] == [(r, "segfault", True, "SIGSEGV") for r in (0, 1)]
 
 
+def test_the_last_words_of_a_crash_are_those_of_the_one_process_whose_parent_saw_it() -> None:
+    """``torch.multiprocessing`` says which of its processes crashed, and Python's fault handler how, in the same output and without a rank."""
+    words = raised("signal", None, type="SIGSEGV", message="Fatal Python error: Segmentation fault", frame="fit (train.py:47)")
+    [one] = ended(left(-11, 1, source_id=5), words)
+    assert (one["rank"], one["kind"], one["frame"], one["exc_line_no"]) == (1, "segfault", "fit (train.py:47)", 10)
+    # In another file they may be another process's, and with another signal they are.
+    assert len(ended(left(-11, 1, source_id=6), words)) == 2
+    assert len(ended(left(-8, 1, source_id=5), words)) == 2
+
+
 def test_a_stack_that_was_asked_for_by_a_signal_is_no_end() -> None:
     assert [o["kind"] for o in ended(None, fatal("SIGUSR1", 1))] == ["clean"]
     # The launcher knows how it ended.
