@@ -154,6 +154,7 @@ def endings(
     nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
+    waited = _recorded_waiting(progress)
     _pair_nameless(roster.people, nameless, watchdogs)
     lost = exits.filter(pl.col("kind") == "lost").rows(named=True) if exits is not None else []
     for row in _silently(lost, nameless, watchdogs):
@@ -170,7 +171,7 @@ def endings(
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
-    rows_out = _judged(roster.people, _asked(exits, by_pid), ended_by_watchdog, watchdogs, heard)
+    rows_out = _judged(roster.people, _asked(exits, by_pid), ended_by_watchdog, watchdogs, heard, waited)
     forgive_alike(rows_out, nccl_errors)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         rows_out += _left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or _not_stopped(
@@ -303,6 +304,7 @@ def _judged(
     ended_by_watchdog: set[int],
     watchdogs: Mapping[object, int],
     heard: set[int],
+    waited: set[int],
 ) -> list[dict[str, object]]:
     """Rows of ``DEATHS``, in the order of ranks: own fault or consequence of another's."""
     # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
@@ -316,6 +318,9 @@ def _judged(
                 who.update(kind="terminated", own=False, why="a system call of it broke off at the signal by which its launcher ended it")
             if (who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog) or (who["kind"] == "abort" and unnamed):
                 who.update(kind="victim", own=False, signature="nccl-timeout", why="its own watchdog ended it after a timeout")
+            elif who["kind"] == "abort" and who["rank"] in waited:
+                why = "its recorder was written while it waited in an operation, as a watchdog does before it aborts the process"
+                who.update(kind="victim", own=False, signature="nccl-timeout", why=why)
         if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who.pop("from_block", None)
@@ -411,6 +416,14 @@ def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int,
         if (writer := rank if rank is not None else inside) is not None:
             writers.setdefault(source, set()).add(writer)
     return ranks, {source: len(found) for source, found in writers.items()}
+
+
+def _recorded_waiting(progress: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose recorder holds an operation that is not finished: a process that aborts by itself writes none."""
+    if progress is None:
+        return set()
+    left = progress.filter((pl.col("domain") == "fr") & pl.col("first_pending").is_not_null() & pl.col("rank").is_not_null())
+    return set(left.select("rank").unique().collect()["rank"].to_list())
 
 
 #: Formats of what a process itself prints when it fails.

@@ -112,6 +112,8 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
         usual, unusual = habit[(*_role(two), *_role(one))], habit[(*_role(one), *_role(two))]
         if usual < unusual:
             one, two, a, b, ahead, behind, usual, unusual = two, one, b, a, behind, ahead, unusual, usual
+        if _numbers_apart(a, b, ahead, behind):
+            continue
         odd, peer = a[ahead[0]], b[behind[0]]
         rows.append(
             {
@@ -129,6 +131,13 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
             }
         )
     return rows
+
+
+def _numbers_apart(a: dict[int, _Op], b: dict[int, _Op], ahead: list[int], behind: list[int]) -> bool:
+    """Whether no rank of the one order made either call at a line at which one of the other order made it: these are other calls under the same
+    number, as after one that was left out."""
+    lines = [[{calls[rank]["call_site"] for rank in ranks} for ranks in (ahead, behind)] for calls in (a, b)]
+    return any(None not in mine | theirs and mine.isdisjoint(theirs) for mine, theirs in lines)
 
 
 def _before(one: _Op, two: _Op) -> bool:

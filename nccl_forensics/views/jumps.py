@@ -127,7 +127,8 @@ def _fewer_calls(
             continue
         if rank in theirs:
             out[rank] = mine < _usual(theirs[rank])
-        elif rank in earlier and (mine < earlier[rank][0] or mine >= earlier[rank][1]):
+        elif rank in earlier and not mine == earlier[rank][1] == 0 and (mine < earlier[rank][0] or mine >= earlier[rank][1]):
+            # What it never made there, such as a barrier before a checkpoint, its own calls do not foretell.
             out[rank] = mine < earlier[rank][1]
     return out
 

@@ -80,17 +80,28 @@ def source_hosts(
     paths = sources.select("source_id", "path").collect().sort("source_id")
     # Most paths name none of the hosts: these are found at once, and the words of the others are looked up.
     hold = paths["path"].str.contains_any(sorted(known)).to_list() if known else [False] * paths.height
+    series = {_numberless(host) for host in known if _numberless(host) != host}
     for (source, path), holds in zip(paths.iter_rows(), hold, strict=True):
         content = stated.get(source, set())
         if len(content) == 1:
             rows.append((source, next(iter(content)), "content"))
-        elif not content and (host := host_in_path(path, known) if holds else by_path.get(source)):
+        elif not content and (host := host_in_path(path, known) if holds else by_path.get(source) or _sibling(path, series)):
             rows.append((source, host, "path"))
         elif not content and len(by_job) == 1:
             rows.append((source, next(iter(by_job)), "only"))
     return pl.DataFrame(
         rows, schema={"source_id": pl.UInt32(), "host": pl.String(), "how": pl.String()}, orient="row", infer_schema_length=None
     ).lazy()
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"[0-9]+", "#", name)
+
+
+def _sibling(path: str, series: set[str]) -> str | None:
+    """The folder or archive of the path that is called like the hosts that are known, but for its number (``gpu-03`` beside the host ``gpu-01``)."""
+    folders = [_ARCHIVE.sub("", part) for part in path.replace("!/", "/").split("/")[:-1]] if series else []
+    return next((folder for folder in reversed(folders) if _numberless(folder) in series), None)
 
 
 def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.looked_at import looked_at_while_moving
 from nccl_forensics.views.pair_waits import numbered_with_batches, pair_edges
-from nccl_forensics.views.wait_edges import ONE_WAY, WAITS, Edge, edge, is_pair, members_of
+from nccl_forensics.views.wait_edges import JOINED, ONE_WAY, WAITS, Edge, edge, is_pair, members_of
 
 #: Pairs of a group that are all looked at, and how many are for each member of a group that is larger: their number grows with its square.
 _EDGES, _EDGES_PER_MEMBER = 1 << 16, 4
@@ -54,7 +55,10 @@ def waits(
     if calls is not None:
         rows = _name_operations(rows, calls.every)
         # Whoever sends finishes before those that still wait for the data: that peers are done with it says nothing of a rank's GPU.
-        rows = [r for r in rows if r["kind"] != "gpu" or not re.match(ONE_WAY, str(r["op"] or ""))]
+        sent = [r for r in rows if r["kind"] == "gpu" and re.match(ONE_WAY, str(r["op"] or ""))]
+        if sent:
+            rows = [r for r in rows if r["kind"] != "gpu" or not re.match(ONE_WAY, str(r["op"] or ""))]
+            rows += _name_operations(_in_joined(sent, calls.every), calls.every)
         gpus = {int(str(r["awaited"])) for r in rows if r["kind"] == "gpu"}
         rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()}, gpus)
         rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
@@ -100,7 +104,11 @@ class _Places:
 
 def _places(state: pl.DataFrame) -> dict[tuple[str, str], _Places]:
     found: dict[tuple[str, str], _Places] = {}
-    for at, (domain, key, rank, seq, over) in enumerate(state.select("domain", "group_key", "rank", "last_seq", "last_done").iter_rows()):
+    # Of a recorder in which nothing of a group is done, what comes before the first that is open is: where others' mark what they have done.
+    marked = pl.col("last_done").is_not_null().any().over("domain", "group_key") & (pl.col("domain") == "fr")
+    over_to = pl.coalesce("last_done", pl.when(marked).then(pl.col("first_pending") - 1))
+    reached = state.select("domain", "group_key", "rank", "last_seq", over_to)
+    for at, (domain, key, rank, seq, over) in enumerate(reached.iter_rows()):
         places = found.setdefault((domain, key), _Places())
         places.row[rank] = at
         if seq is not None:
@@ -181,6 +189,27 @@ def _alone(state: pl.DataFrame, info: dict[tuple[str, str], dict[str, object]], 
             base = edge(group, fact, fact["rank"]) | {"kind": "unseen", "seq": fact["last_seq"], "behind": None}
             rows += [base | {"awaited": r} for r in members_of(group) if r != fact["rank"]]
     return rows
+
+
+def _in_joined(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:
+    """The same by the first operation, of those that the waiter has finished and the awaited rank has not, that ends on nobody before all are in it;
+    without those of which there is none."""
+    asked = pl.DataFrame(
+        sorted({(str(r["domain"]), str(r["group_key"]), int(str(r["waiter"]))) for r in rows}),
+        schema={"domain": pl.String(), "group_key": pl.String(), "rank": pl.Int32()},
+        orient="row",
+    )
+    joined = operations.filter(~pl.col("is_p2p") & pl.col("done") & pl.col("op").str.contains(JOINED))
+    ended = joined.join(asked.lazy(), on=asked.columns).sort("seq").group_by(asked.columns).agg("seq", "op").collect()
+    ends = {(domain, key, rank): (seqs, ops) for domain, key, rank, seqs, ops in ended.iter_rows()}
+    found: list[Edge] = []
+    for row in rows:
+        seqs, ops = ends.get((row["domain"], row["group_key"], row["waiter"]), ([], []))
+        first, behind = int(str(row["seq"])), int(str(row["behind"]))
+        at = bisect_left(seqs, first)
+        if at < len(seqs) and seqs[at] < first + behind:
+            found.append(row | {"seq": seqs[at], "op": ops[at], "behind": first + behind - seqs[at]})
+    return found
 
 
 def _name_operations(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:

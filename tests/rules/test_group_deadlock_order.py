@@ -50,6 +50,16 @@ def test_the_rank_with_the_other_order_is_named_by_what_all_others_do() -> None:
     assert finding.confidence == "high"
 
 
+def test_other_calls_under_the_same_number_are_in_no_other_order() -> None:
+    calls = called({0: [WORLD, ONE], 1: [ONE, WORLD], 2: [TWO, WORLD], 3: [TWO, WORLD]}, DESC, done=(TWO,))
+    everyone = waiting((WORLD, "default_pg", [0, 1, 2, 3]), (ONE, "dp", [0, 1]))
+    own = pl.format("{} (sync.py:9)", "group_key")
+    assert inversions(everyone, calls.with_columns(call_site=own)).collect().height == 1
+    # Rank 0 left a call of its group out: what it calls there next bears the number of the one that the other one waits in.
+    later = pl.when((pl.col("rank") == 0) & (pl.col("group_key") == ONE)).then(pl.lit("next (sync.py:12)")).otherwise(own)
+    assert inversions(everyone, calls.with_columns(call_site=later)).collect().height == 0
+
+
 def test_where_two_ranks_differ_and_no_other_tells_nobody_is_named() -> None:
     calls = called({0: [WORLD, ONE], 1: [ONE, WORLD]}, DESC)
     [finding] = group_deadlock_by_order.check(inversions(waiting((WORLD, "default_pg", [0, 1]), (ONE, "dp", [0, 1])), calls), None)

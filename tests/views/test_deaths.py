@@ -388,6 +388,18 @@ def test_who_aborts_after_a_timeout_of_its_own_watchdog_is_a_victim() -> None:
     assert kinds(-6, hint_rank=2, hint_scope="global", kind="dump-signal") == [("abort", True)]
 
 
+def test_who_aborts_after_its_recorder_was_written_with_an_operation_open_is_a_victim() -> None:
+    def kind(pending: int | None, code: int = -6, rank: int = 2) -> tuple[object, object]:
+        state = rows(PROGRESS, {"domain": "fr", "group_key": "pg:0", "rank": rank, "last_seq": 9, "first_pending": pending})
+        [who] = [e for e in ended(left(code), progress=state) if e["rank"] == 2]
+        return who["kind"], who["own"]
+
+    assert kind(9) == ("victim", False)
+    assert kind(None) == ("abort", True), "it waited for nothing"
+    assert kind(9, rank=3) == ("abort", True), "the recorder of another rank"
+    assert kind(9, code=-11) == ("segfault", True), "no end that a watchdog makes"
+
+
 def test_as_many_unnamed_that_abort_as_watchdogs_of_the_same_text_timed_out_are_victims() -> None:
     def kinds(*writers: int, of: int = 0, aborted: int = 1) -> list[object]:
         lines = [

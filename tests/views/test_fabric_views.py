@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.views import Resolver
-from nccl_forensics.views.source_hosts import host_in_path
+from nccl_forensics.views.source_hosts import host_in_path, path_hosts, source_hosts
+from tests.rules.host_frames import table
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,19 @@ def test_a_path_names_a_host_or_none(path: str, host: str | None):
 def test_a_file_of_a_pair_of_known_hosts_belongs_to_neither():
     assert host_in_path("nccl_N2_c-005_c-016.log", {"c-005", "c-016"}) is None
     assert host_in_path("nccl_c-016.log", {"c-005", "c-016", "c-01"}) == "c-016"
+
+
+def hosts_of(*paths: str, nccl: str) -> dict[int, tuple[str, str]]:
+    """Host of each file, and how it is known, where the log of NCCL, which comes first, names one."""
+    sources = pl.LazyFrame({"source_id": range(len(paths) + 1), "path": ["nccl.log", *paths]}, schema_overrides={"source_id": pl.UInt32})
+    found = source_hosts(sources, path_hosts(sources), table("nccl_comms", {"source_id": 0, "host": nccl}), None, None, None, None)
+    return {source: (host, how) for source, host, how in found.collect().iter_rows() if source}
+
+
+def test_a_folder_that_is_called_like_the_only_known_host_but_for_its_number_is_another_host():
+    assert hosts_of("host/gpu-01/dmesg.txt", nccl="gpu-02") == {1: ("gpu-01", "path")}
+    assert hosts_of("host/gpu-01/dmesg.txt", "gpu-01.txt", nccl="trainer") == {1: ("trainer", "only"), 2: ("trainer", "only")}
+    assert hosts_of("gpu-01.txt", nccl="gpu-02") == {1: ("gpu-02", "only")}, "the file of a GPU"
 
 
 def resolver(folder: Path, files: dict[str, str]) -> Resolver:

@@ -74,7 +74,7 @@ def test_a_jump_counts_the_calls_between_two_operations_of_the_group_gone_on_to(
         usual = theirs or earlier_calls(lines[rank], ahead, end, op)
         if theirs:
             told[rank] = mine < max(theirs, key=lambda n: (theirs.count(n), n))
-        elif usual and (mine < min(usual) or mine >= max(usual)):
+        elif usual and not mine == max(usual) == 0 and (mine < min(usual) or mine >= max(usual)):
             told[rank] = mine < max(usual)
     # Of two alone in a group either is one only by the calls that it lacks: those are no candidates without the operations.
     found = {r: f for r, f in found.items() if sum(s is not None for s in last[str(f[0]["group_key"])].values()) > 2}

@@ -363,6 +363,30 @@ def test_what_a_rank_itself_called_there_before_tells_where_nobody_else_in_both_
     assert half_evaluates(ends) == {1: ("pg:1", 2)}
 
 
+def saved(ends: dict[int, str]) -> dict[int, object]:
+    """What each of four ranks left out, where pairs share data (d), and all a loss (a) and a barrier before a checkpoint (s)."""
+    frames: list[pl.LazyFrame] = []
+    last: dict[str, dict[int, tuple[int, int | None]]] = {}
+    for rank, calls in ends.items():
+        for order, call in enumerate(calls):
+            counted = sum((c == "d") == (call == "d") for c in calls[: order + 1])
+            group = f"pg:{1 + rank % 2}" if call == "d" else "pg:0"
+            told = operations({rank: ["barrier" if call == "s" else "all_reduce"]}, group=group, first=counted)
+            frames.append(told.with_columns(order=pl.lit(order, dtype=pl.Int64), call_site=pl.lit(f"{call} (train.py:9)")))
+            last.setdefault(group, {})[rank] = (counted, None)
+    everybody = pl.col("group_key") == "pg:0"
+    front = progress(last).with_columns(
+        last_op=pl.when(everybody).then(pl.lit("barrier")).otherwise(pl.lit("all_reduce")),
+        last_call_site=pl.when(everybody).then(pl.lit("s (train.py:9)")).otherwise(pl.lit("d (train.py:9)")),
+    )
+    return {rank: (fact["group_key"], fact["seq"]) for rank, (fact, _) in jumped_groups(front, pl.concat(frames)).items()}
+
+
+def test_a_call_that_a_rank_never_made_there_before_is_not_foretold_by_that() -> None:
+    assert saved({0: "dadas", 1: "dadas", 2: "dadad", 3: "dadas"}) == {2: ("pg:0", 3)}
+    assert saved({0: "dadas", 1: "dadas", 2: "dada", 3: "dadas"}) == {}, "it may yet come"
+
+
 def test_a_peer_that_left_a_call_out_does_not_set_the_count_for_the_others() -> None:
     assert _usual([2, 4, 2, 2]) == 2
     assert _usual([2, 4]) == 4
