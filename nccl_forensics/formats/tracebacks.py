@@ -14,7 +14,7 @@ import polars as pl
 
 from nccl_forensics import grammar
 from nccl_forensics.callstack import Frame, frame_of, joined, user_frame
-from nccl_forensics.facts.signatures import classify
+from nccl_forensics.facts.signatures import UNTHROWN, classify
 from nccl_forensics.formats._nccl_rows import errors_of
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
@@ -396,7 +396,7 @@ def _terminate(lines: WriterLines, at: int, thrown: str | None) -> tuple[dict[st
         {
             "kind": "cpp-terminate",
             "rank": int(own.group(1)) if own else None,
-            "type": thrown or "no active exception",
+            "type": thrown or UNTHROWN,
             "message": mask(brief[:8000])[:2000],
             "signature": classify(thrown or "", brief),
             "peer": peer.group(1) if peer else None,

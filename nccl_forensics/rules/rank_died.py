@@ -23,6 +23,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.signatures import UNTHROWN
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
@@ -69,21 +70,22 @@ _CONSEQUENCES = (
     at_most=32,
     explains=_CONSEQUENCES,
 )
-def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterator[Finding]:
-    """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others
-    is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
-    stood = _stood(last_calls) if last_calls is not None else set()
+def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None, stalls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others,
+    waiting for a rank that holds them up, is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
+    stood = _stood(last_calls, stalls) if last_calls is not None else set()
     own = endings.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True).collect()
     every = endings.collect()
     everyone = every.height
     if (everyone >= 3 and _alike(own, everyone)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
     for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
-        said, remedy = _SAID[str(kind)]
+        unthrown = message_type == UNTHROWN
+        said, remedy = _SAID["abort" if unthrown else str(kind)]
         ranks = tuple(r for r in part["rank"].to_list() if r is not None)
         first = part.row(0, named=True)
         message = str(first["message"] or "").split("\n", 1)[0][:160]
-        detail = f": {message_type}: {message}" if kind == "exception" and message_type else ""
+        detail = f": {message_type}{f': {message}' if message else ''}" if kind == "exception" and message_type else ""
         inside = sorted({str(x) for x in part["library"].to_list() if x})
         detail += f" in {', '.join(inside[:3])}" if inside and kind != "exception" else ""
         place = f" at {first['frame']}" if first["frame"] and kind == "exception" else ""
@@ -99,6 +101,8 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None) -> Iterato
         sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] not in ("nccl-error", "nccl-cuda")
         # One that the launcher had to stop was still there: what it raised did not end it.
         sure = sure and not (kind == "exception" and (part["signal"] == "SIGTERM").any())
+        # What the C++ runtime says of a thread that nobody joined: a process on its way out says so too.
+        sure = sure and not unthrown
         # One is a rank's own trouble; of several that crash together one program may be the cause.
         several = kind in CRASHES and len(ranks) > 1
         sure = sure and not several
@@ -189,8 +193,13 @@ def _alike(own: pl.DataFrame, everyone: int) -> bool:
     return own.select("kind", own_signal(), "type").n_unique() == 1
 
 
-def _stood(last_calls: pl.LazyFrame) -> set[int]:
-    """Ranks whose stacks stand still in a call that waits for others, if those of all sampled ranks (two at least) do."""
+def _stood(last_calls: pl.LazyFrame, stalls: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose stacks stand still in a call that waits for others, if those of all sampled ranks (two at least) do, but for ranks that surely hold
+    them up."""
     seen = last_calls.filter(pl.col("witness") == "stack").collect()
-    still = seen.filter(pl.col("place").is_in(WAITING) & ~pl.col("moved").fill_null(False))
+    waits, rests = pl.col("place").is_in(WAITING), ~pl.col("moved").fill_null(False)
+    if stalls is not None:
+        hold = stalls.filter(pl.col("confidence") == "high").select("rank").collect()["rank"].to_list()
+        seen = seen.filter(waits | ~rests | ~pl.col("rank").is_in(hold))
+    still = seen.filter(waits & rests)
     return set(still["rank"].to_list()) if seen.height == still.height >= 2 else set()

@@ -105,7 +105,7 @@ def gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, obj
     few = sorted({w for row in found.values() for w in as_ranks(row["waiters"])} - set(found))
     if len(lines) != 1 or None in lines or not few or len(few) * 2 >= len(found) + len(few) or len(found) * 2 <= len(known):
         return found
-    if any(row["kind"] not in ("behind", "unseen") or row["op"] == stacks[r]["op"] for r, row in found.items()):
+    if any(row["kind"] not in ("behind", "unseen", "other-call") or row["op"] == stacks[r]["op"] for r, row in found.items()):
         return found
     peer = next(iter(sorted(found)))
     own = {name: found[peer].get(name) for name in ("source_id", "line_no", "record")}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.facts.signatures import UNTHROWN
 from nccl_forensics.rules.rank_died import rank_died
 from nccl_forensics.views.last_calls import LAST_CALLS
-from tests.rules.frames import cited, endings, told
+from tests.rules.frames import cited, endings, stalls, told
 from tests.views.frames import rows
 
 VICTIMS = [{"rank": r, "kind": "victim", "own": False, "signature": "gloo-closed"} for r in (0, 1, 3)]
@@ -60,3 +61,15 @@ def test_a_crash_of_a_rank_that_stood_in_a_collective_with_all_the_others_is_the
     assert told(finding) == ("critical", "low", (2,))
     [finding] = rank_died.check(crashed, stood("collective", "collective", "user-code"))
     assert told(finding) == ("critical", "high", (2,))
+    # It waited as all do but the one for whom all wait.
+    places = stood("collective", "collective", "collective", "lock")
+    [finding] = rank_died.check(crashed, places, stalls({"rank": 3, "cause": "host-stall"}))
+    assert told(finding) == ("critical", "low", (2,))
+    [finding] = rank_died.check(crashed, places, stalls({"rank": 3, "cause": "host-stall", "confidence": "medium"}))
+    assert told(finding) == ("critical", "high", (2,))
+
+
+def test_a_thread_that_nobody_joined_is_no_sure_beginning() -> None:
+    said = {"rank": 2, "kind": "exception", "type": UNTHROWN, "signal": "SIGABRT"}
+    [finding] = rank_died.check(endings(said, *VICTIMS), None)
+    assert told(finding) == ("critical", "medium", (2,))

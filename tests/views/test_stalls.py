@@ -632,13 +632,13 @@ def test_an_idle_thread_in_user_code_is_a_guess_by_stacks_alone_and_none_where_o
     assert found(None, moving) == []
 
 
-def new_group(few: tuple[int, ...], most: tuple[int, ...]) -> tuple[pl.LazyFrame, pl.LazyFrame]:
-    """``most`` stand in new_group, and ``few`` wait for them in the next all_reduce."""
+def new_group(few: tuple[int, ...], most: tuple[int, ...], kind: str = "behind") -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """``most`` stand in new_group, and ``few`` wait for them in the next all_reduce, the first that a recorder holds where ``kind`` is unseen."""
     ends = rows(
         BLOCKERS,
         *[
-            {"rank": r, "kind": "behind", "waiters": list(few), "domain": "fr", "group_key": "pg:0", "seq": 4, "op": "all_reduce"}
-            | {"source_id": few[0], "record": "entries[3]"}
+            {"rank": r, "kind": kind, "waiters": list(few), "domain": "fr", "group_key": "pg:0", "seq": 4, "op": "all_reduce"}
+            | {"source_id": few[0], "record": "entries[3]", "walked": False}
             for r in most
         ],
     )
@@ -650,8 +650,9 @@ def new_group(few: tuple[int, ...], most: tuple[int, ...]) -> tuple[pl.LazyFrame
     return ends, made
 
 
-def test_who_never_joined_a_call_that_no_recorder_holds_is_blamed_and_not_the_many_that_did() -> None:
-    ends, places = new_group((3,), (0, 1, 2))
+@pytest.mark.parametrize("kind", ["behind", "unseen"])
+def test_who_never_joined_a_call_that_no_recorder_holds_is_blamed_and_not_the_many_that_did(kind: str) -> None:
+    ends, places = new_group((3,), (0, 1, 2), kind)
     assert found(ends, places) == [(3, "collective-skipped", "medium", "stacks")]
 
 
