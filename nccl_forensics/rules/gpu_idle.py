@@ -2,7 +2,8 @@
 
 ## What it finds
 GPUs of the job without any kernel (0 % utilisation) while all others are at or near 100 % and draw little power: a kernel of NCCL that waits keeps a
-GPU busy without work. Whether the idle GPU's memory is in use tells whether its process is still there.
+GPU busy without work. Whether the idle GPU's memory is in use tells whether its process is still there, and a recorder with unfinished work of its rank
+that the host went on and the GPU stands.
 
 ## Why it matters
 The ranks that spin wait inside a collective. The idle one never enqueued it: it left, or it hangs on its host. One look at nvidia-smi tells which rank,
@@ -68,6 +69,7 @@ def gpu_idle(
     gpu_samples: pl.LazyFrame,
     processes: pl.LazyFrame | None,
     failures: pl.LazyFrame | None,
+    progress: pl.LazyFrame | None = None,
     *,
     idle_percent: Annotated[float, "utilisation up to which a GPU counts as idle"] = 2.0,
     spin_percent: Annotated[float, "utilisation from which a GPU counts as spinning"] = 95.0,
@@ -93,7 +95,17 @@ def gpu_idle(
     ranks = tuple(sorted(g.rank for g in idle if g.rank is not None))
     if empty and not ranks:
         return  # a GPU without a process and without a known rank may be none of the job's
-    yield _finding(idle, spin, shares, empty=empty, failed=failed, repeated=min(len(g.rows) for g in (*idle, *spin)) > 1)
+    enqueued = not empty and bool(ranks) and set(ranks) <= _enqueued(progress)
+    repeated = min(len(g.rows) for g in (*idle, *spin)) > 1
+    yield _finding(idle, spin, shares, empty=empty, enqueued=enqueued, failed=failed, repeated=repeated)
+
+
+def _enqueued(progress: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose recorder holds operations that are enqueued and not finished."""
+    if progress is None:
+        return set()
+    left = progress.filter((pl.col("domain") == "fr") & pl.col("last_done").is_not_null() & pl.col("first_pending").is_not_null())
+    return set(left.select("rank").unique().collect()["rank"].to_list())
 
 
 def _last_samples(gpu_samples: pl.LazyFrame, last: int) -> list[_Gpu]:
@@ -121,7 +133,9 @@ def _of_the_job(gpus: Sequence[_Gpu], who: People) -> list[_Gpu]:
     return found
 
 
-def _finding(idle: Sequence[_Gpu], spin: Sequence[_Gpu], shares: Sequence[float], *, empty: bool, failed: bool, repeated: bool) -> Finding:
+def _finding(
+    idle: Sequence[_Gpu], spin: Sequence[_Gpu], shares: Sequence[float], *, empty: bool, enqueued: bool, failed: bool, repeated: bool
+) -> Finding:
     ranks = tuple(sorted(g.rank for g in idle if g.rank is not None))
     culprits = tuple(Culprit(rank=g.rank, host=g.host, gpu=g.gpu) for g in idle)
     hosts = tuple(sorted({g.host for g in idle if g.host}))
@@ -133,6 +147,8 @@ def _finding(idle: Sequence[_Gpu], spin: Sequence[_Gpu], shares: Sequence[float]
     process = (
         "Its memory is not in use: its process is gone."
         if empty
+        else "Its recorder holds work that is enqueued and not finished: its host has gone on, and its GPU does none of it."
+        if enqueued
         else f"Its memory is in use ({held:.0f} MiB): its process is there and hangs on its host."
         if held is not None
         else "Whether its process is still there the listing does not say."
@@ -140,7 +156,7 @@ def _finding(idle: Sequence[_Gpu], spin: Sequence[_Gpu], shares: Sequence[float]
     return Finding(
         title=f"{named} {'is' if len(idle) == 1 else 'are'} idle while the {len(spin)} others spin at full utilisation: they wait for "
         f"{'it' if len(idle) == 1 else 'them'}",
-        cause="rank-died" if empty else "host-stall",
+        cause="rank-died" if empty else "gpu-stall" if enqueued else "host-stall",
         summary=process
         + (f" The others draw {100 * median(shares):.0f} % of their power limit, as kernels do that wait." if shares else "")
         + ("" if repeated else " This is one sample only."),
@@ -161,7 +177,9 @@ def _finding(idle: Sequence[_Gpu], spin: Sequence[_Gpu], shares: Sequence[float]
         prevention="Alert on one idle GPU among busy ones of a job; let the Flight Recorder dump before the timeout.",
         would_refute=("a second sample shows another GPU idle", "the job does not use the idle GPU"),
         alternatives=(
-            ("host-stall" if empty else "rank-died", ranks, "utilisation alone does not tell a process that left from one that hangs"),
+            ("host-stall", ranks, "its host has enqueued more than its GPU has done")
+            if enqueued
+            else ("host-stall" if empty else "rank-died", ranks, "utilisation alone does not tell a process that left from one that hangs"),
         ),
         actions=(
             Action(

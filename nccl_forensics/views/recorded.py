@@ -62,7 +62,7 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared_names: pl.La
         .lazy()
         .join(chosen, on="source_id", how="inner", maintain_order="left")
     )
-    described = _unmixed(_parted(_described(words).collect(), shared_names))
+    described = _unmixed(_parted(_described(words, _sent_together(folded)).collect(), shared_names))
     return Recorded(folded, described, _facts(described, folded.words.height), parts)
 
 
@@ -72,17 +72,39 @@ def _kept(folded: FoldedTable) -> tuple[tuple[pl.DataFrame, pl.Series], ...]:
     return tuple((rows, at) for rows, at, _ in folded.rows(_ROWS)) if sum(sizes) <= _FEW else ()
 
 
-def _described(words: pl.LazyFrame) -> pl.LazyFrame:
-    """Sorts of entries in the columns of ``OPERATIONS``, but for what each entry has of its own."""
+#: Sends and receives among sorts of entries, and what their group is for.
+_PAIRED = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
+_ROLE = pl.coalesce(pl.col("pg_desc").replace("", None), pl.col("pg_name"), pl.col("pg_id").cast(pl.String()))
+
+
+def _sent_together(folded: FoldedTable) -> list[str]:
+    """Roles of groups whose sends and receives run in batches although no entry that ends one is there, as in dumps of what is open alone: several of
+    a rank bear one number, where each that runs by itself has its own."""
+    over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
+    bare = _PAIRED.any() & ~(_PAIRED & over).any() & (op_word(pl.col("op")) != _BATCH).all()
+    words = folded.words.select(role=pl.when(bare.over(_ROLE) & _PAIRED).then(_ROLE))
+    roles = words.get_column("role")
+    if roles.null_count() == roles.len():
+        return []
+    found: set[str] = set()
+    for rows, at, _ in folded.rows(("p2p_seq_id",)):
+        sent = rows.with_columns(roles.gather(at)).filter(pl.col("role").is_not_null() & ~pl.col("role").is_in(sorted(found)))
+        numbered = sent.group_by("source_id", "role", "p2p_seq_id").len()
+        found |= set(numbered.filter(pl.col("len") > 1).get_column("role").to_list())
+    return sorted(found)
+
+
+def _described(words: pl.LazyFrame, together: list[str]) -> pl.LazyFrame:
+    """Sorts of entries in the columns of ``OPERATIONS``, but for what each entry has of its own. ``together``: roles of groups whose sends and receives
+    are known to run in batches."""
     nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
     op = op_word(pl.col("op"))
     over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
     gloo = pl.col("backend") == "gloo"
     # PyTorch gives what runs in one batch no events: its entries say ``scheduled`` for ever, and the entry that ends the batch has the state
     # of all. That of a batch of sends and receives says it is a collective, under the number of the last one (ProcessGroupNCCL, 2.3 to 2.13).
-    paired = pl.col("is_p2p").fill_null(False) | pl.col("op").is_in(["send", "recv", "isend", "irecv"])
-    role = pl.coalesce(pl.col("pg_desc").replace("", None), pl.col("pg_name"), pl.col("pg_id").cast(pl.String()))
-    batches = (op == _BATCH).any().over(role) & paired.any().over(role)
+    paired = _PAIRED
+    batches = ((op == _BATCH).any().over(_ROLE) & paired.any().over(_ROLE)) | _ROLE.is_in(together)
     own_state = (paired & over & (op != _BATCH)).any().over("source_id", "pg_id")
     member = op.is_in(_PARTS) | (paired & ~over & (op != _BATCH) & batches & ~own_state)
     p2p = paired | op.is_in(_PARTS) | ((op == _BATCH) & batches)

@@ -82,7 +82,7 @@ _Found = dict[int, dict[str, object]]
 class _Scene:
     """What every stage looks at.
 
-    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something gave up waiting; ``parted``: the calls of some
+    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something gave up waiting; ``at_a_moment``: recorders were asked at a moment that nothing ties to a standstill; ``parted``: the calls of some
     group diverge; ``dead``: ranks that ended by themselves.
     """
 
@@ -93,6 +93,7 @@ class _Scene:
     groups: pl.LazyFrame | None
     divergences: pl.LazyFrame | None
     timed_out: bool
+    at_a_moment: bool
     parted: bool
     dead: frozenset[int]
 
@@ -127,6 +128,8 @@ def stalls(
     fr_entries: pl.LazyFrame | FoldedTable | None = None,
     gone_peers: pl.LazyFrame | None = None,
     never_entered: pl.LazyFrame | None = None,
+    dumps: pl.LazyFrame | None = None,
+    worker_exits: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -145,6 +148,7 @@ def stalls(
         groups=groups,
         divergences=divergences,
         timed_out=_timed_out(rank_reports, watchdog, endings),
+        at_a_moment=_at_a_moment(dumps, worker_exits),
         parted=divergences is not None and divergences.collect().height > 0,
         dead=_gone(endings, gone_peers),
     )
@@ -170,7 +174,7 @@ def stalls(
     if not scene.timed_out and (advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))):
         found = {}
     tail = tails(calls, found) if calls is not None else {}
-    rows = _doubted(scene, found, _with_causes(scene, found, tail), tail)
+    rows = _doubted(scene, found, _with_causes(scene, found, tail), tail, written)
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
 
 
@@ -188,6 +192,15 @@ def _timed_out(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | None,
         (endings, ("victim",)),
     )
     return any(table is not None and table.filter(pl.col("kind").is_in(kinds)).collect().height > 0 for table, kinds in told)
+
+
+def _at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None) -> bool:
+    """Whether somebody asked for the recorders, as a watchdog that times out writes pickles and no JSON (PyTorch 2.3 to 2.13), or a scheduler ended the job:
+    how long the ranks had stood by then, if at all, is not known."""
+    if worker_exits is not None and worker_exits.filter(pl.col("kind") == "scheduler").head(1).collect().height:
+        return True
+    written = dumps.filter(pl.col("use") == "chosen").select("encoding").collect()["encoding"] if dumps is not None else pl.Series([""])
+    return bool((written == "json").all()) and written.len() > 0
 
 
 def _gone(endings: pl.LazyFrame | None, gone_peers: pl.LazyFrame | None) -> frozenset[int]:
@@ -384,9 +397,11 @@ def _stall(rank: int, row: Mapping[str, object], stack: Mapping[str, object] | N
     return {name: row.get(name) for name in STALLS if name in row} | {"rank": rank} | own | where
 
 
-def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: Mapping[int, str]) -> list[dict[str, object]]:
+def _doubted(
+    scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: Mapping[int, str], written: set[int]
+) -> list[dict[str, object]]:
     """The same, without those that would look no different in a job that goes on, or with most of its files lost; those that might, at low
-    confidence."""
+    confidence. ``written``: ranks that files are of."""
     stacks, progress, groups, timed_out = scene.stacks, scene.progress, scene.groups, scene.timed_out
     # Of a stack that was looked at once it is not known whether it stands: a job that goes on has ranks in their loaders, too.
     glimpsed = {rank for rank in found if stacks.get(rank, {}).get("moved") is None}
@@ -403,7 +418,8 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
     if not timed_out and progress is not None and (may or several or mostly_idle(progress, {_rank(r) for r in rows})):
         rows = [_unsure(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed else r for r in rows]
     if not timed_out:
-        rows = [_glimpsed(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed and r["place"] is not None else r for r in rows]
+        asked = scene.at_a_moment
+        rows = [_glimpsed(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed and (asked or r["place"]) else r for r in rows]
     known = scene.known()
     bare = {r["rank"] for r in rows if r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"}
     if len(known) >= 4 and len(bare) * 2 >= len(known):
@@ -430,6 +446,9 @@ def _doubted(scene: _Scene, found: _Found, rows: list[dict[str, object]], tail: 
     # By the recorder of one peer each they are behind wherever that one was looked at later.
     pairs = [rank for rank in gpus if len(as_ranks(found[rank].get("in_group"))) == 1]
     left_open |= set(pairs) if len(pairs) > 1 else set()
+    if not timed_out and len(unseen) > FEW_UNSEEN and written.issuperset(unseen):
+        # Of a whole host whose logs are there the dumps were left behind.
+        left_open |= set(unseen)
     return [r for r in rows if r["rank"] not in left_open]
 
 
@@ -444,7 +463,7 @@ def _unsure(row: dict[str, object]) -> dict[str, object]:
 
 
 def _glimpsed(row: dict[str, object]) -> dict[str, object]:
-    """A stall that one look at the stack shows: for how long it stood there is not known."""
+    """A stall that one look at the stack or at recorders shows: for how long it stood there is not known."""
     if row["confidence"] != "high":
         return row
     return row | {"confidence": "medium", "why": f"{row['why']}; nothing has timed out, and one look does not tell that it stays there"}

@@ -39,11 +39,12 @@ _PAIRS = 256
 
 class _Sides(NamedTuple):
     """Where a pair stands in the order of each side's entries: the waiter's calls of its half, the other one's of theirs, and of the collectives that
-    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's)."""
+    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are those that both sides' calls bear."""
 
     mine: pl.Series
     theirs: pl.Series
     both: pl.DataFrame
+    numbers: tuple[pl.Series, pl.Series]
 
 
 @view(rows="ranks")
@@ -53,7 +54,8 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     before it than in the step before. One row per rank and waiter.
 
     The two halves of a pair meet in order, so they are counted: from the start where recorders have kept all entries of both, else from the
-    collectives that both entered, where the count of one side leads that of the other by the same number at each of them. Two that each lack a half
+    collectives that both entered, where the count of one side leads that of the other by the same number at each of them, or from where the calls of both
+    bear the same numbers. Two that each lack a half
     of the other are left out. Cites the waiter's call (``source_id`` …) and the rank's own operation beyond it (``own_…``).
     """
     calls = calls_of(operations)
@@ -84,13 +86,14 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     for row, peer, own, sides in _sides(calls, pairs, number_of):
         lead = 0 if {own, peer} <= whole else _lead(sides, _number(row, "order"))
         number = sides.mine.len() - _number(row, "open") + 1
-        if lead is None or sides.theirs.len() + lead >= number:
-            continue
         theirs, mine = reached.get(peer, {}), reached.get(own, {})
-        told = _beyond(row, mine, theirs) or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
-        if told is None:
+        passed = _beyond(row, mine, theirs)
+        if lead is None or _called(sides, passed) + lead >= number:
             continue
-        beyond, followed = told
+        beyond = passed or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
+        if beyond is None:
+            continue
+        followed = beyond is passed
         group, key = info[str(row["group_key"])], str(beyond["group_key"])
         said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
         said |= {"rank": peer, "waiter": own, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": followed}
@@ -113,41 +116,64 @@ def _sides(
     ranks = sorted({r for row, peer in pairs for r in (_number(row, "rank"), peer)})
     own = (pl.col("domain") == "fr") & pl.col("rank").is_in(ranks) & pl.col("order").is_not_null()
     entries = calls.every.filter(own).select(*_PAIR, "seq", "order", "is_p2p").sort("order").collect()
-    halves = entries.filter(pl.col("is_p2p") & pl.col("peer").is_not_null()).group_by(_PAIR).agg("order")
-    orders = {tuple(key): pl.Series(order, dtype=pl.Int64) for *key, order in halves.iter_rows()}
+    halves = entries.filter(pl.col("is_p2p") & pl.col("peer").is_not_null()).group_by(_PAIR).agg("order", "seq")
+    columns = [
+        (pl.Series(order, dtype=pl.Int64), pl.Series(seq, dtype=pl.Int64)) for order, seq in halves.select("order", "seq").iter_rows()
+    ]
+    called = dict(zip(halves.select(_PAIR).iter_rows(), columns, strict=True))
     joined = entries.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null()).unique(["group_key", "rank", "seq"], maintain_order=True)
     placed = {key[0]: part for key, part in joined.select("rank", "group_key", "seq", "order").partition_by("rank", as_dict=True).items()}
-    none, nobody = pl.Series([], dtype=pl.Int64), joined.select("rank", "group_key", "seq", "order").clear()
+    none, nobody = (pl.Series([], dtype=pl.Int64),) * 2, joined.select("rank", "group_key", "seq", "order").clear()
     for row, peer in pairs:
         rank, key, op = _number(row, "rank"), str(row["group_key"]), str(row["op"])
-        mine = orders.get((key, rank, op, row["peer"]), none)
-        theirs = orders.get((key, peer, _HALVES[op], number_of[key][rank]), none)
+        mine, numbers = called.get((key, rank, op, row["peer"]), none)
+        theirs, their_numbers = called.get((key, peer, _HALVES[op], number_of[key][rank]), none)
         both = placed.get(rank, nobody).join(placed.get(peer, nobody), on=["group_key", "seq"], maintain_order="left")
-        yield row, peer, rank, _Sides(mine, theirs, both.select("group_key", "seq", "order", "order_right"))
+        yield row, peer, rank, _Sides(mine, theirs, both.select("group_key", "seq", "order", "order_right"), (numbers, their_numbers))
 
 
 def _lead(sides: _Sides, until: int) -> int | None:
     """By how much the waiter's count leads the other's at each of the collectives that both entered before it waits; None where that is not always the
-    same, or no call lies between them."""
+    same, or no call lies between them and numbers do not tell either."""
     before = sides.both.filter(pl.col("order") < until)
     mine = sides.mine.search_sorted(before["order"])
+    if mine.n_unique() < 2:
+        return _lead_by_numbers(sides, until)
     leads = (mine.cast(pl.Int64) - sides.theirs.search_sorted(before["order_right"]).cast(pl.Int64)).unique()
-    return int(leads[0]) if leads.len() == 1 and mine.n_unique() > 1 else None
+    return int(leads[0]) if leads.len() == 1 else None
 
 
-def _beyond(
-    row: dict[str, object], mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]]
-) -> tuple[dict[str, object], bool] | None:
+def _lead_by_numbers(sides: _Sides, until: int) -> int | None:
+    """The same by the numbers of both sides' calls, where every one that both could have kept, before the one that is waited in, has its other half under
+    the same number: so it is with two alone in a group, and where all have as many batches."""
+    mine, theirs = sides.numbers
+    at = sides.mine.search_sorted(until)
+    if not at or not theirs.len() or mine.null_count() or theirs.null_count():
+        return None
+    first, end = max(int(mine[0]), int(theirs[0])), int(mine[at])
+    here, there = (numbers.filter((numbers >= first) & (numbers < end)) for numbers in (mine.head(at), theirs))
+    return at - int((theirs < end).sum()) if here.n_unique() > 1 and here.equals(there) else None
+
+
+def _beyond(row: dict[str, object], mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]]) -> dict[str, object] | None:
     """What the waiter enqueued after it and the other one has entered."""
     after = sorted((p for p in mine.values() if _number(p, "pending_order") > _number(row, "order")), key=_by_order)
     entered = (p for p in after if _number(theirs.get(str(p["group_key"]), {}), "last_seq") >= _number(p, "first_pending"))
-    found = next(entered, None)
-    return None if found is None else (found, True)
+    return next(entered, None)
+
+
+def _called(sides: _Sides, passed: dict[str, object] | None) -> int:
+    """How many of its halves the other one called before what it went on to: those after it come too late for who waits before it."""
+    if passed is None:
+        return sides.theirs.len()
+    place = (pl.col("group_key") == passed["group_key"]) & (pl.col("seq") == passed["first_pending"])
+    entered = sides.both.filter(place)["order_right"]
+    return int(sides.theirs.search_sorted(int(entered[0]))) if entered.len() else sides.theirs.len()
 
 
 def _not_followed(
     sides: _Sides, number: int, mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]], *, whole_too: bool
-) -> tuple[dict[str, object], bool] | None:
+) -> dict[str, object] | None:
     """What the other one waits in and the waiter has not come to, where the other one called fewer halves since the operation before it than it did
     from the one before that on, and the waiter no more."""
     for place in sorted(theirs.values(), key=_by_order):
@@ -161,7 +187,7 @@ def _not_followed(
         other = [0] * (2 - steps.height) + sides.theirs.search_sorted(steps["order_right"]).to_list()
         called = int(sides.theirs.search_sorted(_number(place, "pending_order")))
         if number - own[1] <= own[1] - own[0] and called - other[1] < other[1] - other[0]:
-            return place, False
+            return place
     return None
 
 

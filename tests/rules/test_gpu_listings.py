@@ -12,6 +12,7 @@ from nccl_forensics.rules.gpu_idle import gpu_idle
 from nccl_forensics.rules.gpu_missing import gpu_missing
 from nccl_forensics.views.gpu_samples import gpu_samples
 from tests.rules.host_frames import check, processes, table
+from tests.views.frames import progress
 
 BUSES = ("0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0", "0000:87:00.0", "0000:90:00.0", "0000:b7:00.0", "0000:bd:00.0")
 FAILED = pl.LazyFrame({"sign": ["watchdog timeouts"]})
@@ -134,6 +135,18 @@ def test_the_rank_of_the_idle_gpu_is_named_and_a_second_sample_makes_it_a_stop()
     assert (finding.severity, finding.confidence) == ("critical", "medium")
     assert finding.title == f"GPU {BUSES[5]} of node7 (rank 5) is idle while the 7 others spin at full utilisation: they wait for it"
     assert {e.why for e in finding.evidence} == {"idle", "spins"}
+
+
+def test_an_idle_gpu_whose_rank_has_work_enqueued_stands_and_its_host_does_not():
+    def cause(done: int, held: float = 40_000.0) -> str | None:
+        seen = samples(listing("node7", **load([5], idle_used=held)))
+        state = progress({"pg:0": dict.fromkeys(range(8), (9, 8)) | {5: (9, done)}})
+        [finding] = check(gpu_idle, gpu_samples=seen, processes=processes(*ranks("node7")), failures=FAILED, progress=state)
+        return finding.cause
+
+    assert cause(done=6) == "gpu-stall"
+    assert cause(done=9) == "host-stall", "it has done all that it was given"
+    assert cause(done=6, held=4.0) == "rank-died", "its process is gone"
 
 
 def test_a_sign_of_failure_makes_one_sample_enough_and_empty_memory_tells_that_the_process_left():

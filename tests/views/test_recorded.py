@@ -267,6 +267,17 @@ def test_an_end_of_a_batch_that_says_it_is_a_send_or_receive_is_no_state_of_the_
     assert single.every.select("done", "pending").collect().rows() == [(True, False), (False, True), (True, False)]
 
 
+def test_sends_and_receives_of_one_number_ran_in_a_batch_though_no_end_of_one_is_kept() -> None:
+    # A dump of what is open alone: the batches are over, and their ends with them.
+    batch = of_one(entry(0, "send", p2p=1, peer=1), entry(1, "recv", p2p=1, peer=1), entry(2, "send", p2p=2, peer=1))
+    assert batch.every.select("done", "pending").collect().rows() == [(None, None)] * 3
+    left = unfinished(batch)
+    assert left is not None
+    assert left.collect().height == 0
+    singles = of_one(entry(0, "send", p2p=1, peer=1), entry(1, "recv", p2p=2, peer=1), entry(2, "send", p2p=3, peer=1))
+    assert singles.every.select("done", "pending").collect().rows() == [(False, True)] * 3
+
+
 def test_a_single_send_keeps_its_own_state_and_a_batch_of_collectives_its_position() -> None:
     rows = (
         of_one(entry(0, "send", p2p=1, peer=1, over=True), entry(1, "send", p2p=2, peer=1)).every.select("done", "pending").collect().rows()

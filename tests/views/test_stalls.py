@@ -111,6 +111,34 @@ def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
 # ---- without a stack ----
 
 
+def test_recorders_that_somebody_asked_for_show_a_moment_and_no_standstill() -> None:
+    idle = blocker(pending=False, own_record="entries[4]")
+
+    def sure(encoding: str | None, exits: str | None = None, watchdog: pl.LazyFrame | None = None) -> str:
+        dumps = pl.LazyFrame({"use": ["chosen"] * 2, "encoding": [encoding] * 2}) if encoding else None
+        ended = table("worker_exits", {"kind": exits}) if exits else None
+        frame = stalls(idle, *[None] * 6, watchdog, *[None] * 6, dumps, ended).collect()
+        return str(frame["confidence"][0])
+
+    timeout = table("watchdog", {"kind": "timeout"})
+    assert sure("pickle") == sure(None) == "high", "as a watchdog that times out writes them"
+    assert sure("json") == "medium"
+    assert sure("pickle", "scheduler") == "medium", "somebody ended the job"
+    assert sure("json", watchdog=timeout) == sure("pickle", "scheduler", timeout) == "high"
+
+
+def test_dumps_of_a_host_whose_logs_are_there_were_left_behind() -> None:
+    def named(*ranks: int, files: tuple[int, ...], watchdog: pl.LazyFrame | None = None) -> list[int]:
+        ends = pl.concat([blocker(r, "unseen", waiters=[0, 1], walked=True) for r in ranks])
+        of = rows(SOURCE_RANKS_SCHEMA, *({"source_id": r, "rank": r} for r in files))
+        return stalls(ends, None, None, None, None, None, None, watchdog, None, None, of).collect()["rank"].to_list()
+
+    assert named(4, 5, 6, 7, files=(4, 5, 6, 7)) == []
+    assert named(4, 5, 6, 7, files=(4, 5)) == [4, 5, 6, 7], "of two of them there is nothing at all"
+    assert named(4, 5, 6, 7, files=(4, 5, 6, 7), watchdog=table("watchdog", {"kind": "timeout"})) == [4, 5, 6, 7]
+    assert named(4, files=(4,)) == [4], "as one does that does not answer"
+
+
 @pytest.mark.parametrize(
     ("fact", "cause", "confidence"),
     [

@@ -17,7 +17,12 @@ def found(sends: int, receives: int, *, gone_on: bool = True, first: int = 0, an
     calls = [(4, "send", 1, sends, False), (7, "recv", 0, receives, True), (7, "send", 0, 3, False), (4, "recv", 1, answers, answers > 3)]
     every = [
         {"domain": "fr", "group_key": "pg:pp", "rank": rank, "op": op, "peer": peer, "is_p2p": True, "order": n, "source_id": rank}
-        | {"done": not (opened and n == count - 1), "pending": opened and n == count - 1, "record": f"entries[{n}]", "seq": n + 1}
+        | {
+            "done": not (opened and n == count - 1),
+            "pending": opened and n == count - 1,
+            "record": f"entries[{n}]",
+            "seq": n + 1 + first * (rank == 4),
+        }
         for rank, op, peer, count, opened in calls
         for n in range(count)
     ]
@@ -79,3 +84,31 @@ def test_who_waits_in_what_the_other_has_not_come_to_left_out_what_it_called_in_
     assert stepped((2, 3, 3, 3), (1, 3, 3, 4), came=False) == [], (
         "it called as many as before: the other one a receive too many, or too early"
     )
+
+
+def numbered(sends: tuple[int, ...], receives: tuple[int, ...], *, came: int = 3) -> list[tuple[object, ...]]:
+    """Recorders of one step, which have lost their first entries: rank 4 sends under these numbers, and before the ``came``-th of them calls an operation of the
+    job; rank 7 waits in its third receive, with two more enqueued, and enqueues that operation after it."""
+    job: dict[str, object] = {"group_key": "pg:0", "op": "all_reduce", "is_p2p": False, "seq": 60, "done": False, "pending": True}
+    every: list[dict[str, object]] = []
+    for rank, op, peer, numbers, at in ((4, "send", 1, sends, came - 1), (7, "recv", 0, receives, 3)):
+        for n, seq in enumerate(numbers):
+            if n == at:
+                every.append(job | {"rank": rank, "order": len(every)})
+            opened = n >= 2
+            own = {"group_key": "pg:pp", "op": op, "peer": peer, "is_p2p": True, "seq": seq, "done": not opened, "pending": opened}
+            every.append(own | {"rank": rank, "order": len(every)})
+    entries = [{"domain": "fr", "source_id": e["rank"], "record": f"entries[{e['order']}]"} | e for e in every]
+    kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [700, 700]}, schema_overrides={"rank": pl.Int32})
+    placed = {e["rank"]: e["order"] for e in entries if e["group_key"] == "pg:0"}
+    state = progress({"pg:0": {4: (60, 59), 7: (60, 59)}})
+    state = state.with_columns(pending_order=pl.col("rank").cast(pl.Int64).replace_strict(placed, default=None, return_dtype=pl.Int64))
+    frame = unmet(rows(OPERATIONS, *entries), kept, state, groups(_WORLD))
+    return frame.select("rank", "waiter", "op", "number", "beyond_seq", "followed").collect().rows()
+
+
+def test_batches_of_one_number_on_both_sides_show_which_lacks_a_half_in_the_first_step_that_is_kept() -> None:
+    # Batch 23 of rank 4 has no send: its next one comes after what rank 7 calls only after it.
+    assert numbered((21, 22, 24, 25), (21, 22, 23, 24, 25)) == [(4, 7, "send", 3, 60, True)]
+    assert numbered((21, 22, 23, 24, 25), (21, 22, 23, 24, 25), came=4) == []
+    assert numbered((31, 33, 35, 36), (21, 22, 23, 24, 25)) == [], "numbers of a group in which all have unlike many"
