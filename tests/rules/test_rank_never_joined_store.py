@@ -28,6 +28,19 @@ def test_where_some_others_did_not_wait_for_it_the_verdict_is_less_sure() -> Non
     assert told(rank_never_joined_by_store.check(some, None, None, None)[0]) == ("critical", "medium", (3,))
 
 
+def test_a_rank_whose_own_connections_failed_had_put_its_address_into_the_store() -> None:
+    came = {"rank": 0, "own": False, "signature": "gloo-connect"}
+    assert rank_never_joined_by_store.check(endings(*waited(0, 1), came), None, None, None) == []
+    assert (
+        len(
+            rank_never_joined_by_store.check(
+                endings(*waited(0, 1), came | {"rank": 2}, {"rank": 0, "kind": "terminated"}), None, None, None
+            )
+        )
+        == 1
+    )
+
+
 def test_a_process_that_waits_for_its_own_number_takes_itself_for_another_rank() -> None:
     [finding] = rank_never_joined_by_store.check(endings(*waited(2, 0, 1, 2, 3)), None, None, None)
     assert (finding.cause, *told(finding)) == ("environment-mismatch", "critical", "medium", (2,))
