@@ -386,13 +386,14 @@ def _pair_nameless(
             own = {k: best[k] for k in ("type", "message", "signature", "frame", "source_id", "line_no", "end_line")}
             people[("source", source)] = dict.fromkeys(DEATHS) | own | {"exc_source_id": source, "exc_line_no": best["line_no"]}
         if not ended and best["signature"] == "signal" and best["type"] in _CRASHES and not watchdogs.get(source):
+            words = [row for row in raised if (row["signature"], row["type"]) == ("signal", best["type"])]
             reported = [w for w in people.values() if w["source_id"] == source and w["signal"] == best["type"] and w["signature"] is None]
-            place = {k: best[k] for k in ("source_id", "line_no", "end_line")}
-            if len(reported) == 1:  # its launcher names it, and these are its last words
+            if len(words) == len(reported) == 1:  # its launcher names it, and these are its last words
                 told = {k: best[k] for k in ("type", "message", "signature", "frame")}
                 reported[0].update(told, exc_source_id=source, exc_line_no=best["line_no"])
-            elif not reported:
-                people[("source", source)] = dict.fromkeys(DEATHS) | place | {"signal": best["type"]}
+            for row in words[len(reported) :]:
+                place = {k: row[k] for k in ("source_id", "line_no", "end_line")}
+                people[("source", (source, row["line_no"]))] = dict.fromkeys(DEATHS) | place | {"signal": row["type"]}
         if len(ended) == 1 or (ended and best["signature"] in VICTIM):
             for who in ended:
                 who.update(

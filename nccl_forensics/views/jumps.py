@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import pairwise
 
 import polars as pl
 
@@ -400,7 +401,7 @@ def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
             continue
         if cut and opens_in_a_run(line[:at]):
             continue
-        if _delayed(future, line[at:]):
+        if _delayed(line[:at], future, line[at:]):
             continue
         reading = read_divergence(line[:at], future, line[at:])
         if reading.kind == "skipped":
@@ -420,11 +421,17 @@ def _numbered_after(recent: pl.DataFrame, at: int, before: int) -> bool:
     return False
 
 
-def _delayed(foretold: Sequence[Hashable], rest: Sequence[Hashable]) -> bool:
-    """Whether what should have come first comes before its next turn: it was called in another order, not left out."""
+def _delayed(before: Sequence[Hashable], foretold: Sequence[Hashable], rest: Sequence[Hashable]) -> bool:
+    """Whether what should have come first comes before its next turn: it was called in another order, not left out.
+
+    Its next turn is where it is foretold again, or as far ahead as its calls most often lay apart: what comes in some steps only, such as a barrier,
+    may be foretold a step too early.
+    """
     due = foretold[0]
     turn = next((i for i, operation in enumerate(foretold) if i and operation == due), len(foretold))
-    return due in rest[: turn - 1]
+    apart = Counter(later - earlier for earlier, later in pairwise(i for i, operation in enumerate(before) if operation == due))
+    usual = min((gap for gap, n in apart.items() if n == max(apart.values())), default=turn)
+    return due in rest[: (min(turn, usual) if usual > 1 else turn) - 1]
 
 
 def _fact(recent: pl.DataFrame, domain: str, at: int, before: int) -> tuple[dict[str, object], str]:

@@ -638,6 +638,9 @@ def test_the_last_words_of_a_crash_are_those_of_the_one_process_whose_parent_saw
     words = raised("signal", None, type="SIGSEGV", message="Fatal Python error: Segmentation fault", frame="fit (train.py:47)")
     [one] = ended(left(-11, 1, source_id=5), words)
     assert (one["rank"], one["kind"], one["frame"], one["exc_line_no"]) == (1, "segfault", "fit (train.py:47)", 10)
+    # Of two that left such words the parent waits for one.
+    crashed = ended(left(-11, 1, source_id=5), words, words | {"line_no": 50})
+    assert [(o["rank"], o["kind"]) for o in crashed] == [(1, "segfault"), (None, "segfault")]
     # In another file they may be another process's, and with another signal they are.
     assert len(ended(left(-11, 1, source_id=6), words)) == 2
     assert len(ended(left(-8, 1, source_id=5), words)) == 2

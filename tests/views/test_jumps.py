@@ -230,6 +230,17 @@ def test_a_ring_of_equal_steps_whose_beginning_is_lost_tells_what_was_left_out()
     assert list(_breaks((*step[4:], *step * 6, 0, 1), cut=True)) == []
 
 
+def test_a_barrier_of_some_steps_hides_no_call_that_was_left_out_in_another() -> None:
+    """Reduce in an island, average among the leaders, hand down; a barrier after every third step. The fifth step comes without the average."""
+    island, leaders, down, barrier = range(4)
+    step = (island, leaders, down)
+    done = (*step * 3, barrier, *step)
+    average = (14, 11)
+    assert average in _breaks((*done, island, down, *step, barrier), cut=False)
+    # Called after it, it was not left out.
+    assert average not in _breaks((*done, island, down, leaders, *step, barrier), cut=False)
+
+
 def among_experts(rank: int, steps: int, last: list[str]) -> pl.LazyFrame:
     """Calls of one of six ranks: tokens sent to the experts and brought back, as many as the router says, then gradients and a loss; ``last``:
     the calls of the last step."""
