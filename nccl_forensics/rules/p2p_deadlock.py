@@ -137,7 +137,10 @@ def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
         yield Finding(
             title=f"{ranks_words(rank)} never called its {row['op']} {ways[row['op']]} {ranks_words(waiter)} and went on; {ranks_words(waiter)} waits in that "
             f"{row['waits_in']} of {group}",
-            summary=f"{ranks_words(waiter)} waits in its {row['waits_in']} number {row['number']} {ways[row['waits_in']]} {ranks_words(rank)}{place}, which has called "
+            summary=f"The {row['waits_in']} number {row['number']} of {ranks_words(waiter)} {ways[row['waits_in']]} {ranks_words(rank)}, of those that are kept, has no other half under the "
+            f"number of its batch, where all before and after it have: the next one of {ranks_words(rank)} is in #{row['beyond_seq']}."
+            if row["followed"] is None
+            else f"{ranks_words(waiter)} waits in its {row['waits_in']} number {row['number']} {ways[row['waits_in']]} {ranks_words(rank)}{place}, which has called "
             f"fewer, and has enqueued #{row['beyond_seq']} of {beyond} that {ranks_words(waiter)} "
             + ("enqueued after it." if row["followed"] else "has not come to, with fewer before it than in the step before."),
             confidence="medium",

@@ -415,7 +415,11 @@ def _doubted(
         rows = [r for r in rows if r["rank"] not in spoken]
     # A job that goes on is held up here by a loader and there by a GPU; two faults at once are rare.
     several = len({r["cause"] for r in alone}) > 1
-    if not timed_out and progress is not None and (may or several or mostly_idle(progress, {_rank(r) for r in rows})):
+    idle = not timed_out and progress is not None and mostly_idle(progress, {_rank(r) for r in rows})
+    if idle:
+        # Of a job that stands, those who have finished what a GPU has not wait for it in what comes next.
+        rows = [r for r in rows if r["cause"] != "gpu-stall" or r["seen_by"] != "progress" or r["rank"] not in glimpsed]
+    if not timed_out and progress is not None and (may or several or idle):
         rows = [_unsure(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed else r for r in rows]
     if not timed_out:
         asked = scene.at_a_moment

@@ -31,27 +31,33 @@ UNMET = {
     "own_line_no": pl.UInt32(),
     "own_record": pl.String(),
 }
+#: What a half is counted and cited by.
+_CITED = ("seq", "order", "source_id", "line_no", "record")
 _HALVES = {"send": "recv", "recv": "send"}
 _PAIR = ("group_key", "rank", "op", "peer")
+#: Halves under one number on both sides from which on numbers tell of batches.
+_AGREED = 2
 #: Pairs that are looked at, those that have waited longest first: of a pipeline that stands most stages wait for one that waits.
 _PAIRS = 256
 
 
 class _Sides(NamedTuple):
     """Where a pair stands in the order of each side's entries: the waiter's calls of its half, the other one's of theirs, and of the collectives that
-    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are those that both sides' calls bear."""
+    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are those that both sides' calls bear; ``cited``: where the other one's stand."""
 
     mine: pl.Series
     theirs: pl.Series
     both: pl.DataFrame
     numbers: tuple[pl.Series, pl.Series]
+    cited: pl.DataFrame
 
 
 @view(rows="ranks")
 def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> pl.LazyFrame:
     """Ranks that have called fewer sends to a peer than that one waits for (or receives), the ``number``-th of the pair that is kept, and went past it: they
     have enqueued an operation of a group of both (``beyond_seq``) that the peer enqueued after it (``followed``), or that it has not come to, with fewer halves
-    before it than in the step before. One row per rank and waiter.
+    before it than in the step before; or, where ``followed`` is null, the half of the same number in their group after it, while all others before and
+    after are there. One row per rank and waiter.
 
     The two halves of a pair meet in order, so they are counted: from the start where recorders have kept all entries of both, else from the
     collectives that both entered, where the count of one side leads that of the other by the same number at each of them, or from where the calls of both
@@ -88,17 +94,21 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         number = sides.mine.len() - _number(row, "open") + 1
         theirs, mine = reached.get(peer, {}), reached.get(own, {})
         passed = _beyond(row, mine, theirs)
-        if lead is None or _called(sides, passed) + lead >= number:
+        beyond: dict[str, object] | None = None
+        if lead is not None and _called(sides, passed) + lead < number:
+            beyond = passed or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
+        cited = None if beyond is None else theirs[str(beyond["group_key"])]
+        followed = None if beyond is None else beyond is passed
+        if beyond is None and (left_out := _left_out_of_a_batch(sides)) is not None:
+            number, cited = left_out
+            beyond = {"group_key": row["group_key"], "first_pending": cited["seq"]}
+        if beyond is None or cited is None:
             continue
-        beyond = passed or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
-        if beyond is None:
-            continue
-        followed = beyond is passed
         group, key = info[str(row["group_key"])], str(beyond["group_key"])
         said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
         said |= {"rank": peer, "waiter": own, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": followed}
         said |= {"beyond_seq": beyond["first_pending"]} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
-        rows.append(said | {f"own_{c}": theirs[key][c] for c in ("source_id", "line_no", "record")})
+        rows.append(said | {f"own_{c}": cited[c] for c in ("source_id", "line_no", "record")})
     accused = {(r["rank"], r["waiter"]) for r in rows}
     rows = [r for r in rows if (r["waiter"], r["rank"]) not in accused]
     return (
@@ -115,21 +125,19 @@ def _sides(
     """Each pair with the rank that waits, and what both sides called."""
     ranks = sorted({r for row, peer in pairs for r in (_number(row, "rank"), peer)})
     own = (pl.col("domain") == "fr") & pl.col("rank").is_in(ranks) & pl.col("order").is_not_null()
-    entries = calls.every.filter(own).select(*_PAIR, "seq", "order", "is_p2p").sort("order").collect()
-    halves = entries.filter(pl.col("is_p2p") & pl.col("peer").is_not_null()).group_by(_PAIR).agg("order", "seq")
-    columns = [
-        (pl.Series(order, dtype=pl.Int64), pl.Series(seq, dtype=pl.Int64)) for order, seq in halves.select("order", "seq").iter_rows()
-    ]
-    called = dict(zip(halves.select(_PAIR).iter_rows(), columns, strict=True))
+    entries = calls.every.filter(own).select(*_PAIR, "is_p2p", *_CITED).sort("order").collect()
+    halves = entries.filter(pl.col("is_p2p") & pl.col("peer").is_not_null())
+    called = halves.partition_by(_PAIR, as_dict=True, maintain_order=True)
     joined = entries.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null()).unique(["group_key", "rank", "seq"], maintain_order=True)
     placed = {key[0]: part for key, part in joined.select("rank", "group_key", "seq", "order").partition_by("rank", as_dict=True).items()}
-    none, nobody = (pl.Series([], dtype=pl.Int64),) * 2, joined.select("rank", "group_key", "seq", "order").clear()
+    none, nobody = halves.clear(), joined.select("rank", "group_key", "seq", "order").clear()
     for row, peer in pairs:
         rank, key, op = _number(row, "rank"), str(row["group_key"]), str(row["op"])
-        mine, numbers = called.get((key, rank, op, row["peer"]), none)
-        theirs, their_numbers = called.get((key, peer, _HALVES[op], number_of[key][rank]), none)
+        mine = called.get((key, rank, op, row["peer"]), none)
+        theirs = called.get((key, peer, _HALVES[op], number_of[key][rank]), none)
         both = placed.get(rank, nobody).join(placed.get(peer, nobody), on=["group_key", "seq"], maintain_order="left")
-        yield row, peer, rank, _Sides(mine, theirs, both.select("group_key", "seq", "order", "order_right"), (numbers, their_numbers))
+        met = both.select("group_key", "seq", "order", "order_right")
+        yield row, peer, rank, _Sides(mine["order"], theirs["order"], met, (mine["seq"], theirs["seq"]), theirs)
 
 
 def _lead(sides: _Sides, until: int) -> int | None:
@@ -153,6 +161,23 @@ def _lead_by_numbers(sides: _Sides, until: int) -> int | None:
     first, end = max(int(mine[0]), int(theirs[0])), int(mine[at])
     here, there = (numbers.filter((numbers >= first) & (numbers < end)) for numbers in (mine.head(at), theirs))
     return at - int((theirs < end).sum()) if here.n_unique() > 1 and here.equals(there) else None
+
+
+def _left_out_of_a_batch(sides: _Sides) -> tuple[int, dict[str, object]] | None:
+    """Which of the waiter's halves has none under its number where all others have, before it and after it, and the other one's next: its batch lacks it,
+    though later ones end with the half that was meant for the next."""
+    mine, theirs = sides.numbers
+    if not mine.len() or not theirs.len() or mine.null_count() or theirs.null_count():
+        return None
+    here = mine.filter(mine.is_between(int(theirs[0]), int(theirs[-1])))
+    there = theirs.filter(theirs.is_between(int(mine[0]), int(mine[-1])))
+    lacking = here.filter(~here.is_in(there.implode()))
+    if lacking.len() != 1 or here.n_unique() != here.len() or there.len() != here.len() - 1 or not there.is_in(here.implode()).all():
+        return None
+    number = int(lacking[0])
+    if int((here < number).sum()) < _AGREED:
+        return None
+    return int((mine <= number).sum()), sides.cited.row(int((theirs < number).sum()), named=True)
 
 
 def _beyond(row: dict[str, object], mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]]) -> dict[str, object] | None:

@@ -127,6 +127,18 @@ def test_recorders_that_somebody_asked_for_show_a_moment_and_no_standstill() -> 
     assert sure("json", watchdog=timeout) == sure("pickle", "scheduler", timeout) == "high"
 
 
+def test_a_gpu_behind_ranks_that_have_nothing_open_stands_only_where_something_timed_out() -> None:
+    behind = blocker(3, "gpu", own_record="entries[4]", in_group=[0, 1, 2])
+
+    def named(waiting: int, watchdog: pl.LazyFrame | None = None) -> list[int]:
+        state = progress({"pg:0": dict.fromkeys(range(3), (9, 9)) | {3: (9, 8)}, "pg:1": dict.fromkeys(range(waiting), (5, 4))})
+        return stalls(behind, *[None] * 5, state, watchdog, None).collect()["rank"].to_list()
+
+    assert named(0) == []
+    assert named(3) == [3], "they wait in what comes next"
+    assert named(0, table("watchdog", {"kind": "timeout"})) == [3]
+
+
 def test_dumps_of_a_host_whose_logs_are_there_were_left_behind() -> None:
     def named(*ranks: int, files: tuple[int, ...], watchdog: pl.LazyFrame | None = None) -> list[int]:
         ends = pl.concat([blocker(r, "unseen", waiters=[0, 1], walked=True) for r in ranks])

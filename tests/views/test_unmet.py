@@ -112,3 +112,29 @@ def test_batches_of_one_number_on_both_sides_show_which_lacks_a_half_in_the_firs
     assert numbered((21, 22, 24, 25), (21, 22, 23, 24, 25)) == [(4, 7, "send", 3, 60, True)]
     assert numbered((21, 22, 23, 24, 25), (21, 22, 23, 24, 25), came=4) == []
     assert numbered((31, 33, 35, 36), (21, 22, 23, 24, 25)) == [], "numbers of a group in which all have unlike many"
+
+
+def in_batches(left_out: tuple[tuple[int, int], ...], shift: int = 0) -> list[tuple[object, ...]]:
+    """Two that exchange in batches 1 to 6, each in a send and a receive, without the halves (rank, number) that are ``left_out``: rank 7 waits in its last
+    batch, and rank 4 in one that comes after it; numbers of rank 4 are greater by ``shift``."""
+    every: list[dict[str, object]] = []
+    for rank, peer in ((4, 1), (7, 0)):
+        for n in range(1, 8 - (rank == 7)):
+            opened = n == (7 if rank == 4 else 6)
+            own = {"group_key": "pg:pp", "peer": peer, "is_p2p": True, "done": not opened, "pending": opened}
+            own |= {"rank": rank, "seq": n + (shift if rank == 4 else 0)}
+            every += [
+                own | {"op": op, "order": 2 * n + (op == "recv")} for op in ("send", "recv") if op == "send" or (rank, n) not in left_out
+            ]
+    entries = [{"domain": "fr", "source_id": e["rank"], "record": f"entries[{e['order']}]"} | e for e in every]
+    kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [700, 700]}, schema_overrides={"rank": pl.Int32})
+    frame = unmet(rows(OPERATIONS, *entries), kept, progress({"pg:0": {4: (1, 1), 7: (1, 1)}}), groups(_WORLD))
+    return frame.select("rank", "waiter", "op", "number", "beyond_seq", "followed", "own_record").collect().rows()
+
+
+def test_the_one_batch_of_many_that_lacks_the_half_of_its_peer_is_told() -> None:
+    assert in_batches(((4, 3),)) == [(4, 7, "recv", 3, 4, None, "entries[9]")]
+    assert in_batches(()) == []
+    assert in_batches(((4, 3), (4, 5))) == [], "two are a habit: not each batch goes both ways"
+    assert in_batches(((4, 2),)) == [], "too few agree before it"
+    assert in_batches(((4, 3),), shift=40) == [], "numbers of a group in which all have unlike many"
