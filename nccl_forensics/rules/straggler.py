@@ -11,6 +11,8 @@ step: the one that left none, with low confidence.
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.
 
+Of fewer collectives than can be compared (four to seven), a rank that is late to nearly all of them is a warning.
+
 A rank that is late in the traced steps only, while recorders of the whole run show that little was lost to it, is not named.
 
 ## What would refute it
@@ -66,7 +68,8 @@ def straggler(
             else []
         )
     }
-    enqueued = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least, late_chance)) if lag is not None else []
+    late = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least, late_chance)) if lag is not None else []
+    enqueued = [f for f in late if f.severity != "warning"]
     own = own_time.collect() if own_time is not None else None
     if own is not None:
         enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
@@ -75,6 +78,8 @@ def straggler(
         enqueued = list(_never_waiting(trace_own_time.collect(), _FEW_GAPS, at_least, own_share, margin, _OTHER_STEPS))
     if not enqueued and not traced and unseen_late is not None:
         yield from _unseen(unseen_late, unseen_share)
+    if not enqueued and not traced:
+        yield from late[:1]
     for found in enqueued:
         row = traced.pop(found.ranks[0], None)
         if row is None:
@@ -105,11 +110,15 @@ def _only_in_the_window(lag: pl.LazyFrame, rank: int, traced: int, time_share: f
     return longest.height > 0 and not (known["lost_ms"] >= time_share * known["span_ms"]).any()
 
 
+#: So few collectives that a rank may be late to nearly all of them by chance are told, and prove nothing.
+_FEW_COLLECTIVES, _NEARLY_ALL = 4, 0.8
+
+
 def _enqueued(
     lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int, late_chance: float
 ) -> Iterator[Finding]:
-    """By the enqueue times of Flight Recorder dumps."""
-    rows = lag.filter((pl.col("collectives") >= at_least) & (pl.col("members") > 2)).collect()
+    """By the enqueue times of Flight Recorder dumps; of a few collectives, to nearly all of which one rank comes late, a warning."""
+    rows = lag.filter((pl.col("collectives") >= _FEW_COLLECTIVES) & (pl.col("members") > 2)).collect()
     looked_at = rows["group_key"].n_unique()
     for _, part in rows.group_by("group_key", maintain_order=True):
         total = float(part["lost_ms"].sum() or 0.0)
@@ -118,18 +127,21 @@ def _enqueued(
         worst = part.sort("lost_ms", "rank", descending=[True, False]).row(0, named=True)
         late = worst["late_count"]
         # A step has many collectives and a slow rank is late to the first of them only, so that they cannot be counted as shares.
-        if late < late_at_least:
+        few = worst["collectives"] < at_least
+        if late < (_NEARLY_ALL * worst["collectives"] if few else late_at_least):
             continue
         # Where all come late by chance, somebody is last most often, the more so the more groups there are.
-        if tail(int(part["late_count"].sum()), late, 1 / worst["members"]) * looked_at > late_chance:
+        if not few and tail(int(part["late_count"].sum()), late, 1 / worst["members"]) * looked_at > late_chance:
             continue
         if worst["lost_ms"] < lost_share * total or worst["lost_ms"] < time_share * (worst["span_ms"] or 0.0):
             continue
         place = f" (worst before {worst['call_site']})" if worst["call_site"] else ""
         yield Finding(
             title=f"rank {worst['rank']} was last in {late} of {worst['collectives']} collectives of {group_words(worst)}; the others lost {worst['lost_ms'] / 1000:.1f} s waiting for it",
-            summary=f"{worst['lost_ms'] / total:.0%} of all time lost to late arrivals in this group is its own{place}.",
-            confidence="high" if worst["lost_ms"] >= 0.8 * total else "medium",
+            summary=f"{worst['lost_ms'] / total:.0%} of all time lost to late arrivals in this group is its own{place}."
+            + (" These are too few collectives to be sure: collect more steps." if few else ""),
+            severity="warning" if few else None,
+            confidence="low" if few else "high" if worst["lost_ms"] >= 0.8 * total else "medium",
             ranks=(worst["rank"],),
             culprits=(Culprit(rank=worst["rank"]),),
             subject=("straggler", str(worst["group_desc"] or worst["group_name"])),
