@@ -62,7 +62,6 @@ def environment_mismatch(
     host_of, lines_of = _logged(processes, nccl_tails)
     up, over = _came_up(comms, nccl_comms)
     world = int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)) if comms is not None else 0
-    unknown = max(0, world - len(host_of))
     differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
     for (name,), part in differing.group_by("name", maintain_order=True):
         shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True) if r["value"] is not None}
@@ -70,9 +69,11 @@ def environment_mismatch(
         place = int(str(part["line_no"].min() or 0))
         silent = {r for r, lines in lines_of.items() if lines > _BEYOND * place} - bare - set().union(*shown.values())
         initialised = (up & set(lines_of)) - silent - bare - set().union(*shown.values())
-        in_init = not silent and len(initialised) > 1 and _printed_before(part, over)
-        if in_init:
-            silent = initialised
+        in_init = not silent and len(initialised) > 1
+        if (in_init or silent) and _printed_before(part, over):
+            silent |= initialised
+        else:
+            in_init = False
         shared = not silent and not bare and len(shown) == 1
         if shared:
             # One line may be lost in a shared log, those of most ranks are not. A log of one rank that ends early tells nothing of what came after.
@@ -86,7 +87,8 @@ def environment_mismatch(
         ordered = sorted(classes.items(), key=lambda c: (len(c[1]), "not set" in c[0]))
         odd_words, odd = ordered[0]
         usual_words, usual = ordered[-1]
-        # Ranks of which nothing is known may belong to either side.
+        # Ranks whose logs are missing, or end too early to tell, may belong to either side.
+        unknown = max(0, max(world, len(host_of)) - len(set().union(*classes.values())))
         tie = len(usual) - len(odd) <= unknown
         # Of two halves the one that sets something is the odd one.
         if tie and "not set" in odd_words:

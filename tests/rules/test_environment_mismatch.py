@@ -58,6 +58,25 @@ def test_short_logs_that_tell_of_the_end_of_init_tell_what_was_not_set_before_it
     assert environment_mismatch.check(after, PEOPLE, short, up, lines) == []
 
 
+def test_the_log_of_rank_0_is_the_longest_and_does_not_make_it_the_only_one_that_lacks_a_setting() -> None:
+    up = comms(*[comm(r, 4, completed=True) for r in range(4)])
+    lines = table("nccl_comms", *({"source_id": r, "line_no": 30, "event": "init-complete"} for r in range(4)))
+    late = settings("NCCL_PROTO", ("LL", [2, 3])).with_columns(line_no=pl.lit(29, dtype=pl.UInt32))
+    longest = OWN.with_columns(lines=pl.when(pl.col("pid") == 100).then(60).otherwise(31))
+    [finding] = environment_mismatch.check(late, PEOPLE, longest, up, lines)
+    assert (told(finding), finding.title) == (
+        ("error", "medium", (2, 3)),
+        "ranks 2-3 have NCCL_PROTO=LL, ranks 0-1 have NCCL_PROTO not set",
+    )
+    # Where no init tells of rank 1, it may belong to either side.
+    [finding] = environment_mismatch.check(late, PEOPLE, longest, None)
+    assert told(finding) == ("error", "medium", (2, 3))
+    # Where all others have the line, and it is the log of the one that goes on without it, that one is odd.
+    most = late.with_columns(ranks=pl.lit([1, 2, 3], dtype=pl.List(pl.Int32)))
+    [finding] = environment_mismatch.check(most, PEOPLE, longest, up, lines)
+    assert told(finding) == ("error", "high", (0,))
+
+
 def test_a_line_that_is_missing_from_a_shared_log_may_have_been_torn() -> None:
     assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2])), PEOPLE, logs(0, 1, 2, 2), None) == []
 
