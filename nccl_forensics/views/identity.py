@@ -145,19 +145,22 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _ambiguous(rows: list[dict[str, object]]) -> Iterator[tuple[dict[str, object], str]]:
-    """Children whose commId some process has twice, with a key by the number of the split on their parent: up to NCCL 2.22 the id of a child is made
-    of its parent's and its color alone (src/init.cc), so that two splits of one parent make children of one id. Releases up to 2.19 print no
-    parent: there all communicators of a process are counted."""
+    """Children whose commId some process has twice, or of which one rank is claimed in two splits, with a key by the number of the split on their
+    parent: up to NCCL 2.22 the id of a child is made of its parent's and its color alone (src/init.cc), so that two splits of one parent make
+    children of one id. Releases up to 2.19 print no parent: there all communicators of a process are counted."""
     turns: dict[tuple[object, ...], int] = defaultdict(int)
     met: dict[tuple[object, ...], set[object]] = defaultdict(set)
+    claimed: dict[tuple[object, ...], set[int]] = defaultdict(set)
     children: list[tuple[dict[str, object], int]] = []
     for row in rows:
         if row["comm_id"] is not None:
             process = (row["host"], row["pid"], row["bus_id"])  # one that drives several GPUs has several ranks of one communicator
             turns[*process, row["parent"]] += 1
             met[*process, row["comm_id"]].add(row["comm"])
+            if row["rank"] is not None:
+                claimed[row["rank"], row["comm_id"]].add(turns[*process, row["parent"]])
             children.append((row, turns[*process, row["parent"]]))
-    twice = {key[-1] for key, pointers in met.items() if len(pointers) > 1}
+    twice = {key[-1] for seen in (met, claimed) for key, values in seen.items() if len(values) > 1}
     yield from ((row, f"{row['comm_id']}#{turn}") for row, turn in children if row["comm_id"] in twice)
 
 

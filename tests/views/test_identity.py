@@ -70,6 +70,27 @@ def test_two_splits_of_one_color_that_share_an_id_are_two_communicators(parent: 
     assert keys[pid[1], "0x2b1"] == keys[pid[2], "0x1b2"] == "0xe1"
 
 
+def test_an_id_of_which_two_processes_claim_one_rank_in_two_splits_is_of_two_communicators() -> None:
+    def child(process: int, rank: int, comm_id: str, turn: int) -> dict[str, object]:
+        own = {"pid": 100 + process, "source_id": process, "comm": f"0x{turn}b{process}", "parent": f"0xa{process}"}
+        return event(rank, comm_id=comm_id, line_no=9 + turn, **own)
+
+    # Hosts of two first, then one of each host: 2 and 3 have in the first split the color that 1 and 5 have in the second.
+    lines = [
+        child(2, 0, "0xe1", 1),
+        child(3, 1, "0xe1", 1),
+        child(1, 0, "0xe1", 2),
+        child(5, 1, "0xe1", 2),
+        child(1, 1, "0xe0", 1),
+        child(5, 1, "0xe2", 1),
+    ]
+    keys = {(r["pid"], r["comm"]): r["comm_key"] for r in comms(table("nccl_comms", *lines)).collect().iter_rows(named=True)}
+    assert keys[102, "0x1b2"] == keys[103, "0x1b3"] != keys[101, "0x2b1"] == keys[105, "0x2b5"]
+    # One rank that two processes claim in one split is a fault, and one communicator.
+    faulty = [child(1, 0, "0xe5", 1), child(2, 0, "0xe5", 1)]
+    assert comms(table("nccl_comms", *faulty)).collect()["comm_key"].to_list() == ["0xe5", "0xe5"]
+
+
 def test_splits_of_other_colors_are_other_communicators() -> None:
     children = [event(r, comm=f"0xb{r}", parent=f"0xa{r}", split_count=1, color=r, line_no=9) for r in (0, 1)]
     found = comms(table("nccl_comms", *[event(r, comm_id="0xc0", line_no=3) for r in (0, 1)], *children)).collect()
