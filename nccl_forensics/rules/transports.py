@@ -123,9 +123,11 @@ def few_channels(
     kernels have one block per channel and the largest AllReduces run far below what the platform reaches."""
     short = pl.DataFrame()
     if local_channels is not None:
+        # A process has communicators of its host and such as span hosts, which have no more channels than the adapters feed: the most counts.
+        most = pl.col("coll").max().over("host")
         # NCCL uses each ring that it finds twice (src/graph/connect.cc), so that a single channel is a limit on any links.
-        alone = pl.col("nvlink_gb_s").is_null() & (pl.col("coll").max().over("host") == 1)
-        short = local_channels.filter(alone | ((pl.col("coll") < enough) & (pl.col("nvlink_gb_s") >= nvlink_gb_s))).collect()
+        alone = pl.col("nvlink_gb_s").is_null() & (most == 1)
+        short = local_channels.filter(alone | ((most < enough) & (pl.col("nvlink_gb_s") >= nvlink_gb_s))).collect()
     traced = _short_in_traces(trace_bandwidth, enough, traced_share, large_bytes)
     seen = (
         cite(traced, f"the kernels of the largest traced AllReduces have fewer than {enough} blocks, one per channel")

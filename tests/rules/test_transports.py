@@ -90,6 +90,14 @@ def test_two_channels_without_nvlink_are_as_they_should_be() -> None:
     assert few_channels.check(local_channels(channels(2), comms(["a"]), links("a", 0.0))) == []
 
 
+def test_a_communicator_that_spans_hosts_has_no_more_channels_than_its_adapters_feed() -> None:
+    links_of_both = pl.concat([links("a", 240.0), links("b", 240.0)])
+    both = pl.concat([channels(4), channels(24)])
+    assert few_channels.check(local_channels(both, beside(["a", "a"]), links_of_both)) == []
+    [finding] = few_channels.check(local_channels(pl.concat([channels(2), channels(4)]), beside(["a", "a"]), links_of_both))
+    assert finding.hosts == ("a",)
+
+
 def test_one_channel_is_a_limit_where_no_line_tells_the_links_and_two_may_be_all() -> None:
     unknown = links("b", 370.8)
     [finding] = few_channels.check(local_channels(channels(1), comms(["a"]), unknown))
