@@ -44,9 +44,12 @@ def rank_never_joined(
     progress: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
+    nccl_errors: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per communicator that lacks ranks and that nothing shows past its bootstrap.
 
+    Where something of another size reached those that wait (``Message truncated``, bootstrap.cc), a process of another release, or of another
+    library, did come, and its log may be one that was not collected.
     Ranks that failed inside NCCL, recorded a collective or stand in the call of those that wait did come, whatever became of their logs;
     such a rank without a log also tells that logs of others may be lost.
     """
@@ -62,6 +65,7 @@ def rank_never_joined(
         all_joined |= set(progress.filter(pl.col("domain") == "nccl").select("group_key").unique().collect()["group_key"].to_list())
     all_joined |= set(comms.filter(pl.col("ended") == "destroy-complete").select("comm_key").collect()["comm_key"].to_list())
     calls = _calls(last_calls)
+    misread = _misread(nccl_errors)
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
     up = pl.col("comm_key").is_in(list(all_joined)) | pl.col("completed").any().over("comm_key")
     for _, part in rows.filter(~up).group_by("comm_key", maintain_order=True):
@@ -75,7 +79,8 @@ def rank_never_joined(
         # Ranks of a host go together; files that are missing here and there were lost.
         scattered = len(missing) > 1 and missing[-1] - missing[0] >= len(missing)
         strewn = scattered and (len(missing) * _MANY > size or _by_chance(size, (present, running, sampled)) * 2 >= len(missing))
-        lost = absent != unseen or scattered
+        answered = not misread.isdisjoint(part.select("host", "pid").iter_rows())
+        lost = absent != unseen or scattered or answered
         if not missing or size > 1_000_000:
             continue
         # Known from its end alone: what is left of the log begins later than init.
@@ -86,7 +91,8 @@ def rank_never_joined(
         yield Finding(
             title=f"{ranks_words(missing)} of {size} never joined; {len(present)} {verb(present, 'rank waits', 'ranks wait')} in init",
             summary="The others started the communicator and never got past its bootstrap. No line of NCCL in the evidence is of the missing ranks."
-            + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected."),
+            + ("" if len(missing) == 1 else " At least one of them did not join; logs of others may not have been collected.")
+            + (_ANSWERED if answered else ""),
             confidence=_CONFIDENCE[(len(missing) > 1) + lost],
             ranks=named,
             culprits=tuple(Culprit(rank=r) for r in named),
@@ -125,6 +131,17 @@ def _came(endings: pl.LazyFrame | None, progress: pl.LazyFrame | None) -> set[in
     if progress is not None:
         came |= set(progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list())
     return came
+
+
+_ANSWERED = " But messages of another size reached those that wait, as from a process of another release of NCCL: then it came, and its log was not collected."
+
+
+def _misread(nccl_errors: pl.LazyFrame | None) -> set[tuple[object, ...]]:
+    """Processes (host, pid) that got a bootstrap message of another size than theirs."""
+    if nccl_errors is None:
+        return set()
+    told = nccl_errors.filter((pl.col("kind") == "truncated-message") & pl.col("pid").is_not_null()).select("host", "pid").unique()
+    return set(told.collect().iter_rows())
 
 
 _Call = tuple[object, ...]

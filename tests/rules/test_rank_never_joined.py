@@ -8,7 +8,7 @@ import pytest
 from nccl_forensics.rules.rank_never_joined import rank_never_joined
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
-from tests.rules.frames import cited, comm, comms, endings, told
+from tests.rules.frames import cited, comm, comms, endings, errors, told
 from tests.views.frames import progress, rows
 
 
@@ -23,6 +23,18 @@ def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
     assert cited(finding) == [(0, 5), (1, 5), (3, 5), (None, None)]
     assert finding.evidence[-1].kind == "absence"
     assert finding.title == "rank 2 of 4 never joined; 3 ranks wait in init"
+
+
+def test_a_message_of_another_size_shows_that_another_release_came_whose_log_is_lost() -> None:
+    def found(**line: object) -> tuple[object, ...]:
+        waiting = comms(*[comm(r, 4) for r in (0, 1, 3)])
+        [finding] = rank_never_joined.check(waiting, past(), None, None, None, None, errors({"kind": "truncated-message"} | line))
+        return *told(finding), "another release" in finding.summary
+
+    host, pid = comms(comm(1, 4)).select("host", "pid").collect().row(0)
+    assert found(host=host, pid=pid) == ("critical", "medium", (2,), True)
+    assert found(host=host, pid=pid + 1000) == ("critical", "high", (2,), False), "a process of another communicator"
+    assert found(host=host, pid=pid, kind="connect-failed") == ("critical", "high", (2,), False)
 
 
 def test_where_several_logs_are_missing_some_were_perhaps_not_collected() -> None:
