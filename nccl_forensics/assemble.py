@@ -302,7 +302,7 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         "title": title,
         "inputs": list(inputs),
         "world_size": max(known.world or 0, ranks) or None,
-        "ranks_seen": max(len(known.seen), ranks),
+        "ranks_seen": max(len(known.seen), ranks, strangers(resolver) if known.world is None else 0),
         "ranks_missing": [] if ranks else missing[:ROWS],
         "hosts": sorted(hosts)[:ROWS],
         "gpus": sorted(buses | _values(resolver, "gpus", "name") | _values(resolver, "bandwidth_devices", "gpu"))[:ROWS],

@@ -43,6 +43,16 @@ def strangers(resolver: Resolver) -> int:
     return int(processes.filter(pl.col("rank").is_null() & pl.col("pid").is_not_null()).select(pl.len()).collect().item())
 
 
+def _unnumbered(resolver: Resolver) -> int:
+    """How many processes got as far as NCCL's bootstrap and are of no known rank: releases before 2.23 print ranks after it only."""
+    network, processes = resolver.get("nccl_network"), resolver.get("processes")
+    if network is None or processes is None:
+        return 0
+    begun = network.filter((pl.col("item") == "bootstrap") & pl.col("pid").is_not_null()).select("host", "pid").unique()
+    numbered = processes.filter(pl.col("rank").is_not_null()).select("host", "pid")
+    return int(begun.join(numbered, on=["host", "pid"], how="anti").select(pl.len()).collect().item())
+
+
 def nameless_dumps(resolver: Resolver) -> list[int]:
     """Sources that are recorder dumps of ranks that are not known."""
     dumps = resolver.get("dumps")
@@ -288,6 +298,8 @@ def census(resolver: Resolver) -> Census:
                 assert sources is not None
                 known = known.join(sources.filter(pl.col("formats").list.len() > 0), on="source_id", how="semi")
             seen |= set(known.select("rank").collect()["rank"].to_list())
-    if ranks | seen:
-        world = max(world, max(ranks | seen) + 1)
+    ranks |= seen
+    # Ranks that are known tell how many there are only while no more processes than the gaps between them are without one.
+    if ranks and (world or _unnumbered(resolver) <= max(ranks) + 1 - len(ranks)):
+        world = max(world, max(ranks) + 1)
     return Census(world or None, frozenset(seen), n_groups, n_comms)

@@ -272,3 +272,15 @@ def test_a_job_whose_communicators_are_seen_is_not_surely_well_by_the_head_of_it
     (tmp_path / "all_reduce.log").write_text(head + lines)
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", "low")
+
+
+@pytest.mark.parametrize(("started", "size", "seen"), [("", None, 3), (STARTED, 1, 1)], ids=["no rank printed", "size printed"])
+def test_the_name_of_a_file_does_not_tell_the_size_of_a_job_whose_processes_print_no_rank(
+    tmp_path: Path, started: str, size: int | None, seen: int
+) -> None:
+    (tmp_path / "rank0.out").write_text("rank 0: starting\n" + "NCCL version 2.19.4+cuda12.2\n", encoding="utf-8")
+    for pid in (10, 11, 12):
+        (tmp_path / f"nccl.{pid}.log").write_text((BOOTSTRAP + started).replace(":10:", f":{pid}:"), encoding="utf-8")
+    case = analyze([tmp_path], engine=InlineEngine()).report["case"]
+    assert isinstance(case, dict)
+    assert (case["world_size"], case["ranks_seen"]) == (size, seen)

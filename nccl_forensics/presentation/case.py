@@ -62,7 +62,8 @@ def particulars_of(case: Json) -> tuple[tuple[str, str], ...]:
     hosts = words(case, "hosts", 80)
     of_ranks = f"{amount(seen)} of {amount(world)}" if world is not None and seen is not None and seen != world else amount(world or seen)
     pairs = (
-        ("Ranks", of_ranks if seen or world else ""),
+        # Of a job whose size is not told, processes without a rank are counted.
+        ("Ranks", of_ranks if world else f"{amount(seen)} or more" if seen else ""),
         ("Host" if len(hosts) == 1 else "Hosts", hosts[0] if len(hosts) == 1 else amount(len(hosts)) if hosts else ""),
         ("GPUs", joined([g for g in words(case, "gpus", 80) if not _ADDRESS.fullmatch(g)], 3)),
         ("NCCL", joined(words(case, "nccl_versions", 40), 3)),
