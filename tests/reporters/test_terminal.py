@@ -3,6 +3,7 @@ import re
 import pytest
 
 from nccl_forensics.plain import columns
+from nccl_forensics.presentation.case import particulars_of
 from nccl_forensics.reporters import terminal
 from tests.reporters.samples import SAMPLES, hang, healthy, insufficient, large, line, unexplained
 
@@ -88,3 +89,9 @@ def test_different_reasons_come_before_a_second_item_for_the_same():
     sample.report["findings"][0]["evidence"] = [*same, line("logs/b.log", 7, "nan", "the first odd line")]
     text = render(sample)
     assert text.index("logs/a.log:1") < text.index("logs/b.log:7") < text.index("logs/a.log:2")
+
+
+def test_ranks_of_a_job_whose_size_is_not_told_are_counted_as_a_least_number():
+    assert particulars_of({"world_size": None, "ranks_seen": 7}) == (("Ranks", "7 or more"),)
+    assert particulars_of({"world_size": 8, "ranks_seen": 7}) == (("Ranks", "7 of 8"),)
+    assert particulars_of({"world_size": None, "ranks_seen": 0}) == ()
