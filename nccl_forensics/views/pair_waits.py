@@ -10,6 +10,8 @@ import polars as pl
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.wait_edges import Edge, edge, members_of
 
+#: Members of a group in which a send of one is a receive of the other.
+_PAIR = 2
 #: A send or receive of which its entry does not tell whether it is done.
 _OF_BATCH = pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_null()
 
@@ -102,6 +104,9 @@ def pair_edges(
     if left is None:
         return []
     halves = _halves(left, info, gpus)
+    over = _over(calls, halves)
+    # What the peer is done with keeps nobody waiting for it: it is the own GPU of a rank that has not finished it.
+    halves = [h for h in halves if (h.group["group_key"], h.peer, h.other, h.number) not in over]
     # Of whoever has work open there is evidence, though it be sends and receives alone.
     seen = seen | {("fr", rank) for rank in left_open(calls)}
     posted = {(h.group["group_key"], h.rank, h.op, h.peer): h.count for h in halves}
@@ -129,6 +134,24 @@ def pair_edges(
         if half.single and half not in told and (key, half.rank) in held and (key, half.peer) not in stands:
             rows.append(half.edge(_kind(half, seen)))
     return rows
+
+
+def _over(calls: Calls, halves: list[_Half]) -> set[tuple[object, int, str, int]]:
+    """Group, rank, operation and number of the sends and receives that are done under the numbers of these halves, in groups of two: both number them
+    alike."""
+    pairs = {str(h.group["group_key"]) for h in halves if len(members_of(h.group)) == _PAIR}
+    if not pairs:
+        return set()
+    numbers = sorted({h.number for h in halves if str(h.group["group_key"]) in pairs})
+    done = (
+        (pl.col("domain") == "fr")
+        & pl.col("is_p2p")
+        & pl.col("done")
+        & pl.col("group_key").is_in(sorted(pairs))
+        & pl.col("seq").is_in(numbers)
+    )
+    found = calls.every.filter(done & pl.col("op").is_in(["send", "recv"])).select("group_key", "rank", "op", "seq").unique()
+    return set(found.collect().iter_rows())
 
 
 def _kind(half: _Half, seen: set[tuple[str, int]]) -> str:

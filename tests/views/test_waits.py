@@ -225,6 +225,17 @@ def in_order(own: dict[int, list[tuple[str, int]]]) -> pl.LazyFrame:
     )
 
 
+@pytest.mark.parametrize(
+    ("members", "circle"), [([0, 1], []), ([0, 1, 2], [(0, "cycle"), (1, "cycle")])], ids=["a pair", "three that number apart"]
+)
+def test_a_receive_whose_send_is_over_waits_for_nobody(members: list[int], circle: list[tuple[int, str]]) -> None:
+    calls = in_order({0: [("send", 1), ("recv", 1)], 1: [("recv", 0), ("send", 0)]})
+    over = (pl.col("rank") == 0) & (pl.col("seq") == 1)
+    state, known = progress({"pg:0": {0: (1, 0), 1: (1, 0)}}), groups({"pg:0": members})
+    edges = waits_of(calls.with_columns(done=over), state, known, None, None).filter(pl.col("kind") == "p2p").collect().lazy()
+    assert blockers(edges, state, None).collect().select("rank", "kind").rows() == circle
+
+
 def test_whoever_waits_for_a_send_behind_a_receive_that_never_ends_waits_for_that_circle() -> None:
     receives_first = {1: [("recv", 2), ("send", 2), ("send", 0)], 2: [("recv", 1), ("send", 1)]}
     state, known = progress({"pg:0": dict.fromkeys(range(3), (1, 0))}), groups({"pg:0": [0, 1, 2]})
