@@ -22,7 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.views.failures import LONGER, STANDSTILL
+from nccl_forensics.views.failures import GAVE_UP, LONGER, STANDSTILL
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
@@ -65,8 +65,8 @@ def collective_stuck(
         if own.height:
             look = own.select("rank", "age_ms", source_id="look_source_id", line_no="look_line_no")
             evidence = (*evidence, *cite(look, "asked for a dump then, in which the operation is not finished", at_most=4))
-        # Before anything timed out nobody waited as long as the timeout.
-        lasted = row["timeout_ms"] if signs - {LONGER, STANDSTILL} else min(own["age_ms"].to_list(), default=None)
+        # Before anything timed out nobody waited as long as the timeout; nor need a job that its scheduler ended.
+        lasted = row["timeout_ms"] if signs & GAVE_UP else min(own["age_ms"].to_list(), default=None)
         limit = f" after {lasted / 1000:.0f} s" if lasted else ""
         yield Finding(
             title=f"{'all ' if row['complete'] else ''}{len(row['ranks']):,} ranks entered {waited} of {group} and none finished{limit}"

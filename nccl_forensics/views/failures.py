@@ -50,6 +50,9 @@ _NO_FAILURE = [0, 129, 130, 143]
 WAITS = "ranks that wait for others"
 STANDSTILL = "a standstill that somebody ended"
 LONGER = "operations in flight for longer than any before"
+TIMEOUTS, EXCEPTIONS, MISSED = "watchdog timeouts", "exceptions", "mismatches and missed barriers"
+#: Signs of a rank that may have waited for as long as its timeout allows.
+GAVE_UP = frozenset({TIMEOUTS, EXCEPTIONS, MISSED})
 #: How long they are in flight at least, how many times as long as any that ended, and of how many this is known.
 _LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
 
@@ -98,15 +101,15 @@ def failures(
                     ["timeout", "failure", "dump-signal", "heartbeat-stuck", "error", "store-timeout", "store-unreachable"]
                 )
             ).sort("source_id", "line_no"),
-            "watchdog timeouts",
+            TIMEOUTS,
         )
     if exceptions is not None:
-        add(exceptions.sort("source_id", "line_no"), "exceptions")
+        add(exceptions.sort("source_id", "line_no"), EXCEPTIONS)
     if rank_reports is not None:
         add(
             # Who reached a monitored barrier says so only where the barrier failed.
             rank_reports.filter(pl.col("kind").is_in(["detail-mismatch", "barrier-missing", "barrier-ok"])).sort("source_id", "line_no"),
-            "mismatches and missed barriers",
+            MISSED,
         )
     if nccl_errors is not None:
         warned = (pl.col("level") == "WARN") & ~pl.col("kind").is_in(list(HARMLESS))

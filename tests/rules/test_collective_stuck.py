@@ -33,6 +33,11 @@ def test_a_collective_that_all_entered_and_none_left_blames_the_transport_and_no
     assert finding.title == "all 3 ranks entered all_reduce #5 of process group default_pg (0) and none finished after 600 s"
 
 
+def test_a_job_that_its_scheduler_ended_need_not_have_waited_as_long_as_its_timeout() -> None:
+    [finding] = collective_stuck.check(stuck(), None, sign("tasks that failed"), None)
+    assert finding.title.endswith("and none finished")
+
+
 def test_where_nothing_marks_that_the_gpus_have_begun_it_a_gpu_may_stand_before_it() -> None:
     [finding] = collective_stuck.check(stuck(begun=False), None, sign("watchdog timeouts"), None)
     assert finding.confidence == "medium"
