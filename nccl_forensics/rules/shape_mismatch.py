@@ -56,7 +56,7 @@ _COMPARE = Action("collect-more", command="TORCH_DISTRIBUTED_DEBUG=DETAIL")
     cause="shape-mismatch",
     severity="critical",
     at_most=1,
-    explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed"),
+    explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "software-crash", "connection-failed", "group-deadlock"),
 )
 def shape_mismatch_by_transport(
     endings: pl.LazyFrame,
@@ -66,6 +66,7 @@ def shape_mismatch_by_transport(
     ring_senders: pl.LazyFrame | None = None,
     last_calls: pl.LazyFrame | None = None,
     ring_receivers: pl.LazyFrame | None = None,
+    sent_more: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """A transport that received more bytes than it expected, where no recorder tells whose size was wrong: unless what others recorded
     leaves only the one that sent them, or only the one that aborted."""
@@ -79,6 +80,10 @@ def shape_mismatch_by_transport(
     sent = ring_senders.collect().unique("sender", keep="first", maintain_order=True) if ring_senders is not None else None
     if sent is not None and sent.height == 1:
         yield _from_the_sender(sent)
+        return
+    more = sent_more.collect() if sent_more is not None else None
+    if more is not None and more.height == 1:
+        yield _of_the_exchange(more)
         return
     placed = _placed(ring_receivers) if ring_receivers is not None else None
     if placed is not None:
@@ -244,6 +249,32 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
             (("shape-mismatch" if wider else "dtype-mismatch"), sender, "byte counts differ for types as well as for sizes"),
             ("collective-skipped", sender, "it may have been in another all_reduce"),
         ),
+    )
+
+
+def _of_the_exchange(sent: pl.DataFrame) -> Finding:
+    """The one rank that sent more than all others, by what another received too much."""
+    row = sent.row(0, named=True)
+    sender, waited, others = (row["sender"],), operation_words(row["op"], row["seq"]), ranks_words(row["agreeing"])
+    who, receiver, more = ranks_words(sender), f"rank {row['receiver']}", row["got_bytes"] - row["expected_bytes"]
+    return Finding(
+        title=f"{who} sent {receiver} {more:,} bytes more in {waited} than that one expected",
+        summary=f"{who} recorded {row['dtype']} {row['shape']} there and {others} {row['usual_shape']}: that is as many bytes more as {receiver} received too much, "
+        "and aborted on.",
+        confidence="medium",
+        ranks=sender,
+        culprits=(Culprit(rank=sender[0]),),
+        subject=("gloo-size", str(row["op"]), "exchange"),
+        divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
+        evidence=(
+            *cite([{"source_id": row["line_source_id"], "line_no": row["line_no"]}], f"what {receiver} received too much"),
+            *cite([{"source_id": row["source_id"], "record": row["record"]}], f"what {who} brought"),
+        ),
+        remedy=f"Compare the counts that {who} sends at {row['call_site'] or 'that collective'} with those that {receiver} expects of it.",
+        prevention="Exchange the counts (all_to_all of the sizes) before the tokens.",
+        would_refute=(f"counts of {receiver} that differ from what the others send it",),
+        actions=(Action("fix-code", ranks=sender, confidence="medium"),),
+        alternatives=(("argument-mismatch", (row["receiver"],), None),),
     )
 
 

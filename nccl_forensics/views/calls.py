@@ -106,7 +106,8 @@ UNEVEN = [
     "all_gather_v",
     "all_gatherv",
 ]
-_EXCHANGES = ["all_to_all", "all_to_all_single", "all_to_all_v_single", "alltoall"]
+#: Of these, what sends something of its own to every member.
+EXCHANGES = ["all_to_all", "all_to_all_single", "all_to_all_v_single", "alltoall"]
 #: Calls after which a habit of sizes is known.
 _KNOWN_CALLS = 20
 
@@ -224,7 +225,7 @@ def _sent(operations: pl.LazyFrame) -> pl.LazyFrame:
 def even_exchanges(counts: pl.LazyFrame) -> pl.LazyFrame:
     """``domain``, ``group_key`` and ``op`` of the all-to-alls whose sizes must agree: those of which all but very few calls of all ranks are
     of one size. The sizes of others may differ by right (experts get what the router sends)."""
-    sizes = counts.filter(pl.col("op").is_in(_EXCHANGES) & pl.col("shape").is_not_null())
+    sizes = counts.filter(pl.col("op").is_in(EXCHANGES) & pl.col("shape").is_not_null())
     by_size = sizes.group_by(*_GROUP, "op", "shape").agg(pl.col("calls").sum().alias("n"))
     by_op = by_size.group_by(*_GROUP, "op").agg(pl.col("n").max().alias("most"), pl.col("n").sum().alias("all"))
     habit = (pl.col("all") >= _KNOWN_CALLS) & (pl.col("most") < pl.col("all")) & (pl.col("all") - pl.col("most") <= 0.05 * pl.col("all"))

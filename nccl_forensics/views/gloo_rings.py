@@ -10,7 +10,7 @@ import polars as pl
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.checked_calls import with_frames
 from nccl_forensics.views.deaths import told_at
 
@@ -102,6 +102,58 @@ def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.Da
         "line_source_id": told_at(line)["source_id"],
         "line_no": told_at(line)["line_no"],
     }
+
+
+SENT_MORE = {
+    "receiver": pl.Int32(),
+    "sender": pl.Int32(),
+    "agreeing": pl.List(pl.Int32()),
+    "usual_shape": pl.String(),
+    "group_name": pl.String(),
+    **_CALL,
+    **_PLACES,
+}
+
+
+@view(rows="ranks")
+def sent_more(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progress: pl.LazyFrame) -> pl.LazyFrame:
+    """The one rank that brought more to an all_to_all of gloo than the others, which brought alike (``agreeing``, two at least, ``usual_shape``), by just the bytes by
+    which a rank without a record received more than it expected: sizes of such a call may differ by right, and no others tell of them.
+
+    Cites the receiver's message (``line_source_id``, ``line_no``) and the sender's record.
+    """
+    rows: list[dict[str, object]] = []
+    aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
+    lengths = [(r, found) for r in aborted.iter_rows(named=True) if (found := _LENGTHS.search(str(r["message"])))]
+    if not lengths:
+        return pl.DataFrame(rows, schema=SENT_MORE).lazy()
+    keys = progress.filter(pl.col("domain") == "fr").select("domain", "group_key", seq=pl.coalesce("first_pending", "last_seq")).unique()
+    made = calls_of(operations).recent().filter(pl.col("op").is_in(EXCHANGES) & pl.col("shape").is_not_null())
+    recorded = made.join(keys, on=["domain", "group_key", "seq"]).sort("group_key", "seq", "rank").collect()
+    for _, part in recorded.group_by("group_key", "seq", maintain_order=True):
+        alike = part.group_by("shape", maintain_order=True).len().sort("len", descending=True)
+        if part.select("op", "dtype").n_unique() != 1 or alike["len"].to_list() != [part.height - 1, 1] or part.height <= _HABIT:
+            continue
+        usual, width = alike["shape"][0], ELEMENT_BYTES.get(str(part["dtype"][0]).lower())
+        sender = part.filter(pl.col("shape") != usual).row(0, named=True)
+        more = (_elements(sender["shape"]) - _elements(usual)) * (width or 0)
+        for line, said in lengths:
+            if more > 0 and line["rank"] not in part["rank"].to_list() and int(said[1]) - int(said[2]) == more:
+                rows.append(
+                    {name: sender[name] for name in SENT_MORE if name in sender}
+                    | {
+                        "receiver": line["rank"],
+                        "sender": sender["rank"],
+                        "agreeing": part.filter(pl.col("shape") == usual)["rank"].to_list(),
+                        "usual_shape": usual,
+                        "width": width,
+                        "got_bytes": int(said[1]),
+                        "expected_bytes": int(said[2]),
+                        "line_source_id": told_at(line)["source_id"],
+                        "line_no": told_at(line)["line_no"],
+                    }
+                )
+    return pl.DataFrame(rows, schema=SENT_MORE, infer_schema_length=None).lazy()
 
 
 def _with_segments(calls: pl.DataFrame, members: int) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.rules.shape_mismatch import shape_mismatch, shape_mismatch_by_transport
-from nccl_forensics.views.gloo_rings import RING_RECEIVERS, RING_SENDERS
+from nccl_forensics.views.gloo_rings import RING_RECEIVERS, RING_SENDERS, SENT_MORE
 from nccl_forensics.views.last_calls import LAST_CALLS
 from tests.rules.frames import cited, divergences, endings, told
 from tests.views.frames import groups, progress, rows
@@ -86,6 +86,24 @@ def test_the_one_member_without_a_record_is_named_where_all_others_agree() -> No
     for state in ({0: (9, None)}, {0: (9, None), 1: (8, None)}):
         [finding] = shape_mismatch_by_transport.check(ABORTED, None, progress({"pg:0": state}), known)
         assert finding.culprits == ()
+
+
+def test_who_sent_more_than_all_others_in_an_exchange_is_named_by_what_was_received_too_much() -> None:
+    said = {
+        "sender": 1,
+        "receiver": 2,
+        "agreeing": [0, 3],
+        "op": "all_to_all",
+        "seq": 26,
+        "dtype": "Float",
+        "shape": "[[16,64]]",
+        "usual_shape": "[[11,64]]",
+    }
+    lengths = {"got_bytes": 1792, "expected_bytes": 512, "line_source_id": 2, "line_no": 60, "source_id": 1, "record": "entries[31]"}
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, None, None, None, rows(SENT_MORE, said | lengths))
+    assert told(finding) == ("critical", "medium", (1,))
+    assert finding.title == "rank 1 sent rank 2 1,280 bytes more in all_to_all #26 than that one expected"
+    assert cited(finding) == [(2, 60), (1, "entries[31]")]
 
 
 def sent(got: int, expected: int) -> pl.LazyFrame:

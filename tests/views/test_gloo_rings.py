@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.gloo_rings import ring_receivers, ring_senders
+from nccl_forensics.views.gloo_rings import ring_receivers, ring_senders, sent_more
 from tests.rules.frames import endings
 from tests.rules.host_frames import table
 from tests.views.frames import groups, operations, progress
@@ -46,6 +46,27 @@ def test_neither_a_recorded_sender_nor_members_that_disagree_nor_another_operati
 def test_a_sender_that_is_further_than_the_witness_has_recorded_it_too() -> None:
     calls = ["all_reduce [[4800]]", "all_reduce [[1024]]"]
     assert told("768 vs 512", {0: [*calls, "all_reduce [[16]]"], 2: calls}) == []
+
+
+def exchanged(said: str, *sizes: int, op: str = "all_to_all") -> list[tuple[object, ...]]:
+    """Ranks 0, 1, 2 … brought so many floats; the next one, which left no record, received another length than it expected."""
+    records = {rank: [f"{op} [[{size}, 64]]"] for rank, size in enumerate(sizes)}
+    message = f"op.preamble.length <= op.nbytes. {said}. Received data"
+    aborted = endings({"rank": len(sizes), "signature": "gloo-size-mismatch", "message": message})
+    last = progress({"pg:0": dict.fromkeys(records, (1, None))})
+    found = sent_more(aborted, operations(records), last).collect()
+    return found.select("sender", "receiver", "agreeing", "usual_shape").rows()
+
+
+def test_who_brought_as_much_more_as_was_received_too_much_is_named() -> None:
+    # Five rows of 64 floats.
+    assert exchanged("1792 vs 512", 11, 11, 16) == [(2, 3, [0, 1], "[[11, 64]]")]
+    # Another length, two that differ, no two that agree, less than the others, another operation.
+    assert exchanged("1536 vs 512", 11, 11, 16) == []
+    assert exchanged("1792 vs 512", 11, 11, 16, 16) == []
+    assert exchanged("1792 vs 512", 11, 16) == []
+    assert exchanged("1792 vs 512", 16, 16, 11) == []
+    assert exchanged("1792 vs 512", 11, 11, 16, op="all_reduce") == []
 
 
 def received(said: str, records: dict[int, list[str]], receiver: int, ring: list[int], frames: str = "") -> list[tuple[object, ...]]:
