@@ -57,7 +57,7 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, las
             remedy=f"Give {row['expected_op']} the same {word} on every rank" + (f" at {site}." if site else "."),
             prevention=prevention,
             would_refute=("the majority is wrong and the named rank right (compare with an earlier step)",),
-            actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=site),),
             metrics={"position": row["seq"], "positions_that_differ": row["later_seqs"]},
         )
 
@@ -96,7 +96,7 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
         remedy="Find the branch that brings some ranks to one of these lines and others to the other.",
         prevention="One small run with TORCH_DISTRIBUTED_DEBUG=DETAIL on all ranks: it compares every collective between the ranks before it starts.",
         would_refute=("both lines are meant to meet, and only their arguments are wrong",),
-        actions=(Action("fix-code", ranks=tuple(ranks), confidence="medium"),),
+        actions=(Action("fix-code", ranks=tuple(ranks), confidence="medium", where=lines[0]),),
         alternatives=(
             ("collective-skipped", tuple(ranks), None),
             (f"{kind}-mismatch", tuple(ranks), "the two lines are different calls"),

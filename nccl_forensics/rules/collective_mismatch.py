@@ -43,15 +43,18 @@ def collective_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | No
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
     for row in odd.iter_rows(named=True):
         ranks, group = tuple(row["ranks"]), group_words(row)
-        places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), row["call_site"]), ("peers", row["peer_call_site"])) if site]
         confidence: Confidence = "high" if certain(row) else "medium"
-        passed = confidence == "medium" and row["domain"] == "detail" and last_calls is not None and _apart(row, last_calls)
+        frames = _frames(row, last_calls)
+        own, theirs = row["call_site"] or _only(frames[0]), row["peer_call_site"] or _only(frames[1])
+        places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), own), ("peers", theirs)) if site]
+        passed = confidence == "medium" and row["domain"] == "detail" and _apart(*frames)
         yield Finding(
             cause="collective-skipped" if passed else None,
             title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
             f"(#{row['seq']} of {group})",
-            summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}; {row['why']}."
+            summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}{'' if passed else '; ' + row['why']}."
             + (f" ({'; '.join(places)})" if places else "")
+            + (" Different functions: most likely it left the others' call out; DETAIL ended the job before its next." if passed else "")
             + doubt_words(row),
             confidence=confidence,
             ranks=ranks,
@@ -65,10 +68,12 @@ def collective_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | No
                     f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position",
                 ),
             ),
-            remedy="Make all ranks of the group call the same operation in the same order at the two lines quoted.",
+            remedy=f"Make every rank of {group} call {row['expected_op']}{f' at {theirs}' if theirs else ''}, or none."
+            if passed
+            else "Make all ranks of the group call the same operation in the same order at the two lines quoted.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
             would_refute=("the rank's next operations turn out to be those that its peers do later (then it skipped one)",),
-            actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=theirs if passed else own),),
             alternatives=(
                 ("collective-mismatch", ranks, "it may have called that in place of the others' call")
                 if passed
@@ -78,14 +83,23 @@ def collective_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | No
         )
 
 
-def _apart(row: dict[str, object], last_calls: pl.LazyFrame) -> bool:
-    """Whether the odd ranks stand in other functions of the program than the others."""
+def _frames(row: dict[str, object], last_calls: pl.LazyFrame | None) -> tuple[set[str], set[str]]:
+    """The lines of the program in which the odd ranks stood last, and those of the others, where the calls were compared by DETAIL."""
+    if last_calls is None or row["domain"] != "detail":
+        return set(), set()
     known = last_calls.filter(pl.col("user_frame").is_not_null()).select("rank", "user_frame").collect()
-    stood = [
-        {split_frame(frame)[0].rpartition(".")[2] for rank, frame in known.iter_rows() if rank in as_ranks(row[side])}
-        for side in ("ranks", "others")
-    ]
-    return all(stood) and not stood[0] & stood[1]
+    own, others = ({frame for rank, frame in known.iter_rows() if rank in as_ranks(row[side])} for side in ("ranks", "others"))
+    return own, others
+
+
+def _apart(own: set[str], others: set[str]) -> bool:
+    """Whether these lines stand in other functions of the program than those."""
+    names = [{split_frame(frame)[0].rpartition(".")[2] for frame in frames} for frames in (own, others)]
+    return all(names) and not names[0] & names[1]
+
+
+def _only(frames: set[str]) -> str | None:
+    return next(iter(frames)) if len(frames) == 1 else None
 
 
 def _own(row: dict[str, object]) -> dict[str, object]:

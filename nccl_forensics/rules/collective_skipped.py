@@ -74,7 +74,7 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
             + ", or none: look for a branch around it that depends on the rank or on its data.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
             would_refute=(f"an entry of {ranks_words(ranks)} for {waited} in another dump or log",),
-            actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=row["peer_call_site"]),),
             alternatives=(("collective-mismatch", ranks, "what it called next is what its peers call later, so it left one out"),),
             metrics={"skipped": row["skipped"], "position": row["seq"]},
         )
@@ -138,7 +138,7 @@ def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
             remedy=f"Make every rank of {group} make this call{place}, or none: look for an exception that is caught there, or a branch on the rank or its data.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
             would_refute=(f"{ranks_words(ranks)} enqueues these two groups from different threads, in no fixed order",),
-            actions=(Action("fix-code", ranks=ranks, confidence="medium"),),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium", where=row["call_site"]),),
             alternatives=(("group-deadlock", ranks, "it would have taken the two groups in another order than all the others"),),
         )
 

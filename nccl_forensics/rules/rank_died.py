@@ -120,7 +120,11 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None, stalls: pl
             remedy=remedy,
             prevention="Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank.",
             would_refute=("an earlier fault of another rank that took this one down",),
-            actions=(Action("fix-code" if kind == "exception" else "collect-more", hosts=hosts, ranks=ranks),),
+            actions=(
+                Action("fix-code", hosts=hosts, ranks=ranks, where=first["frame"])
+                if kind == "exception"
+                else Action("collect-more", hosts=hosts, ranks=ranks),
+            ),
             alternatives=(("software-crash", (), "the others were stopped before they could crash as well"),) if several else (),
         )
 

@@ -108,7 +108,7 @@ def shape_mismatch_by_transport(
             remedy=f"Compare the tensor's shape and type on this rank at {odd['last_call_site'][0] or 'that collective'}.",
             prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
             would_refute=(f"a Flight Recorder dump of {ranks_words(ranks)} with the sizes of the others",),
-            actions=(Action("fix-code", ranks=ranks, confidence="medium"), _COMPARE),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium", where=odd["last_call_site"][0]), _COMPARE),
             alternatives=(("dtype-mismatch", ranks, "byte counts differ for types as well as for sizes"),),
         )
         return
@@ -195,7 +195,7 @@ def _in_another_call(rank: int, own: dict[str, object], odd: pl.DataFrame, lines
         remedy=f"Find the branch by which rank {rank} passes {odd['last_call_site'][0]} without the call.",
         prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
         would_refute=(f"a Flight Recorder dump of rank {rank} that holds {waited}",),
-        actions=(Action("fix-code", ranks=(rank,), confidence="medium"), _COMPARE),
+        actions=(Action("fix-code", ranks=(rank,), confidence="medium", where=str(own["user_frame"])), _COMPARE),
         alternatives=(
             (causes[1], (rank,), "it may have left that call out" if in_place else "it may have called something else in its place"),
         ),
@@ -244,7 +244,7 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
         remedy=f"Compare the tensor's shape and type on {ranks_words(sender)} at {row['call_site'] or 'that collective'}.",
         prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares shapes before each collective.",
         would_refute=(f"a Flight Recorder dump of {ranks_words(sender)} with the sizes of the others",),
-        actions=(Action("fix-code", ranks=sender, confidence=confidence), _COMPARE),
+        actions=(Action("fix-code", ranks=sender, confidence=confidence, where=row["call_site"]), _COMPARE),
         alternatives=(
             (("shape-mismatch" if wider else "dtype-mismatch"), sender, "byte counts differ for types as well as for sizes"),
             ("collective-skipped", sender, "it may have been in another all_reduce"),
@@ -273,7 +273,7 @@ def _of_the_exchange(sent: pl.DataFrame) -> Finding:
         remedy=f"Compare the counts that {who} sends at {row['call_site'] or 'that collective'} with those that {receiver} expects of it.",
         prevention="Exchange the counts (all_to_all of the sizes) before the tokens.",
         would_refute=(f"counts of {receiver} that differ from what the others send it",),
-        actions=(Action("fix-code", ranks=sender, confidence="medium"),),
+        actions=(Action("fix-code", ranks=sender, confidence="medium", where=row["call_site"]),),
         alternatives=(("argument-mismatch", (row["receiver"],), None),),
     )
 
@@ -317,7 +317,10 @@ def _by_length(found: pl.DataFrame, last_calls: pl.LazyFrame | None) -> Finding:
         prevention="Run once with TORCH_DISTRIBUTED_DEBUG=DETAIL: it compares every collective between the ranks before it starts.",
         would_refute=(f"a Flight Recorder dump of rank {row['receiver']} that holds {waited} in the size of the others",),
         # A comparison of calls tells nothing of gradients that never came.
-        actions=(Action("fix-code", ranks=odd, confidence=confidence), *(() if cause == "ddp-unused-parameter" else (_COMPARE,))),
+        actions=(
+            Action("fix-code", ranks=odd, confidence=confidence, where=row["call_site"]),
+            *(() if cause == "ddp-unused-parameter" else (_COMPARE,)),
+        ),
         alternatives=tuple((other, odd, against) for other, against in _INSTEAD[cause]),
     )
 

@@ -17,6 +17,7 @@ def test_the_rank_that_called_something_else_is_named_with_both_operations(kind:
     assert cited(finding) == [(9, "entries[17]"), (0, "entries[18]")]
     assert "rank 2 called broadcast where ranks 0-1, 3 called all_reduce" in finding.title
     assert "rank 2 at step (train.py:7)" in finding.summary
+    assert finding.actions[0].where == "step (train.py:7)"
 
 
 def test_a_tie_is_named_with_less_confidence() -> None:
@@ -39,13 +40,15 @@ def test_of_one_position_that_detail_tells_tracebacks_in_other_functions_show_a_
         [finding] = collective_mismatch.check(
             divergences("different", [2], [0, 1, 3], found_op="broadcast", domain=domain, sure=sure), last
         )
-        return finding.cause, finding.confidence, finding.alternatives[0][0]
+        return finding.cause, finding.confidence, finding.alternatives[0][0], finding.actions[0].where
 
-    assert told_by("detail", "stop_early (train.py:60)") == ("collective-skipped", "medium", "collective-mismatch")
+    theirs = "Trainer.evaluate (job/train.py:50)"
+    assert told_by("detail", "stop_early (train.py:60)") == ("collective-skipped", "medium", "collective-mismatch", theirs)
     usual = ("collective-mismatch", "medium", "collective-skipped")
-    assert told_by("detail", "evaluate (train.py:44)") == usual
-    assert told_by("fr", "stop_early (train.py:60)") == usual
-    assert told_by("detail", "stop_early (train.py:60)", sure=True) == ("collective-mismatch", "high", "collective-skipped")
+    assert told_by("detail", "evaluate (train.py:44)") == (*usual, "evaluate (train.py:44)")
+    assert told_by("fr", "stop_early (train.py:60)") == (*usual, None)
+    sure = told_by("detail", "stop_early (train.py:60)", sure=True)
+    assert sure == ("collective-mismatch", "high", "collective-skipped", "stop_early (train.py:60)")
 
 
 @pytest.mark.parametrize("kind", ["skipped", "shape", "dtype", "argument"])

@@ -18,6 +18,7 @@ def test_the_rank_that_left_a_collective_out_is_named_with_both_sides() -> None:
     assert finding.divergence == Divergence("0", None, 18, "all_reduce")
     assert "rank 3 skipped all_reduce #18" in finding.title
     assert "step (train.py:40)" in finding.remedy
+    assert finding.actions[0].where == "step (train.py:40)"
 
 
 def test_a_skip_that_only_one_operation_speaks_for_is_medium() -> None:

@@ -28,7 +28,7 @@ def test_an_exception_is_quoted_with_its_place_and_cited_before_the_launchers_li
     assert told(finding) == ("critical", "high", (2,))
     assert finding.title == "rank 2 raised an exception: ValueError: bad batch at step (train.py:9)"
     assert cited(finding) == [(5, 80), (0, 12)]
-    assert finding.actions[0].action == "fix-code"
+    assert (finding.actions[0].action, finding.actions[0].where) == ("fix-code", "step (train.py:9)")
 
 
 @pytest.mark.parametrize("kind", ["vanished", "exit", "abort"])

@@ -123,6 +123,7 @@ def test_who_sent_too_much_is_named_with_both_sizes() -> None:
     assert told(finding) == ("critical", "medium", (0,))
     assert (finding.cause, cited(finding)) == ("shape-mismatch", [(2, 60), (1, "entries[8]")])
     assert finding.title.startswith("rank 0 sent 1.5 times the bytes in all_reduce #9")
+    assert finding.actions[0].where == "step (train.py:9)"
 
 
 def test_twice_the_bytes_are_most_likely_a_wider_type() -> None:
