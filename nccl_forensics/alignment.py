@@ -23,6 +23,8 @@ class Reading:
     skipped: int
     sure: bool
     why: str
+    #: The operations it went on with are on record of its peers, not only foretold.
+    seen: bool = False
 
 
 def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
@@ -36,8 +38,20 @@ def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
     return line[len(history) :]
 
 
+def candidates(history: Sequence[Hashable]) -> list[Hashable]:
+    """What may come next, the likeliest first: what followed at each of the places where the longest end of the line was seen before."""
+    places, length = _contexts(history)
+    return list(dict.fromkeys(history[start + length] for start in places))
+
+
 def _context(line: Sequence[Hashable]) -> tuple[int, int]:
-    """Where the longest end of the line was seen before, of several such places the last, and its length: 0 where the last operation is new.
+    """The last of the places where the longest end of the line was seen before, and its length: 0 where the last operation is new."""
+    places, length = _contexts(line)
+    return (places[0] if places else 0, length)
+
+
+def _contexts(line: Sequence[Hashable]) -> tuple[list[int], int]:
+    """Where the longest end of the line was seen before, the last place first, and its length.
 
     However long: amid a run of the same operations, a layer's after a layer's, only what came before the run tells how much of it is left.
     """
@@ -45,7 +59,8 @@ def _context(line: Sequence[Hashable]) -> tuple[int, int]:
     back = line[::-1]
     n = len(back)
     alike = [0] * n
-    left = right = longest = place = 0
+    left = right = longest = 0
+    places: list[int] = []
     for at in range(1, n):
         length = min(right - at, alike[at - left]) if at < right else 0
         while at + length < n and back[length] == back[at + length]:
@@ -54,8 +69,10 @@ def _context(line: Sequence[Hashable]) -> tuple[int, int]:
         if at + length > right:
             left, right = at, at + length
         if length > longest:
-            longest, place = length, at
-    return (n - place - longest, longest) if longest else (0, 0)
+            longest, places = length, []
+        if longest and length == longest:
+            places.append(n - at - longest)
+    return places, longest
 
 
 def opens_in_a_run(line: Sequence[Hashable]) -> bool:
@@ -110,6 +127,7 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
         ("its next operation is the one" if agree == 1 else f"its next {agree} operations are those")
         + f" that its peers do {k} later"
         + ("" if known else " (as foretold by the steps before)"),
+        known and agree >= 2,
     )
 
 

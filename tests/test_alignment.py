@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.alignment import deviants, expect, opens_in_a_run, period, read_divergence
+from nccl_forensics.alignment import candidates, deviants, expect, opens_in_a_run, period, read_divergence
 
 STEP = ["gather", "reduce", "scatter", "loss"]
 
@@ -21,6 +21,12 @@ def test_how_much_of_a_run_is_left_is_told_by_what_came_before_it() -> None:
 
 def test_the_latest_of_equally_long_contexts_counts() -> None:
     assert expect(["start", *STEP, "save", *STEP, "log", *STEP], 1) == ["log"]
+
+
+def test_steps_that_are_not_alike_may_foretell_two_operations() -> None:
+    assert candidates(["save", *STEP, "log", *STEP]) == ["log"]
+    assert candidates(["start", *STEP, "save", "end", *STEP, "log", "first", *STEP]) == ["log", "save"]
+    assert candidates(["a", "b", "c"]) == []
 
 
 def test_nothing_is_foretold_without_a_repetition() -> None:

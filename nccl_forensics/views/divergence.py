@@ -9,7 +9,7 @@ from math import prod
 
 import polars as pl
 
-from nccl_forensics.alignment import Reading, came_behind, deviants, expect, read_divergence
+from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, read_divergence
 from nccl_forensics.damage import one_bit
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
@@ -444,7 +444,9 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
     history = _history(by_rank, at)
     base = group.base | {"seq": at}
     # Which aspect differs first: the operation itself, its type, its size, its other arguments.
-    foretold = expect(history, 1)
+    foretold = candidates(history)
+    # Steps that are not all alike may foretell two operations: neither tells then who of two is right.
+    foretold = foretold if len(foretold) == 1 else []
     signatures = {rank: _signature(row) for rank, row in here.items()}
     odd, right, certain = deviants(signatures, foretold[0] if foretold else None)
     ops = {rank: row["op"] for rank, row in here.items()}
@@ -465,6 +467,9 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
         # A jump may land on the same operation with another size or type: ask the alignment before calling it a wrong argument.
         if kind in ("shape", "dtype"):
             jump = _jumped(group, history, odd, peers)
+            if not certain and len(values) == 2:
+                odd, peers, jump = _one_that_jumped(group, history, (odd, peers, jump))
+                certain = jump is not None
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
             if certain and _from_its_own_line(group, odd, peers):
@@ -545,6 +550,21 @@ def _jumped(group: _Group, history: Sequence[Hashable], odd: Sequence[int], peer
     # At the same line of code it is the same call, unless that line is where calls of its size are made.
     same_line = here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3
     return None if same_line and here["call_site"] not in group.sites(odd[0]) else reading
+
+
+_Sides = tuple[tuple[int, ...], list[int], Reading | None]
+
+
+def _one_that_jumped(group: _Group, history: Sequence[Hashable], sides: _Sides) -> _Sides:
+    """Of two that differ the one whose next operations are on record of the other, behind calls that both made in the steps before."""
+    odd, peers, _ = sides
+    found: list[_Sides] = []
+    for ours, theirs in ((odd, peers), (tuple(peers), list(odd))):
+        jump = _jumped(group, history, ours, theirs)
+        left_out = _line(group.by_rank[theirs[0]], group.at)[: jump.skipped] if jump is not None else []
+        if jump is not None and jump.seen and all(operation in history for operation in left_out):
+            found.append((ours, theirs, jump))
+    return found[0] if len(found) == 1 else (odd, peers, None)
 
 
 def _from_its_own_line(group: _Group, odd: Sequence[int], peers: Sequence[int]) -> bool:

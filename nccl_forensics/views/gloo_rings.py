@@ -65,6 +65,7 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
     # An operation that failed is retired like one that ended well: the last one counts either way. Whoever is further recorded the same one before.
     keys = progress.filter(pl.col("domain") == "fr").select("domain", "group_key", seq=pl.coalesce("first_pending", "last_seq")).unique()
     recorded = calls_of(operations).recent().filter(~pl.col("is_p2p")).join(keys, on=["domain", "group_key", "seq"]).collect()
+    recorded = recorded.filter(~pl.col("rank").is_in(in_exchanges(progress).implode()))
     members = {g: list(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows() if d == "fr"}
     for (key, _), part in recorded.sort("group_key", "seq", "rank").group_by("group_key", "seq", maintain_order=True):
         if part["op"].n_unique() != 1 or part["op"][0] != "all_reduce" or part.select("shape", "dtype").n_unique() != 1:
@@ -74,6 +75,12 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
             if row is not None:
                 rows.append(row)
     return pl.DataFrame(rows, schema=RING_SENDERS, infer_schema_length=None).lazy()
+
+
+def in_exchanges(progress: pl.LazyFrame) -> pl.Series:
+    """Ranks whose last call is one to which each brings parts of its own size: what came from them may be of any length, and tells of no ring."""
+    last = progress.filter(pl.col("domain") == "fr").sort("last_order", nulls_last=False).unique("rank", keep="last", maintain_order=True)
+    return last.filter(pl.col("last_op").is_in(EXCHANGES)).sort("rank").select("rank").collect()["rank"]
 
 
 def _sender(line: dict[str, object], said: re.Match[str] | None, recorded: pl.DataFrame, members: list[int]) -> dict[str, object] | None:
@@ -192,7 +199,11 @@ _WRAPPER = "torch/nn/parallel/distributed.py"
 
 @view(rows="ranks")
 def ring_receivers(
-    endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, groups: pl.LazyFrame, fr_entries: pl.LazyFrame | FoldedTable
+    endings: pl.LazyFrame,
+    operations: pl.LazyFrame | Calls,
+    progress: pl.LazyFrame,
+    groups: pl.LazyFrame,
+    fr_entries: pl.LazyFrame | FoldedTable,
 ) -> pl.LazyFrame:
     """Which all_reduce of gloo it was that a rank without a record could not receive, by the length of what came: what its neighbour had recorded.
 
@@ -208,6 +219,7 @@ def ring_receivers(
         return pl.DataFrame(rows, schema=RING_RECEIVERS).lazy()
     own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & (pl.col("op") == "all_reduce") & pl.col("seq").is_not_null()
     made = calls_of(operations).recent().filter(own).sort("group_key", "rank", "seq").collect()
+    made = made.filter(~pl.col("rank").is_in(in_exchanges(progress).implode()))
     members = {g: list(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows() if d == "fr" and m}
     for rank, (line, said) in lengths.items():
         got, expected = int(said[1]), int(said[2])

@@ -61,14 +61,14 @@ def stand_by_themselves(stuck: pl.LazyFrame) -> bool:
 
 
 #: Calls in which some members are done before others: whoever only sends, or only receives, waits for nobody else.
-_ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
+ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
 
 
 def in_a_rooted_call(stood: Mapping[int, object], progress: pl.LazyFrame) -> set[int]:
     """Of ranks and the operations that their stacks stand in, those in a call with a root that another member of its group entered too, and
     has left: they did not take it in another order than the rest. What is wrong with it (two roots, a count, a member that does not come) no
     place tells."""
-    standing = {r for r, op in stood.items() if op in _ROOTED}
+    standing = {r for r, op in stood.items() if op in ROOTED}
     if not standing:
         return set()
     seen = progress.filter(pl.col("domain") == "fr").sort("last_order", nulls_last=False).collect()

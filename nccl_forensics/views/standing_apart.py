@@ -9,6 +9,7 @@ import polars as pl
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.stack_tree import parting
+from nccl_forensics.views.levels import ROOTED
 
 #: What an edge tells of the operation that is waited in.
 _WAITED_IN = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "call_site", "in_group")
@@ -107,6 +108,8 @@ def gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, obj
         return found
     if any(row["kind"] not in ("behind", "unseen", "other-call") or row["op"] == stacks[r]["op"] for r, row in found.items()):
         return found
+    if any(stacks[r]["op"] in ROOTED for r in found):
+        return found  # recorders hold such a call, and whoever only sends or receives in it has left it while the others stand there
     peer = next(iter(sorted(found)))
     own = {name: found[peer].get(name) for name in ("source_id", "line_no", "record")}
     said = {

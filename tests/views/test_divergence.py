@@ -54,6 +54,18 @@ def test_of_two_ranks_the_one_that_leaves_the_habit_deviates() -> None:
     assert (row["kind"], row["ranks"]) == ("shape", [0])
 
 
+def test_of_two_the_one_whose_next_calls_are_on_record_of_the_other_left_some_out() -> None:
+    """Two heads of one size, then the trunk: what comes behind one head is the other, or the trunk. One rank has no gradients of the second."""
+    head, trunk = ["all_reduce [4]", "all_reduce [64]"], ["all_reduce [16]", "all_reduce [32]", "all_reduce [16]", "all_reduce [32]"]
+    step = [*head, *head, *trunk, "broadcast [1]"]
+    before = ["broadcast [8]", *step, "all_gather [1]", *step]
+    [row] = read({1: [*before, *head, *trunk], 3: [*before, *head, *head, *trunk]})
+    assert (row["kind"], row["ranks"], row["skipped"], row["sure"]) == ("skipped", [1], 2, True)
+    # What only one of them ever called may be a call too many.
+    [row] = read({1: [*before, *head, *trunk], 3: [*before, *head, "all_reduce [5]", "all_reduce [6]", *trunk]})
+    assert (row["kind"], row["sure"]) != ("skipped", True)
+
+
 def test_a_call_of_another_type_that_comes_next_anyway_was_reached_too_early() -> None:
     step = ["broadcast [7]", "all_reduce [64]", "broadcast [1]"]
 

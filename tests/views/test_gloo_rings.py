@@ -79,7 +79,9 @@ def received(said: str, records: dict[int, list[str]], receiver: int, ring: list
         for rank, calls in records.items()
         for n in range(len(calls))
     ]
-    found = ring_receivers(aborted, made, groups({"pg:0": ring}), table("fr_entries", *entries)).collect()
+    last = progress({"pg:0": {rank: (len(calls), None) for rank, calls in records.items()}})
+    last = last.with_columns(last_op=pl.col("rank").replace_strict({rank: calls[-1].split()[0] for rank, calls in records.items()}))
+    found = ring_receivers(aborted, made, last, groups({"pg:0": ring}), table("fr_entries", *entries)).collect()
     return found.select("odd", "agreeing", "seq", "own_seq", "by_reducer").rows()
 
 
@@ -95,6 +97,11 @@ def test_the_length_of_what_came_tells_the_call_that_the_receiver_left_out() -> 
     assert received("2404 vs 40", three, 2, [0, 1, 2, 3]) == []
     assert received("2400 vs 40", three | {1: ["all_reduce [[64]]", "all_reduce [[160]]"]}, 2, [0, 1, 2, 3]) == []
     assert received("2400 vs 40", three, 3, [0, 1, 2, 3]) == []
+
+
+def test_what_came_from_those_that_exchange_parts_of_any_size_is_of_no_ring() -> None:
+    three = {rank: [*LAYERS, "all_to_all [[7]]"] for rank in (0, 1, 3)}
+    assert received("2400 vs 40", three, 2, [0, 1, 2, 3]) == []
 
 
 def test_one_that_has_a_record_of_the_receivers_call_is_no_witness_against_those_that_agree() -> None:

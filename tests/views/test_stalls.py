@@ -696,6 +696,13 @@ def test_who_never_joined_a_call_that_no_recorder_holds_is_blamed_and_not_the_ma
     assert found(ends, places) == [(3, "collective-skipped", "medium", "stacks")]
 
 
+def test_who_has_left_a_call_with_a_root_joined_it() -> None:
+    """Whoever sends to the root of a gather is done while the root waits for another."""
+    ends, places = new_group((3,), (0, 1, 2))
+    gather = places.with_columns(op=pl.col("op").replace("new_group", "gather"))
+    assert 3 not in [rank for rank, *_ in found(ends, gather)]
+
+
 def test_few_that_stand_in_such_a_call_are_not_taken_for_the_rule() -> None:
     ends, places = new_group((0, 1, 2), (3,))
     assert found(ends, places) == [(3, "group-deadlock", "low", "progress")]
