@@ -44,6 +44,7 @@ def init_never_finished(
     nccl_versions: pl.LazyFrame,
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None = None,
+    progress: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding where several processes end at the same place before the bootstrap: all of them, and no communicator was ever seen; or all but
     one, which made one with them before."""
@@ -65,7 +66,7 @@ def init_never_finished(
     if comms is not None and comms.head(1).collect().height:
         yield from _left_out(waiting, tails.join(waiting, on=["host", "pid"], how="anti"), processes)
         return
-    if waiting.height < tails.height:
+    if waiting.height < tails.height or _calls_done(progress):
         return
     hosts = tuple(sorted({str(h) for h in waiting["host"].to_list() if h}))
     yield Finding(
@@ -87,6 +88,13 @@ def init_never_finished(
         actions=(Action("collect-more", hosts=hosts, command="ps -ef | grep python; squeue -s; kubectl get pods -o wide"),),
         metrics={"processes": waiting.height},
     )
+
+
+def _calls_done(progress: pl.LazyFrame | None) -> bool:
+    """Whether recorders show calls that are over: communicators were made then, and the logs were filtered, or cut."""
+    if progress is None:
+        return False
+    return progress.filter((pl.col("domain") == "fr") & (pl.col("last_done") > 0)).head(1).collect().height > 0
 
 
 def _left_out(waiting: pl.DataFrame, others: pl.DataFrame, processes: pl.LazyFrame | None) -> Iterator[Finding]:

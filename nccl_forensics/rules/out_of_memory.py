@@ -86,7 +86,7 @@ def out_of_memory(
     if oom_kills is not None:
         rows = located(oom_kills, source_hosts)
         inside = timely(rows, job_times, window_h)
-        for finding in _kills(rows.filter(inside), who, _mourned(raised)):
+        for finding in _kills(rows.filter(inside), who, _mourned(raised), _killed_tasks(worker_exits, processes)):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -116,7 +116,24 @@ def _mourned(raised: pl.LazyFrame | None) -> list[int]:
     return [int(pid) for found in said.collect()["said"].drop_nulls().to_list() for text in found for pid in re.findall(r"\d+", text)]
 
 
-def _kills(rows: pl.DataFrame, who: People, mourned: list[int]) -> Iterator[Finding]:
+def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> dict[str, int]:
+    """The one rank of each host whose task the scheduler found killed, where it was not what killed most of the tasks."""
+    if exits is None:
+        return {}
+    rows = exits.sort("source_id", "line_no").collect()
+    tasks = rows.filter(pl.col("kind") == "task")
+    killed = tasks.filter((pl.col("signal") == "SIGKILL") | pl.col("message").str.contains("Out Of Memory", literal=True))
+    if killed.height * 2 > max(tasks.height, 2):
+        return {}
+    of_task = rank_of_task(rows, processes)
+    ranks: dict[str, set[int | None]] = {}
+    for row in killed.filter(pl.col("host").is_not_null()).iter_rows(named=True):
+        ranks.setdefault(str(row["host"]), set()).add(of_task(row["rank"], row["host"]))
+    return {host: rank for host, found in ranks.items() if len(found) == 1 and (rank := next(iter(found))) is not None}
+
+
+def _kills(rows: pl.DataFrame, who: People, mourned: list[int], tasks: dict[str, int]) -> Iterator[Finding]:
+    """``tasks``: of each host the one rank that the scheduler found killed."""
     by_job = pl.any_horizontal(pl.col("comm").fill_null("").str.starts_with(name) for name in _TRAINERS)
     slurm = pl.coalesce("memcg", "task_memcg", pl.lit("")).str.contains(r"job_?\d+|slurm")
     rows = rows.with_columns(trainer=by_job | slurm | pl.col("pid").is_in(mourned).fill_null(value=False))
@@ -125,6 +142,9 @@ def _kills(rows: pl.DataFrame, who: People, mourned: list[int]) -> Iterator[Find
             Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
             for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
         )
+        if trainer and len(culprits) == 1 and culprits[0].rank is None and str(host) in tasks:
+            # One process of the job was killed on this host, and one task of it ended so.
+            culprits = (replace(culprits[0], rank=tasks[str(host)]),)
         ranks = ranks_of(culprits)
         ours = bool(trainer) or bool(ranks)
         first = part.row(0, named=True)

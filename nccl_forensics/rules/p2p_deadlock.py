@@ -22,6 +22,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_stalls import stall_findings
 from nccl_forensics.words import group_words, ranks_words
@@ -134,10 +135,14 @@ def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
         beyond = group_words({"group_name": row["beyond_name"], "group_desc": row["beyond_desc"]})
         ways = {"send": "to", "recv": "from"}
         place = f" at {row['call_site']}" if row["call_site"] else ""
+        beside = as_ranks(row["siblings"])
         yield Finding(
             title=f"{ranks_words(rank)} never called its {row['op']} {ways[row['op']]} {ranks_words(waiter)} and went on; {ranks_words(waiter)} waits in that "
             f"{row['waits_in']} of {group}",
-            summary=f"The {row['waits_in']} number {row['number']} of {ranks_words(waiter)} {ways[row['waits_in']]} {ranks_words(rank)}, of those that are kept, has no other half under the "
+            summary=f"{ranks_words(beside).capitalize()}, at the same place of other pipelines, all posted it as #{row['number']}, and {ranks_words(rank)} did as they did "
+            f"before and after it. {ranks_words(waiter).capitalize()} waits{place}."
+            if beside
+            else f"The {row['waits_in']} number {row['number']} of {ranks_words(waiter)} {ways[row['waits_in']]} {ranks_words(rank)}, of those that are kept, has no other half under the "
             f"number of its batch, where all before and after it have: the next one of {ranks_words(rank)} is in #{row['beyond_seq']}."
             if row["followed"] is None
             else f"{ranks_words(waiter)} waits in its {row['waits_in']} number {row['number']} {ways[row['waits_in']]} {ranks_words(rank)}{place}, which has called "

@@ -309,11 +309,14 @@ def _judged(
     """Rows of ``DEATHS``, in the order of ranks: own fault or consequence of another's."""
     # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
     nameless_aborts = Counter(who["source_id"] for who in people.values() if who["rank"] is None and who["signal"] == "SIGABRT")
+    # Launchers of several hosts may share a text of their own, which names neither hosts nor ranks: so do all that aborted and all watchdogs.
+    told = {who["rank"] for who in people.values() if who["rank"] is not None and who["signal"] == "SIGABRT"}
+    elsewhere = len(ended_by_watchdog - told) if nameless_aborts.total() <= len(ended_by_watchdog - told) else 0
     rows = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
-            unnamed = who["rank"] is None and 0 < nameless_aborts[who["source_id"]] <= watchdogs.get(who["source_id"], 0)
+            unnamed = who["rank"] is None and 0 < nameless_aborts[who["source_id"]] <= max(watchdogs.get(who["source_id"], 0), elsewhere)
             if who["kind"] == "exception" and _broken_off(who["message"]) and {("rank", who["rank"]), ("pid", who["pid"])} & asked:
                 who.update(kind="terminated", own=False, why="a system call of it broke off at the signal by which its launcher ended it")
             if (who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog) or (who["kind"] == "abort" and unnamed):

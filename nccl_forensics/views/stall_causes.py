@@ -17,6 +17,8 @@ _HOST = ("lock", "gil", "checkpoint", "gc", "compile", "import", "file-io", "sle
 #: Of two that wait for each other both send, or both receive: a send would end the other's receive.
 _ANSWERS = {"send": "recv", "recv": "send"}
 _PAIR = 2
+#: Functions of the program of which nothing tells what they do: an idle thread, one that is active.
+_UNTOLD = ("user-code", "compute")
 
 Row = Mapping[str, object]
 
@@ -55,6 +57,12 @@ class _Case(NamedTuple):
         """Where its stack stands, in words."""
         assert self.stack is not None
         return f"it stands in {self.stack['op'] or 'a wait for others'} at {self.stack['user_frame']}"
+
+    @property
+    def beside(self) -> bool:
+        """Whether several others stand at its line."""
+        own = self.stack["user_frame"] if self.stack else None
+        return own is not None and sum(s["user_frame"] == own for r, s in self.stacks.items() if r != self.rank) >= _PAIR
 
     @property
     def sure(self) -> bool:
@@ -175,11 +183,14 @@ def _at_work_on_its_host(case: _Case) -> Cause | None:
     if case.place in _INPUT:
         return Cause("input-stall", "high" if case.sure else "medium", f"its stack is in its data loading ({reason})")
     why = f"its stack is outside any collective: {case.place} ({reason})"
+    if case.place in _UNTOLD and case.row.get("pending") and case.beside:
+        return None  # it has work open, and stands where several of those that wait do: in a wait that leaves no frame
+    if case.place in _UNTOLD and case.kind in ("gpu", "not-begun"):
+        # What its host has enqueued, and its GPU not done, is past: where a thread stands in its own function, it waits for that GPU. Such a
+        # wait is active where CUDA spins, and leaves no Python frame (item, a copy from the GPU, Work.wait).
+        return None
     if case.place == "user-code":
-        # What its host has enqueued, and its GPU not done, is past: where an idle thread stands in its own function, it waits for that GPU.
-        # It may wait in a call that leaves no Python frame as well (Work.wait, a copy from the GPU).
-        waits_for_gpu = case.kind in ("gpu", "not-begun")
-        return None if waits_for_gpu else Cause("host-stall", "low" if seen_by == "stacks" else "medium", why)
+        return Cause("host-stall", "low" if seen_by == "stacks" else "medium", why)
     if case.place in _HOST:
         return Cause("host-stall", "high" if case.place != "import" and case.sure else "medium", why)
     return None

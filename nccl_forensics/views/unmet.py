@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.pair_waits import unfinished
+from nccl_forensics.views.sibling_stages import batches, left_out, siblings
 
 UNMET = {
     "rank": pl.Int32(),
@@ -27,6 +28,7 @@ UNMET = {
     "beyond_desc": pl.String(),
     "beyond_seq": pl.Int64(),
     "followed": pl.Boolean(),
+    "siblings": pl.List(pl.Int32()),
     "own_source_id": pl.UInt32(),
     "own_line_no": pl.UInt32(),
     "own_record": pl.String(),
@@ -57,7 +59,7 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     """Ranks that have called fewer sends to a peer than that one waits for (or receives), the ``number``-th of the pair that is kept, and went past it: they
     have enqueued an operation of a group of both (``beyond_seq``) that the peer enqueued after it (``followed``), or that it has not come to, with fewer halves
     before it than in the step before; or, where ``followed`` is null, the half of the same number in their group after it, while all others before and
-    after are there. One row per rank and waiter.
+    after are there. One row per rank and waiter. ``siblings``: those at the same place of other pipelines, which all posted it under ``number``.
 
     The two halves of a pair meet in order, so they are counted: from the start where recorders have kept all entries of both, else from the
     collectives that both entered, where the count of one side leads that of the other by the same number at each of them, or from where the calls of both
@@ -109,6 +111,7 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         said |= {"rank": peer, "waiter": own, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": followed}
         said |= {"beyond_seq": beyond["first_pending"]} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
         rows.append(said | {f"own_{c}": cited[c] for c in ("source_id", "line_no", "record")})
+    rows = _beside_siblings(calls, pairs, info, number_of) or rows
     accused = {(r["rank"], r["waiter"]) for r in rows}
     rows = [r for r in rows if (r["waiter"], r["rank"]) not in accused]
     return (
@@ -117,6 +120,36 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         .sort("rank", "waiter")
         .lazy()
     )
+
+
+def _beside_siblings(
+    calls: Calls,
+    pairs: list[tuple[dict[str, object], int]],
+    info: dict[str, dict[str, object]],
+    number_of: dict[str, dict[int, int]],
+) -> list[dict[str, object]]:
+    """Ranks that lack a half which those at their place of the other pipelines have posted, and a peer waits for."""
+    alike = {(str(row["group_key"]), peer): siblings(str(row["group_key"]), peer, info) for row, peer in pairs}
+    looked_at = {rank for (_, peer), others in alike.items() for rank in (peer, *(r for _, r in others))}
+    own = (pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("peer").is_not_null() & pl.col("rank").is_in(sorted(looked_at))
+    halves = calls.every.filter(own).select(*_PAIR, *_CITED).sort("order").collect()
+    posted = batches(halves)
+    rows = []
+    for row, peer in pairs:
+        key, rank = str(row["group_key"]), _number(row, "rank")
+        others = [posted[who] for who in alike[key, peer] if who in posted]
+        told = left_out(posted.get((key, peer), {}), others)
+        if told is None or (_HALVES[str(row["op"])], number_of[key][rank]) not in told[1]:
+            continue
+        number = told[0]
+        # What it posted in place of that batch, or with the halves that it did post.
+        instead = halves.filter((pl.col("group_key") == key) & (pl.col("rank") == peer) & (pl.col("seq") >= number)).row(0, named=True)
+        said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")}
+        said |= {c: info[key][c] for c in ("group_name", "group_desc")} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
+        said |= {"rank": peer, "waiter": rank, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": None}
+        said |= {"beyond_seq": number, "siblings": sorted(r for k, r in alike[key, peer] if (k, r) in posted)}
+        rows.append(said | {f"own_{c}": instead[c] for c in ("source_id", "line_no", "record")})
+    return rows
 
 
 def _sides(

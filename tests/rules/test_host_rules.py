@@ -311,6 +311,25 @@ def test_a_killed_rank_is_named_by_its_pid():
     assert "the host ran out of memory" in finding.title
 
 
+def test_of_a_host_where_one_task_was_killed_the_kernels_kill_is_of_its_rank() -> None:
+    def ranks(*killed: int) -> tuple[int, ...]:
+        ends = [
+            {
+                "kind": "task",
+                "host": "node7" if r < 16 else "node8",
+                "rank": r,
+                "signal": "SIGKILL" if r in killed else "SIGABRT",
+                "message": "m",
+            }
+            for r in range(8, 24)
+        ]
+        return check(out_of_memory, oom_kills=kill(), worker_exits=table("worker_exits", *ends))[0].ranks
+
+    assert ranks(12) == (12,)
+    assert ranks(12, 13) == (), "which of two it was is not told"
+    assert ranks(17) == (), "on another host"
+
+
 def test_a_cgroup_limit_is_told_from_a_full_host():
     [finding] = check(out_of_memory, oom_kills=kill(constraint="CONSTRAINT_MEMCG", limit_kb=33554432))
     assert "32.0 GiB" in finding.title

@@ -8,6 +8,7 @@ import pytest
 from nccl_forensics.rules.init_never_finished import init_never_finished
 from tests.rules.frames import cited, comm, comms, told
 from tests.rules.host_frames import table
+from tests.views.frames import progress
 
 
 def tails(*messages: str) -> pl.LazyFrame:
@@ -55,6 +56,14 @@ def test_processes_that_all_end_before_the_bootstrap_wait_for_somebody(release: 
 )
 def test_other_logs_stay_quiet(messages: tuple[str, ...], bootstraps: int, release: str) -> None:
     assert init_never_finished.check(tails(*messages), asked(bootstraps), version(release), None) == []
+
+
+def test_calls_that_recorders_show_as_over_had_a_communicator_whatever_the_logs_leave_out() -> None:
+    def found(done: int | None) -> int:
+        recorded = progress({"pg:0": {0: (9, done), 1: (9, done)}})
+        return len(init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version("2.21.5"), None, None, recorded))
+
+    assert (found(8), found(None)) == (0, 1)
 
 
 def test_where_a_communicator_was_seen_and_all_wait_nobody_is_known_to_be_left_out() -> None:

@@ -415,6 +415,19 @@ def test_as_many_unnamed_that_abort_as_watchdogs_of_the_same_text_timed_out_are_
     assert kinds(0, of=7) == ["abort"], "the watchdog of another text"
 
 
+def test_launchers_of_several_hosts_that_share_a_text_tell_of_those_whom_watchdogs_of_other_texts_ended() -> None:
+    def kinds(*timed_out: int, aborted: int = 2) -> list[object]:
+        lines = [
+            {"kind": "failed", "rank": None, "pid": 900 + n, "exit_code": -6, "signal": "SIGABRT", "line_no": 30 + n}
+            for n in range(aborted)
+        ]
+        own = [{"kind": "timeout", "source_id": 1 + r, "hint_rank": r, "hint_scope": "global", "pg_rank": 0} for r in timed_out]
+        return [e["kind"] for e in endings(table("worker_exits", *lines), *[None] * 8, table("watchdog", *own)).collect().to_dicts()]
+
+    assert kinds(3, 11, 14) == ["victim", "victim"]
+    assert kinds(3) == ["abort", "abort"], "more aborted than watchdogs ended"
+
+
 def test_an_exception_belongs_to_the_rank_of_its_source() -> None:
     sources = rows(SOURCE_RANKS_SCHEMA, {"source_id": 5, "rank": 1})
     [one] = ended(None, raised("user", rank=None), sources=sources)

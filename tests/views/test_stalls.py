@@ -362,8 +362,18 @@ def test_a_rank_with_open_work_that_stands_where_most_stand_is_not_busy_on_its_h
 def test_a_stack_in_the_programs_own_function_does_not_hide_a_gpu_that_stands() -> None:
     own = standing(r0="user-code", r1="user-code", r2="user-code")
     assert [row[1] for row in found(blocker(kind="gpu"), own)] == ["gpu-stall"]
+    spinning = standing(r0="user-code", r1="user-code", r2="compute")
+    assert [row[1] for row in found(blocker(kind="gpu"), spinning)] == ["gpu-stall"], "a wait for the GPU is active where CUDA spins"
     locked = standing(r0="user-code", r1="user-code", r2="lock")
     assert [row[1] for row in found(blocker(kind="gpu"), locked)] == ["host-stall"]
+
+
+def test_one_with_open_work_that_stands_at_the_line_of_others_that_wait_waits_as_they_do() -> None:
+    places = standing(r0="user-code", r1="compute", r2="compute", r3="compute")
+    same = places.with_columns(user_frame=pl.lit("get_grad_norm (clip.py:131)"))
+    assert found(blocker(pending=True), same) == []
+    assert found(blocker(pending=True), places) == [(2, "host-stall", "high", "progress")], "it stands where nobody else does"
+    assert found(blocker(pending=False), same) == [(2, "host-stall", "high", "progress")], "it has nothing to wait for"
 
 
 def test_ranks_whose_files_are_missing_here_and_there_are_not_blamed() -> None:

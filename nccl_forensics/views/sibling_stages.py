@@ -1,0 +1,67 @@
+"""Sends and receives that one stage of a pipeline left out, by the stages that do the same in the other pipelines."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import polars as pl
+
+#: The halves that a rank posted under one number, each with the place of its peer in the group.
+Batch = tuple[tuple[str, int], ...]
+#: Siblings that must have posted the same, batches that must agree before the one that is missing, and after it.
+_SIBLINGS = 2
+_BEFORE = 2
+
+
+def batches(halves: pl.DataFrame) -> dict[tuple[str, int], dict[int, Batch]]:
+    """By group and rank what was posted under each number; ``halves`` hold ``group_key``, ``rank``, ``seq``, ``op`` and ``peer``. Numbers that
+    a ring may have cut, the first of each rank, are left out."""
+    posted: dict[tuple[str, int], dict[int, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
+    for key, rank, seq, op, peer in halves.select("group_key", "rank", "seq", "op", "peer").iter_rows():
+        if seq is not None:
+            posted[key, rank][seq].append((op, peer))
+    return {who: {n: tuple(sorted(told)) for n, told in sorted(numbers.items())[1:]} for who, numbers in posted.items()}
+
+
+def siblings(key: str, rank: int, info: Mapping[str, Mapping[str, object]]) -> list[tuple[str, int]]:
+    """Group and rank of those at the same place of the other groups of this description and size."""
+    group = info[key]
+    members = _members(group)
+    if not group["group_desc"] or rank not in members:
+        return []
+    at = members.index(rank)
+    alike = ((k, _members(g)) for k, g in info.items() if k != key and g["group_desc"] == group["group_desc"])
+    return [(k, others[at]) for k, others in alike if len(others) == len(members) and others[at] != rank]
+
+
+def left_out(own: Mapping[int, Batch], others: Iterable[Mapping[int, Batch]]) -> tuple[int, Batch] | None:
+    """The number under which ``own`` lacks what all of ``others`` posted, and what it lacks; None where that is not told.
+
+    Either the batch is not there, and every later one of its own stands one number before that of the others; or halves of it are not there, and
+    all other batches are those of the others. Stages of one place in their pipelines post the same, so that no other difference is looked for.
+    """
+    said: dict[int, Counter[Batch]] = defaultdict(Counter)
+    for other in others:
+        for number, batch in other.items():
+            said[number][batch] += 1
+    if any(len(told) > 1 for told in said.values()):
+        return None
+    usual = {n: next(iter(told)) for n, told in said.items() if told.total() >= _SIBLINGS}
+    known = [n for n in own if n in usual]
+    first = next((n for n in known if own[n] != usual[n]), None)
+    if first is None or sum(n < first for n in known) < _BEFORE:
+        return None
+    lacking = tuple(half for half in usual[first] if half not in own[first])
+    after = [n for n in own if n > first and n in usual]
+    if lacking and set(own[first]) < set(usual[first]) and all(own[n] == usual[n] for n in after):
+        return first, lacking
+    moved = [n for n in own if n >= first and n + 1 in usual]
+    if moved and all(own[n] == usual[n + 1] for n in moved):
+        return first, usual[first]
+    return None
+
+
+def _members(group: Mapping[str, object]) -> Sequence[int]:
+    members = group["members"]
+    return [int(str(m)) for m in members] if isinstance(members, (list, tuple)) else []
