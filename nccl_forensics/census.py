@@ -139,7 +139,7 @@ def only_warned(resolver: Resolver) -> bool:
 
 
 #: What NCCL says of a host or of itself that does not keep it from working.
-_ADVICE = ("rccl-platform", "rccl-balancing", "fallback", "ib-event")
+_ADVICE = ("rccl-platform", "rccl-balancing", "fallback", "ib-event", "ras-own")
 
 
 def _comparable(resolver: Resolver) -> bool:
@@ -225,7 +225,12 @@ def ended_unlike(resolver: Resolver) -> bool:
 
 def by_nccl_alone(resolver: Resolver) -> bool:
     """Whether NCCL's log is all that tells how the job went: neither its steps, nor a measurement, a recorder or a stack was read."""
-    return resolver.holds("comms") and not any(resolver.holds(name) for name in _WENT_ON if name != "nccl_ops")
+    nccl = any(resolver.holds(name) for name in ("comms", *_OF_INIT))
+    return nccl and not any(resolver.holds(name) for name in _WENT_ON if name != "nccl_ops")
+
+
+#: What a process says of its init, where the line that names its communicator is not among those handed in.
+_OF_INIT = ("nccl_network", "nccl_connections", "nccl_rings", "nccl_trees", "nccl_channels")
 
 
 def links_told(resolver: Resolver) -> bool:

@@ -185,7 +185,15 @@ def test_nccls_log_alone_is_called_well_with_more_than_low_confidence_where_it_s
     assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", confidence)
 
 
-@pytest.mark.parametrize("text", [BOOTSTRAP, BOOTSTRAP + STARTED], ids=["no communicator", "no end"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOOTSTRAP,
+        BOOTSTRAP + STARTED,
+        "node0:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nnode0:7:9 [0] NCCL INFO Connected all trees\n",
+    ],
+    ids=["no communicator", "no end", "links alone"],
+)
 def test_a_log_of_nccl_alone_that_ends_in_its_start_is_called_well_with_low_confidence_only(tmp_path: Path, text: str) -> None:
     (tmp_path / "nccl.log").write_text(text, encoding="utf-8")
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]

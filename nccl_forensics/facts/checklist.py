@@ -120,7 +120,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         ERROR,
         "Could every connection be made and kept?",
-        "connection-failed store-unreachable port-in-use unreachable-host blocked-route host-tables-full nccl-named-fault",
+        "connection-failed store-unreachable rendezvous-failed port-in-use unreachable-host blocked-route host-tables-full nccl-named-fault",
         "nccl_versions port_probes pings",
         "nc -zv MASTER PORT; ip route",
     ),

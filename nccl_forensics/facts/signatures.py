@@ -133,6 +133,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Did the remote server shutdown or crash",), "store-closed"),
     (("SocketImpl", "Broken pipe"), "store-closed"),
     (("SocketImpl", "Connection reset by peer"), "store-closed"),
+    # torchrun's meeting of launchers (torch/distributed/elastic/rendezvous): its store is gone, or was never reached.
+    (("The connection to the C10d store has failed",), "rendezvous-lost"),
     (("EADDRINUSE",), "address-in-use"),
     (("server socket", "Address already in use"), "address-in-use"),
     (("got signal: 15",), "sigterm"),
@@ -143,6 +145,9 @@ TYPES = {
     "bad_alloc": "host-oom",
     "KeyboardInterrupt": "keyboard-interrupt",
     "OutOfMemoryError": "cuda-oom",
+    # The launchers that came waited for others as long as they may; the meeting was over when this one came.
+    "RendezvousTimeoutError": "rendezvous-timeout",
+    "RendezvousClosedError": "rendezvous-lost",
     # What c10d throws for an error of its backend, from the watchdog's thread too: without a text that is known it tells no fault of this rank.
     "DistBackendError": "nccl-follow-up",
 }

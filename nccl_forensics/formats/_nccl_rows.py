@@ -322,9 +322,11 @@ def errors_of(rows: pl.DataFrame, found: grammar.Extraction) -> pl.DataFrame:
     rest = rows.filter(found.kind.is_null())
     frames.append(TABLES["nccl_errors"].conform(rest.with_columns(kind=pl.lit("other"))))
     retried = (pl.col("kind") == "ib-modify-qp") & pl.col("message").str.contains("retrying", literal=True)
+    # The thread of RAS (NCCL 2.24 and later, src/ras) says what it lacks, a port that another process holds above all, and the job goes on without it.
+    of_ras = pl.col("file").fill_null("").str.contains(r"(?:^|/)ras/\w+\.cc$") & ~pl.col("kind").str.starts_with("ras-")
     return (
         pl.concat(frames)
-        .with_columns(kind=pl.when(retried).then(pl.lit("ib-qp-retry")).otherwise("kind"))
+        .with_columns(kind=pl.when(retried).then(pl.lit("ib-qp-retry")).when(of_ras).then(pl.lit("ras-own")).otherwise("kind"))
         .sort("line_no", maintain_order=True)
     )
 

@@ -56,7 +56,9 @@ def _read(text: Text) -> Reading:
             if kind.startswith("quiet_") or kind == "stack_none":
                 continue
             rows = base.join(frame, on="row").sort("row")
-            if kind in _REPORTS:
+            if kind == "gloo_connect":
+                raised += [_unconnected(r) for r in rows.iter_rows(named=True)]
+            elif kind in _REPORTS:
                 reports += [_report(kind, r) for r in rows.iter_rows(named=True)]
             else:
                 watchdog.append(_watchdog(kind, rows))
@@ -193,6 +195,13 @@ def _raised(row: dict[str, object]) -> dict[str, object] | None:
     default = row.get("pg_desc") == "default_pg" or row.get("pg_name") == "0" or str(row.get("pg_id") or "") == "0"
     own = _number(row.get("pg_rank")) if default else None
     return base | {"end_line": row["line_no"], "kind": "watchdog", "rank": own, "message": mask(said[:2000]), "signature": signature}
+
+
+def _unconnected(row: dict[str, object]) -> dict[str, object]:
+    """What gloo logs before it raises the same words: of a worker whose traceback its launcher kept, or cut off, that is all there is."""
+    base: dict[str, object] = {k: row[k] for k in ("line_no", "time_raw_ns", "time_kind", *_HINTS)}
+    said = str(row["message"])
+    return base | {"end_line": row["line_no"], "kind": "gloo", "message": mask(said[:2000]), "signature": classify("", said)}
 
 
 def _report(kind: str, row: dict[str, object]) -> dict[str, object]:

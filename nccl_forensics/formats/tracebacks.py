@@ -429,6 +429,7 @@ FORMAT = TextFormat(
         "Error: The server socket has ",
         "Error: Expected to have finished reduction in the prior iteration",
         "Error: Gloo connectFullMesh failed",
+        "Error: The connection to the C10d store has failed",
         "Error: [../third_party/gloo/",
         "Error: [/pytorch/third_party/gloo/",
         "Error: [enforce fail at ",

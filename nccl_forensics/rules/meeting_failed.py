@@ -1,9 +1,10 @@
-"""The processes of a job could not meet: a port that is taken, a gloo interface that is none, loopback addresses, a rank that never began, a store that is gone.
+"""The processes of a job could not meet: a port that is taken, a gloo interface that is none, loopback addresses, a rank that never began, a store that is gone,
+launchers that did not come.
 
 ## What it finds
 Exceptions of torch.distributed's store, of gloo and of the first collective of a group: the server's port is in use; GLOO_SOCKET_IFNAME names
 no interface; gloo tells its peers a loopback address; a rank waited in vain for the unique id that another makes when it calls the same collective,
-or the store was gone while it waited.
+or the store was gone while it waited; a launcher could not reach the store of the others, or waited in vain for as many of them as the job needs.
 
 ## Why it matters
 Nothing of NCCL stands in the logs yet, and the launcher blames the rank that gave up waiting, which is the wrong one.
@@ -221,3 +222,54 @@ def store_gone(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterat
         actions=(Action("collect-more", ranks=(0,)),),
         alternatives=(("connection-failed", (), "the connection may have been cut on its way"),),
     )
+
+
+#: torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py: where a launcher makes or first reaches the store of the meeting.
+_FIRST_REACH = r"_create_tcp_store|create_backend"
+
+
+@rule(
+    name="rendezvous-failed",
+    code="NE25",
+    cause="connection-failed",
+    severity="critical",
+    at_most=2,
+    explains=("timeout", "closed", "rank-died", "software-crash"),
+)
+def rendezvous_failed(exceptions: pl.LazyFrame) -> Iterator[Finding]:
+    """Launchers that could not reach the store where they meet, or waited there for others in vain. One that lost the store later tells nothing: the
+    launcher that held it had ended."""
+    known = exceptions.filter(pl.col("signature").is_in(["rendezvous-lost", "rendezvous-timeout"])).sort("source_id", "line_no").collect()
+    waited = known.filter(pl.col("signature") == "rendezvous-timeout")
+    if waited.height:
+        yield Finding(
+            title="a launcher waited in vain for the launchers of the other hosts",
+            summary="torchrun starts nothing before as many hosts have come as --nnodes asks for. Which of them did not come is in no file here.",
+            confidence="low",
+            culprits=(),
+            cause="rank-never-joined",
+            subject=("rendezvous", "timeout"),
+            evidence=cite(waited, "waited for others to the end"),
+            evidence_total=waited.height,
+            remedy="See that the job was started on every host with the same --rdzv-id and --rdzv-endpoint, and that each host reaches that address.",
+            prevention="Start all hosts by one scheduler; raise join_timeout (--rdzv-conf) where hosts start far apart.",
+            would_refute=("every host's launcher came, and one of them ended before the others",),
+            actions=(Action("collect-more"),),
+            alternatives=(("connection-failed", (), None),),
+        )
+    unreached = known.filter((pl.col("signature") == "rendezvous-lost") & pl.col("frames").fill_null("").str.contains(_FIRST_REACH))
+    if unreached.height:
+        yield Finding(
+            title="a launcher could not reach the store at which the launchers meet",
+            summary="It failed as it first tried to reach it, so that nothing began on that host.",
+            confidence="low",
+            culprits=(),
+            subject=("rendezvous", "unreached"),
+            evidence=cite(unreached, "the store that was not reached"),
+            evidence_total=unreached.height,
+            remedy="Check that the host of --rdzv-endpoint is up and runs its launcher, that its name resolves everywhere, and that the port is open.",
+            prevention="Resolve and reach the endpoint from every host in the job's prologue.",
+            would_refute=("the launcher at the endpoint had ended before",),
+            actions=(Action("fix_config"),),
+            alternatives=(("rank-died", (), None),),
+        )

@@ -33,6 +33,8 @@ VICTIM = frozenset(
         "store-unreachable",
         "store-barrier",
         "gloo-connect",
+        "rendezvous-lost",
+        "rendezvous-timeout",
         "gloo-size-mismatch",
         "keyboard-interrupt",
         "actor-died",

@@ -31,6 +31,7 @@ HARMLESS = (
     "ib-event",
     "ib-device",
     "ras-dead",
+    "ras-own",
     # NCCL goes on in another way, and says so: a simple order of GPUs, point-to-point instead of SHARP.
     "fallback",
     # RCCL advises on the settings of the kernel; every healthy job on such a host begins with it.

@@ -196,6 +196,29 @@ def _at_work_on_its_host(case: _Case) -> Cause | None:
     return None
 
 
+#: Collectives that no rank leaves before every other one has entered them.
+_OF_ALL = ("all", "reduce_scatter", "reducescatter", "barrier")
+_LEFT_OUT = Cause(
+    "collective-skipped",
+    "low",
+    "by the counts of their watchdogs its peers have completed later operations that all members take part in, which they could not if their numbers "
+    "meant the same calls: it made fewer calls than they did",
+    alternative="gpu-stall",
+    against="a GPU that stands would have kept its peers from completing more than the operation in which it stands",
+)
+
+
+def _counts_otherwise(row: Row) -> bool:
+    """Whether peers have completed more operations after the last of this rank than the one it stands in, all of a kind that needs everybody.
+
+    The operations of a communicator run one after the other on each GPU, so that nobody can complete the second next without this rank.
+    """
+    if not isinstance(row.get("behind"), int) or int(str(row["behind"])) < 2:
+        return False
+    ops = [str(row[name]).lower().strip("_") for name in ("op", "own_last_op") if row.get(name)]
+    return bool(ops) and all(op.startswith(_OF_ALL) for op in ops)
+
+
 def _on_its_gpu(case: _Case) -> Cause | None:
     row = case.row
     if case.kind == "not-begun":
@@ -208,6 +231,8 @@ def _on_its_gpu(case: _Case) -> Cause | None:
         why = "work is enqueued on its GPU that its peers of the same group have long completed"
         if row.get("own_record") is None:
             # A watchdog's line counts the calls of its rank: where that rank left some out, its numbers fall behind in the same way.
+            if _counts_otherwise(row):
+                return _LEFT_OUT if len(as_ranks(row.get("in_group"))) > 1 else _HELD_UP
             return Cause("gpu-stall", "medium", f"{why}, by the count of its watchdog")
         if not row["timed_out"] and len(as_ranks(row.get("in_group"))) == 1:
             # Of a pair at work the recorder that was looked at first is behind the other one.

@@ -148,11 +148,11 @@ def _edges_in(
     for waiter in sorted(last):
         base = edge(group, facts[waiter], waiter)
         for awaited in sorted({*allowed(waiter), *hoped(waiter)} - {waiter}):
-            if awaited in slow and last[waiter] > slow[awaited]:
+            if awaited in gpu and done.get(waiter, -1) > gpu[awaited]:
+                rows.append(base | {"kind": "gpu", "awaited": awaited, "seq": gpu[awaited] + 1, "behind": done[waiter] - gpu[awaited]})
+            elif awaited in slow and last[waiter] > slow[awaited]:
                 kind = "gpu" if awaited in gpu else "behind"
                 rows.append(base | {"kind": kind, "awaited": awaited, "seq": slow[awaited] + 1, "behind": last[waiter] - slow[awaited]})
-            elif awaited in gpu and done.get(waiter, -1) > gpu[awaited]:
-                rows.append(base | {"kind": "gpu", "awaited": awaited, "seq": gpu[awaited] + 1, "behind": done[waiter] - gpu[awaited]})
             elif awaited in unseen:
                 rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": facts[waiter]["first_pending"], "behind": None})
     return rows

@@ -269,6 +269,80 @@ def test_gloo_that_names_no_peer_leaves_open_why_it_could_not_connect(tmp_path: 
         "low",
         ["wrong-interface"],
     )
+    # What it logs before it raises is all that is left where the traceback was cut off.
+    logged = said.replace("RuntimeError: ", "(Worker pid=71, ip=10.1.0.8) [rank3]:[E528 08:52:46.164295950 ProcessGroupGloo.cpp:145] ")
+    (tmp_path / "log.txt").write_text(logged)
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] == "connection-failed"
     # One that it could not reach is named by others: what became of that one says more.
     (tmp_path / "log.txt").write_text(said.replace("no error", "connect to [10.1.0.7]:40111: Connection refused, remote=[10.1.0.7]:40111"))
     assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] != "connection-failed"
+
+
+RENDEZVOUS = "/env/lib/python3.12/site-packages/torch/distributed/elastic/rendezvous/"
+LOST = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details."
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (
+            f'  File "{RENDEZVOUS}c10d_rendezvous_backend.py", line 155, in _create_tcp_store\n    raise RendezvousConnectionError(\n{LOST}\n',
+            "connection-failed",
+        ),
+        (
+            f'  File "{RENDEZVOUS}c10d_rendezvous_backend.py", line 119, in _call_store\n    raise RendezvousConnectionError(\n{LOST}\n',
+            None,
+        ),
+        (
+            f'  File "{RENDEZVOUS}dynamic_rendezvous.py", line 650, in run\n    raise RendezvousTimeoutError\n'
+            "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n",
+            "rank-never-joined",
+        ),
+    ],
+    ids=["never reached", "lost later", "waited in vain"],
+)
+def test_launchers_that_do_not_meet_are_told_and_one_that_lost_the_store_later_is_not(tmp_path: Path, text: str, cause: str | None) -> None:
+    (tmp_path / "log.txt").write_text("Traceback (most recent call last):\n" + text)
+    told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert (told["cause"], told["culprits"], told["confidence"]) == (cause, [], "low")
+
+
+def test_a_launchers_error_without_its_traceback_says_that_the_job_failed(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(f"(Agent pid=552, ip=10.1.0.8) {LOST}\n")
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["status"] == "unexplained"
+
+
+def test_a_port_that_ras_could_not_have_is_no_failure(tmp_path: Path) -> None:
+    bind = "node3:9:9 [0] {} NCCL WARN Call to bind failed: Address already in use\n"
+    (tmp_path / "log.txt").write_text(
+        bind.format("ras/client_support.cc:160") + "node3:9:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.3<0>\n"
+    )
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] is None
+    (tmp_path / "log.txt").write_text(bind.format("misc/socket.cc:441") + "node3:9:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.3<0>\n")
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] == "connection-failed"
+
+
+def counted(rank: int, op: str, seq: int, enqueued: int) -> str:
+    return (
+        f"[rank{rank}]:[E304 07:11:52.204417310 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, "
+        f"OpType={op}, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600031 milliseconds before timing out.\n"
+        f"[rank{rank}]:[E304 07:11:52.204419010 ProcessGroupNCCL.cpp:2168] [PG ID 0 PG GUID 0(default_pg) Rank {rank}]  failure detected by watchdog at "
+        f"work sequence id: {seq} PG status: last enqueued work: {enqueued}, last completed work: {seq - 1}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "seqs", "told"),
+    [
+        ("ALLREDUCE", (42, 41), ("gpu-stall", "medium", [1])),
+        ("ALLREDUCE", (43, 41), (None, "low", [])),
+        ("ALLREDUCE", (43, 41, 43), ("collective-skipped", "low", [1])),
+    ],
+    ids=["the next alone", "two further on, one peer", "two further on"],
+)
+def test_peers_that_completed_what_needs_everybody_count_other_calls(
+    tmp_path: Path, op: str, seqs: tuple[int, ...], told: tuple[str | None, str, list[int]]
+) -> None:
+    (tmp_path / "log.txt").write_text("".join(counted(r, op, s, 45) for r, s in enumerate(seqs)))
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert (verdict["cause"], verdict["confidence"], [c["rank"] for c in verdict["culprits"]]) == told
