@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
+
+_Call = TypeVar("_Call", bound=Hashable)
 
 #: How far a rank may have jumped ahead.
 REACH = 64
@@ -38,7 +40,7 @@ def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
     return line[len(history) :]
 
 
-def candidates(history: Sequence[Hashable]) -> list[Hashable]:
+def candidates(history: Sequence[_Call]) -> list[_Call]:
     """What may come next, the likeliest first: what followed at each of the places where the longest end of the line was seen before."""
     places, length = _contexts(history)
     return list(dict.fromkeys(history[start + length] for start in places))

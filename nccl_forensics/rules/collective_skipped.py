@@ -143,5 +143,49 @@ def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
         )
 
 
+@rule(
+    name="collective-skipped-by-line",
+    code="CO17",
+    cause="collective-skipped",
+    severity="critical",
+    at_most=8,
+    explains=(
+        "timeout",
+        "closed",
+        "collective-stuck",
+        "rank-died",
+        "connection-failed",
+        "group-deadlock",
+        "host-stall",
+        "collective-mismatch",
+    ),
+)
+def collective_skipped_by_line(passed_over: pl.LazyFrame) -> Iterator[Finding]:
+    """Ranks that stand with others in a later line and have no record of the call that those made before it, in which the rest waits."""
+    for row in passed_over.collect().iter_rows(named=True):
+        ranks, others, waiters = (row["rank"],), row["others"], row["waiters"]
+        yield Finding(
+            title=f"{ranks_words(ranks)} left out {row['op']} at {row['call_site']}; {ranks_words(waiters)} {verb(waiters, 'waits', 'wait')} in it",
+            summary=f"{ranks_words((*ranks, *others))} stand in {row['stands_in']} at {row['stands_at']}. Since they were last there {ranks_words(others)} "
+            f"have made the {row['op']} at {row['call_site']}, and {ranks_words(ranks)} has not.",
+            confidence="medium",
+            ranks=ranks,
+            culprits=(Culprit(rank=row["rank"]),),
+            subject=("line", str(row["op"]), str(row["call_site"])),
+            evidence=(
+                *cite([_own(row)], f"{ranks_words(waiters[:1])} waits in {row['op']}"),
+                *cite(
+                    [{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(ranks)} is beyond it here"
+                ),
+            ),
+            remedy=f"Make every rank of that group call {row['op']} at {row['call_site']}, or none: look for a branch around it that depends on the rank "
+            "or on its data.",
+            prevention="Keep collectives of sub-groups out of branches that depend on data.",
+            would_refute=(f"{ranks_words(ranks)} is no member of the group of {ranks_words(waiters)}",),
+            actions=(Action("fix-code", ranks=ranks, confidence="medium", where=row["call_site"]),),
+            alternatives=(("group-deadlock", ranks, "it would make this call after the one in which it stands"),),
+        )
+
+
 def _own(row: dict[str, object]) -> dict[str, object]:
     return {"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -491,6 +492,10 @@ def _left(
     return [dict.fromkeys(DEATHS) | place | {"rank": r, "own": True, "kind": "left", "exit_code": code, "why": why} for r in missing]
 
 
+#: Whom a monitored barrier missed, as one that waits for all says it (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp) and as one that does not.
+_MISSED = re.compile(r"Ranks? ([\d, ]{1,200}) failed to pass monitoredBarrier")
+
+
 def _not_stopped(
     worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, by_pid: Pids, others: list[dict[str, object]]
 ) -> list[dict[str, object]]:
@@ -503,7 +508,8 @@ def _not_stopped(
     if not lines.height or lines["source_id"].n_unique() != 1:
         return []
     told = lines["kind"][0] != "closing-signal"
-    if told and not any(o["signature"] in _PEER_GONE for o in others):
+    missed = {int(n) for o in others for said in _MISSED.findall(str(o["message"])) for n in said.replace(",", " ").split()}
+    if told and not missed and not any(o["signature"] in _PEER_GONE for o in others):
         return []  # told to end from outside, it stops all that still run: one may have ended in good order
     batch = lines.filter(pl.col("kind") == "closing-signal")
     pids = batch["pid"].drop_nulls().unique().sort().to_list()
@@ -515,7 +521,7 @@ def _not_stopped(
     ended = {o["rank"] for o in others}
     gaps = [gap for gap in range(launched) if all(rank is None or rank == i + (i >= gap) for i, rank in enumerate(ranks))]
     fitting = [gap for gap in gaps if gap not in ended]
-    if len(fitting) != 1:
+    if len(fitting) != 1 or (missed and fitting[0] not in missed):
         return []
     first = batch.row(0, named=True)
     how = "when it was told to end" if told else "of its own accord"

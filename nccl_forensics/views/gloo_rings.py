@@ -7,6 +7,7 @@ import re
 
 import polars as pl
 
+from nccl_forensics.alignment import candidates
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
@@ -217,7 +218,7 @@ def ring_receivers(
     lengths = {r["rank"]: (r, match) for r in aborted.iter_rows(named=True) if (match := _LENGTHS.search(str(r["message"])))}
     if not lengths:
         return pl.DataFrame(rows, schema=RING_RECEIVERS).lazy()
-    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & (pl.col("op") == "all_reduce") & pl.col("seq").is_not_null()
+    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
     made = calls_of(operations).recent().filter(own).sort("group_key", "rank", "seq").collect()
     made = made.filter(~pl.col("rank").is_in(in_exchanges(progress).implode()))
     members = {g: list(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows() if d == "fr" and m}
@@ -256,6 +257,8 @@ def of_reducer(calls: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> p
 
 def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:
     """The last all_reduce of the sender of which the length is that of what came, and who is the odd one of it."""
+    line = part.filter(pl.col("rank") == sender)
+    part = part.filter(pl.col("op") == "all_reduce")
     mine = _with_segments(part.filter(pl.col("rank") == sender), size)
     if not mine.height:
         # Another's record tells as much of a length that never was: what came is usual there, and what was expected is of no call.
@@ -275,14 +278,25 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
             return None
     before = mine.filter((pl.col("seq") < row["seq"]) & (pl.col("call_site") == row["call_site"]))["segment"]
     usual = {length for length, times in before.value_counts().iter_rows() if times >= _HABIT}
+    behind = mine.clear()
     if agreeing.height * 2 > size > _HABIT or (got in usual and expected not in usual):
         odd = receiver
-    elif expected in usual and got not in usual and agreeing.height == 1:
+    elif expected in usual and before.n_unique() == 1 and agreeing.height == 1:
         odd = sender
     else:
-        return None
+        earlier = mine.filter(pl.col("seq") < row["seq"], pl.col("segment") == got).tail(1)["seq"].to_list()
+        behind = mine.filter((pl.col("seq") - 1).is_in(earlier) & (pl.col("segment") == expected))
+        if agreeing.height >= _HABIT and behind.height:
+            odd = receiver  # in what came next when this call was made before
+        else:
+            told = _out_of_habit(_with_segments(line, size), row["seq"], got, expected) if line.height else None
+            if told is None:
+                return None
+            odd = receiver if told == _IN_HABIT else sender
     alike = mine.filter((pl.col("segment") == expected) & (pl.col("seq") != row["seq"]))
-    other = pl.concat([alike.filter(pl.col("seq") > row["seq"]).head(1), alike.tail(1)]).head(1) if odd == receiver else alike.clear()
+    other = (
+        pl.concat([alike.filter(pl.col("seq") > row["seq"]).head(1), behind, alike.tail(1)]).head(1) if odd == receiver else alike.clear()
+    )
     return {name: row[name] for name in RING_RECEIVERS if name in row} | {
         "odd": odd,
         "agreeing": sorted(agreeing["rank"].to_list()),
@@ -292,6 +306,31 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
         "own_call_site": other["call_site"][0] if other.height else None,
         "before_record": mine.filter(pl.col("seq") == other["seq"][0] - 1)["record"].first() if other.height else None,
     }
+
+
+#: Of a sender that made just the calls that the steps before foretell.
+_IN_HABIT = -1
+
+
+def _out_of_habit(line: pl.DataFrame, at: int, got: int, expected: int) -> int | None:
+    """The position at which a sender left what its steps before foretell, where the receiver kept to it by the lengths; ``_IN_HABIT`` where the sender
+    kept to it; None where its steps tell neither. All reductions that were enqueued one after the other up to ``at`` may be meant."""
+    calls = list(zip(line["op"].to_list(), line["shape"].to_list(), line["dtype"].to_list(), strict=True))
+    lengths = dict(zip(calls, line["segment"].to_list(), strict=True))
+    seqs = line["seq"].to_list()
+    kept = False
+    for place in range(seqs.index(at), 0, -1):
+        if calls[place][0] != "all_reduce":
+            return _IN_HABIT if kept else None
+        foretold = candidates(calls[:place])
+        if len(foretold) != 1 or foretold[0] not in lengths or foretold[0][0] != "all_reduce":
+            continue
+        if foretold[0] == calls[place]:
+            kept = True
+        else:
+            fits = (lengths[calls[place]], lengths[foretold[0]]) == (got, expected)
+            return seqs[place] if fits else None
+    return None  # what one line of reductions has alike is no step
 
 
 def _elements(shape: object) -> int:

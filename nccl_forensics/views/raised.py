@@ -32,6 +32,9 @@ def raised(
     of_source: dict[int, int] = {}
     if source_ranks is not None:
         of_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+        # A launcher's own output holds words of several processes, though one alone may bear its rank.
+        launchers = _launchers(worker_exits)
+        of_source = {source: rank for source, rank in of_source.items() if source not in launchers}
     host_of: dict[int, str] = {}
     if source_hosts is not None:
         host_of = dict(source_hosts.select("source_id", "host").collect().iter_rows())
@@ -52,6 +55,14 @@ def raised(
     told = unstated.with_columns(pl.Series("told", [rank_of(w) for w in unstated.iter_rows(named=True)], dtype=pl.Int32))
     with_told = rows.join(told, on=_WRITER, how="left", nulls_equal=True, maintain_order="left")
     return with_told.with_columns(rank=pl.coalesce("rank", "told")).drop("told").lazy()
+
+
+def _launchers(worker_exits: pl.LazyFrame | None) -> set[int]:
+    """Sources that tell how several processes ended."""
+    if worker_exits is None:
+        return set()
+    told = worker_exits.group_by("source_id").agg(pl.col("pid").drop_nulls().n_unique().alias("n")).filter(pl.col("n") > 1)
+    return set(told.select("source_id").collect()["source_id"].to_list())
 
 
 def _of_task(comms: pl.LazyFrame | None) -> dict[int, int]:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from nccl_forensics.model import Divergence
-from nccl_forensics.rules.collective_skipped import collective_skipped, collective_skipped_ahead, collective_skipped_by_step
+from nccl_forensics.rules.collective_skipped import (
+    collective_skipped,
+    collective_skipped_ahead,
+    collective_skipped_by_line,
+    collective_skipped_by_step,
+)
 from nccl_forensics.views.overtakers import OVERTAKERS
+from nccl_forensics.views.passed_over import PASSED_OVER
 from tests.rules.frames import cited, divergences, stalls, told
 from tests.views.frames import rows
 
@@ -67,3 +73,14 @@ def test_the_rank_is_named_with_what_it_overtook() -> None:
 
 def test_where_no_rank_is_ahead_of_all_others_nothing_is_told() -> None:
     assert collective_skipped_ahead.check(rows(OVERTAKERS)) == []
+
+
+def test_the_rank_is_named_with_the_line_that_it_left_out_and_the_one_where_it_stands() -> None:
+    row: dict[str, object] = {"rank": 0, "waiters": [2, 4], "others": [1, 3, 5], "op": "all_reduce", "call_site": "sync (moe.py:9)"}
+    row |= {"stands_in": "all_reduce", "stands_at": "loss (moe.py:12)", "source_id": 2, "line_no": 4, "own_source_id": 0, "own_line_no": 5}
+    [finding] = collective_skipped_by_line.check(rows(PASSED_OVER, row))
+    assert told(finding) == ("critical", "medium", (0,))
+    assert cited(finding) == [(2, 4), (0, 5)]
+    assert "sync (moe.py:9)" in finding.title
+    assert "loss (moe.py:12)" in finding.summary
+    assert collective_skipped_by_line.check(rows(PASSED_OVER)) == []

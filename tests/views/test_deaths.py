@@ -543,6 +543,16 @@ def test_a_launcher_that_was_told_to_end_tells_so_only_where_ranks_lost_a_peer()
     assert [(o["rank"], o["kind"]) for o in found] == [(0, "victim"), (2, "left")]
 
 
+def test_whom_a_monitored_barrier_missed_had_ended_where_the_launcher_did_not_have_to_stop_it() -> None:
+    def missing(who: str) -> list[tuple[object, object]]:
+        said = raised("monitored-barrier", 0, message=f"[Rank 0]: Ranks {who} failed to pass monitoredBarrier in 1800000 ms")
+        found = ended(stops(100, 101, 103, told=True), said, processes=KNOWN, hints=FOLDERS)
+        return [(o["rank"], o["kind"]) for o in found if o["kind"] == "left"]
+
+    assert missing("2") == missing("1, 2") == [(2, "left")]
+    assert missing("1") == []
+
+
 def test_who_lost_a_peer_is_not_the_one_that_had_ended() -> None:
     nobody = rows(PROCESSES_SCHEMA)
     lost = [raised("gloo-closed", r) for r in (0, 1, 3)]

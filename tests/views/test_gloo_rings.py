@@ -121,6 +121,27 @@ def test_a_length_that_never_was_is_at_fault_where_the_sender_left_no_record() -
     assert received("24 vs 16", {0: usual[:2]}, 1, [0, 1, 2]) == []
 
 
+def test_who_was_in_what_came_next_before_left_a_call_out_to_which_two_came() -> None:
+    step = ["all_reduce [[1164]]", "all_reduce [[1]]"]
+    line = [*step, "broadcast [[7]]", "barrier", step[0]]
+    # On five members 1,164 floats come in parts of 468 bytes.
+    assert received("468 vs 4", {1: line, 3: line}, 2, [0, 1, 2, 3, 4]) == [(2, [1, 3], 5, 2, False)]
+    assert received("468 vs 8", {1: line, 3: line}, 2, [0, 1, 2, 3, 4]) == []
+    assert received("468 vs 4", {3: line}, 2, [0, 1, 2, 3, 4]) == []
+
+
+def test_of_two_the_one_that_left_what_its_steps_foretell_is_odd() -> None:
+    burst = [f"all_reduce [[{n}]]" for n in (4, 48, 12, 144, 12, 144)]
+    step = [*burst, "broadcast [[1]]"]
+    # On two members floats come in parts of as many bytes. One that made all calls: the other left one out.
+    assert received("144 vs 12", {0: [*step, *step, *burst]}, 1, [0, 1])[0][0] == 1
+    # One that left out two: the other has the call that was foretold.
+    assert received("144 vs 12", {0: [*step, *step, *burst[:2], *burst[3:]]}, 1, [0, 1])[0][0] == 0
+    # Another length than that of the call that was foretold; no steps before.
+    assert received("144 vs 48", {0: [*step, *step, *burst[:2], *burst[3:]]}, 1, [0, 1]) == []
+    assert received("144 vs 12", {0: burst}, 1, [0, 1]) == []
+
+
 def test_a_call_below_which_nothing_of_python_stands_was_made_by_the_reducer() -> None:
     three = {0: LAYERS, 1: LAYERS, 3: LAYERS}
     engine = "_engine_run_backward (/venv/torch/autograd/graph.py:1113)\nbackward (/job/train.py:9)"

@@ -51,3 +51,9 @@ def test_the_number_of_a_task_is_that_of_the_process_whose_nccl_lines_bear_it() 
 
 def test_at_last_the_source_tells() -> None:
     assert ranks({"source_id": 7}, {"source_id": 8}, source_ranks=IN_SOURCE) == [1, None]
+
+
+def test_the_output_of_a_launcher_is_of_no_rank_though_one_alone_bears_its_rank_there() -> None:
+    ends = [{"source_id": 7, "pid": 100 + r, "kind": "failed"} for r in range(2)]
+    assert ranks({"source_id": 7}, source_ranks=IN_SOURCE, worker_exits=table("worker_exits", *ends)) == [None]
+    assert ranks({"source_id": 7}, source_ranks=IN_SOURCE, worker_exits=table("worker_exits", *ends[:1])) == [1]

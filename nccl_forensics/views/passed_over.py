@@ -1,0 +1,74 @@
+"""Ranks that stand where others do and lack a call that those made on their way: by lines of code, where recorders tell no group."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
+
+PASSED_OVER = {
+    "rank": pl.Int32(),
+    "waiters": pl.List(pl.Int32()),
+    "others": pl.List(pl.Int32()),
+    "op": pl.String(),
+    "call_site": pl.String(),
+    "stands_in": pl.String(),
+    "stands_at": pl.String(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "own_source_id": pl.UInt32(),
+    "own_line_no": pl.UInt32(),
+    "own_record": pl.String(),
+}
+_CITED = ("source_id", "line_no", "record")
+#: So many stand with the rank and made the call, at least.
+_LEAST = 2
+
+
+@view(rows="ranks")
+def passed_over(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+    """Ranks that stand in the same line as ``others`` (``stands_in``, ``stands_at``) and have not made, since they were last there, the call in which
+    ``waiters`` stand (``op``, ``call_site``), as all of the others have.
+
+    Only calls of groups without a name: with TORCH_DISTRIBUTED_DEBUG=DETAIL recorders tell none of sub-groups, and a call that is still being compared
+    is in no record. Cites the stack of one that waits (``source_id`` …) and the rank's own (``own_…``).
+    """
+    stood = last_calls.filter((pl.col("place") == "collective") & pl.col("user_frame").is_not_null() & pl.col("op").is_not_null())
+    places = stood.sort("rank").collect().partition_by("user_frame", "op", maintain_order=True)
+    rows: list[dict[str, object]] = []
+    if len(places) > 1:
+        sites = pl.Series([part["user_frame"][0] for part in places])
+        nameless = pl.col("group_name").fill_null("") == ""
+        made = calls_of(operations).recent().filter((pl.col("domain") == "fr") & nameless & pl.col("call_site").is_in(sites.implode()))
+        orders = made.group_by("rank", "call_site", "op").agg(pl.col("order").max().alias("last"), pl.len().alias("n")).collect()
+        known = {(rank, site, op): (last, n) for rank, site, op, last, n in orders.iter_rows()}
+        for beyond in places:
+            rows += [row for waiting in places if waiting is not beyond for row in _passed(beyond, waiting, known)]
+    found = pl.DataFrame(rows, schema=PASSED_OVER, infer_schema_length=None)
+    return found.unique("rank", keep="first", maintain_order=True).sort("rank").lazy()
+
+
+def _passed(
+    beyond: pl.DataFrame, waiting: pl.DataFrame, known: dict[tuple[object, object, object], tuple[int, int]]
+) -> list[dict[str, object]]:
+    """Of those that stand in one line, the few that passed over the call in which others stand."""
+    here, there = beyond.row(0, named=True), waiting.row(0, named=True)
+    ranks = beyond["rank"].to_list()
+    own = {rank: known.get((rank, here["user_frame"], here["op"])) for rank in ranks}
+    call = {rank: known.get((rank, there["user_frame"], there["op"])) for rank in ranks}
+    # Who was there as often as the others is in the same step as they.
+    if (
+        any(o is None or c is None for o, c in zip(own.values(), call.values(), strict=True))
+        or len({n for _, n in filter(None, own.values())}) != 1
+    ):
+        return []
+    made = [rank for rank in ranks if (c := call[rank]) is not None and (o := own[rank]) is not None and c[0] > o[0]]
+    lacking = [rank for rank in ranks if rank not in made]
+    if not lacking or len(made) < _LEAST or len(lacking) >= len(made):
+        return []
+    told = {"waiters": waiting["rank"].to_list(), "others": made, "op": there["op"], "call_site": there["user_frame"]}
+    told |= {"stands_in": here["op"], "stands_at": here["user_frame"]} | {name: there[name] for name in _CITED}
+    own_rows = beyond.filter(pl.col("rank").is_in(lacking))
+    return [told | {"rank": row["rank"]} | {f"own_{name}": row[name] for name in _CITED} for row in own_rows.iter_rows(named=True)]

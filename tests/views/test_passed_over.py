@@ -1,0 +1,50 @@
+"""Ranks that lack a call which those made that stand where they do."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.passed_over import passed_over
+from tests.views.frames import operations, rows
+
+SYNC, LOSS = "sync (moe.py:9)", "loss (moe.py:12)"
+
+
+def found(stands: dict[int, str], calls: dict[int, str], group: str = "pg:") -> list[tuple[object, ...]]:
+    """Who is found where ranks stand at these lines after these calls: ``s`` at one line, ``l`` at the other."""
+    places = rows(
+        LAST_CALLS, *({"rank": r, "place": "collective", "op": "all_reduce", "user_frame": at, "source_id": r} for r, at in stands.items())
+    )
+    made = operations({r: ["all_reduce"] * len(line) for r, line in calls.items()}, group=group)
+    sites = pl.DataFrame(
+        [(r, n, {"s": SYNC, "l": LOSS}[call]) for r, line in calls.items() for n, call in enumerate(line)],
+        schema={"rank": pl.Int32(), "order": pl.Int64(), "at": pl.String()},
+        orient="row",
+    )
+    typed = made.with_columns(pl.col("rank").cast(pl.Int32), pl.col("order").cast(pl.Int64))
+    told = typed.join(sites.lazy(), on=["rank", "order"]).with_columns(call_site="at").drop("at")
+    return passed_over(places, told).select("rank", "waiters", "others", "call_site", "stands_at").collect().rows()
+
+
+#: Ranks 2 and 4 stand in the call of their group, rank 0 of the same group with those of the other one in the next.
+STANDS = {0: LOSS, 1: LOSS, 2: SYNC, 3: LOSS, 4: SYNC, 5: LOSS}
+CALLS = {0: "slsl", 1: "slsls", 2: "slsl", 3: "slsls", 4: "slsl", 5: "slsls"}
+
+
+def test_who_stands_with_others_and_lacks_a_call_that_they_made_left_it_out() -> None:
+    assert found(STANDS, CALLS) == [(0, [2, 4], [1, 3, 5], SYNC, LOSS)]
+
+
+def test_where_recorders_name_the_groups_their_numbers_tell() -> None:
+    assert found(STANDS, CALLS, group="pg:0") == []
+
+
+def test_a_rank_that_never_made_the_call_or_is_in_another_step_left_nothing_out() -> None:
+    assert found(STANDS, CALLS | {0: "ll"}) == []
+    assert found(STANDS, CALLS | {0: "sl"}) == []
+
+
+def test_it_takes_more_that_made_the_call_than_that_lack_it() -> None:
+    assert found(STANDS, CALLS | {1: "slsl"}) == []
+    assert found({0: LOSS, 1: LOSS, 2: SYNC}, CALLS) == []
