@@ -10,7 +10,7 @@ _TOLD = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "o
 
 
 def not_begun(calls: Calls) -> dict[int, dict[str, object]]:
-    """By rank: the operation that is the first open one of its recorder, that its GPU has not begun, and that more peers have; with ``waiters``.
+    """By rank: the collective that is the first open one of its recorder, that its GPU has not begun, and that more peers have; with ``waiters``.
 
     Only where recorders mark the begin of operations (``TORCH_NCCL_ENABLE_TIMING``) does ``scheduled`` mean that the GPU is not there yet. A rank
     that waits for others has begun what it waits in: one of which nothing that is open has begun is held up by its own work before it.
@@ -25,12 +25,13 @@ def not_begun(calls: Calls) -> dict[int, dict[str, object]]:
     begun = set(started["rank"].to_list())
     if not begun:
         return {}
-    heads = opened.filter(~pl.col("rank").is_in(sorted(begun))).unique("rank", keep="first", maintain_order=True)
+    # A send before it has not begun either, whomever it is for: nothing of the rank has.
+    heads = opened.filter(~pl.col("rank").is_in(sorted(begun)) & ~pl.col("is_p2p")).unique("rank", keep="first", maintain_order=True)
     there: dict[tuple[object, object], list[dict[str, object]]] = {}
     for row in started.filter(~pl.col("is_p2p")).iter_rows(named=True):
         there.setdefault((row["group_key"], row["seq"]), []).append(row)
     late: dict[tuple[object, object], list[dict[str, object]]] = {}
-    for row in heads.filter(~pl.col("is_p2p")).iter_rows(named=True):
+    for row in heads.iter_rows(named=True):
         late.setdefault((row["group_key"], row["seq"]), []).append(row)
     found: dict[int, dict[str, object]] = {}
     for place, rows in late.items():

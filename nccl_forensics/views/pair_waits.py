@@ -73,6 +73,8 @@ class _Half:
     peer: int
     op: str
     count: int
+    #: With those of a batch that its ring may have cut.
+    posted: int
     single: bool
     #: The first of them: the columns of an operation.
     first: dict[str, object]
@@ -84,8 +86,8 @@ class _Half:
 
     @property
     def number(self) -> int:
-        """Where it stands among the sends and receives of the group on its rank."""
-        return int(str(self.first["seq"]))
+        """Where it stands among the sends and receives of the group on its rank; -1 where its entry has lost that."""
+        return -1 if self.first["seq"] is None else int(str(self.first["seq"]))
 
     def edge(self, kind: str) -> Edge:
         """That its rank waits in it for the peer."""
@@ -95,21 +97,27 @@ class _Half:
 
 
 def pair_edges(
-    calls: Calls, info: dict[tuple[str, str], dict[str, object]], seen: set[tuple[str, int]], gpus: Collection[int] = ()
+    calls: Calls,
+    info: dict[tuple[str, str], dict[str, object]],
+    seen: set[tuple[str, int]],
+    gpus: Collection[int] = (),
+    cut: Collection[int] = (),
 ) -> list[Edge]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``info`` has the rows of
     ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted. A rank of
-    ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that."""
+    ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that. The rings of ``cut`` have lost their oldest
+    entries: of a batch at their beginning the other calls may be among these, so that nobody is seen to wait in it."""
     left = unfinished(calls)
     if left is None:
         return []
-    halves = _halves(left, info, gpus)
+    halves = _halves(left, info, gpus, cut)
     over = _over(calls, halves)
     # What the peer is done with keeps nobody waiting for it: it is the own GPU of a rank that has not finished it.
     halves = [h for h in halves if (h.group["group_key"], h.peer, h.other, h.number) not in over]
     # Of whoever has work open there is evidence, though it be sends and receives alone.
     seen = seen | {("fr", rank) for rank in left_open(calls)}
-    posted = {(h.group["group_key"], h.rank, h.op, h.peer): h.count for h in halves}
+    posted = {(h.group["group_key"], h.rank, h.op, h.peer): h.posted for h in halves}
+    halves = [h for h in halves if h.count]
     # Where ranks stand in a single send or receive, before all else that they have open: the other half of what a peer waits in comes after it.
     stands = {(h.group["group_key"], h.rank): (h.op, h.peer) for h in halves if h.single}
     alike = _alike(halves)
@@ -158,22 +166,30 @@ def _kind(half: _Half, seen: set[tuple[str, int]]) -> str:
     return "p2p" if (str(half.group["domain"]), half.peer) in seen else "unseen"
 
 
-def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]], gpus: Collection[int]) -> list[_Half]:
+def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]], gpus: Collection[int], cut: Collection[int]) -> list[_Half]:
     # Calls of one batch run together; and what stands behind other unfinished work tells nothing by itself.
     of_rank, ends_batch = ["group_key", "rank"], pl.col("op") == "coalesced"
     ordered = left.sort("order", maintain_order=True).with_columns(batch=ends_batch.cast(pl.Int64).cum_sum(reverse=True).over(of_rank))
     together = (pl.col("is_p2p") & ~ends_batch).sum().over(*of_rank, "batch")
     numbered = pl.len().over(*of_rank, "seq", "is_p2p")
-    ordered = ordered.with_columns(begins=pl.col("created_ns") == pl.col("created_ns").min().over("rank"))
+    oldest = (pl.col("order") == pl.col("order").min().over("rank")) & pl.col("rank").is_in(sorted(cut)).fill_null(False)
+    at_the_cut = ends_batch.any().over(of_rank) & pl.col("is_p2p") & (pl.col("batch") > 1) & oldest.any().over(*of_rank, "batch")
+    ordered = ordered.with_columns(
+        begins=pl.col("created_ns") == pl.col("created_ns").min().over("rank"), at_the_cut=at_the_cut.fill_null(False)
+    )
     alone = ordered.with_columns(
-        single=(pl.when(ends_batch.any().over(of_rank)).then(together).otherwise(numbered) == 1) & pl.col("begins")
+        single=(pl.when(ends_batch.any().over(of_rank)).then(together).otherwise(numbered) == 1) & pl.col("begins") & ~pl.col("at_the_cut")
     )
     columns = ("seq", "source_id", "line_no", "record", "call_site", "timeout_ms", "created_ns", "single")
     pending = (
         alone.filter(pl.col("is_p2p") & pl.col("peer").is_not_null())
         .filter(pl.col("op").is_in(["send", "recv"]) & (pl.col("begins") | ~pl.col("rank").is_in(sorted(gpus))).fill_null(True))
         .group_by("domain", "group_key", "rank", "op", "peer")
-        .agg(pl.len().alias("count"), *[pl.col(c).sort_by("order").first() for c in columns])
+        .agg(
+            (~pl.col("at_the_cut")).sum().alias("count"),
+            pl.len().alias("posted"),
+            *[pl.col(c).sort_by("at_the_cut", "order").first() for c in columns],
+        )
         .sort("domain", "group_key", "rank", "op", "peer")
         .collect()
     )
@@ -181,7 +197,7 @@ def _halves(left: pl.LazyFrame, info: dict[tuple[str, str], dict[str, object]], 
     for row in pending.iter_rows(named=True):
         group = info.get((row["domain"], row["group_key"]))
         if group is not None and 0 <= row["peer"] < len(members := members_of(group)):
-            found.append(_Half(group, row["rank"], members[row["peer"]], row["op"], row["count"], row["single"], row))
+            found.append(_Half(group, row["rank"], members[row["peer"]], row["op"], row["count"], row["posted"], row["single"], row))
     return found
 
 

@@ -28,6 +28,7 @@ def waits(
     last_calls: pl.LazyFrame | None,
     looked_at_earlier: pl.LazyFrame | None,
     never_entered: pl.LazyFrame | None,
+    dumps: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
 
@@ -60,9 +61,18 @@ def waits(
             rows = [r for r in rows if r["kind"] != "gpu" or not re.match(ONE_WAY, str(r["op"] or ""))]
             rows += _name_operations(_in_joined(sent, calls.every), calls.every)
         gpus = {int(str(r["awaited"])) for r in rows if r["kind"] == "gpu"}
-        rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()}, gpus)
+        rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()}, gpus, _cut(dumps))
         rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
+
+
+def _cut(dumps: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose rings have lost their oldest entries. A recorder that was asked for what is open alone leaves gaps between the numbers instead."""
+    if dumps is None:
+        return set()
+    whole = pl.col("last_record_id") - pl.col("first_record_id") + 1 == pl.col("entries")
+    lost = dumps.filter((pl.col("use") == "chosen") & (pl.col("first_record_id") > 0) & whole & pl.col("rank").is_not_null())
+    return set(lost.select("rank").unique().collect()["rank"].to_list())
 
 
 def _parted(divergences: pl.LazyFrame | None) -> set[tuple[str, str]]:

@@ -26,6 +26,9 @@ def test_a_rank_whose_gpu_has_begun_nothing_of_what_is_open_holds_up_those_that_
     behind = [opened(3, "tp", 5, "scheduled", 9), opened(3, "dp", 2, "scheduled", 10)]
     elsewhere = [opened(4, "dp", 2, "started", 7)]
     assert named(*WAITING, *behind, *elsewhere) == {3: [0, 1, 2]}
+    send = opened(3, "pp", 31, "scheduled", 8, op="send", is_p2p=True)
+    assert named(*WAITING, send, *behind) == {3: [0, 1, 2]}, "nor has it begun the send before it"
+    assert named(*WAITING, send | {"state": "started"}, *behind) == {}, "it waits in its send"
 
 
 def test_a_rank_that_has_begun_another_operation_waits_itself() -> None:

@@ -402,6 +402,27 @@ def test_two_that_stand_in_the_same_half_of_batches_of_one_wait_for_each_other()
     assert (1, 0) not in edges(("send", 1)), "a batch runs at once: its send answers the other's receive"
 
 
+def test_a_batch_that_a_ring_has_cut_at_its_beginning_shows_nobody_waiting() -> None:
+    state, known = progress({"pg:0": dict.fromkeys(range(3), (1, 0))}), groups({"pg:0": [0, 1, 2]})
+
+    def edges(first: int, kept: int) -> list[tuple[int, int]]:
+        # Each sends to the next and receives from the one before; of the oldest batch of each only the receive is kept.
+        calls = [batch(r, [("send", (r + 1) % 3), ("recv", (r - 1) % 3)][n == 1 :], n, over=False) for r in range(3) for n in (1, 2, 3)]
+        rings = {
+            "rank": range(3),
+            "use": ["chosen"] * 3,
+            "entries": [kept] * 3,
+            "first_record_id": [first] * 3,
+            "last_record_id": [first + 7] * 3,
+        }
+        dumps = pl.LazyFrame(rings, schema_overrides={"rank": pl.Int32})
+        return waits_of(pl.concat(calls), state, known, None, None, rings=dumps).select("waiter", "awaited").collect().rows()
+
+    assert edges(first=90, kept=8) == []
+    assert edges(first=0, kept=8) == [(0, 2), (1, 0), (2, 1)], "nothing is lost: the sends were never called"
+    assert edges(first=90, kept=5) == [(0, 2), (1, 0), (2, 1)], "it was asked for what is open alone"
+
+
 def test_what_stands_behind_a_gpu_that_stands_waits_for_nobody() -> None:
     # Ranks 0 and 1 are of one tensor group, 1 and 2 of one pipeline. The GPU of rank 1 has not done all_reduce #4, and its receive is enqueued behind that.
     state = progress({"pg:tp": {0: (5, 4), 1: (5, 3)}})
