@@ -46,9 +46,9 @@ _NO_HOST = (
 )
 _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 #: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its
-#: carriage return is bar, where text of a job follows. Rust's engine has no look-ahead: what follows is a group.
+#: carriage return is bar, where text of a job follows; that text may cut it off before its rate. Rust's engine has no look-ahead: what follows is a group.
 _BAR = (
-    r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s| examples/s)[^\]\r]{0,400}\][ \r]*)"
+    r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s| examples/s)[^\]\r]{0,400}\][ \r]*|[0-9]%\|[^|\r]{0,200}\|[^\]\r]{0,200}[0-9](?:s/i?|i?t?/s?))"
     r"((?:slurmstepd: |srun: |\[rank\d+\]:|\[default\d+\]:|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|[NR]CCL version "
     r"|(?:INFO|WARNING|ERROR):torch\.[\w.]{1,100}:|[\w.-]{1,64}:\d+:\d+ \[-?\d+\] |Traceback \(most recent|terminate called |Fatal Python error: ).*)$"
 )
@@ -201,7 +201,7 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
         ansi=text.str.contains("\x1b", literal=True).any(),
         cr=text.str.ends_with("\r").any(),
         nul=text.str.contains("\x00", literal=True).any(),
-        bar=text.str.contains_any(["it/s", "s/it", "B/s", " examples/s", "\r"]).any(),
+        bar=text.str.contains_any(["it/s", "s/it", "B/s", " examples/s", "%|", "\r"]).any(),
     ).row(0)
     for dirty, cleaned in zip(
         marks,

@@ -81,6 +81,10 @@ def test_a_bar_before_a_line_of_torchs_logging_is_peeled_off():
     line = "WARNING:torch.distributed.elastic.agent.server.api:Received 1 death signal, shutting down workers"
     [row] = peeled(f" 16%|#6   | 4084/25120 [3:02:22<16:20:02,  2.80s/it]{line}")
     assert row["text"] == line
+    # What another process writes over it cuts it off.
+    [row] = peeled(" 16%|#6   | 4084/25120 [3:02:22<16:20:02,  2.80s/i[rank0]:[E ProcessGroupNCCL.cpp:523] text")
+    assert row["text"].endswith("[E ProcessGroupNCCL.cpp:523] text")
+    assert "%" not in row["text"]
     # A message of the program itself stays behind its bar.
     [row] = peeled(" 16%|#6   | 4084/25120 [3:02:22<16:20:02,  2.80s/it]WARNING:trainer:slow step")
     assert row["text"].startswith(" 16%")

@@ -124,6 +124,7 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     # GLOO_SOCKET_IFNAME names one interface (gloo/transport/tcp/device.cc); NCCL's lists and exclusions are no names.
     (("Unable to find address for: ",), "gloo-interface"),
     (("Timed out initializing process group in store based barrier",), "store-barrier"),
+    (("Waiting in store based barrier",), "store-barrier"),
     (("Socket Timeout",), "store-timeout"),
     (("wait timeout after",), "store-timeout"),
     (("Timeout waiting for key",), "store-timeout"),

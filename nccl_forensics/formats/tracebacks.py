@@ -137,6 +137,7 @@ def _read(text: Text) -> Reading:
 
 def _scan(lines: WriterLines, found: _Found) -> None:
     aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
+    waiting = _still_waiting(lines)
     torn = 0  # last line of a torn traceback: what starts inside it is not looked at again
     for at in lines.starts:
         number, text = lines.numbers[at], lines.texts[at].strip()
@@ -185,6 +186,11 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.rows.append({"line_no": number, "end_line": bare.members[-1], **lines.hints, **(bare.row or {})})
             found.reports += [{"line_no": number, "end_line": bare.members[-1], **lines.hints, **r} for r in bare.said]
             found.nccl += _last_errors(lines, at, set(bare.members))
+        elif _AT_BARRIER.search(text) or _THROUGH.search(text):
+            found.used.add(number)
+            if at in waiting:
+                row = {"kind": "said", "message": text[:2000], "signature": classify("", text)}
+                found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
         elif last := _XLA_LAST.search(text) or _IN_LINE.search(text):
             found.nccl.append({"line_no": number, **lines.hints, "level": "WARN", "message": mask(last.group(1))})
             found.used.add(number)
@@ -208,6 +214,29 @@ def _scan(lines: WriterLines, found: _Found) -> None:
                 found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
         elif _RAISED_FROM.match(text) or _LAUNCHER_END in text:
             found.used.add(number)
+
+
+#: torch/distributed/distributed_c10d.py, _store_based_barrier: printed every ten seconds until all have come (1.8 to 2.0 to everybody, later for debugging).
+_AT_BARRIER = re.compile(
+    r"Waiting in store based barrier to initialize process group for (?:[0-9.]{1,20} seconds)?rank: ([0-9]{1,7}), key: \S{1,200} \("
+)
+
+
+#: What it prints then, since 1.9.
+_THROUGH = re.compile(r"Rank ([0-9]{1,7}): Completed store-based barrier for ")
+#: Whoever goes on with so many lines is through, in a release that does not say so too.
+_WENT_ON = 50
+
+
+def _still_waiting(lines: WriterLines) -> set[int]:
+    """Where ranks say for the last time that they wait for others at the store, without having come through or gone on."""
+    last: dict[str, int] = {}
+    for at in lines.starts:
+        if waits := _AT_BARRIER.search(lines.texts[at]):
+            last[waits.group(1)] = at
+        elif through := _THROUGH.search(lines.texts[at]):
+            last.pop(through.group(1), None)
+    return {at for at in last.values() if len(lines.texts) - max(last.values()) <= _WENT_ON}
 
 
 #: Above what ``torch.multiprocessing.spawn`` passes on of a process that it started: their number is told as a local rank.
@@ -426,6 +455,8 @@ FORMAT = TextFormat(
         "Error: The client socket has ",
         "Error: Timed out after ",
         "Error: Timed out initializing process group",
+        "Waiting in store based barrier",
+        "Completed store-based barrier for ",
         "Error: The server socket has ",
         "Error: Expected to have finished reduction in the prior iteration",
         "Error: Gloo connectFullMesh failed",

@@ -28,7 +28,12 @@ from nccl_forensics.rules import rule
 #: torch/csrc/distributed/c10d/TCPStore.cpp, since 2.0.
 _JOINED = re.compile(r"waiting for clients\. ([0-9]{1,7})/([0-9]{1,7}) clients joined")
 #: torch/distributed/distributed_c10d.py, _store_based_barrier, since 1.8.
-_BARRIER = re.compile(r"store based barrier on rank: [0-9]{1,7},? for key: .{1,200}?\(world_size=([0-9]{1,7}), worker_count=([0-9]{1,7})")
+_BARRIER = re.compile(
+    r"store based barrier (?:on|to initialize process group for) (?:[0-9.]{1,20} seconds)?rank:? [0-9]{1,7},? (?:for )?key: .{1,200}?"
+    r"\(world_size=([0-9]{1,7}), (?:worker_count|num_workers_joined)=([0-9]{1,7})"
+)
+#: What whoever waits there prints every ten seconds, a good job at its start as well.
+_WAITING = "Waiting in store based barrier"
 
 
 def _counted(exceptions: pl.LazyFrame) -> list[tuple[int, int, dict[str, object]]]:
@@ -57,12 +62,16 @@ def clients_never_joined(exceptions: pl.LazyFrame) -> Iterator[Finding]:
     short = [c for c in counts if c[0] < c[1]]
     if not short:
         return
-    came, wanted, row = max(short, key=lambda c: (c[1], c[0]))
+    gave_up = [c for c in short if _WAITING not in str(c[2]["message"])]
+    came, wanted, row = max(gave_up or short, key=lambda c: (c[1], c[0]))
     missing = wanted - came
+    waits = " and had not given up where the log ends" if not gave_up else ""
     yield Finding(
-        title=f"{missing} of {wanted} processes never came to the rendezvous: its store waited for them in vain",
-        summary="The message counts them and names none. It comes from the process that hosts the store, before NCCL is asked for anything.",
-        confidence="medium",
+        title=f"{missing} of {wanted} processes never came to the rendezvous: its store waited for them in vain{waits}",
+        summary="The message counts them and names none. It comes from the process that hosts the store, before NCCL is asked for anything."
+        if gave_up
+        else "The message counts those that came. In a good job it stops as soon as the others do; a log that was cut there looks the same.",
+        confidence="medium" if gave_up else "low",
         culprits=(),
         subject=("clients", str(wanted)),
         evidence=cite([row], f"{came} of {wanted} came"),

@@ -78,6 +78,7 @@ def ib_link(
         found.extend(_counters(ib_port_counters.filter(pl.col("counter").is_in(_LINK)).collect(), peers, times_threshold))
     if ib_links is not None:
         found.extend(_under_negotiated(ib_links))
+        found.extend(_asked_for(ib_links))
         found.extend(_slower_than_neighbours(ib_links, peers))
     if link_quality is not None:
         found.extend(_quality(link_quality, source_hosts, bit_error_rate, downs_per_day))
@@ -249,6 +250,33 @@ def _under_negotiated(links: pl.LazyFrame) -> Iterator[Finding]:
             "error",
             "high",
             row["could_be"],
+            {},
+        )
+
+
+#: More ports than that in one file are a list of a fabric, of which many bear no cable.
+_ASKED = 4
+
+
+def _asked_for(links: pl.LazyFrame) -> Iterator[Finding]:
+    """Ports that somebody asked for one by one (``ibportstate LID PORT``, ``smpquery portinfo``) and that are down in what was printed of them last."""
+    asked = links.filter((pl.col("tool") == "smpquery") & pl.col("state").is_not_null()).sort("source_id", "line_no")
+    last = (
+        asked.unique(["source_id", "lid", "port"], keep="last", maintain_order=True).filter(pl.len().over("source_id") <= _ASKED).collect()
+    )
+    for row in last.filter(pl.col("state") == "down").iter_rows(named=True):
+        place = {**row, "node": row["node"] or f"LID {row['lid']}"}
+        phys = str(row["phys_state"] or "unknown")
+        why = {"polling": "it sees no signal: cable, optic or the other end", "disabled": "it is switched off"}.get(
+            phys, f"physical state {phys}"
+        )
+        yield _finding(
+            {**place, "place": row["host"] or place["node"]},
+            f"{_name(place)} is down: {why}",
+            "Whether it was meant to be up, and whether the job went through it, does not stand here.",
+            "warning",
+            "low",
+            f"state down, physical state {phys}",
             {},
         )
 

@@ -294,7 +294,12 @@ def _behind(case: _Case) -> Cause | None:
             # A watchdog's line counts the calls of its rank and names none, so that one left out at the end looks the same.
             return Cause("host-stall", "medium", f"{why}; whether it left the call out no line tells")
         return Cause("host-stall", "high", why)
-    return Cause("host-stall", "medium", "it never entered an operation that its peers wait in")
+    why = "it never entered an operation that its peers wait in"
+    if row.get("domain") == "detail" and not row.get("timed_out"):
+        return Cause(
+            "host-stall", "low", f"{why}; nothing has timed out, and lines that were copied while the job ran end an operation apart"
+        )
+    return Cause("host-stall", "medium", why)
 
 
 #: Signs in the order in which they are believed: what a stack shows of sends, what the order of calls shows, where the host is, what its GPU has

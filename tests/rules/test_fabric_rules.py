@@ -553,3 +553,17 @@ def test_an_address_for_which_two_cards_answer_is_named():
 
 def test_an_address_for_which_one_card_answers_twice_is_quiet():
     assert unreachable_host.check(None, table("pings", answer("b8:3f:d2:00:00:01"), answer("b8:3f:d2:00:00:01")), None, HOSTS) == []
+
+
+def test_a_port_that_was_asked_for_by_its_lid_and_is_down_is_a_warning() -> None:
+    def told(*states: tuple[int, str, str]) -> list[tuple[str, str, str]]:
+        rows = [
+            {"source_id": 0, "line_no": n, "tool": "smpquery", "lid": 9, "port": p, "state": s, "phys_state": phys}
+            for n, (p, s, phys) in enumerate(states)
+        ]
+        links = TABLES["ib_links"].frame(rows).with_columns(source_id=pl.lit(0, dtype=pl.UInt32())).lazy()
+        return [(f.title, f.severity, f.confidence) for f in ib_link.check(None, None, links, None, None)]
+
+    assert told((3, "active", "linkup"), (3, "down", "disabled")) == [("LID 9 port 3 is down: it is switched off", "warning", "low")]
+    assert told((3, "down", "polling"), (3, "active", "linkup")) == [], "what was printed of it last"
+    assert told(*((p, "down", "polling") for p in range(1, 9))) == [], "a list of all ports of a switch, of which many bear no cable"

@@ -346,3 +346,34 @@ def test_peers_that_completed_what_needs_everybody_count_other_calls(
     (tmp_path / "log.txt").write_text("".join(counted(r, op, s, 45) for r, s in enumerate(seqs)))
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert (verdict["cause"], verdict["confidence"], [c["rank"] for c in verdict["culprits"]]) == told
+
+
+WAITS = "Waiting in store based barrier to initialize process group for rank: {0}, key: store_based_barrier_key:1 (world_size={1}, worker_count={2}, timeout=0:30:00)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([WAITS.format(0, 4, 8)] * 3, ("bad-setting", "medium")),
+        ([WAITS.format(r, 8, 3) for r in (0, 5, 0, 5)], ("rank-never-joined", "low")),
+        ([WAITS.format(0, 2, 1), "Rank 0: Completed store-based barrier for key:store_based_barrier_key:1 with 2 nodes."], (None, None)),
+        ([WAITS.format(0, 2, 1), *(f"step {n}: loss 2.{n}" for n in range(60))], (None, None)),
+    ],
+    ids=["more than there are", "too few", "all came", "went on"],
+)
+def test_ranks_that_wait_at_the_store_where_the_log_ends_tell_how_many_came(
+    tmp_path: Path, lines: list[str], told: tuple[str | None, str | None]
+) -> None:
+    (tmp_path / "log.txt").write_text(
+        "".join(f"05/10/2023 23:07:4{n % 10} - INFO - torch.distributed.distributed_c10d - {line}\n" for n, line in enumerate(lines))
+    )
+    report = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert report["cause"] == told[0]
+    assert report["culprits"] == []
+    assert told[1] is None or report["confidence"] == told[1]
+
+
+def test_mpirun_names_the_rank_though_its_pid_was_struck_out(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text("mpirun noticed that process rank 6 with PID xxxxx on node tiger exited on signal 9 (Killed).\n")
+    told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert (told["cause"], [c["rank"] for c in told["culprits"]]) == ("rank-died", [6])

@@ -161,6 +161,7 @@ def test_dumps_of_a_host_whose_logs_are_there_were_left_behind() -> None:
         ({"pending": False}, "host-stall", "medium"),
         ({"pending": None}, "host-stall", "medium"),
         ({"domain": "nccl", "pending": False}, "host-stall", "low"),
+        ({"domain": "detail"}, "host-stall", "low"),
     ],
     ids=[
         "gpu",
@@ -170,6 +171,7 @@ def test_dumps_of_a_host_whose_logs_are_there_were_left_behind() -> None:
         "all done by a watchdog's line alone",
         "nothing marked",
         "an NCCL log that ends",
+        "lines of DETAIL that end",
     ],
 )
 def test_without_a_stack_progress_names_the_cause(fact: dict[str, object], cause: str, confidence: str) -> None:
