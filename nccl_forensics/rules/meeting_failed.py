@@ -81,7 +81,7 @@ def port_in_use(exceptions: pl.LazyFrame) -> Iterator[Finding]:
     at_most=4,
     explains=(*_EXPLAINS, "connection-failed"),
 )
-def gloo_wrong_interface(exceptions: pl.LazyFrame) -> Iterator[Finding]:
+def gloo_wrong_interface(exceptions: pl.LazyFrame, watchdog: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """An interface that the host does not have, and addresses that only the host itself can reach."""
     rows = exceptions.filter(pl.col("signature").is_in(["gloo-interface", "gloo-connect"])).sort("source_id", "line_no").collect()
     none = rows.filter(pl.col("signature") == "gloo-interface")
@@ -99,7 +99,19 @@ def gloo_wrong_interface(exceptions: pl.LazyFrame) -> Iterator[Finding]:
         )
     far = rows.filter(pl.col("signature") == "gloo-connect")
     nowhere = far.filter(~pl.col("message").str.contains(_FAR.pattern))
-    if nowhere.height and nowhere.height == far.height:
+    fallen = (
+        pl.DataFrame() if watchdog is None else watchdog.filter(pl.col("kind") == "gloo-loopback").sort("source_id", "line_no").collect()
+    )
+    if far.height and fallen.height:
+        yield _interface(
+            fallen,
+            "gloo took its host's loopback address, and its ranks could not connect to each other",
+            "It found no address for the host's own name, and told the others one that only the host itself can reach. On a single host that would be right: then "
+            "a peer had ended before.",
+            "medium",
+            ("gloo-fallback",),
+        )
+    elif nowhere.height and nowhere.height == far.height:
         yield replace(
             _interface(
                 nowhere,

@@ -33,6 +33,7 @@ _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[
 _INTERFACES = ("bootstrap", "socket-interface", "ib-oob")
 #: Releases up to 2.26 write "Connect".
 _LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
+_LINK_LOCAL = r"[Cc]onnect to (?:::ffff:)?169\.254\."
 _ADDRESS = re.compile(r"[Cc]onnect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
 #: Events of a device that are faults, in the words of ibv_event_type_str(3). From 2.28.9 on NCCL calls all events "non-fatal" that it goes on
 #: after, a port that came up or a new subnet manager among them.
@@ -115,6 +116,8 @@ def wrong_interface(
             actions=(Action("change-setting", ranks=ranks, hosts=hosts, command="ip -br addr", confidence="high"),),
         )
     failed = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), people)
+    if nccl_network is not None:
+        yield from _link_local(failed, nccl_network)
     asked = failed
     if nccl_tails is not None:
         asked = where_reported(_still_trying(nccl_errors, nccl_tails), people)
@@ -172,6 +175,31 @@ def wrong_interface(
         return
     yield from _loopback_peers(asked, nccl_network, host_ranks, comms)
     yield from _apart(failed, named.collect())
+
+
+def _link_local(failed: pl.DataFrame, nccl_network: pl.LazyFrame) -> Iterator[Finding]:
+    """Peers that told an address which an interface without a configuration gives itself (169.254.0.0/16), where processes that use another network could not
+    connect to it."""
+    asked = failed.filter(pl.col("message").str.contains(_LINK_LOCAL))
+    used = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null()).collect()
+    if not asked.height or not used.height or used["address"].str.starts_with("169.254.").any():
+        return
+    hosts = hosts_of(asked)
+    yield Finding(
+        title=f"a peer told {', '.join(hosts) or 'others'} to connect to a link-local address, and no connection came about",
+        summary="All processes that are seen use another network, so whoever gave that address is not seen, or names no interface: NCCL took one there that has "
+        "no configured address.",
+        confidence="medium",
+        culprits=(),
+        hosts=hosts,
+        subject=("link-local", *hosts),
+        evidence=(*cite(asked, "the address that a peer gave", at_most=8), *cite(used.head(1), "the interface of a process seen here")),
+        evidence_total=asked.height + 1,
+        remedy="Set NCCL_SOCKET_IFNAME to the network that connects the hosts.",
+        prevention="Fix NCCL_SOCKET_IFNAME in the cluster's default environment.",
+        would_refute=("the hosts reach each other at these addresses",),
+        actions=(Action("change-setting", command="ip -br addr", confidence="medium"),),
+    )
 
 
 def _shared_addresses(nccl_network: pl.LazyFrame | None) -> pl.DataFrame:

@@ -377,3 +377,27 @@ def test_mpirun_names_the_rank_though_its_pid_was_struck_out(tmp_path: Path) -> 
     (tmp_path / "log.txt").write_text("mpirun noticed that process rank 6 with PID xxxxx on node tiger exited on signal 9 (Killed).\n")
     told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert (told["cause"], [c["rank"] for c in told["culprits"]]) == ("rank-died", [6])
+
+
+def test_gloo_that_fell_back_to_loopback_took_the_wrong_interface_where_its_mesh_failed(tmp_path: Path) -> None:
+    fell = (
+        "(Worker pid=71, ip=10.1.0.8) [rank3]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback address "
+        "as fallback. Manually set the network interface to bind to with GLOO_SOCKET_IFNAME. (function operator())\n"
+    )
+    mesh = "(Worker pid=72, ip=10.1.0.9) [rank4]:[E ProcessGroupGloo.cpp:144] Gloo connectFullMesh failed with [/gloo/transport/tcp/pair.cc:144] no error\n"
+    (tmp_path / "log.txt").write_text(fell + mesh)
+    told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert (told["cause"], told["confidence"], told["culprits"]) == ("wrong-interface", "medium", [])
+    # On one host that is as it should be.
+    (tmp_path / "log.txt").write_text(fell)
+    assert analyze([tmp_path], engine=InlineEngine()).report["verdict"]["cause"] is None
+
+
+@pytest.mark.parametrize(("own", "cause"), [("10.2.0.4", "wrong-interface"), ("169.254.20.11", "connection-failed")])
+def test_a_link_local_address_that_a_peer_gave_to_those_on_another_network_is_the_wrong_one(tmp_path: Path, own: str, cause: str) -> None:
+    (tmp_path / "log.txt").write_text(
+        f"node3:9:9 [0] NCCL INFO Bootstrap : Using eth0:{own}<0>\n"
+        "node3:9:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 169.254.20.10<43369> failed : Software caused connection abort\n"
+    )
+    told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert told["cause"] == cause
