@@ -110,6 +110,10 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
     inserted = _agree(own[1:], foretold) if len(own) > 1 else 0
     if inserted >= 2 and inserted > in_step and (best is None or inserted > best[0]):
         return Reading("extra", 0, True, "it called one more operation and then went on like its peers")
+    # A call made twice, and then the very calls of all peers, is less to believe in than a jump over all that they did, which the steps before must foretell.
+    twice = bool(history) and first == history[-1] and len(peers) >= 2 and list(own[1:]) == list(peers)
+    if twice and best is not None and best[1] >= len(peers):
+        return Reading("extra", 0, False, "it made the call before once more, and then the very calls of its peers")
     if best is None:
         return Reading(
             "different", 0, len(own) > 1 or bool(history), "what it called is not what its peers call next at any later position"
@@ -133,6 +137,12 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
     )
 
 
+def fewer_by(own: Sequence[Hashable], peers: Sequence[Hashable]) -> int | None:
+    """How many operations less than its peers a rank has made whose own are just the last of theirs; None where they are not."""
+    fewer = len(peers) - len(own)
+    return fewer if fewer > 0 and own and list(own) == list(peers[fewer:]) else None
+
+
 def came_behind(history: Sequence[Hashable], one: Hashable, other: Hashable) -> bool:
     """Whether the other operation came right behind the one before, as what is called in every second step does: too seldom to be foretold."""
     return any((a, b) == (one, other) for a, b in pairwise(history))
@@ -147,17 +157,19 @@ def _agree(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     return n
 
 
-def deviants(signatures: Mapping[int, Hashable], expected: Hashable | None) -> tuple[tuple[int, ...], Hashable, bool]:
-    """(ranks that deviate, what the others did, whether that is certain) at one position.
+def deviants(signatures: Mapping[int, Hashable], expected: Hashable | None, of: int = 0) -> tuple[tuple[int, ...], Hashable, bool]:
+    """(ranks that deviate, what the others did, whether that is certain) at one position, for a group of so many ranks.
 
-    The majority is right, unless there is none: then what the steps before foretell is right; else nobody can be named for certain.
+    The majority is right, unless there is none: then what the steps before foretell is right; else nobody can be named for certain. Of a group of
+    which the lines of many end before, the most may be few.
     """
     votes: dict[Hashable, list[int]] = {}
     for rank in sorted(signatures):
         votes.setdefault(signatures[rank], []).append(rank)
     ordered = sorted(votes.items(), key=lambda item: (-len(item[1]), item[1][0]))
     (top, most) = ordered[0]
-    tie = len(ordered) > 1 and len(ordered[1][1]) == len(most)
+    few = len(signatures) < of and len(most) * 2 <= of and len(votes.get(expected, ())) > 1
+    tie = len(ordered) > 1 and (len(ordered[1][1]) == len(most) or (few and top != expected))
     if tie and expected in votes:
         others = tuple(r for r in sorted(signatures) if signatures[r] != expected)
         return others, expected, True

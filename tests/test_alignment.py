@@ -69,6 +69,16 @@ def test_an_additional_call_is_neither() -> None:
     assert reading.kind == "extra"
 
 
+def test_a_call_made_twice_before_the_very_calls_of_its_peers_is_one_more_and_no_jump_into_the_next_step() -> None:
+    step = ["params", "gather", "reduce", "loss"]
+    history = [*step, "params", "gather"]
+    reading = read_divergence(history, ["reduce", "loss"], ["gather", "reduce", "loss"])
+    assert (reading.kind, reading.sure) == ("extra", False)
+    # The peers themselves did what it does next, or it has not gone on as far as they.
+    assert read_divergence(history, ["reduce", "loss", "params", "gather"], ["gather", "reduce", "loss"]).kind == "skipped"
+    assert read_divergence(history, ["reduce", "loss"], ["gather", "reduce"]).kind == "skipped"
+
+
 def test_the_minority_deviates() -> None:
     assert deviants({0: "a", 1: "a", 2: "b"}, None) == ((2,), "a", True)
 
@@ -76,6 +86,15 @@ def test_the_minority_deviates() -> None:
 def test_a_tie_is_uncertain_unless_the_steps_before_decide_it() -> None:
     assert deviants({0: "a", 1: "b"}, None)[2] is False
     assert deviants({0: "a", 1: "b"}, "b") == ((0,), "b", True)
+
+
+def test_the_most_of_those_that_are_left_are_no_majority_of_a_group_of_which_many_lines_end_before() -> None:
+    there = dict.fromkeys(range(4), "next") | dict.fromkeys(range(4, 7), "this")
+    assert deviants(there, "this", 12) == ((0, 1, 2, 3), "this", True)
+    # The most of the whole group; nobody is missing; or one rank alone does what is foretold.
+    assert deviants(there, "this", 7) == ((4, 5, 6), "next", True)
+    assert deviants(there | {7: "next", 8: "next", 9: "next"}, "this", 12) == ((4, 5, 6), "next", True)
+    assert deviants({0: "next", 1: "next", 2: "this"}, "this", 12) == ((2,), "next", True)
 
 
 def test_the_end_of_a_run_whose_beginning_is_lost_does_not_tell_how_long_it_is() -> None:

@@ -350,19 +350,22 @@ def connection_failed(
     # A process that is gone refuses every connection: where others failed for reasons of their own, this is what follows.
     gone = _failed_themselves(nccl_errors, processes, rows) if reasons == ["Connection refused"] else ()
     mixed = _other_type(nccl_errors)
+    inside = not trying and _refused_inside(targets, nccl_errors, nccl_tails, nccl_network)
     yield Finding(
         title=f"no connection from {link}: {', '.join(reasons) or 'failed after all retries'}",
         summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} {'tried in vain to the end of the log' if trying else 'gave up after all retries'}. "
         + (
             "The address is their own host's, so no network lies between: the process there had ended, or was not the one that was meant."
             if own
+            else "Processes of the host behind that address are refused as well, by nothing between hosts: more likely a process there has ended."
+            if inside
             else f"{ranks_words(gone)} had errors of {'its' if len(gone) == 1 else 'their'} own, so the refusal may be no more than that the process had ended."
             if gone
             else "A socket of another type answered where these ranks meet, so they may not speak the same transport."
             if mixed
             else "Which end is at fault needs a look at both."
         ),
-        confidence="low" if gone else "medium" if own or mixed or trying else "high",
+        confidence="low" if gone else "medium" if own or mixed or trying or inside else "high",
         hosts=hosts,
         culprits=tuple(Culprit(link=f"{h} -> {t}") for h in (hosts[:4] or ("?",)) for t in (targets[:4] or ["?"])),
         subject=("connect", *hosts, *reasons),
@@ -373,6 +376,23 @@ def connection_failed(
         would_refute=("the peer's process died before the first attempt",),
         actions=(Action("collect_more", hosts=hosts, command=f"nc -zv {targets[0] if targets else '<address>'} <port>"),),
     )
+
+
+def _refused_inside(
+    targets: list[str], nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, nccl_network: pl.LazyFrame | None
+) -> bool:
+    """Whether a log of the host that has one of the addresses ends while it is refused: by a process of that host, as far as it tells no address."""
+    if nccl_tails is None or nccl_network is None:
+        return False
+    owners = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").str.split("<").list.first().is_in(targets))
+    hosts = owners.select("host").drop_nulls().unique().collect()["host"].to_list()
+    ends = nccl_tails.group_by("source_id", "host", "pid").agg(last_line=pl.col("line_no").max())
+    refused = nccl_errors.filter(
+        (pl.col("kind") == "connect-retry") & pl.col("host").is_in(hosts) & pl.col("message").str.contains("refused", literal=True)
+    )
+    address = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
+    near = refused.filter(address.is_null() | address.is_in(targets)).join(ends, on=["source_id", "host", "pid"], nulls_equal=True)
+    return near.filter(pl.col("line_no") + 1 >= pl.col("last_line")).head(1).collect().height > 0
 
 
 def _other_type(nccl_errors: pl.LazyFrame) -> bool:

@@ -94,16 +94,19 @@ def nic_underused(
     if filters is None:
         return
     for row in filters.iter_rows(named=True):
-        if str(row["value"]).startswith("^"):
-            continue
+        left_out = _left_out(str(row["value"]))
         short = sorted(h for h in row["hosts"] if h in per_host and gpus.get(h, 0) > gpus_per_nic * len(per_host[h]))
+        # A device or two beside those of the GPUs (storage, management) is what such a list is for; one longer than what is left is not.
+        if left_out is not None:
+            short = [h for h in short if len(left_out) > len(per_host[h])]
         if not short:
             continue
         n = len(per_host[short[0]])
         yield Finding(
             title=f"NCCL_IB_HCA={row['value']} leaves {n} NIC{'s' if n != 1 else ''} for {gpus[short[0]]} GPUs on {', '.join(short[:4])}",
-            summary="The filter decides how many NICs carry the traffic of all GPUs of a host.",
-            confidence="high",
+            summary="The filter decides how many NICs carry the traffic of all GPUs of a host."
+            + ("" if left_out is None else f" It leaves out {len(left_out)}; whether these are there is not told."),
+            confidence="high" if left_out is None else "medium",
             hosts=tuple(short),
             culprits=tuple(Culprit(host=h) for h in short),
             subject=("NCCL_IB_HCA", str(row["value"])),
@@ -116,6 +119,17 @@ def nic_underused(
             would_refute=("the hosts have no other NIC",),
             actions=(Action("change-setting", hosts=tuple(short), command="unset NCCL_IB_HCA", confidence="high"),),
         )
+
+
+def _left_out(value: str) -> list[str] | None:
+    """The names behind the ^ of a filter of devices; None for one that names the devices to use."""
+    return [name for name in value.removeprefix("^").removeprefix("=").split(",") if name] if value.startswith("^") else None
+
+
+def _whole_family(value: str) -> bool:
+    """Whether a filter leaves out all devices that begin alike (``^mlx5_``), not single ones: without = a name stands for all that begin with it."""
+    names = [] if value.startswith("^=") else _left_out(value) or []
+    return any(not name.partition(":")[0][-1:].isdigit() or name in ("mlx4", "mlx5") for name in names)
 
 
 def _filtered(
@@ -267,7 +281,9 @@ def socket_fallback(
     yield Finding(
         title=f"{', '.join(hosts[:6])} {'talk' if len(hosts) != 1 else 'talks'} over TCP sockets"
         + (", other hosts over RDMA" if remote.height else f", other hosts over {others['network'][0]}" if others.height else ""),
-        summary=f"NCCL_IB_HCA={asked['value'][0]} asks for RDMA devices, and NCCL found none of them."
+        summary=f"NCCL_IB_HCA={asked['value'][0]} leaves out all RDMA devices of such a name, and NCCL found no other."
+        if asked.height and str(asked["value"][0]).startswith("^")
+        else f"NCCL_IB_HCA={asked['value'][0]} asks for RDMA devices, and NCCL found none of them."
         if asked.height
         else "RDMA was there or meant to be."
         if seen
@@ -283,7 +299,7 @@ def socket_fallback(
         evidence=(
             *cite(sockets, "chose the network Socket"),
             *cite(others, "chose an RDMA network" if remote.height else "chose another network"),
-            *(cite(asked, "asks for RDMA devices") if asked.height else ()),
+            *(cite(asked, "a filter of RDMA devices, of which NCCL found none to use") if asked.height else ()),
         ),
         remedy="Make RDMA devices visible in the container (libibverbs, /dev/infiniband) and unset NCCL_IB_DISABLE and NCCL_NET."
         + (" Compare NCCL_IB_HCA with the names that ibv_devices lists." if asked.height else ""),
@@ -294,9 +310,11 @@ def socket_fallback(
 
 
 def _asked_for(settings: pl.LazyFrame, hosts: set[str]) -> pl.DataFrame:
-    """Values of NCCL_IB_HCA on these hosts that name the devices to use; behind ^ stand those to leave out."""
-    rows = settings.filter((pl.col("name") == "NCCL_IB_HCA") & ~pl.col("value").str.starts_with("^") & (pl.col("value") != ""))
-    return rows.filter(pl.col("hosts").list.set_intersection(sorted(hosts)).list.len() > 0).sort("value").collect()
+    """Values of NCCL_IB_HCA on these hosts that name the devices to use, or leave out all of a kind: whoever writes either has such devices."""
+    rows = settings.filter((pl.col("name") == "NCCL_IB_HCA") & (pl.col("value") != "")).sort("value")
+    known = rows.filter(pl.col("hosts").list.set_intersection(sorted(hosts)).list.len() > 0).collect()
+    wanted = [not value.startswith("^") or _whole_family(value) for value in known["value"].to_list()]
+    return known.filter(pl.Series(wanted, dtype=pl.Boolean()))
 
 
 #: aws-ofi-nccl (src/nccl_ofi_net.c, find_ofi_provider) and libfabric's fi_getinfo, where no device of the wanted kind is found.

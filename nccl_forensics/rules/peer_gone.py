@@ -2,7 +2,7 @@
 
 ## What it finds
 Ranks that had joined the communicator, and whose connections other processes found closed or refused while they themselves went on working:
-no line is left of the rank, or its lines end before a collective that these peers entered. A job that is stopped as a whole ends without
+no line is left of the rank, its lines end before a collective that these peers entered, or it alone of those that went tells of no error. A job that is stopped as a whole ends without
 such lines.
 
 ## Why it matters
@@ -30,8 +30,11 @@ from nccl_forensics.words import ranks_words, verb
 _FOUND = {
     "closed": ("found its connection closed and went on", "found its connection closed and went on"),
     "left": ("lost the connection to it before their last collective", "lost the connection to it before their last collective"),
+    "silent": ("found its connection closed and went on", "found its connection closed and went on"),
     "refused": ("is refused a connection to it after the bootstrap", "are refused connections to it after the bootstrap"),
 }
+#: In these ways of going the rank's own log is there, and ends.
+_LOGGED = ("left", "silent")
 
 
 @rule(
@@ -58,8 +61,9 @@ def peer_gone(
         yield Finding(
             title=f"{ranks_words(ranks)} {verb(ranks, 'was', 'were')} gone while the others went on: {ranks_words(witnesses)} {verb(witnesses, *_FOUND[str(how)])}",
             summary="That says that the process ended, not why: "
-            + ("its log just ends." if how == "left" else "nothing in the evidence is its own."),
-            confidence="medium" if how == "left" else "low",
+            + ("its log just ends." if how in _LOGGED else "nothing in the evidence is its own.")
+            + (" The others that ended tell of lost connections; it alone tells of no error." if how == "silent" else ""),
+            confidence="medium" if how in _LOGGED else "low",
             ranks=ranks,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"]) for r in part.iter_rows(named=True)),
@@ -67,7 +71,7 @@ def peer_gone(
             evidence=(
                 *cite(part, "what a peer saw of its end"),
                 *cite_absence(
-                    f"{'an end of the communicator' if how == 'left' else 'a line of NCCL'} of {ranks_words(ranks)}",
+                    f"{'an end of the communicator' if how in _LOGGED else 'a line of NCCL'} of {ranks_words(ranks)}",
                     ("all NCCL logs of the bundle",),
                 ),
             ),

@@ -9,7 +9,7 @@ from math import prod
 
 import polars as pl
 
-from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, read_divergence
+from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, fewer_by, read_divergence
 from nccl_forensics.damage import one_bit
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
@@ -448,7 +448,7 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
     # Steps that are not all alike may foretell two operations: neither tells then who of two is right.
     foretold = foretold if len(foretold) == 1 else []
     signatures = {rank: _signature(row) for rank, row in here.items()}
-    odd, right, certain = deviants(signatures, foretold[0] if foretold else None)
+    odd, right, certain = deviants(signatures, foretold[0] if foretold else None, len(by_rank))
     ops = {rank: row["op"] for rank, row in here.items()}
     if len(set(ops.values())) > 1:
         odd = tuple(r for r in odd if ops[r] != right[0]) if isinstance(right, tuple) else odd
@@ -462,7 +462,7 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
         if earlier not in values.values() and foretold and isinstance(foretold[0], tuple) and foretold[0][0] in ops.values():
             # A line that makes calls of several sizes, such as that of a reducer, tells no size: their order does.
             earlier = dict(zip(("op", "shape", "dtype"), foretold[0], strict=True)).get(name)
-        odd, right, certain = deviants(values, earlier)
+        odd, right, certain = deviants(values, earlier, len(by_rank))
         peers = [r for r in sorted(values) if values[r] == right]
         # A jump may land on the same operation with another size or type: ask the alignment before calling it a wrong argument.
         if kind in ("shape", "dtype"):
@@ -477,9 +477,18 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
                 return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
             if kind == "shape" and jump is None and len({_elements(str(value)) for value in values.values()}) == 1:
                 continue  # as many elements in another shape: nothing that is sent or reduced differs
+        if kind == "argument" and certain and (fewer := _fewer(by_rank, odd, peers, at)):
+            why = f"its calls from here on, arguments and all, are those that its peers do {fewer} later"
+            return _row(base, "skipped", by_rank, odd, peers, at, fewer, False, why)
         label = {"red_op": "reduce op", "root": "root"}.get(name, name)
         return _row(base, kind, by_rank, odd, peers, at, None, certain, f"{label} {values[odd[0]]} against {right}", name)
     return None
+
+
+def _fewer(by_rank: _ByRank, odd: Sequence[int], peers: Sequence[int], at: int) -> int | None:
+    longest = max(peers, key=lambda rank: by_rank[rank].run(at, 1))
+    lines = [tuple(_whole(by_rank[r][n]) for n in range(at, at + by_rank[r].run(at, 1))) for r in (*odd, longest)]
+    return fewer_by(lines[0], lines[-1]) if len(set(lines[:-1])) == 1 and len(lines[-1]) <= _AFTER else None
 
 
 _NUMBERS = re.compile(r"\d+")

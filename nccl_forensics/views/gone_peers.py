@@ -33,7 +33,8 @@ def gone_peers(
     ``how``: ``closed`` (of the rank no line is left, and a process of the same host lost the connection to it, by its local rank, and wrote on),
     ``left`` (its lines end before a collective that its peers entered, and one of these lost the connection to it before it called its last), or
     ``refused`` (a connection to a process of the communicator is refused after the bootstrap, in which each had opened its port, and the
-    lines of all others but one are there). A process that was stopped with all the others also loses connections, but writes nothing after that.
+    lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost connections alone, and
+    it is the one among those that went which tells of no error). A process that was stopped with all the others also loses connections, but writes nothing after that.
     """
     rows: list[dict[str, object]] = []
     joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
@@ -44,7 +45,7 @@ def gone_peers(
     members = known.filter(pl.col("nranks") == size).sort("comm_key", "rank")
     members = members.filter(pl.col("comm_key") == members["comm_key"][0])  # of the job's first communicator ranks are those of the job
     absent = set(range(size)) - set(members["rank"].to_list())
-    if size > 1_000_000 or not (absent or progress is not None):
+    if size > 1_000_000:
         return pl.DataFrame(rows, schema=GONE_PEERS).lazy()
     base = {"comm_id": members["comm_id"][0]}
     rank_of = {(h, p): r for h, p, r in members.select("host", "pid", "rank").iter_rows()}
@@ -55,9 +56,28 @@ def gone_peers(
         last_calls = nccl_tails.filter(pl.col("message").str.contains(CALL))
         found = _closed(nccl_notes, nccl_placement, last_calls, rank_of, behind) if behind else []
         rows += [base | {"how": "left"} | row for row in found]
+    if not rows and nccl_errors is not None and nccl_notes is not None and nccl_placement is not None and not absent:
+        quiet = _without_a_word(nccl_errors, members)
+        found = _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, quiet) if quiet else []
+        rows += [base | {"how": "silent"} | row for row in found] if len(found) == 1 else []
     if not rows and nccl_errors is not None and len(absent) == 1:
         rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
     return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
+
+
+#: Errors that tell of a peer that is gone: whoever loses one prints them, and nothing else went wrong where there are no others.
+_OF_PEERS = ("peer-closed", "recv-failed", "connect-retry", "connect-gave-up", "connect-failed", "proxy", "other", "propagation")
+
+
+def _without_a_word(nccl_errors: pl.LazyFrame, members: pl.DataFrame) -> set[int]:
+    """Ranks without an error where most others hand one up and all errors are of lost connections; none where somebody failed otherwise."""
+    lines = nccl_errors.sort("source_id", "line_no").select("host", "pid", "kind", "level", "code").collect()
+    if lines.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(_OF_PEERS)).height:
+        return set()
+    people = members.filter(pl.col("ended").is_null()).select("host", "pid", "rank")
+    spoke = lines.filter((pl.col("level") == "WARN") | ((pl.col("kind") == "propagation") & pl.col("code").is_between(1, 7)))
+    failed = set(people.join(spoke, on=["host", "pid"], how="semi")["rank"].to_list())
+    return set(people["rank"].to_list()) - failed if len(failed) * 2 >= members.height else set()
 
 
 #: A call of a collective, in NCCL's log.

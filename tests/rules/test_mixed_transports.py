@@ -67,3 +67,22 @@ def test_in_a_larger_job_the_hosts_that_say_that_they_use_sockets_are_named() ->
     for networks in (chose(node1="IB", node2="Socket"), pl.concat([chose(node1="IB", node2="Socket", node3="IB"), chose(node2="IB")])):
         [finding] = mixed_transports.check(RDMA_HERE, PEOPLE, MEMBERS, placed(3), networks)
         assert finding.ranks == ()
+
+
+def test_of_two_hosts_that_are_all_of_the_job_the_one_that_says_that_it_uses_sockets_is_named() -> None:
+    both = chose(node1="IB", node2="Socket").with_columns(ranks=pl.when(pl.col("host") == "node1").then([0, 1]).otherwise([2, 3]))
+    [finding] = mixed_transports.check(RDMA_HERE, PEOPLE, comms(*(comm(r, 4) for r in range(4))), None, both)
+    assert told(finding) == ("error", "medium", (2, 3))
+
+
+def test_hosts_that_chose_otherwise_are_named_by_their_own_words_where_a_connection_of_the_network_failed() -> None:
+    networks = chose(node1="IB", node2="Socket", node3="IB").with_columns(source_id=pl.lit(0, pl.UInt32), line_no=pl.lit(7, pl.UInt32))
+    handed_up = {"kind": "propagation", "level": "INFO", "pid": 100, "file": "transport/net_ib/connect.cc", "code": 6, "line_no": 60}
+    members = comms(*(comm(r, 3) for r in range(3)))
+    [finding] = mixed_transports.check(errors(handed_up), PEOPLE, members, None, networks)
+    assert (finding.cause, *told(finding)) == ("environment-mismatch", "error", "medium", (1,))
+    # No connection of a network failed, or these are two jobs.
+    elsewhere = errors(handed_up | {"file": "transport/p2p.cc"})
+    assert mixed_transports.check(elsewhere, PEOPLE, members, None, networks) == []
+    apart = comms(comm(0, 3), comm(1, 3) | {"comm_key": "other"}, comm(2, 3))
+    assert mixed_transports.check(errors(handed_up), PEOPLE, apart, None, networks) == []

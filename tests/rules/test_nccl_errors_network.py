@@ -148,6 +148,23 @@ def test_who_refuses_may_be_gone_for_a_reason_of_its_own() -> None:
     assert finding.confidence == "high"
 
 
+def test_where_a_process_of_the_host_behind_the_address_is_refused_too_no_firewall_is_sure() -> None:
+    there = table("nccl_network", {"item": "bootstrap", "name": "eth0", "address": "10.0.0.7<0>", "host": "node2", "pid": 102})
+    local = RETRIED | {"message": "Call to connect returned Connection refused, retrying", "host": "node2", "pid": 102, "line_no": 30}
+    ends = table("nccl_tails", {"host": "node2", "pid": 102, "lines": 20, "line_no": 30})
+    [finding] = connection_failed.check(errors(GAVE_UP, local), PEOPLE, there, ends)
+    assert finding.confidence == "medium"
+    assert "more likely a process there has ended" in finding.summary
+    # It got through in the end; or it is refused elsewhere.
+    later = ends.with_columns(line_no=pl.lit(40, pl.UInt32))
+    other = local | {
+        "message": "socketPollConnect: connect to 10.0.0.9<4000> returned Connection refused, retrying (8/34) after sleep for 800 msec"
+    }
+    for lines, tails in ((errors(GAVE_UP, local), later), (errors(GAVE_UP, other), ends)):
+        [finding] = connection_failed.check(lines, PEOPLE, there, tails)
+        assert finding.confidence == "high"
+
+
 def test_a_retry_is_no_failure() -> None:
     assert connection_failed.check(errors(GAVE_UP | {"kind": "connect-retry", "level": "INFO"}), PEOPLE) == []
 

@@ -68,6 +68,16 @@ def test_a_filter_that_leaves_one_nic_for_many_gpus_is_named() -> None:
     assert nic_underused.check(*inputs, settings("NCCL_IB_HCA", ("mlx5_0", [0, 1, 2, 3])), gpus_per_nic=4.0) == []
 
 
+def test_a_list_of_devices_to_leave_out_that_leaves_one_for_many_gpus_is_named_with_less_confidence() -> None:
+    inputs = nics(node1=["mlx5_0"]), host_ranks(node1=[0, 1, 2, 3])
+    [finding] = nic_underused.check(*inputs, settings("NCCL_IB_HCA", ("^mlx5_1,mlx5_2,mlx5_3", [0, 1, 2, 3])))
+    assert (finding.severity, finding.confidence, finding.hosts) == ("error", "medium", ("node1",))
+    assert finding.summary.endswith("It leaves out 3; whether these are there is not told.")
+    # Two of eight GPUs' worth of devices and one for storage: the usual list.
+    few = nics(node1=["mlx5_0", "mlx5_1"]), host_ranks(node1=list(range(8)))
+    assert nic_underused.check(*few, settings("NCCL_IB_HCA", ("^mlx5_bond_0", list(range(8))))) == []
+
+
 # ---- slow devices ----
 
 
@@ -178,6 +188,17 @@ def test_a_filter_of_devices_to_leave_out_asks_for_none() -> None:
     for other in (settings("NCCL_IB_HCA", ("^mlx5_bond_0", [0, 1])), settings("NCCL_IB_TIMEOUT", ("22", [0, 1]))):
         [finding] = socket_fallback.check(both, None, TWO, None, other)
         assert told(finding) == ("info", "low", (0, 1))
+
+
+def test_a_filter_that_leaves_out_a_whole_kind_of_devices_is_named() -> None:
+    both = networks(node1="Socket", node2="Socket")
+    for value in ("^mlx5_", "^mlx5", "^mlx5_bond_0,ibp"):
+        [finding] = socket_fallback.check(both, None, TWO, None, settings("NCCL_IB_HCA", (value, [0, 1])))
+        assert told(finding) == ("error", "medium", (0, 1)), value
+        assert finding.summary == f"NCCL_IB_HCA={value} leaves out all RDMA devices of such a name, and NCCL found no other."
+    for value in ("^=mlx5_bond_0", "^mlx5_0,mlx5_1", "^mlx5_0:1"):
+        [finding] = socket_fallback.check(both, None, TWO, None, settings("NCCL_IB_HCA", (value, [0, 1])))
+        assert told(finding) == ("info", "low", (0, 1)), value
 
 
 def test_rdma_everywhere_or_a_single_host_stay_quiet() -> None:

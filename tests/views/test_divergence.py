@@ -34,6 +34,25 @@ def test_another_size_is_a_shape_divergence() -> None:
     assert (row["kind"], row["ranks"], row["found_detail"], row["expected_detail"]) == ("shape", [1], "[6]", "[4]")
 
 
+def test_another_argument_of_a_rank_that_made_a_step_less_is_that_of_a_later_step() -> None:
+    """Steps of the same sizes pair up one step apart, until one reduces its norm otherwise."""
+    ops = {"all_gather [8]": None, "all_reduce [4]": "sum"}
+    kinds = ["sum", "sum", "sum", "max"]
+
+    def called(red_ops: dict[int, list[str]]) -> list[dict[str, object]]:
+        frame = operations({rank: [c for _ in own for c in ops] for rank, own in red_ops.items()}).collect()
+        wanted = [red if i else None for own in red_ops.values() for red in own for i in range(len(ops))]
+        return divergences(frame.with_columns(red_op=pl.Series(wanted, dtype=pl.String())).lazy()).collect().to_dicts()
+
+    [row] = called({0: kinds, 1: [*kinds[:2], "max"], 2: kinds})
+    assert (row["kind"], row["ranks"], row["skipped"], row["sure"]) == ("skipped", [1], 2, False)
+    # As many calls as its peers, or a last one that is none of theirs.
+    [row] = called({0: kinds, 1: [*kinds[:2], "max", "max"], 2: kinds})
+    assert (row["kind"], row["ranks"]) == ("argument", [1])
+    [row] = called({0: kinds, 1: [*kinds[:2], "min"], 2: kinds})
+    assert (row["kind"], row["ranks"]) == ("argument", [1])
+
+
 def test_as_many_elements_in_another_shape_are_no_divergence() -> None:
     def called(shape: str) -> list[dict[str, object]]:
         odd = [*STEP, "all_gather [8]", f"all_reduce {shape}", "barrier"]

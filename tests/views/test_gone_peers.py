@@ -84,3 +84,30 @@ def test_a_process_that_got_least_far_alone_may_be_the_one_that_refuses() -> Non
 
 def test_of_several_ranks_without_lines_none_is_known_to_refuse() -> None:
     assert gone(refused=(0,), members=(0, 1), lengths=(90, 90)) == []
+
+
+def silent(*more: dict[str, object], witness: int = 0) -> list[tuple[object, ...]]:
+    """All four ranks have logs, and these hand an error up or say more."""
+    members = (0, 1, 2, 3)
+    lost = [by(r, kind="peer-closed", level="WARN", message="Connection closed by remote peer", line_no=40) for r in (1, 3)]
+    handed_up = [by(r, kind="propagation", level="INFO", code=6, line_no=41) for r in (1, 3)]
+    found = gone_peers(
+        comms(*[comm(r, 4) for r in members]),
+        rows(BOOTSTRAPPED, {"comm_key": "0xc0", "source_id": 0, "line_no": 9}),
+        table("nccl_placement", *[by(r, rank=r, local_rank=r, nranks=4, line_no=8) for r in members]),
+        table("nccl_notes", closed(witness)),
+        errors(*lost, *handed_up, *more),
+        table("nccl_tails", *[by(r, lines=90, line_no=90, message="AllReduce: opCount 3") for r in members]),
+        None,
+    )
+    return found.collect().select("rank", "how", "seen_by", "source_id", "line_no").rows()
+
+
+def test_of_all_that_went_the_one_that_tells_of_no_error_went_first() -> None:
+    assert silent() == [(2, "silent", [0], 0, 50)]
+
+
+def test_where_a_rank_failed_for_a_reason_of_its_own_a_silent_one_may_have_been_ended() -> None:
+    assert silent(by(1, kind="cuda", level="WARN", message="Cuda failure 2 'out of memory'", line_no=30)) == []
+    # The one that went has an error as well.
+    assert silent(by(2, kind="propagation", level="INFO", code=6, line_no=30)) == []
