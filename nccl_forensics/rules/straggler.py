@@ -118,7 +118,13 @@ def _enqueued(
     lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int, late_chance: float
 ) -> Iterator[Finding]:
     """By the enqueue times of Flight Recorder dumps; of a few collectives, to nearly all of which one rank comes late, a warning."""
-    rows = lag.filter((pl.col("collectives") >= _FEW_COLLECTIVES) & (pl.col("members") > 2)).collect()
+    # Of two whose clocks may differ either may be late; and in a job of more ranks whoever is late in a pair may have waited elsewhere.
+    pair = pl.col("one_clock").fill_null(value=False) & (pl.col("rank").n_unique() == 2)
+    rows = (
+        lag.with_columns(pair=pair)
+        .filter((pl.col("collectives") >= _FEW_COLLECTIVES) & ((pl.col("members") > 2) | pl.col("pair")))
+        .collect()
+    )
     looked_at = rows["group_key"].n_unique()
     for _, part in rows.group_by("group_key", maintain_order=True):
         total = float(part["lost_ms"].sum() or 0.0)

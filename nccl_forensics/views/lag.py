@@ -26,6 +26,7 @@ LAG = {
     "late_count": pl.UInt32(),
     "span_ms": pl.Float64(),
     "members": pl.UInt32(),
+    "one_clock": pl.Boolean(),
     "source_id": pl.UInt32(),
     "record": pl.String(),
     "call_site": pl.String(),
@@ -44,7 +45,7 @@ def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None,
     Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival (the usual
     one where the rank is merely early to a few), so that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Where the ends of
     operations were noticed too, they tell the offset of a clock from a constant lateness, within what their spread allows: an operation
-    ends on all ranks at once, whoever came late to it. Cites the collective in which the rank was latest.
+    ends on all ranks at once, whoever came late to it. ``one_clock``: the rank's clock is known to be that of others of the group. Cites the collective in which the rank was latest.
     """
     hosts = pl.LazyFrame(schema={"rank": pl.Int32(), "host": pl.String()})
     if processes is not None:
@@ -104,7 +105,8 @@ def _late(arrived: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
         at = known.get_column("at")
         told.append(_told(known.with_columns(first.gather(at), latest.gather(at), second.gather(at)), arrived))
     empty = pl.DataFrame(schema=_TOLD)
-    return pl.concat([empty, *told]).join(arrived.lives.select("life", "rank", "members"), on="life", how="left")
+    lives = arrived.lives.select("life", "rank", "members").join(clocks.select("life", "one_clock"), on="life", how="left")
+    return pl.concat([empty, *told]).join(lives, on="life", how="left")
 
 
 def _offset(distance: pl.Expr) -> pl.Expr:
@@ -145,8 +147,11 @@ def _clocks(usual: pl.DataFrame, lives: pl.DataFrame, hosts: pl.LazyFrame) -> pl
     together = pl.col("usual").median().over("group", "host")
     # Who waits for the others in each collective is never later than these are apart; that its clock is theirs is known of one launcher only.
     possible = (pl.col("host") != _ONE_LAUNCHER) | ((pl.col("usual") - together).abs() <= pl.col("apart"))
-    shared = pl.col("host").is_not_null() & (pl.len().over("group", "host") > 2) & possible
-    return own.select("life", clock=pl.when(shared).then(together).otherwise(_between_ends(pl.col("usual")))).collect()
+    # Of two of a host only where they are all of their group: beside others, the one that is late would be half of their usual distance.
+    beside = pl.len().over("group", "host")
+    shared = pl.col("host").is_not_null() & ((beside > 2) | ((beside == 2) & (pl.len().over("group") == 2))) & possible
+    clock = pl.when(shared).then(together).otherwise(_between_ends(pl.col("usual")))
+    return own.select("life", clock=clock, one_clock=shared.fill_null(value=False)).collect()
 
 
 def _arrived(rows: pl.DataFrame, begins: pl.Series, clock: pl.Series) -> pl.DataFrame:

@@ -64,6 +64,18 @@ def test_ranks_of_one_launcher_share_a_clock_so_that_one_late_to_all_by_as_much_
     assert [f.ranks for f in straggler.check(lag(arrivals([0] * 12, offset_ms=3_600_000), None, ONE_LAUNCHER))] == []
 
 
+def test_of_two_that_share_a_clock_the_late_one_is_named() -> None:
+    pair = pl.LazyFrame({"attempt_local_rank": [0, 1]}, schema={"attempt_local_rank": pl.Int32()})
+    late = arrivals([90, 0] * 8, rank=1, ranks=2)
+    assert [f.ranks for f in straggler.check(lag(late, None, pair))] == [(1,)]
+    assert found(late) == [], "their clocks may differ"
+    assert straggler.check(lag(arrivals([90, -90] * 8, rank=1, ranks=2), None, pair)) == [], "each in turn"
+    # A pair of a larger job: who is late in it may have waited for another elsewhere.
+    job = pl.concat([late, arrivals([0] * 16, ranks=3).with_columns(group_key=pl.lit("pg:1"))])
+    three = pl.LazyFrame({"attempt_local_rank": [0, 1, 2]}, schema={"attempt_local_rank": pl.Int32()})
+    assert straggler.check(lag(job, None, three)) == []
+
+
 def test_a_rank_late_to_the_first_of_many_collectives_of_each_step_is_named() -> None:
     # Eight collectives a step, of which it delays one: 12 % of them, and nearly all the time that is lost.
     assert found(arrivals([300, 0, 0, 0, 0, 0, 0, 0] * 6)) == [(2,)]
