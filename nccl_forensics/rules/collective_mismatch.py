@@ -107,6 +107,41 @@ def _own(row: dict[str, object]) -> dict[str, object]:
 
 
 @rule(
+    name="collective-mismatch-by-line",
+    code="CO18",
+    cause="collective-mismatch",
+    severity="critical",
+    at_most=8,
+    explains=("timeout", "closed", "collective-stuck", "connection-failed", "p2p-deadlock", "group-deadlock"),
+)
+def collective_mismatch_by_line(new_lines: pl.LazyFrame, divergences: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """Few ranks that stand where nobody has called before, while all others stand in calls of the steps before, and recorders show no group that parts."""
+    if divergences is not None and divergences.collect().height:
+        return
+    for row in new_lines.collect().iter_rows(named=True):
+        ranks, others = (row["rank"],), row["others"]
+        confidence: Confidence = "low" if row["in_pairs"] else "medium"
+        yield Finding(
+            title=f"{ranks_words(ranks)} went on to {row['op']} at {row['call_site']}, where no rank had been before; {ranks_words(others)} wait in calls of their steps",
+            summary=f"{ranks_words(others[:1])} waits in {row['waits_in']} at {row['waits_at']}, as in the steps before. {ranks_words(ranks)} left its steps (less "
+            "data, a break), or made a call that the others do not make.",
+            confidence=confidence,
+            ranks=ranks,
+            culprits=(Culprit(rank=row["rank"]),),
+            subject=("line", str(row["op"]), str(row["call_site"])),
+            evidence=(
+                *cite([{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(ranks)} stands here"),
+                *cite([row], f"{ranks_words(others[:1])} waits here"),
+            ),
+            remedy=f"Look for what brings {ranks_words(ranks)} to {row['call_site']} before the others: the length of its data, a branch on the rank.",
+            prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+            would_refute=("the others were to come to that line next, and something else holds them up",),
+            actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=row["call_site"]),),
+            alternatives=(("collective-skipped", ranks, "it would have left out what the others wait in"),),
+        )
+
+
+@rule(
     name="collective-mismatch-by-traceback",
     code="CO09",
     cause="collective-mismatch",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 
@@ -72,3 +75,58 @@ def _passed(
     told |= {"stands_in": here["op"], "stands_at": here["user_frame"]} | {name: there[name] for name in _CITED}
     own_rows = beyond.filter(pl.col("rank").is_in(lacking))
     return [told | {"rank": row["rank"]} | {f"own_{name}": row[name] for name in _CITED} for row in own_rows.iter_rows(named=True)]
+
+
+NEW_LINES = {
+    "rank": pl.Int32(),
+    "others": pl.List(pl.Int32()),
+    "op": pl.String(),
+    "call_site": pl.String(),
+    "waits_in": pl.String(),
+    "waits_at": pl.String(),
+    "in_pairs": pl.Boolean(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+    "record": pl.String(),
+    "own_source_id": pl.UInt32(),
+    "own_line_no": pl.UInt32(),
+    "own_record": pl.String(),
+}
+#: Calls of a rank in the records, and at the line in which another stands, that make steps.
+_STEPS, _AGAIN = 3, 2
+
+
+@view(rows="ranks")
+def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+    """The few that stand in a collective (``op``) at a line of code from which no rank has called before, where all ``others`` of the job stand in calls of
+    the steps before, or in sends and receives (``in_pairs``): these left their steps, or made a call too many.
+
+    Only where all ranks of the job are seen to wait. Cites the stack of one of the others (``source_id`` …) and the rank's own (``own_…``).
+    """
+    places = last_calls.filter(pl.col("rank").is_not_null()).sort("rank").collect()
+    still = places.filter(pl.col("place").is_in(WAITING) & pl.col("user_frame").is_not_null() & ~pl.col("moved").fill_null(value=False))
+    if places.height < _STEPS or still.height != places.height or places["rank"].to_list() != list(range(places.height)):
+        return pl.LazyFrame(schema=NEW_LINES)
+    made = calls_of(operations).recent().filter((pl.col("domain") == "fr") & pl.col("call_site").is_not_null())
+    counts = {(rank, site): n for rank, site, n in made.group_by("rank", "call_site").len().collect().iter_rows()}
+    calls = Counter({rank: sum(n for (who, _), n in counts.items() if who == rank) for rank in places["rank"].to_list()})
+    new: list[dict[str, object]] = []
+    for row in places.filter(pl.col("place") == "collective").iter_rows(named=True):
+        at = {who: n for (who, site), n in counts.items() if site == row["user_frame"]}
+        if calls[row["rank"]] >= _STEPS and set(at) <= {row["rank"]} and at.get(row["rank"], 0) <= 1:
+            new.append(row)
+    others = places.filter(~pl.col("rank").is_in([row["rank"] for row in new]))
+    pairs = others.filter(pl.col("place") == "p2p")
+    before = {site for (_, site), n in counts.items() if n >= _AGAIN}
+    if not new or len({row["user_frame"] for row in new}) > 1 or len(new) >= others.height:
+        return pl.LazyFrame(schema=NEW_LINES)
+    if not set(others.filter(pl.col("place") == "collective")["user_frame"].to_list()) <= before:
+        return pl.LazyFrame(schema=NEW_LINES)
+    peer = others.row(0, named=True)
+    told = {"others": others["rank"].to_list(), "waits_in": peer["op"], "waits_at": peer["user_frame"], "in_pairs": pairs.height > 0}
+    told |= {name: peer[name] for name in _CITED}
+    rows = [
+        told | {"rank": row["rank"], "op": row["op"], "call_site": row["user_frame"]} | {f"own_{name}": row[name] for name in _CITED}
+        for row in new
+    ]
+    return pl.DataFrame(rows, schema=NEW_LINES, infer_schema_length=None).lazy()

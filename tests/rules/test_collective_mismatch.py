@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nccl_forensics.rules.collective_mismatch import collective_mismatch, collective_mismatch_by_traceback
+from nccl_forensics.rules.collective_mismatch import collective_mismatch, collective_mismatch_by_line, collective_mismatch_by_traceback
 from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.passed_over import NEW_LINES
 from tests.rules.frames import cited, divergences, stalls, told
 from tests.views.frames import rows
 
@@ -64,3 +65,14 @@ def test_a_rank_whose_stack_stands_in_another_collective_is_named() -> None:
 
 def test_a_stall_outside_any_collective_is_no_mismatch() -> None:
     assert collective_mismatch_by_traceback.check(stalls({"rank": 2, "cause": "host-stall"})) == []
+
+
+def test_who_went_on_to_a_line_where_nobody_had_been_is_named_unless_recorders_tell_where_a_group_parts() -> None:
+    row: dict[str, object] = {"rank": 3, "others": [0, 1, 2], "op": "barrier", "call_site": "train (moe.py:40)", "waits_in": "all_reduce"}
+    row |= {"waits_at": "sync (moe.py:9)", "in_pairs": False, "source_id": 0, "line_no": 4, "own_source_id": 3, "own_line_no": 5}
+    [finding] = collective_mismatch_by_line.check(rows(NEW_LINES, row))
+    assert told(finding) == ("critical", "medium", (3,))
+    assert cited(finding) == [(3, 5), (0, 4)]
+    [finding] = collective_mismatch_by_line.check(rows(NEW_LINES, row | {"in_pairs": True}))
+    assert finding.confidence == "low"
+    assert collective_mismatch_by_line.check(rows(NEW_LINES, row), divergences("different", [1], [0, 2, 3], found_op="barrier")) == []

@@ -5,16 +5,20 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.passed_over import passed_over
+from nccl_forensics.views.passed_over import new_lines, passed_over
 from tests.views.frames import operations, rows
 
-SYNC, LOSS = "sync (moe.py:9)", "loss (moe.py:12)"
+SYNC, LOSS, END = "sync (moe.py:9)", "loss (moe.py:12)", "train (moe.py:40)"
 
 
-def found(stands: dict[int, str], calls: dict[int, str], group: str = "pg:") -> list[tuple[object, ...]]:
-    """Who is found where ranks stand at these lines after these calls: ``s`` at one line, ``l`` at the other."""
+def seen(stands: dict[int, str], calls: dict[int, str], group: str, place: str = "collective") -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Stacks of ranks at these lines, and records of these calls: ``s`` at one line, ``l`` at the other. Rank 0 stands at such a ``place``."""
     places = rows(
-        LAST_CALLS, *({"rank": r, "place": "collective", "op": "all_reduce", "user_frame": at, "source_id": r} for r, at in stands.items())
+        LAST_CALLS,
+        *(
+            {"rank": r, "place": "collective" if r else place, "op": "all_reduce", "user_frame": at, "source_id": r}
+            for r, at in stands.items()
+        ),
     )
     made = operations({r: ["all_reduce"] * len(line) for r, line in calls.items()}, group=group)
     sites = pl.DataFrame(
@@ -23,8 +27,12 @@ def found(stands: dict[int, str], calls: dict[int, str], group: str = "pg:") -> 
         orient="row",
     )
     typed = made.with_columns(pl.col("rank").cast(pl.Int32), pl.col("order").cast(pl.Int64))
-    told = typed.join(sites.lazy(), on=["rank", "order"]).with_columns(call_site="at").drop("at")
-    return passed_over(places, told).select("rank", "waiters", "others", "call_site", "stands_at").collect().rows()
+    return places, typed.join(sites.lazy(), on=["rank", "order"]).with_columns(call_site="at").drop("at")
+
+
+def found(stands: dict[int, str], calls: dict[int, str], group: str = "pg:") -> list[tuple[object, ...]]:
+    """Who is found to have passed over a call."""
+    return passed_over(*seen(stands, calls, group)).select("rank", "waiters", "others", "call_site", "stands_at").collect().rows()
 
 
 #: Ranks 2 and 4 stand in the call of their group, rank 0 of the same group with those of the other one in the next.
@@ -48,3 +56,23 @@ def test_a_rank_that_never_made_the_call_or_is_in_another_step_left_nothing_out(
 def test_it_takes_more_that_made_the_call_than_that_lack_it() -> None:
     assert found(STANDS, CALLS | {1: "slsl"}) == []
     assert found({0: LOSS, 1: LOSS, 2: SYNC}, CALLS) == []
+
+
+def ended(stands: dict[int, str], calls: dict[int, str], place: str = "collective") -> list[tuple[object, ...]]:
+    """Who is found at a line where nobody had been before."""
+    return new_lines(*seen(stands, calls, "pg:0", place)).select("rank", "others", "call_site", "in_pairs").collect().rows()
+
+
+def test_who_stands_where_nobody_had_been_left_the_steps_in_which_the_others_wait() -> None:
+    stands, calls = {0: SYNC, 1: LOSS, 2: END, 3: SYNC}, dict.fromkeys(range(4), "slsl")
+    assert ended(stands, calls) == [(2, [0, 1, 3], END, False)]
+    assert ended(stands, calls, "p2p") == [(2, [0, 1, 3], END, True)]
+    assert ended(stands, calls, "user-code") == [], "rank 0 waits for nobody"
+    assert ended(stands, calls | {2: "sl"}) == [], "two calls make no steps"
+
+
+def test_where_more_have_come_to_a_new_line_or_the_others_stand_in_one_too_nobody_left_the_steps() -> None:
+    calls = dict.fromkeys(range(4), "slsl")
+    assert ended({0: SYNC, 1: END, 2: END, 3: SYNC}, calls) == []
+    assert ended({0: SYNC, 1: "save (moe.py:50)", 2: END, 3: SYNC}, calls) == []
+    assert ended({0: SYNC, 2: END, 3: SYNC}, calls) == [], "nothing is seen of rank 1"
