@@ -401,3 +401,10 @@ def test_a_link_local_address_that_a_peer_gave_to_those_on_another_network_is_th
     )
     told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert told["cause"] == cause
+
+
+def test_a_heartbeat_monitor_that_names_its_rank_twice_says_that_the_job_failed(tmp_path: Path) -> None:
+    stuck = "ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in monitoring enqueued collectives."
+    (tmp_path / "log.txt").write_text(f"[rank4]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 4] [PG 0 Rank 4] {stuck}\n")
+    told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert (told["status"], told["culprits"]) == ("unexplained", [])
