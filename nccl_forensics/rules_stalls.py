@@ -90,10 +90,13 @@ def _evidence(part: pl.DataFrame, first: dict[str, object], *, named_by_others: 
     beyond = named_by_others and first["cause"] == "collective-skipped"
     waits = f"a waiting rank's {first['op']}" if first["op"] else "a rank that gave up waiting"
     named = "its last call of that group" if beyond else "what names the rank" if named_by_others else waits
+    own_words = "the stalled rank's own last operation in that group"
+    if first["seen_by"] == "endings":
+        own_words = "how the rank ended that did not time out"
     return (
         *(e for row in every for e in _stack(row, f"stack of the stalled rank: {first['place']}")),
         *at_frame(cite(part.drop("why"), named), first["call_site"]),
-        *cite(own, "the call to which it went on" if beyond else "the stalled rank's own last operation in that group"),
+        *cite(own, "the call to which it went on" if beyond else own_words),
     )
 
 

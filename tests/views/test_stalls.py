@@ -453,15 +453,22 @@ def test_a_rank_with_open_work_that_waits_for_its_gpu_as_its_waiters_do_is_not_b
 # ---- a rank that only its silence singles out ----
 
 
-def late(*ranks: int, alive: tuple[int, ...] = ()) -> pl.LazyFrame:
-    """Ranks that timed out, and ranks that the launcher had to stop."""
+def late(*ranks: int, alive: tuple[int, ...] = (), signal: str | None = None) -> pl.LazyFrame:
+    """Ranks that timed out, and ranks that the launcher had to stop, by this signal at last."""
     timed = ({"rank": r, "kind": "victim", "own": False, "signature": "gloo-timeout", "source_id": r, "line_no": 1} for r in ranks)
-    stopped = ({"rank": r, "kind": "terminated", "own": False, "exit_code": -15, "source_id": 9, "line_no": r} for r in alive)
+    ended = {"kind": "terminated", "own": False, "exit_code": -15, "signal": signal, "source_id": 9}
+    stopped = (ended | {"rank": r, "line_no": r} for r in alive)
     return rows(DEATHS, *timed, *stopped)
 
 
 def test_the_rank_that_never_timed_out_while_all_others_did_was_elsewhere() -> None:
     assert found(endings=late(0, 1, 2, alive=(3,))) == [(3, "host-stall", "low", "endings")]
+
+
+def test_of_three_ranks_the_one_that_had_to_be_killed_is_told_as_well() -> None:
+    assert found(endings=late(0, 2, alive=(1,))) == []
+    assert found(endings=late(0, 2, alive=(1,), signal="SIGKILL")) == [(1, "host-stall", "low", "endings")]
+    assert found(endings=late(0, 2, alive=(1, 3), signal="SIGKILL")) == []
 
 
 def test_silence_says_nothing_where_few_timed_out_or_a_recorder_knows_better() -> None:
