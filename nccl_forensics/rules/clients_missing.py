@@ -1,8 +1,8 @@
 """The store of the rendezvous waited for processes that never came, and says how many did.
 
 ## What it finds
-Timeouts of torch's store that count: "8/12 clients joined", or "world_size=12, worker_count=8" of the barrier behind a new group. Nothing names the
-missing ones; where ranks left words in the evidence, their number is told. More workers than the group has mean that two launches met at one store.
+Timeouts of torch's store that count: "8/12 clients joined", or "world_size=12, worker_count=8" of the barrier behind a new group. The message names
+none; the ranks are told where stacks show just as many elsewhere, or show all others in the rendezvous. More workers than the group has mean that two launches met at one store.
 
 ## Why it matters
 The job ends before NCCL is asked for anything: no log of NCCL shows it. A node that was never started, or cannot reach the master's port, is the usual reason.
@@ -22,8 +22,10 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Finding
+from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.stack_places import WAITING
+from nccl_forensics.words import ranks_words, verb
 
 #: torch/csrc/distributed/c10d/TCPStore.cpp, since 2.0.
 _JOINED = re.compile(r"waiting for clients\. ([0-9]{1,7})/([0-9]{1,7}) clients joined")
@@ -56,8 +58,8 @@ def _counted(exceptions: pl.LazyFrame) -> list[tuple[int, int, dict[str, object]
     at_most=1,
     explains=("timeout", "closed", "host-stall"),
 )
-def clients_never_joined(exceptions: pl.LazyFrame) -> Iterator[Finding]:
-    """At most one finding, by the message that counts the most processes."""
+def clients_never_joined(exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """At most one finding, by the message that counts the most processes. Names the missing ones where stacks show just as many elsewhere."""
     counts = _counted(exceptions)
     short = [c for c in counts if c[0] < c[1]]
     if not short:
@@ -66,22 +68,50 @@ def clients_never_joined(exceptions: pl.LazyFrame) -> Iterator[Finding]:
     came, wanted, row = max(gave_up or short, key=lambda c: (c[1], c[0]))
     missing = wanted - came
     waits = " and had not given up where the log ends" if not gave_up else ""
+    away = _away(last_calls, wanted, missing) if last_calls is not None and gave_up else None
+    ranks = tuple(away["rank"].to_list()) if away is not None else ()
+    place = next(iter(away["user_frame"].drop_nulls()), None) if away is not None else None
+    who = ranks_words(ranks) if ranks else f"{missing} of {wanted} processes"
     yield Finding(
-        title=f"{missing} of {wanted} processes never came to the rendezvous: its store waited for them in vain{waits}",
-        summary="The message counts them and names none. It comes from the process that hosts the store, before NCCL is asked for anything."
+        title=f"{who} never came to the rendezvous: its store waited for them in vain{waits}",
+        summary=f"The message counts {came} of {wanted} and names none; by {verb(ranks, 'its stack', 'their stacks')} {ranks_words(ranks)} "
+        f"{verb(ranks, 'was', 'were')} elsewhere{f', at {place}' if place else ''}, and no other stack is."
+        if ranks
+        else "The message counts them and names none. It comes from the process that hosts the store, before NCCL is asked for anything."
         if gave_up
         else "The message counts those that came. In a good job it stops as soon as the others do; a log that was cut there looks the same.",
         confidence="medium" if gave_up else "low",
-        culprits=(),
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("clients", str(wanted)),
-        evidence=cite([row], f"{came} of {wanted} came"),
-        evidence_total=len(short),
-        remedy="Find the hosts on which nothing was started, or from which the master's port cannot be reached.",
+        evidence=(
+            *cite([row], f"{came} of {wanted} came"),
+            *(cite(away, "the stack of a rank that has not come") if away is not None else ()),
+        ),
+        evidence_total=len(short) + len(ranks),
+        remedy=f"Find out what keeps {ranks_words(ranks)}{f' at {place}' if place else ' on the host'}."
+        if ranks
+        else "Find the hosts on which nothing was started, or from which the master's port cannot be reached.",
         prevention="Let the launcher check that all nodes answer before it starts the job.",
         would_refute=("the missing processes came after the timeout",),
-        actions=(Action("collect-more", command="ps -ef | grep python; nc -zv $MASTER_ADDR $MASTER_PORT, on every node"),),
+        actions=(
+            Action("fix-code", ranks=ranks, where=place)
+            if ranks and place
+            else Action("collect-more", command="ps -ef | grep python; nc -zv $MASTER_ADDR $MASTER_PORT, on every node"),
+        ),
+        alternatives=(("host-stall", ranks, "the wait is for the making of a group, not for a collective"),) if ranks else (),
         metrics={"missing": missing, "wanted": wanted},
     )
+
+
+def _away(last_calls: pl.LazyFrame, wanted: int, missing: int) -> pl.DataFrame | None:
+    """The ranks whose stacks show them before the rendezvous, where these are as many as are missing. One that still imports may be one of them, and
+    where a group is at work the rendezvous was another's."""
+    known = last_calls.filter(pl.col("rank") < wanted).sort("rank").collect()
+    if known["place"].is_in([*WAITING, "import"]).any():
+        return None
+    away = known.filter((pl.col("witness") == "stack") & ~pl.col("place").is_in(["rendezvous", "unknown"]))
+    return away if away.height == missing and not away["moved"].any() else None
 
 
 @rule(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.clients_missing import clients_never_joined
-from tests.rules.frames import cited
+from nccl_forensics.views.last_calls import LAST_CALLS
+from tests.rules.frames import cited, told
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 
 def said(*messages: str) -> pl.LazyFrame:
@@ -24,3 +26,22 @@ def test_the_count_of_the_store_is_told_and_nobody_is_named() -> None:
 def test_a_store_that_counted_all_or_that_does_not_count_is_quiet() -> None:
     assert clients_never_joined.check(said("Timed out after 601 seconds waiting for clients. 12/12 clients joined.")) == []
     assert clients_never_joined.check(said("wait timeout after 300000ms, keys: /default_pg/0//cpu//0")) == []
+
+
+def stacks(*places: str) -> pl.LazyFrame:
+    at = {"witness": "stack", "user_frame": "load (train.py:7)", "source_id": 5}
+    return rows(LAST_CALLS, *(at | {"rank": r, "place": place, "line_no": 4 + r} for r, place in enumerate(places)))
+
+
+def test_as_many_stacks_elsewhere_as_are_missing_name_them() -> None:
+    three_of_four = said("Timed out after 21 seconds waiting for clients. 3/4 clients joined.")
+    [finding] = clients_never_joined.check(three_of_four, stacks("rendezvous", "unknown", "unknown", "user-code"))
+    assert told(finding) == ("critical", "medium", (3,))
+    assert (cited(finding), finding.actions[0].where) == ([(0, 1), (5, 7)], "load (train.py:7)")
+    for places in (
+        ["rendezvous"] * 4,
+        ["rendezvous", "import", "rendezvous", "user-code"],
+        ["rendezvous", "loader", "checkpoint", "rendezvous"],
+    ):
+        [finding] = clients_never_joined.check(three_of_four, stacks(*places))
+        assert told(finding) == ("critical", "medium", ())
