@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import polars as pl
 
@@ -12,6 +13,8 @@ Batch = tuple[tuple[str, int], ...]
 #: Siblings that must have posted the same, batches that must agree before the one that is missing, and after it.
 _SIBLINGS = 2
 _BEFORE = 2
+#: Siblings that are asked, of however many: a handful that agree tell what a stage posts.
+_ASKED = 8
 
 
 def batches(halves: pl.DataFrame) -> dict[tuple[str, int], dict[int, Batch]]:
@@ -25,14 +28,15 @@ def batches(halves: pl.DataFrame) -> dict[tuple[str, int], dict[int, Batch]]:
 
 
 def siblings(key: str, rank: int, info: Mapping[str, Mapping[str, object]]) -> list[tuple[str, int]]:
-    """Group and rank of those at the same place of the other groups of this description and size."""
+    """Group and rank of some of those at the same place of the other groups of this description and size."""
     group = info[key]
     members = _members(group)
     if not group["group_desc"] or rank not in members:
         return []
     at = members.index(rank)
-    alike = ((k, _members(g)) for k, g in info.items() if k != key and g["group_desc"] == group["group_desc"])
-    return [(k, others[at]) for k, others in alike if len(others) == len(members) and others[at] != rank]
+    described = ((k, _members(g)) for k, g in info.items() if g["group_desc"] == group["group_desc"] and k != key)
+    alike = ((k, others[at]) for k, others in described if len(others) == len(members) and others[at] != rank)
+    return list(islice(alike, _ASKED))
 
 
 def left_out(own: Mapping[int, Batch], others: Iterable[Mapping[int, Batch]]) -> tuple[int, Batch] | None:

@@ -41,6 +41,8 @@ _PAIR = ("group_key", "rank", "op", "peer")
 _AGREED = 2
 #: Pairs that are looked at, those that have waited longest first: of a pipeline that stands most stages wait for one that waits.
 _PAIRS = 256
+#: Ranks whose sends and receives are held beside those of other pipelines.
+_BESIDE = 512
 
 
 class _Sides(NamedTuple):
@@ -129,15 +131,19 @@ def _beside_siblings(
     number_of: dict[str, dict[int, int]],
 ) -> list[dict[str, object]]:
     """Ranks that lack a half which those at their place of the other pipelines have posted, and a peer waits for."""
-    alike = {(str(row["group_key"]), peer): siblings(str(row["group_key"]), peer, info) for row, peer in pairs}
-    looked_at = {rank for (_, peer), others in alike.items() for rank in (peer, *(r for _, r in others))}
+    alike: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    looked_at: set[int] = set()
+    for key, peer in dict.fromkeys((str(row["group_key"]), peer) for row, peer in pairs):
+        if len(looked_at) < _BESIDE:
+            alike[key, peer] = siblings(key, peer, info)
+            looked_at |= {peer, *(r for _, r in alike[key, peer])}
     own = (pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("peer").is_not_null() & pl.col("rank").is_in(sorted(looked_at))
     halves = calls.every.filter(own).select(*_PAIR, *_CITED).sort("order").collect()
     posted = batches(halves)
     rows = []
     for row, peer in pairs:
         key, rank = str(row["group_key"]), _number(row, "rank")
-        others = [posted[who] for who in alike[key, peer] if who in posted]
+        others = [posted[who] for who in alike.get((key, peer), ()) if who in posted]
         told = left_out(posted.get((key, peer), {}), others)
         if told is None or (_HALVES[str(row["op"])], number_of[key][rank]) not in told[1]:
             continue
