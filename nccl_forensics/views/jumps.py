@@ -417,7 +417,8 @@ def _numbered_after(recent: pl.DataFrame, at: int, before: int) -> bool:
         if ranks[row] != ranks[0]:
             return False
         if keys[row] == keys[0]:
-            return bool(seqs[row] > seqs[last] + 1)
+            # A record without a number (a batch) tells nothing.
+            return seqs[row] is not None and seqs[last] is not None and bool(seqs[row] > seqs[last] + 1)
     return False
 
 
