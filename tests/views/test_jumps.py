@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.views import jumps as view
-from nccl_forensics.views.jumps import _breaks, _usual, broken_steps, jumped_groups, passed_over
+from nccl_forensics.views.jumps import _breaks, _numbered_after, _usual, broken_steps, jumped_groups, passed_over
 from tests.views.frames import operations, progress
 
 BEHIND = {"rank": 2, "kind": "behind", "domain": "fr", "group_key": "pg:7", "seq": 5, "op": "all_to_all", "waiters": [0, 1], "source_id": 0}
@@ -401,3 +401,11 @@ def test_a_call_that_a_rank_never_made_there_before_is_not_foretold_by_that() ->
 def test_a_peer_that_left_a_call_out_does_not_set_the_count_for_the_others() -> None:
     assert _usual([2, 4, 2, 2]) == 2
     assert _usual([2, 4]) == 4
+
+
+@pytest.mark.parametrize(("numbers", "lost"), [((4, 6), True), ((4, 5), False), ((4, None), False), ((None, 6), False)])
+def test_a_number_that_is_passed_over_is_a_lost_record_and_one_that_is_not_there_tells_nothing(
+    numbers: tuple[int | None, int | None], lost: bool
+) -> None:
+    recent = pl.DataFrame({"group_key": ["pg:7"] * 2, "seq": numbers, "rank": [0, 0]}, schema_overrides={"seq": pl.Int64})
+    assert _numbered_after(recent, 1, 0) is lost
