@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import at_frame, cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stack_places import WAITING
@@ -73,7 +73,7 @@ def clients_never_joined(exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | No
     place = next(iter(away["user_frame"].drop_nulls()), None) if away is not None else None
     who = ranks_words(ranks) if ranks else f"{missing} of {wanted} processes"
     yield Finding(
-        title=f"{who} never came to the rendezvous: its store waited for them in vain{waits}",
+        title=f"{who} never came to the rendezvous: its store waited for {'it' if missing == 1 else 'them'} in vain{waits}",
         summary=f"The message counts {came} of {wanted} and names none; by {verb(ranks, 'its stack', 'their stacks')} {ranks_words(ranks)} "
         f"{verb(ranks, 'was', 'were')} elsewhere{f', at {place}' if place else ''}, and no other stack is."
         if ranks
@@ -86,7 +86,7 @@ def clients_never_joined(exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | No
         subject=("clients", str(wanted)),
         evidence=(
             *cite([row], f"{came} of {wanted} came"),
-            *(cite(away, "the stack of a rank that has not come") if away is not None else ()),
+            *(at_frame(cite(away, "the stack of a rank that has not come"), place if missing == 1 else None) if away is not None else ()),
         ),
         evidence_total=len(short) + len(ranks),
         remedy=f"Find out what keeps {ranks_words(ranks)}{f' at {place}' if place else ' on the host'}."

@@ -21,7 +21,7 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_stalls import stall_findings
@@ -152,6 +152,8 @@ def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
             ranks=rank,
             culprits=(Culprit(rank=row["rank"]),),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
+            # Counts of a pair are no numbers of its group.
+            divergence=Divergence(row["group_name"], None, row["number"] if beside else None, row["op"]),
             evidence=(
                 *cite([{name: row[name] for name in ("source_id", "line_no", "record")}], f"{ranks_words(waiter)} waits in this"),
                 *cite(
@@ -161,6 +163,6 @@ def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
             remedy=f"Make {ranks_words(rank)} call this {row['op']}, or {ranks_words(waiter)} not wait for it{place}: look for a branch, or an exception that is caught.",
             prevention=_PREVENTION,
             would_refute=(f"an entry of {ranks_words(rank)} for this {row['op']} in another dump",),
-            actions=(Action("fix-code", ranks=(*rank, *waiter), confidence="medium"),),
+            actions=(Action("fix-code", ranks=(*rank, *waiter), confidence="medium", where=row["call_site"]),),
             alternatives=(("p2p-deadlock", waiter, f"it may have called one {row['waits_in']} too many"),),
         )

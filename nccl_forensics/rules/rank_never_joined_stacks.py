@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import at_frame, cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stack_places import WAITING
@@ -61,7 +61,10 @@ def rank_never_joined_by_stacks(last_calls: pl.LazyFrame) -> Iterator[Finding]:
         ranks=ranks,
         culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("init", str(first["user_frame"] or first["place"])),
-        evidence=(*cite(away, "stack of a rank that has not come"), *cite(waiting.head(4), "a rank that waits in initialisation")),
+        evidence=(
+            *at_frame(cite(away, "stack of a rank that has not come"), first["user_frame"] if away.height == 1 else None),
+            *cite(waiting.head(4), "a rank that waits in initialisation"),
+        ),
         evidence_total=away.height + waiting.height,
         remedy="Find out what keeps this rank at the quoted line.",
         prevention="Give init_process_group a short timeout, and keep slow work of single ranks after it or on all ranks alike.",

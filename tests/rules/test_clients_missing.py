@@ -37,6 +37,7 @@ def test_as_many_stacks_elsewhere_as_are_missing_name_them() -> None:
     three_of_four = said("Timed out after 21 seconds waiting for clients. 3/4 clients joined.")
     [finding] = clients_never_joined.check(three_of_four, stacks("rendezvous", "unknown", "unknown", "user-code"))
     assert told(finding) == ("critical", "medium", (3,))
+    assert finding.title == "rank 3 never came to the rendezvous: its store waited for it in vain"
     assert (cited(finding), finding.actions[0].where) == ([(0, 1), (5, 7)], "load (train.py:7)")
     for places in (
         ["rendezvous"] * 4,

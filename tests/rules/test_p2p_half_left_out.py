@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nccl_forensics.model import Divergence
 from nccl_forensics.rules.p2p_deadlock import p2p_half_left_out
 from nccl_forensics.views.unmet import UNMET
 from tests.rules.frames import cited, told
@@ -32,7 +33,9 @@ def test_the_rank_that_left_its_half_out_is_named_with_what_its_peer_waits_in() 
     assert cited(finding) == [(7, "entries[4]"), (4, "entries[2]")]
     assert finding.title == "rank 4 never called its send to rank 7 and went on; rank 7 waits in that recv of process group pp"
     assert "recv_forward (pp.py:8)" in finding.remedy
+    assert finding.divergence == Divergence("pp", None, None, "send")
     [finding] = p2p_half_left_out.check(rows(UNMET, row | {"siblings": [5, 6], "beyond_seq": 5}))
+    assert finding.divergence == Divergence("pp", None, 5, "send")
     assert finding.summary.startswith("Ranks 5-6, at the same place of other pipelines, all posted it as #5, and rank 4 did as they did")
 
 
