@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 import polars as pl
 
@@ -108,16 +108,19 @@ def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.
     if places.height < _STEPS or still.height != places.height or places["rank"].to_list() != list(range(places.height)):
         return pl.LazyFrame(schema=NEW_LINES)
     made = calls_of(operations).recent().filter((pl.col("domain") == "fr") & pl.col("call_site").is_not_null())
-    counts = {(rank, site): n for rank, site, n in made.group_by("rank", "call_site").len().collect().iter_rows()}
-    calls = Counter({rank: sum(n for (who, _), n in counts.items() if who == rank) for rank in places["rank"].to_list()})
+    counts = made.group_by("rank", "call_site").len().collect()
+    calls = dict(counts.group_by("rank").agg(pl.col("len").sum()).iter_rows())
+    callers: dict[object, dict[int, int]] = defaultdict(dict)
+    for rank, site, n in counts.iter_rows():
+        callers[site][rank] = n
     new: list[dict[str, object]] = []
     for row in places.filter(pl.col("place") == "collective").iter_rows(named=True):
-        at = {who: n for (who, site), n in counts.items() if site == row["user_frame"]}
-        if calls[row["rank"]] >= _STEPS and set(at) <= {row["rank"]} and at.get(row["rank"], 0) <= 1:
+        at, rank = callers.get(row["user_frame"], {}), row["rank"]
+        if calls.get(rank, 0) >= _STEPS and set(at) <= {rank} and at.get(rank, 0) <= 1:
             new.append(row)
     others = places.filter(~pl.col("rank").is_in([row["rank"] for row in new]))
     pairs = others.filter(pl.col("place") == "p2p")
-    before = {site for (_, site), n in counts.items() if n >= _AGAIN}
+    before = {site for site, at in callers.items() if max(at.values()) >= _AGAIN}
     if not new or len({row["user_frame"] for row in new}) > 1 or len(new) >= others.height:
         return pl.LazyFrame(schema=NEW_LINES)
     if not set(others.filter(pl.col("place") == "collective")["user_frame"].to_list()) <= before:
