@@ -2,7 +2,7 @@
 
 ## What it finds
 Timeouts of torch's store that count: "8/12 clients joined", or "world_size=12, worker_count=8" of the barrier behind a new group. The message names
-none; the ranks are told where stacks show just as many elsewhere, or show all others in the rendezvous. More workers than the group has mean that two launches met at one store.
+none; the ranks are told where stacks show just as many elsewhere. More workers than the group has mean that two launches met at one store.
 
 ## Why it matters
 The job ends before NCCL is asked for anything: no log of NCCL shows it. A node that was never started, or cannot reach the master's port, is the usual reason.
