@@ -137,7 +137,7 @@ def _read(text: Text) -> Reading:
 
 def _scan(lines: WriterLines, found: _Found) -> None:
     aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
-    waiting = _still_waiting(lines)
+    barriers = _barriers(lines)
     torn = 0  # last line of a torn traceback: what starts inside it is not looked at again
     for at in lines.starts:
         number, text = lines.numbers[at], lines.texts[at].strip()
@@ -186,9 +186,9 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.rows.append({"line_no": number, "end_line": bare.members[-1], **lines.hints, **(bare.row or {})})
             found.reports += [{"line_no": number, "end_line": bare.members[-1], **lines.hints, **r} for r in bare.said]
             found.nccl += _last_errors(lines, at, set(bare.members))
-        elif _AT_BARRIER.search(text) or _THROUGH.search(text):
+        elif at in barriers:
             found.used.add(number)
-            if at in waiting:
+            if barriers[at]:
                 row = {"kind": "said", "message": text[:2000], "signature": classify("", text)}
                 found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
         elif last := _XLA_LAST.search(text) or _IN_LINE.search(text):
@@ -228,15 +228,21 @@ _THROUGH = re.compile(r"Rank ([0-9]{1,7}): Completed store-based barrier for ")
 _WENT_ON = 50
 
 
-def _still_waiting(lines: WriterLines) -> set[int]:
-    """Where ranks say for the last time that they wait for others at the store, without having come through or gone on."""
+def _barriers(lines: WriterLines) -> dict[int, bool]:
+    """Lines in which ranks say that they wait for others at the store, or came through; and whether it is the last that the rank says of it, and it has
+    not come through or gone on since."""
+    told: dict[int, bool] = {}
     last: dict[str, int] = {}
     for at in lines.starts:
         if waits := _AT_BARRIER.search(lines.texts[at]):
             last[waits.group(1)] = at
+            told[at] = False
         elif through := _THROUGH.search(lines.texts[at]):
             last.pop(through.group(1), None)
-    return {at for at in last.values() if len(lines.texts) - max(last.values()) <= _WENT_ON}
+            told[at] = False
+    if last and len(lines.texts) - max(last.values()) <= _WENT_ON:
+        told |= dict.fromkeys(last.values(), True)
+    return told
 
 
 #: Above what ``torch.multiprocessing.spawn`` passes on of a process that it started: their number is told as a local rank.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 import polars as pl
+
+from nccl_forensics.views.wait_edges import members_of
 
 #: The halves that a rank posted under one number, each with the place of its peer in the group.
 Batch = tuple[tuple[str, int], ...]
@@ -27,14 +29,14 @@ def batches(halves: pl.DataFrame) -> dict[tuple[str, int], dict[int, Batch]]:
     return {who: {n: tuple(sorted(told)) for n, told in sorted(numbers.items())[1:]} for who, numbers in posted.items()}
 
 
-def siblings(key: str, rank: int, info: Mapping[str, Mapping[str, object]]) -> list[tuple[str, int]]:
+def siblings(key: str, rank: int, info: Mapping[str, dict[str, object]]) -> list[tuple[str, int]]:
     """Group and rank of some of those at the same place of the other groups of this description and size."""
     group = info[key]
-    members = _members(group)
+    members = members_of(group)
     if not group["group_desc"] or rank not in members:
         return []
     at = members.index(rank)
-    described = ((k, _members(g)) for k, g in info.items() if g["group_desc"] == group["group_desc"] and k != key)
+    described = ((k, members_of(g)) for k, g in info.items() if g["group_desc"] == group["group_desc"] and k != key)
     alike = ((k, others[at]) for k, others in described if len(others) == len(members) and others[at] != rank)
     return list(islice(alike, _ASKED))
 
@@ -64,8 +66,3 @@ def left_out(own: Mapping[int, Batch], others: Iterable[Mapping[int, Batch]]) ->
     if moved and all(own[n] == usual[n + 1] for n in moved):
         return first, usual[first]
     return None
-
-
-def _members(group: Mapping[str, object]) -> Sequence[int]:
-    members = group["members"]
-    return [int(str(m)) for m in members] if isinstance(members, (list, tuple)) else []
