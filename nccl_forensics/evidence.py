@@ -36,6 +36,12 @@ def cite(rows: pl.DataFrame | Iterable[Mapping[str, object]], why: str, at_most:
     return tuple(out)
 
 
+def whereabouts(row: Mapping[str, object], of: str = "") -> dict[str, object]:
+    """What ``cite`` needs of a row, and no more (a column ``why`` would speak for the item); ``of``: the beginning of the columns' names, where a
+    row says the place of another than its own (``peer_``, ``own_``, ``stack_``)."""
+    return {"source_id": row[of + "source_id"], "line_no": row.get(of + "line_no"), "record": row.get(of + "record")}
+
+
 def at_frame(evidence: Iterable[Evidence], frame: object) -> tuple[Evidence, ...]:
     """The same, at the line of a stack that names this frame, ``func (file:line)``, in whatever words its sampler writes it."""
     found = _FRAME.match(str(frame or ""))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import polars as pl
 
 from nccl_forensics import pci
-from nccl_forensics.evidence import AT_MOST, cite
+from nccl_forensics.evidence import AT_MOST, cite, whereabouts
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Culprit, Evidence, Finding
 from nccl_forensics.words import UNIDENTIFIED, first_label
@@ -192,7 +192,7 @@ def _place(found: People, rows: pl.DataFrame) -> None:
         found.gpus.setdefault((host, row["bus_id"]), rank)
         if row["gpu_index"] is not None:
             found.indices.setdefault((host, row["gpu_index"]), rank)
-        beside = ({"source_id": row[f"{w}source_id"], "line_no": row[f"{w}line_no"]} for w in ("", "after_"))
+        beside = (whereabouts(row, of) for of in ("", "after_"))
         found.placed[rank] = Placement(
             cite(beside, f"a neighbouring host in the order of names and ranks, which puts rank {rank} on {host}"),
             "the hosts without logs were given their ranks in another order than their neighbours",
@@ -215,8 +215,7 @@ def place_by_stall(found: People, broken: pl.DataFrame, stalls: pl.LazyFrame) ->
     found.gpus[(host, bus)] = rank
     if host is None:
         found.by_bus[bus] = {rank}
-    prefix = "own_" if standing["own_source_id"][0] is not None else ""
-    own = {name: standing[prefix + name][0] for name in ("source_id", "line_no", "record")}
+    own = whereabouts(standing.row(0, named=True), "own_" if standing["own_source_id"][0] is not None else "")
     found.placed[rank] = Placement(
         cite([own], f"the GPU of rank {rank}, and of no other, stands still: it is the one that broke"),
         f"rank {rank} runs on another GPU",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
@@ -46,11 +46,11 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, las
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
                 *cite(
-                    [{"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}],
+                    [whereabouts(row)],
                     f"{ranks_words(ranks[:1])}: {row['found_detail']}",
                 ),
                 *cite(
-                    [{"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}],
+                    [whereabouts(row, "peer_")],
                     f"{ranks_words(row['others'][:1])}: {row['expected_detail']} at the same position",
                 ),
             ),
@@ -87,9 +87,9 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
         subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), lines[0]),
         divergence=Divergence(_text(row["group_name"]), _text(row["comm_id"]), int(str(row["seq"])), _text(row["expected_op"])),
         evidence=(
-            *cite([{k: row[k] for k in ("source_id", "line_no", "record")}], f"{ranks_words(ranks[:1])}: {row['found_detail']}"),
+            *cite([whereabouts(row)], f"{ranks_words(ranks[:1])}: {row['found_detail']}"),
             *cite(
-                [{k: row[f"peer_{k}"] for k in ("source_id", "line_no", "record")}],
+                [whereabouts(row, "peer_")],
                 f"{ranks_words(others[:1])}: {row['expected_detail']} at the same position",
             ),
         ),

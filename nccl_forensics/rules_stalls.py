@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import AT_MOST, at_frame, cite
+from nccl_forensics.evidence import AT_MOST, at_frame, cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Evidence, Finding
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
@@ -85,7 +85,7 @@ def _unheard(part: pl.DataFrame, cause: str) -> bool:
 def _evidence(part: pl.DataFrame, first: dict[str, object], *, named_by_others: bool) -> tuple[Evidence, ...]:
     """The stack of each, the operation in which another waits for it, and its own last one there."""
     every = list(part.head(AT_MOST).iter_rows(named=True))
-    own = [{"source_id": r["own_source_id"], "line_no": r["own_line_no"], "record": r["own_record"]} for r in every]
+    own = [whereabouts(r, "own_") for r in every]
     # Where its own steps alone tell that it left a call out, what is cited is its own on both sides.
     beyond = named_by_others and first["cause"] == "collective-skipped"
     waits = f"a waiting rank's {first['op']}" if first["op"] else "a rank that gave up waiting"
@@ -102,8 +102,7 @@ def _evidence(part: pl.DataFrame, first: dict[str, object], *, named_by_others: 
 
 def _stack(row: dict[str, object], why: str) -> tuple[Evidence, ...]:
     """The line of a rank's own stack at which it stands."""
-    where = {name: row[f"stack_{name}"] for name in ("source_id", "line_no", "record")}
-    return at_frame(cite([where], why), row["user_frame"])
+    return at_frame(cite([whereabouts(row, "stack_")], why), row["user_frame"])
 
 
 def _remedy(usual: str, part: pl.DataFrame, cause: str, *, unheard: bool) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
@@ -62,9 +62,9 @@ def collective_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | No
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["found_op"]), str(row["call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
-                *cite([_own(row)], f"{ranks_words(ranks[:1])} calls {row['found_op']}"),
+                *cite([whereabouts(row)], f"{ranks_words(ranks[:1])} calls {row['found_op']}"),
                 *cite(
-                    [{"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}],
+                    [whereabouts(row, "peer_")],
                     f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position",
                 ),
             ),
@@ -102,10 +102,6 @@ def _only(frames: set[str]) -> str | None:
     return next(iter(frames)) if len(frames) == 1 else None
 
 
-def _own(row: dict[str, object]) -> dict[str, object]:
-    return {"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}
-
-
 @rule(
     name="collective-mismatch-by-line",
     code="CO18",
@@ -130,7 +126,7 @@ def collective_mismatch_by_line(new_lines: pl.LazyFrame, divergences: pl.LazyFra
             culprits=(Culprit(rank=row["rank"]),),
             subject=("line", str(row["op"]), str(row["call_site"])),
             evidence=(
-                *cite([{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(ranks)} stands here"),
+                *cite([whereabouts(row, "own_")], f"{ranks_words(ranks)} stands here"),
                 *cite([row], f"{ranks_words(others[:1])} waits here"),
             ),
             remedy=f"Look for what brings {ranks_words(ranks)} to {row['call_site']} before the others: the length of its data, a branch on the rank.",

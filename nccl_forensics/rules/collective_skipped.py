@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import certain, doubt_words
@@ -66,8 +66,8 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["expected_op"]), str(row["peer_call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
-                *cite([_own(row)], f"{ranks_words(ranks[:1])} calls {row['found_op']} here"),
-                *cite([_peer(row)], f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position"),
+                *cite([whereabouts(row)], f"{ranks_words(ranks[:1])} calls {row['found_op']} here"),
+                *cite([whereabouts(row, "peer_")], f"{ranks_words(row['others'][:1])} calls {row['expected_op']} at the same position"),
             ),
             remedy=f"Make every rank of {group} call {row['expected_op']}"
             + (f" at {row['peer_call_site']}" if row["peer_call_site"] else "")
@@ -78,10 +78,6 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
             alternatives=(("collective-mismatch", ranks, "what it called next is what its peers call later, so it left one out"),),
             metrics={"skipped": row["skipped"], "position": row["seq"]},
         )
-
-
-def _peer(row: dict[str, object]) -> dict[str, object]:
-    return {"source_id": row["peer_source_id"], "line_no": row["peer_line_no"], "record": row["peer_record"]}
 
 
 @rule(
@@ -130,10 +126,8 @@ def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=(
-                *cite([_own(row)], f"{ranks_words(others[:1])} waits in {waited}"),
-                *cite(
-                    [{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(ranks)} is beyond it here"
-                ),
+                *cite([whereabouts(row)], f"{ranks_words(others[:1])} waits in {waited}"),
+                *cite([whereabouts(row, "own_")], f"{ranks_words(ranks)} is beyond it here"),
             ),
             remedy=f"Make every rank of {group} make this call{place}, or none: look for an exception that is caught there, or a branch on the rank or its data.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
@@ -173,10 +167,8 @@ def collective_skipped_by_line(passed_over: pl.LazyFrame) -> Iterator[Finding]:
             culprits=(Culprit(rank=row["rank"]),),
             subject=("line", str(row["op"]), str(row["call_site"])),
             evidence=(
-                *cite([_own(row)], f"{ranks_words(waiters[:1])} waits in {row['op']}"),
-                *cite(
-                    [{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(ranks)} is beyond it here"
-                ),
+                *cite([whereabouts(row)], f"{ranks_words(waiters[:1])} waits in {row['op']}"),
+                *cite([whereabouts(row, "own_")], f"{ranks_words(ranks)} is beyond it here"),
             ),
             remedy=f"Make every rank of that group call {row['op']} at {row['call_site']}, or none: look for a branch around it that depends on the rank "
             "or on its data.",
@@ -185,7 +177,3 @@ def collective_skipped_by_line(passed_over: pl.LazyFrame) -> Iterator[Finding]:
             actions=(Action("fix-code", ranks=ranks, confidence="medium", where=row["call_site"]),),
             alternatives=(("group-deadlock", ranks, "it would make this call after the one in which it stands"),),
         )
-
-
-def _own(row: dict[str, object]) -> dict[str, object]:
-    return {"source_id": row["source_id"], "line_no": row["line_no"], "record": row["record"]}

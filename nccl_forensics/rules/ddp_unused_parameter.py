@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.views.deaths import told_at
@@ -111,7 +111,7 @@ def ddp_bucket_passed(
             evidence=(
                 *cite([row], f"what {ranks_words(ranks[:1])} called in its place"),
                 *cite(
-                    [{"source_id": row["peer_source_id"], "record": row["peer_record"]}],
+                    [whereabouts(row, "peer_")],
                     "the reduction, made in backward by the reducer itself",
                 ),
             ),

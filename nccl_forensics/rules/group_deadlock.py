@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_stalls import stall_findings
@@ -77,9 +77,9 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
             subject=(str(row["group_desc"] or row["group_name"]), str(row["other_desc"] or row["other_name"]), *sites[:1]),
             divergence=Divergence(row["group_name"], None, row["seq"], row["op"]),
             evidence=(
-                *cite([{k: row[k] for k in ("source_id", "line_no", "record")}], f"{ranks_words(row['ranks'][:1])} enqueued this first"),
+                *cite([whereabouts(row)], f"{ranks_words(row['ranks'][:1])} enqueued this first"),
                 *cite(
-                    [{k: row[f"peer_{k}"] for k in ("source_id", "line_no", "record")}],
+                    [whereabouts(row, "peer_")],
                     f"{ranks_words(row['others'][:1])} enqueued this first",
                 ),
             ),

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
@@ -155,10 +155,8 @@ def p2p_half_left_out(unmet: pl.LazyFrame) -> Iterator[Finding]:
             # Counts of a pair are no numbers of its group.
             divergence=Divergence(row["group_name"], None, row["number"] if beside else None, row["op"]),
             evidence=(
-                *cite([{name: row[name] for name in ("source_id", "line_no", "record")}], f"{ranks_words(waiter)} waits in this"),
-                *cite(
-                    [{name: row[f"own_{name}"] for name in ("source_id", "line_no", "record")}], f"{ranks_words(rank)} is beyond it here"
-                ),
+                *cite([whereabouts(row)], f"{ranks_words(waiter)} waits in this"),
+                *cite([whereabouts(row, "own_")], f"{ranks_words(rank)} is beyond it here"),
             ),
             remedy=f"Make {ranks_words(rank)} call this {row['op']}, or {ranks_words(waiter)} not wait for it{place}: look for a branch, or an exception that is caught.",
             prevention=_PREVENTION,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words
@@ -57,7 +57,7 @@ def p2p_unpaired(unpaired: pl.LazyFrame) -> Iterator[Finding]:
         evidence=(
             *cite(rows, "the last send of the one to the other", at_most=8),
             *cite(
-                [{"source_id": r["peer_source_id"], "line_no": r["peer_line_no"]} for r in rows.head(8).iter_rows(named=True)],
+                [whereabouts(r, "peer_") for r in rows.head(8).iter_rows(named=True)],
                 "the last receive of the other from it",
             ),
         ),

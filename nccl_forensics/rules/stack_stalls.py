@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from nccl_forensics.evidence import AT_MOST, at_frame, cite
+from nccl_forensics.evidence import AT_MOST, at_frame, cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stack_tree import MAKING, PASSED, UNANSWERED
@@ -109,7 +109,6 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
             title = f"{who} {'waits' if part.height == 1 else 'wait'} in a send or a receive that nobody answers{where}"
             if first["rank"] not in (first["others"] or ()):
                 title += f"; {first['others_count']} others stand in {others}"
-        peer = {name: first[f"peer_{name}"] for name in ("source_id", "line_no", "record")}
         yield Finding(
             title=title,
             summary=f"{first['reason'][0].upper()}{first['reason'][1:]}. The stacks part at {first['parts_at'] or first['user_frame']}"
@@ -125,7 +124,7 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
                     for row in part.head(AT_MOST).to_dicts()
                     for e in at_frame(cite([row], f"stack of {who}: {first['place']}"), row["user_frame"])
                 ),
-                *at_frame(cite([peer], f"stack of one of the others: {others}"), first["others_at"]),
+                *at_frame(cite([whereabouts(first, "peer_")], f"stack of one of the others: {others}"), first["others_at"]),
             ),
             remedy=remedy,
             prevention=prevention,

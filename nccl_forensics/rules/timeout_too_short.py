@@ -21,7 +21,7 @@ from typing import Annotated
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import group_words, operation_words, ranks_words
@@ -65,8 +65,8 @@ def timeout_too_short(
             subject=("timeout", str(row["group_desc"] or row["group_name"]), str(row["op"])),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=(
-                *cite([{"source_id": row["source_id"], "record": row["record"]}], "the last rank enters"),
-                *cite([{"source_id": row["first_source_id"], "record": row["first_record"]}], "the first rank enters"),
+                *cite([whereabouts(row)], "the last rank enters"),
+                *cite([whereabouts(row, "first_")], "the first rank enters"),
             ),
             remedy=f"Give the group a timeout above {2 * seconds:.0f} s (timeout= of init_process_group or new_group), or shorten what this rank does before.",
             prevention="Wrap checkpoints, evaluation and compilation of single ranks in a barrier of a group with a timeout of its own.",
