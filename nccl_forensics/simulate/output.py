@@ -13,6 +13,7 @@ from nccl_forensics.simulate.noise import mix, share
 from nccl_forensics.simulate.world import Process, World
 from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, rccl, recorder, stacks, torch_log
 from nccl_forensics.simulate.writers import host as host_tools
+from nccl_forensics.simulate.writers.nccl_lines import Options
 
 #: Hosts up to this number are all asked for the state of their devices: one command on every host, small files. Of more it is one in sixteen.
 ALL_HOSTS_UP_TO = 256
@@ -56,7 +57,7 @@ def detailed(world: World, rank: int, full: bool) -> bool:
     return process.host.index % 16 == 0 or told or _struck(process)
 
 
-def debug_log(world: World, rank: int, options: nccl.Options) -> Iterable[str]:
+def debug_log(world: World, rank: int, options: Options) -> Iterable[str]:
     """The log of a rank's communication library."""
     write = rccl.log if world.platform.library == "rccl" else nccl.log
     return write(world, rank, options)
@@ -72,7 +73,7 @@ def write_evidence(case: Case, world: World, folder: Folder, full: bool, thin: b
         host = process.host.name
         close = detailed(world, rank, full)
         if kept.nccl and close:
-            options = nccl.Options(operations=kept.nccl == "operations")
+            options = Options(operations=kept.nccl == "operations")
             folder.put(f"logs/nccl.{host}.{process.pid}.log", debug_log(world, rank, options))
         if kept.torch and close:
             folder.put(f"logs/{host}/attempt_0/{process.local_rank}/stderr.log", torch_log.text(world, rank))

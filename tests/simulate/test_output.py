@@ -22,6 +22,7 @@ from nccl_forensics.simulate.case import VARIANTS, new_case
 from nccl_forensics.simulate.layout import Layout
 from nccl_forensics.simulate.output import debug_log
 from nccl_forensics.simulate.writers import nccl, recorder, torch_log
+from nccl_forensics.simulate.writers.nccl_lines import Options
 from tests.corpus import corpus
 
 
@@ -76,7 +77,7 @@ def test_logs_of_every_platform_are_read_to_the_last_line(platform: str) -> None
     for release in {PLATFORMS[platform].releases[0], PLATFORMS[platform].releases[-1]}:
         _, world = make(Request("collective-stuck", 16, 2, platform=platform, release=release, variant="log"))
         for rank in (0, 9):
-            read = read_source("".join(debug_log(world, rank, nccl.Options(operations=True))).encode())
+            read = read_source("".join(debug_log(world, rank, Options(operations=True))).encode())
             assert (read.gap_lines, read.unmodelled, read.foreign) == (0, 0, 0)
             said = read_source("".join(torch_log.text(world, rank)).encode())
             assert said.gap_lines == 0
@@ -113,7 +114,7 @@ def test_kinds_of_lines_and_how_often_they_come_are_those_of_a_real_log_of_the_s
     world = case.build()
     made: collections.Counter[str] = collections.Counter()
     for rank in range(16):
-        made += kinds_of("".join(nccl.log(world, rank, nccl.Options(operations=True))).splitlines())
+        made += kinds_of("".join(nccl.log(world, rank, Options(operations=True))).splitlines())
     unknown = {k for k in made if k not in real and " - End COMPLETE" not in k and "cuda" not in k}
     assert not unknown
     once = {

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from nccl_forensics.simulate import fabric
 from nccl_forensics.simulate.world import Met
-
-if TYPE_CHECKING:
-    from nccl_forensics.simulate.writers.nccl import Log
+from nccl_forensics.simulate.writers.nccl_lines import Lines
 
 
-def met_lines(w: Log, met: Met, rank: int) -> Iterator[str]:
+def met_lines(w: Lines, met: Met, rank: int) -> Iterator[str]:
     """What went wrong, as NCCL tells it."""
     v, f, at = w.version, met.facts, met.at
     kind = met.kind.removeprefix("nccl.")

@@ -12,7 +12,8 @@ from nccl_forensics.simulate import fabric
 from nccl_forensics.simulate.fabric import Comm
 from nccl_forensics.simulate.noise import mix, share
 from nccl_forensics.simulate.world import World
-from nccl_forensics.simulate.writers.nccl import Log, Options, connections, network_choice, ring_lines, tree_text, written
+from nccl_forensics.simulate.writers.nccl import Log, connections, network_choice, ring_lines, tree_text, written
+from nccl_forensics.simulate.writers.nccl_lines import Options
 
 #: Release -> (commit, HIP, ROCm, HIP's number of itself, ROCr, folder).
 _BUILDS = {
