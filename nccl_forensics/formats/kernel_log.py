@@ -6,13 +6,13 @@ Time stays as written. A classic syslog line has no year: its time is kept as of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import orjson
 import polars as pl
 
 from nccl_forensics import pci
 from nccl_forensics.facts.months import MONTHS
+from nccl_forensics.formats._kernel_events import EVENTS, KEEP
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
 from nccl_forensics.grammar import Extraction, load
 from nccl_forensics.tables import TABLES
@@ -184,8 +184,6 @@ def _spans(ours: pl.DataFrame) -> pl.DataFrame:
 
 # ---- from line kinds to tables ----
 
-_KEEP = ("line_no", "end_line", "host", "time_raw_ns", "time_kind", "hint_rank", "hint_scope", "hint_host", "hint_pid")
-
 
 def _rows(lines: pl.DataFrame, extraction: Extraction, kind: str) -> pl.DataFrame | None:
     """Rows of one kind with what their heads said, or None."""
@@ -195,7 +193,7 @@ def _rows(lines: pl.DataFrame, extraction: Extraction, kind: str) -> pl.DataFram
     context = lines.filter(pl.col("kind") == kind).with_columns(end_line=pl.lit(None, dtype=pl.UInt32()))
     if not context.height:
         return None
-    keep = [c for c in _KEEP if c not in frame.columns]
+    keep = [c for c in KEEP if c not in frame.columns]
     return context.select("row", *keep, "repeats", said=pl.col("body")).join(frame, on="row", how="inner", maintain_order="left")
 
 
@@ -334,7 +332,7 @@ def _oom(get: Get) -> pl.DataFrame:
                 last.update(_sizes(row))  # "Kill process … or sacrifice child" came first
                 continue
             same = pending.get("pid", pid) == pid
-            kill: Row = {c: row[c] for c in _KEEP} | (pending if same else {})
+            kill: Row = {c: row[c] for c in KEEP} | (pending if same else {})
             kill |= {"pid": pid, "comm": row["comm_paren"], "uid": _number(row.get("uid")), "message": row["said"]} | _sizes(row)
             if kill.get("constraint") is None and str(row.get("oom_scope") or "").startswith("Memory cgroup"):
                 kill["constraint"] = "CONSTRAINT_MEMCG"
@@ -342,7 +340,7 @@ def _oom(get: Get) -> pl.DataFrame:
             pending = {}
     if pending.get("pid") is not None:  # the log ends between the constraint and the kill
         tail = rows.filter(pl.col("line_kind") == "oom_constraint").row(-1, named=True)
-        kills.append({c: tail[c] for c in _KEEP} | pending | {"message": tail["said"]})
+        kills.append({c: tail[c] for c in KEEP} | pending | {"message": tail["said"]})
     frame = TABLES["oom_kills"].frame([{k: v for k, v in kill.items() if k != "first_line"} for kill in kills])
     return frame
 
@@ -356,169 +354,8 @@ def _number(value: object) -> int | None:
     return int(text) if is_number(text) else None
 
 
-_IGNORED_PEERMEM = "follows the end of a process that had registered GPU memory; says nothing about why it ended"
-_IGNORED_ACCESS_REG = "the driver's counter reads are refused on restricted functions; the port works"
-_IGNORED_SAMPLING = "the kernel lowers its own sampling rate; harmless"
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """How one line kind becomes a row of ``kernel_events``; a string is a constant."""
-
-    line: str
-    kind: pl.Expr | str
-    severity: pl.Expr | str
-    device: pl.Expr | None = None
-    ifname: pl.Expr | None = None
-    state: pl.Expr | str | None = None
-    task: str | None = None
-    detail: pl.Expr | str | None = None
-    value: str | None = None
-
-    def rows(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows of the table, with ``row`` for their order."""
-        values: dict[str, pl.Expr | str | None] = {
-            "kind": self.kind,
-            "severity": self.severity,
-            "device": self.device,
-            "ifname": self.ifname,
-            "state": self.state,
-            "pid": pl.col("pid").cast(pl.Int64, strict=False) if self.task and "pid" in rows.columns else None,
-            "comm": pl.col(self.task) if self.task else None,
-            "detail": self.detail,
-            "value": pl.col(self.value).cast(pl.Float64, strict=False) if self.value else None,
-            "message": pl.col("said"),
-        }
-        told = [
-            (v if isinstance(v, pl.Expr) else pl.lit(v, dtype=pl.String())).alias(f"new_{n}") for n, v in values.items() if v is not None
-        ]
-        built = rows.select("row", *_KEEP, *told)
-        return built.rename({c: c.removeprefix("new_") for c in built.columns})
-
-
-def _either(condition: pl.Expr, yes: str, no: str) -> pl.Expr:
-    return pl.when(condition).then(pl.lit(yes)).otherwise(pl.lit(no))
-
-
-_DEVICE, _BUS, _PORT = (pci.normal_expr(pl.col(c)) for c in ("device", "bus", "port"))
-_WORD = pl.col("severity").str.to_lowercase()
-_FATAL = _WORD.str.contains("fatal", literal=True) & ~_WORD.str.contains("non-fatal", literal=True)
-_CORRECTED = _WORD.str.starts_with("correct")
-_PCIE_STATE = pl.when(_FATAL).then(pl.lit("fatal")).otherwise(_either(_CORRECTED, "corrected", "nonfatal"))
-_PCIE_SEVERITY = pl.when(_FATAL).then(pl.lit("fatal")).otherwise(_either(_CORRECTED, "info", "suspect"))
-_ACCESS_REG = pl.col("operation").str.starts_with("ACCESS_REG")
-_NFS_OK = pl.col("nfs_state") == "OK"
-_AMD_BAD = pl.col("amd_text").str.contains(r"(?i)reset begin|timeout|page fault|uncorrectable|poison is consumed|bad pages \d+ reaches")
-_STATE = pl.col("state").str.to_lowercase()
-
-_EVENTS: tuple[_Event, ...] = (
-    _Event("gpu_at", "gpu-name", "info", device=_BUS, detail=pl.col("uuid")),
-    _Event("gpu_serial", "gpu-name", "info", detail=pl.col("serial")),
-    _Event("rm_init", "gpu-start-failed", "fatal", device=_BUS, detail=pl.col("detail")),
-    _Event("crash_dump", "gpu-crash-dump", "info"),
-    _Event("gsp_rate", "gpu-crash-dump", "info", device=_BUS),
-    _Event("inforom", "inforom", "suspect", device=_BUS),
-    _Event("api_mismatch", "api-mismatch", "suspect"),
-    _Event("driver_load", "driver-load", "info", detail=pl.col("version")),
-    _Event("peermem", "noise", "benign", detail=_IGNORED_PEERMEM),
-    _Event("page_allocation", "page-allocation", "suspect", task="comm_word", value="order"),
-    _Event("aer", "pcie-error", _PCIE_SEVERITY, device=_DEVICE, state=_PCIE_STATE),
-    _Event("aer_old", "pcie-error", _PCIE_SEVERITY, device=_PORT, state=_PCIE_STATE),
-    _Event("pcie_error", "pcie-error-layer", _PCIE_SEVERITY, device=_DEVICE, state=_PCIE_STATE, detail=pl.col("layer")),
-    _Event("pcie_status", "pcie-error-status", "info", device=_DEVICE, detail=pl.col("detail")),
-    _Event("pcie_bit", "pcie-error-bit", _either(pl.col("bit") == "SDES", "fatal", "info"), device=_DEVICE, detail=pl.col("bit")),
-    _Event("aer_recovery", "pcie-recovery", _either(pl.col("result") == "failed", "fatal", "info"), device=_PORT, state=pl.col("result")),
-    _Event("dpc", "pcie-down", "fatal", device=_PORT, detail=pl.col("detail")),
-    _Event(
-        "hotplug",
-        "pcie-down",
-        _either(pl.col("state_text").str.contains("Down|not present"), "fatal", "info"),
-        device=_PORT,
-        detail=pl.col("state_text"),
-    ),
-    _Event("pcie_limited", "pcie-limited", "degraded", device=_DEVICE, value="gb_s", detail=pl.col("detail")),
-    _Event("pcie_power", "pcie-power", "suspect", device=_DEVICE, value="watts"),
-    _Event("power_state", "pcie-down", "fatal", device=_DEVICE, detail=pl.col("detail")),
-    _Event("apei", "mce", "suspect"),
-    _Event("dmar", "iommu-fault", "suspect", device=pci.normal_expr(pl.col("detail").str.extract(r"device \[([0-9a-fA-F:.]+)\]"))),
-    _Event("amd_vi", "iommu-fault", "suspect", detail=pl.col("detail")),
-    _Event("mlx5_link", "nic-link", "suspect", device=_DEVICE, ifname=pl.col("ifname"), state=_STATE),
-    _Event(
-        "mlx5_module",
-        "nic-module",
-        _either(pl.col("module_text").str.contains("plugged$"), "info", "suspect"),
-        device=_DEVICE,
-        detail=pl.col("module_text"),
-    ),
-    _Event("mlx5_health", "nic-health", "fatal", device=_DEVICE, detail=pl.col("health")),
-    _Event(
-        "mlx5_command",
-        _either(_ACCESS_REG, "noise", "nic-health"),
-        _either(_ACCESS_REG, "benign", "suspect"),
-        device=_DEVICE,
-        detail=pl.when(_ACCESS_REG).then(pl.lit(_IGNORED_ACCESS_REG)).otherwise("operation"),
-    ),
-    _Event("mlx5_timeout", "nic-health", "fatal", device=_DEVICE, detail=pl.col("operation")),
-    _Event("mlx5_heat", "nic-heat", "suspect", device=_DEVICE),
-    _Event("mlx5_probe", "nic-start-failed", "suspect", device=_DEVICE, detail=pl.lit("error ") + pl.col("detail")),
-    _Event(
-        "carrier",
-        "carrier",
-        "suspect",
-        ifname=pl.col("ifname"),
-        state=_either(pl.col("carrier").str.to_lowercase().str.starts_with("lost"), "down", "up"),
-    ),
-    _Event("link_ready", "nic-link", "info", ifname=pl.col("ifname"), state=_either(pl.col("link_state") == "becomes ready", "up", "down")),
-    _Event("nic_link", "carrier", "suspect", device=_DEVICE, ifname=pl.col("ifname"), state=_STATE),
-    _Event("bond_old", "bond-down", "degraded", ifname=pl.col("ifname"), state=_STATE, detail=pl.col("bond")),
-    _Event("bond_none", "carrier", "suspect", ifname=pl.col("bond"), state="down"),
-    _Event("bond", "bond-down", "degraded", ifname=pl.col("ifname"), state=_STATE, detail=pl.col("bond")),
-    _Event("ena", "nic-reset", "suspect", device=_DEVICE, ifname=pl.col("ifname"), detail=pl.col("ena_text")),
-    _Event(
-        "nfs",
-        _either(_NFS_OK, "storage-ok", "storage-hang"),
-        _either(_NFS_OK, "info", "degraded"),
-        ifname=pl.col("server"),
-        state=_either(_NFS_OK, "up", "down"),
-    ),
-    _Event("lustre_error", "storage-hang", "suspect"),
-    _Event("lustre_lost", "storage-hang", "degraded", ifname=pl.col("server"), state="down"),
-    _Event("nvme", "disk-error", "suspect", ifname=pl.col("disk")),
-    _Event("filesystem", "disk-error", "suspect", detail=pl.col("filesystem")),
-    _Event("file_max", "limit", "suspect", value="limit", detail="open files of the host"),
-    _Event("syn_flood", "tcp", "suspect", ifname=pl.col("port_number"), detail="more connection attempts than the listener takes"),
-    _Event("conntrack", "tcp", "degraded", detail="connection tracking table full: packets are dropped"),
-    _Event("arp_overflow", "tcp", "degraded", detail="neighbour table full: hosts become unreachable"),
-    _Event("soft_lockup", "lockup", "fatal", state="soft", task="comm_task", value="stuck_s"),
-    _Event("hard_lockup", "lockup", "fatal", state="hard", detail=pl.col("cpu")),
-    _Event("rcu_stall", "lockup", "fatal", state="rcu", detail=pl.col("stall")),
-    _Event("hung_task", "hung-task", "suspect", task="comm_task", value="stuck_s"),
-    _Event("mce", "mce", "suspect", detail=pl.col("detail")),
-    _Event("mce_logged", "mce", "info"),
-    _Event(
-        "edac",
-        "edac",
-        _either(pl.col("error_class") == "UE", "fatal", "info"),
-        state=pl.col("error_class"),
-        value="count",
-        detail=pl.col("detail"),
-    ),
-    _Event("memory_failure", "memory-failure", "fatal", task="comm_task"),
-    _Event("cpu_throttle", "throttle", "suspect", detail=pl.col("cpu")),
-    _Event("panic", "panic", "fatal", detail=pl.col("message")),
-    _Event("kernel_bug", "oops", "fatal", detail=pl.col("bug_text")),
-    _Event("oops", "oops", "fatal", detail=pl.col("detail")),
-    _Event("segfault", "segfault", "suspect", task="comm_bracket", detail=pl.col("library")),
-    _Event("protection_fault", "segfault", "suspect", task="comm_bracket", detail=pl.col("library")),
-    _Event("amdgpu", "amdgpu", _either(_AMD_BAD, "fatal", "info"), device=_DEVICE, detail=pl.col("amd_text")),
-    _Event("suppressed", "lost-lines", "info", value="count"),
-    _Event("dropped", "lost-lines", "info", value="count"),
-    _Event("slow_interrupt", "noise", "benign", detail=_IGNORED_SAMPLING),
-)
-
-
 def _events(get: Get) -> pl.DataFrame:
-    parts = [event.rows(rows) for event in _EVENTS if (rows := get(event.line)) is not None]
+    parts = [event.rows(rows) for event in EVENTS if (rows := get(event.line)) is not None]
     return _stack("kernel_events", parts)
 
 

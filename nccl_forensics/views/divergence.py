@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 from math import prod
 
 import polars as pl
@@ -13,8 +12,9 @@ from nccl_forensics.alignment import Reading, came_behind, candidates, deviants,
 from nccl_forensics.damage import one_bit
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
-from nccl_forensics.views.calls import OPERATIONS, Calls, Entries, calls_of, placed, with_sized
+from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, moved_alike, repeated, shifted, unheard_of
+from nccl_forensics.views.group_calls import AFTER, ONE_SIDED, ByRank, CallLine, PartedGroup, groups_around, signature, whole
 from nccl_forensics.views.habits import by_habit
 from nccl_forensics.views.nccl_calls import BY_SIZE
 
@@ -48,23 +48,12 @@ DIVERGENCES = {
     "last_seq": pl.Int64(),
 }
 
-#: Operations that have no data type of their own, or not on every rank.
-_ONE_SIDED = ["scatter", "barrier", "coalesced", "split", "reduce_scatter_v", "all_gather_v", "all_gatherv", "new_window"]
-_BEFORE, _AFTER = 512, 64
 #: So many positions in a row that no rank recorded: more are the beginning of what recorders kept.
 _UNRECORDED = 4
-#: The domain of operations that may be kept as numbers, and that of calls that torch compared before it made them.
-_RECORDED, _COMPARED = "fr", "detail"
-#: What is looked at of an operation, and of its group.
-_ROW = (
-    *("seq", "op", "shape", "out_shape", "dtype", "red_op", "root", "call_site", "state", "done"),
-    *("order", "op_count", "source_id", "line_no", "record"),
-)
-_GROUP = ("domain", "group_key", "group_name", "group_desc", "comm_id")
+#: The domain of calls that torch compared before it made them.
+_COMPARED = "detail"
 #: Ranks of one group whose logs may be damaged before the group is given up.
 _MOST_DAMAGED = 16
-#: Positions within which groups that part are looked at in one scan, and how many scans there are at most.
-_SPAN, _SCANS = 2048, 16
 
 
 @view(rows="groups")
@@ -90,7 +79,7 @@ def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
 def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[str, str, int]]]:
     """The first disagreement of each group, or else the ranks whose logs are damaged there (domain, group, rank)."""
     sized = pl.col("sized")
-    typed = ~pl.col("op").is_in(_ONE_SIDED)
+    typed = ~pl.col("op").is_in(ONE_SIDED)
     per_seq = (
         with_sized(calls.apart.filter(placed()), calls.counts)
         .group_by("domain", "group_key", "seq")
@@ -113,7 +102,7 @@ def _first_of_each(calls: Calls) -> tuple[list[dict[str, object]], list[tuple[st
     )
     rows: list[dict[str, object]] = []
     damaged: list[tuple[str, str, int]] = []
-    for group in sorted(_groups(calls, first), key=lambda group: (str(group.base["domain"]), str(group.base["group_key"]))):
+    for group in sorted(groups_around(calls, first), key=lambda group: (str(group.base["domain"]), str(group.base["group_key"]))):
         row, bad = _read_group(group)
         damaged += [(str(group.base["domain"]), str(group.base["group_key"]), rank) for rank in bad]
         if row is not None and not bad:
@@ -134,213 +123,7 @@ def _with_records(rows: list[dict[str, object]], calls: Calls) -> list[dict[str,
     return [row | {name: known[number] for name in _RECORDS if isinstance(number := row[name], int)} for row in rows]
 
 
-def _groups(calls: Calls, first: pl.DataFrame) -> Iterator[_Group]:
-    """The groups that part, with what was called around it."""
-    numbered = first.filter(pl.col("domain") == _RECORDED) if calls.recorded is not None else first.clear()
-    for part in _alike_places(numbered):
-        assert calls.recorded is not None
-        yield from _numbered(calls.recorded, calls.counts, part)
-    others = first.filter(pl.col("domain") != _RECORDED) if calls.recorded is not None else first
-    if others.height:
-        window = pl.concat([_near(calls, part) for part in _alike_places(others)]).sort("rank", "seq", "source_id", "order")
-        for group in window.partition_by("domain", "group_key", maintain_order=True):
-            base = {name: group[name][0] for name in (*_GROUP, "later_seqs")} | {"last_seq": group["seq"].max()}
-            lines = {rank: _line_of_rows(own.select(*_ROW, "sized")) for (rank,), own in group.group_by(["rank"], maintain_order=True)}
-            yield _Group(int(group["at"][0]), base, lines)
-
-
-def _near(calls: Calls, first: pl.DataFrame) -> pl.DataFrame:
-    """The operations around the first disagreements of some groups, with ``at`` and ``later_seqs``."""
-    # The bounds over all these groups are for the scan of all operations, which knows no others.
-    places = first["at"].to_list()
-    near = calls.every.filter(
-        placed()
-        & pl.col("seq").is_between(min(places) - _BEFORE, max(places) + _AFTER)
-        & pl.col("group_key").is_in(first["group_key"].unique().implode())
-    )
-    return (
-        with_sized(near.select(*_GROUP, "rank", *_ROW), calls.counts)
-        .join(first.lazy(), on=["domain", "group_key"])
-        .filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER))
-        .collect(engine="streaming")
-    )
-
-
-def _alike_places(first: pl.DataFrame) -> list[pl.DataFrame]:
-    """The same with groups together that part within ``_SPAN`` positions of each other, as one scan serves them; in ``_SCANS`` at most."""
-    if first.is_empty():
-        return []
-    ordered = first.sort("at", "domain", "group_key")
-    places = ordered["at"].to_list()
-    starts = [0]
-    for n, at in enumerate(places):
-        if at - places[starts[-1]] > _SPAN and len(starts) < _SCANS:
-            starts.append(n)
-    return [ordered[start:end] for start, end in zip(starts, [*starts[1:], len(places)], strict=True)]
-
-
-class _Line(Mapping[int, Row]):
-    """The collectives of one rank by their position. Each is told when it is first asked for: those of many ranks are alike, and few are.
-
-    ``places``: for each position the place by which it is told; a range where these follow each other from ``first`` on.
-    """
-
-    def __init__(self, places: range | Mapping[int, int], first: int, tell: Callable[[int], Row]) -> None:
-        self._places = places
-        self._first = first
-        self._tell = tell
-        self._told: dict[int, Row] = {}
-
-    def __getitem__(self, seq: int) -> Row:
-        row = self._told.get(seq)
-        if row is None:
-            place = self.place(seq)
-            if place is None:
-                raise KeyError(seq)
-            row = self._told[seq] = self._tell(place)
-        return row
-
-    def place(self, seq: int) -> int | None:
-        """The place of a position, if it is there."""
-        if isinstance(self._places, range):
-            return self._first + seq - self._places.start if seq in self._places else None
-        return self._places.get(seq)
-
-    def __contains__(self, seq: object) -> bool:
-        return seq in self._places
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def run(self, at: int, step: int) -> int:
-        """How many positions follow each other from one on, forwards (1) or backwards (-1)."""
-        if isinstance(self._places, range):
-            return 0 if at not in self._places else self._places.stop - at if step > 0 else at - self._places.start + 1
-        end = at
-        while end in self._places:
-            end += step
-        return abs(end - at)
-
-
-_ByRank = Mapping[int, _Line]
-
-
-def _by_position(seqs: pl.Series, first: int = 0) -> dict[int, int]:
-    """Positions with their places; of one that is there twice the first."""
-    places: dict[int, int] = {}
-    for place, seq in enumerate(seqs.to_list(), first):
-        places.setdefault(seq, place)
-    return places
-
-
-def _line_of_rows(rows: pl.DataFrame) -> _Line:
-    return _Line(_by_position(rows.get_column("seq")), 0, lambda place: rows.row(place, named=True))
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A group that parts at ``at``: what ``DIVERGENCES`` says of it, and what each rank called around. ``alike``: call sites of all calls but that of
-    a rank at ``at`` that are like it, where they are found faster than one by one."""
-
-    at: int
-    base: dict[str, object]
-    by_rank: dict[int, _Line]
-    alike: Callable[[int], set[object]] | None = None
-
-    def sites(self, rank: int) -> set[object]:
-        """Call sites of the calls that are like that of this rank at ``at``, without it."""
-        if self.alike is not None:
-            return self.alike(rank)
-        mine = _signature(self.by_rank[rank][self.at])
-        return {
-            row["call_site"]
-            for own, line in self.by_rank.items()
-            for seq, row in line.items()
-            if (own, seq) != (rank, self.at) and _signature(row) == mine
-        }
-
-
-def _numbered(recorded: Entries, counts: pl.LazyFrame, first: pl.DataFrame) -> Iterator[_Group]:
-    """The groups of recorders that part, of operations that are kept as numbers: told of them is only what is asked for."""
-    group_of = recorded.words.select("group_key", group=recorded.facts.get_column("group").gather(recorded.words.get_column("at")))
-    known = first.join(group_of.unique("group_key"), on="group_key").select("group", "at", "later_seqs")
-    places = known.get_column("at")
-    low, high = int(str(places.min())) - _BEFORE, int(str(places.max())) + _AFTER
-    found = []
-    for numbers in recorded.numbers((low, high)):
-        group = recorded.facts.get_column("group").gather(numbers.get_column("word"))
-        near = numbers.select("row", "word", "life", "seq", "order").with_columns(group.alias("group"))
-        near = near.filter(pl.col("group").is_in(known.get_column("group").implode()))
-        if known.height > 1:
-            near = near.join(known.select("group", "at"), on="group", how="left", maintain_order="left")
-            near = near.filter(pl.col("seq").is_between(pl.col("at") - _BEFORE, pl.col("at") + _AFTER)).drop("at")
-        found.append(near)
-    window = pl.concat(found)
-    life, seq = window.get_column("life"), window.get_column("seq")
-    strict = not ((life == life.shift(1)) & (seq <= seq.shift(1))).any()
-    if not (strict and life.is_sorted()):
-        window = window.sort("life", "seq", "order", maintain_order=True)
-        life, seq = window.get_column("life"), window.get_column("seq")
-    used = window.get_column("word").unique().sort()
-    shared = with_sized(recorded.words.lazy().filter(pl.col("at").is_in(used.implode())), counts).collect()
-    where = dict(zip(shared.get_column("at").to_list(), range(shared.height), strict=True))
-    texts: dict[int, Row] = {}
-    said = shared.select(*(c for c in _ROW if c in shared.columns), "sized")
-    own = window.select("seq", "order", "row", "word")
-
-    def tell(place: int) -> Row:
-        at, order, row, word = own.row(place)
-        text = texts.get(word)
-        if text is None:
-            text = texts[word] = said.row(where[word], named=True)
-        return {**text, "seq": at, "order": order, "record": row}
-
-    starts = (life != life.shift(1)).fill_null(True).arg_true()
-    lengths = [end - start for start, end in zip(starts.to_list(), [*starts.to_list()[1:], window.height], strict=True)]
-    firsts = window.select(pl.col("group", "seq", "word").gather(starts))
-    lasts = seq.gather(starts + pl.Series(lengths, dtype=pl.UInt32()) - 1) if window.height else seq
-    ranks = recorded.facts.get_column("rank").gather(firsts.get_column("word"))
-    lines: dict[int, dict[int, _Line]] = {}
-    highest: dict[int, int] = {}
-    for (group_no, low_seq, _), high_seq, rank, start, length in zip(
-        firsts.iter_rows(), lasts.to_list(), ranks.to_list(), starts.to_list(), lengths, strict=True
-    ):
-        follow = strict and high_seq - low_seq + 1 == length
-        seqs = range(low_seq, high_seq + 1) if follow else _by_position(seq.slice(start, length), start)
-        lines.setdefault(group_no, {})[rank] = _Line(seqs, start, tell)
-        highest[group_no] = max(high_seq, highest.get(group_no, high_seq))
-    for group_no, at, later in known.sort("group").iter_rows():
-        by_rank = dict(sorted(lines[group_no].items()))
-        lowest = next(iter(by_rank.values()))
-        head = shared.select(_GROUP).row(where[own.row(_first_place(lowest))[3]], named=True)
-
-        def alike(rank: int, by_rank: _ByRank = by_rank, at: int = at, group_no: int = group_no) -> set[object]:
-            mine, place = _signature(by_rank[rank][at]), by_rank[rank].place(at)
-            same = [word for word, n in where.items() if _signature(said.row(n, named=True)) == mine]
-            others = window.with_row_index("place").filter(
-                (pl.col("group") == group_no) & pl.col("word").is_in(same) & (pl.col("place") != place)
-            )
-            met = others.get_column("word").unique()
-            return set(shared.filter(pl.col("at").is_in(met.implode())).get_column("call_site").to_list())
-
-        yield _Group(at, {**head, "later_seqs": later, "last_seq": highest[group_no]}, by_rank, alike)
-
-
-def _first_place(line: _Line) -> int:
-    place = line.place(min(line))
-    assert place is not None
-    return place
-
-
-def _signature(row: Row) -> tuple[Hashable, ...]:
-    """What identifies an operation across ranks and steps, without arguments that may differ by right."""
-    return (str(row["op"]), row["shape"] if row["sized"] else None, row["dtype"] if row["op"] not in _ONE_SIDED else None)
-
-
-def _read_group(group: _Group) -> tuple[dict[str, object] | None, list[int]]:
+def _read_group(group: PartedGroup) -> tuple[dict[str, object] | None, list[int]]:
     """The disagreement, and the ranks whose logs are damaged where it is seen."""
     at, by_rank = group.at, group.by_rank
     told = _disagreement(group)
@@ -351,7 +134,7 @@ def _read_group(group: _Group) -> tuple[dict[str, object] | None, list[int]]:
     odd, peers = as_ranks(told["ranks"]), as_ranks(told["others"])
     if told["domain"] == "nccl":
         theirs = _called(by_rank[peers[0]], at, told["skipped"])
-        left_out = {r: counted(by_rank[r], at, theirs, _signature) for r in odd}
+        left_out = {r: counted(by_rank[r], at, theirs, signature) for r in odd}
         bad = _damaged(by_rank, left_out, peers, at, told["skipped"])
         return told | {"doubt": None if bad else _doubt_lines(told, by_rank, left_out, peers, at)}, bad
     return told | {"doubt": _doubt_records(told, by_rank, odd, peers, at)}, []
@@ -364,18 +147,18 @@ def _damaged(
     by_rank: Mapping[int, Mapping[int, Row]], left_out: Mapping[int, bool | None], peers: Sequence[int], at: int, skipped: object
 ) -> list[int]:
     """Ranks whose own opCount says that a line is missing or doubled just before ``at``; ``left_out``: what those of the odd ones ``counted``."""
-    twice = [r for r in (*left_out, *peers) if repeated(by_rank[r], at, _signature)]
+    twice = [r for r in (*left_out, *peers) if repeated(by_rank[r], at, signature)]
     lost = [r for r, told in left_out.items() if told is False and not moved_alike(by_rank[r], [by_rank[p] for p in peers], at)]
     # Of two alone either may be the one that lacks a line.
     if len(left_out) >= len(peers):
         ours = _called(by_rank[next(iter(left_out))], at, skipped)
         theirs = [by_rank[r] for r in left_out]
-        lost += [r for r in peers if counted(by_rank[r], at, ours, _signature) is False and not moved_alike(by_rank[r], theirs, at)]
+        lost += [r for r in peers if counted(by_rank[r], at, ours, signature) is False and not moved_alike(by_rank[r], theirs, at)]
     return sorted({*twice, *lost})
 
 
 def _called(line: Mapping[int, Row], at: int, skipped: object) -> list[Hashable]:
-    return [_signature(line[n]) for n in range(at, at + (int(str(skipped)) if skipped else 1)) if n in line]
+    return [signature(line[n]) for n in range(at, at + (int(str(skipped)) if skipped else 1)) if n in line]
 
 
 _LOST = "a lost or doubled line would look the same"
@@ -400,16 +183,16 @@ def _doubt_lines(
         if told["kind"] == "skipped":
             proved = all(left_out.values())
         else:
-            proved = all(followed(by_rank[r], n, _signature) for r in left_out for n in (at, at + 1))
-        firm = proved and (len(peers) > len(left_out) or all(followed(by_rank[r], at, _signature) for r in peers))
+            proved = all(followed(by_rank[r], n, signature) for r in left_out for n in (at, at + 1))
+        firm = proved and (len(peers) > len(left_out) or all(followed(by_rank[r], at, signature) for r in peers))
         return None if firm else _LOST
     if told["kind"] != "different" and one_bit(str(told["found_detail"]), str(told["expected_detail"])):
         return _BIT
     lines = [by_rank[p] for p in peers]
     for rank in left_out:
         own = by_rank[rank]
-        in_place = in_step(own, lines, at, _whole) and not shifted(own, lines[0], at, _whole)
-        if not in_place and not unheard_of(own[at], by_rank, rank, at, _whole):
+        in_place = in_step(own, lines, at, whole) and not shifted(own, lines[0], at, whole)
+        if not in_place and not unheard_of(own[at], by_rank, rank, at, whole):
             return _MOVED
     return None
 
@@ -433,12 +216,7 @@ def _doubt_records(
     return None
 
 
-def _whole(row: Row) -> tuple[Hashable, ...]:
-    """All that an operation says of itself."""
-    return tuple(str(row[name]) for name in ("op", "shape", "dtype", "red_op", "root"))
-
-
-def _disagreement(group: _Group) -> dict[str, object] | None:
+def _disagreement(group: PartedGroup) -> dict[str, object] | None:
     at, by_rank = group.at, group.by_rank
     here = {rank: seqs[at] for rank, seqs in by_rank.items() if at in seqs}
     history = _history(by_rank, at)
@@ -447,7 +225,7 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
     foretold = candidates(history)
     # Steps that are not all alike may foretell two operations: neither tells then who of two is right.
     foretold = foretold if len(foretold) == 1 else []
-    signatures = {rank: _signature(row) for rank, row in here.items()}
+    signatures = {rank: signature(row) for rank, row in here.items()}
     odd, right, certain = deviants(signatures, foretold[0] if foretold else None, len(by_rank))
     ops = {rank: row["op"] for rank, row in here.items()}
     if len(set(ops.values())) > 1:
@@ -485,10 +263,10 @@ def _disagreement(group: _Group) -> dict[str, object] | None:
     return None
 
 
-def _fewer(by_rank: _ByRank, odd: Sequence[int], peers: Sequence[int], at: int) -> int | None:
+def _fewer(by_rank: ByRank, odd: Sequence[int], peers: Sequence[int], at: int) -> int | None:
     longest = max(peers, key=lambda rank: by_rank[rank].run(at, 1))
-    lines = [tuple(_whole(by_rank[r][n]) for n in range(at, at + by_rank[r].run(at, 1))) for r in (*odd, longest)]
-    return fewer_by(lines[0], lines[-1]) if len(set(lines[:-1])) == 1 and len(lines[-1]) <= _AFTER else None
+    lines = [tuple(whole(by_rank[r][n]) for n in range(at, at + by_rank[r].run(at, 1))) for r in (*odd, longest)]
+    return fewer_by(lines[0], lines[-1]) if len(set(lines[:-1])) == 1 and len(lines[-1]) <= AFTER else None
 
 
 _NUMBERS = re.compile(r"\d+")
@@ -500,7 +278,7 @@ def _elements(shapes: str) -> object:
     return prod(int(n) for n in numbers) if numbers and shapes.count("[") <= 2 else shapes
 
 
-def _history(by_rank: _ByRank, at: int) -> list[Hashable]:
+def _history(by_rank: ByRank, at: int) -> list[Hashable]:
     """What all did before: the longest contiguous run of one rank that ends just before ``at``. Positions that nobody recorded do not end it: a
     monitored barrier takes numbers and leaves no record."""
     longest = max(sorted(by_rank), key=lambda rank: by_rank[rank].run(at - 1, -1))
@@ -508,7 +286,7 @@ def _history(by_rank: _ByRank, at: int) -> list[Hashable]:
     history: list[Hashable] = []
     end = at
     while length := line.run(end - 1, -1):
-        history[:0] = [_signature(line[n]) for n in range(end - length, end)]
+        history[:0] = [signature(line[n]) for n in range(end - length, end)]
         end -= length
         passed = 0
         while passed < _UNRECORDED and end - 1 not in line and not any(end - 1 in other for other in by_rank.values()):
@@ -516,7 +294,7 @@ def _history(by_rank: _ByRank, at: int) -> list[Hashable]:
     return history
 
 
-def _usual(by_rank: _ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hashable | None:
+def _usual(by_rank: ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hashable | None:
     """The argument that the same call had before, for ties: at the same line of code, else one step earlier, on any rank."""
     for rank in sorted(by_rank):
         own = here.get(rank)
@@ -539,16 +317,16 @@ def _usual(by_rank: _ByRank, at: int, name: str, here: Mapping[int, Row]) -> Has
     return None
 
 
-def _line(line: _Line, at: int) -> list[Hashable]:
-    return [_signature(line[n]) for n in range(at, at + line.run(at, 1))]
+def _line(line: CallLine, at: int) -> list[Hashable]:
+    return [signature(line[n]) for n in range(at, at + line.run(at, 1))]
 
 
-def _longest(by_rank: _ByRank, ranks: Sequence[int], at: int) -> list[Hashable]:
+def _longest(by_rank: ByRank, ranks: Sequence[int], at: int) -> list[Hashable]:
     """What is called from ``at`` on, by the first of these ranks that goes on longest."""
     return _line(by_rank[max(ranks, key=lambda rank: by_rank[rank].run(at, 1))], at)
 
 
-def _jumped(group: _Group, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int]) -> Reading | None:
+def _jumped(group: PartedGroup, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int]) -> Reading | None:
     at, by_rank = group.at, group.by_rank
     own = _line(by_rank[odd[0]], at)
     peer = _longest(by_rank, peers, at)
@@ -564,7 +342,7 @@ def _jumped(group: _Group, history: Sequence[Hashable], odd: Sequence[int], peer
 _Sides = tuple[tuple[int, ...], list[int], Reading | None]
 
 
-def _one_that_jumped(group: _Group, history: Sequence[Hashable], sides: _Sides) -> _Sides:
+def _one_that_jumped(group: PartedGroup, history: Sequence[Hashable], sides: _Sides) -> _Sides:
     """Of two that differ the one whose next operations are on record of the other, behind calls that both made in the steps before."""
     odd, peers, _ = sides
     found: list[_Sides] = []
@@ -576,7 +354,7 @@ def _one_that_jumped(group: _Group, history: Sequence[Hashable], sides: _Sides) 
     return found[0] if len(found) == 1 else (odd, peers, None)
 
 
-def _from_its_own_line(group: _Group, odd: Sequence[int], peers: Sequence[int]) -> bool:
+def _from_its_own_line(group: PartedGroup, odd: Sequence[int], peers: Sequence[int]) -> bool:
     """Whether the odd ranks call, from a line of the program from which none of their peers calls here, what is called from that line otherwise too:
     such a call has no other size or type than it should, it is another call."""
     lines = {group.by_rank[r][group.at]["call_site"] for r in odd}
@@ -584,14 +362,14 @@ def _from_its_own_line(group: _Group, odd: Sequence[int], peers: Sequence[int]) 
     return None not in lines | theirs and not lines & theirs and lines <= group.sites(odd[0])
 
 
-def _goes_on(group: _Group, rank: int, peer_line: Sequence[Hashable]) -> bool:
+def _goes_on(group: PartedGroup, rank: int, peer_line: Sequence[Hashable]) -> bool:
     """Whether a rank did more after its odd call, and that was not what its peers did after theirs."""
     own = _line(group.by_rank[rank], group.at)
     return len(own) > 1 and own[1] not in peer_line[1:2]
 
 
 def _different_op(
-    group: _Group, base: dict[str, object], history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], certain: bool
+    group: PartedGroup, base: dict[str, object], history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int], certain: bool
 ) -> dict[str, object]:
     at, by_rank = group.at, group.by_rank
     peer_line = _longest(by_rank, peers, at)
@@ -604,7 +382,7 @@ def _different_op(
     if lines and None not in lines and own["call_site"] not in lines:
         why = f"{own['op']} at {own['call_site']}, a line from which nobody had called it before; its peers call it elsewhere"
         return _row(base, "different", by_rank, odd, peers, at, None, certain, why)
-    goes_on = _goes_on(group, odd[0], peer_line) or came_behind(history, peer_line[0], _signature(own))
+    goes_on = _goes_on(group, odd[0], peer_line) or came_behind(history, peer_line[0], signature(own))
     if kind == "different" and certain and goes_on and _from_its_own_line(group, odd, peers):
         why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
         return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
@@ -621,7 +399,7 @@ def _different_op(
 def _row(
     base: dict[str, object],
     kind: str,
-    by_rank: _ByRank,
+    by_rank: ByRank,
     odd: Sequence[int],
     peers: Sequence[int],
     at: int,

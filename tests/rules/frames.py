@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.model import Finding
+from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import DIVERGENCES
-from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.nccl_facts import HOST_NICS, NETWORKS
 from nccl_forensics.views.settings import SETTINGS
 from nccl_forensics.views.stalls import STALLS

@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.rules.transports import few_channels, p2p_disabled
 from nccl_forensics.store import Store
-from nccl_forensics.views.identity import COMMS_SCHEMA
+from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.nccl_facts import GPU_LINKS, local_channels
 
 

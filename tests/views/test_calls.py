@@ -19,8 +19,8 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.views import calls as calls_module
 from nccl_forensics.views import matching
 from nccl_forensics.views.calls import Parts
+from nccl_forensics.views.communicators import comms
 from nccl_forensics.views.divergence import divergences
-from nccl_forensics.views.identity import comms
 from nccl_forensics.views.jumps import broken_steps
 from nccl_forensics.views.matching import operations, progress
 from nccl_forensics.views.process_groups import groups

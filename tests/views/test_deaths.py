@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.deaths import endings
-from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.matching import PROGRESS
 from nccl_forensics.views.raised import raised as raised_by
 from tests.rules.host_frames import table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.views.identity import comms
+from nccl_forensics.views.communicators import comms
 from nccl_forensics.views.matching import operations
 from tests.rules.host_frames import table
 from tests.views.test_matching import logged, member, people

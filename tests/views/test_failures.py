@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.failures import HARMLESS, LONGER, failures
-from nccl_forensics.views.identity import COMMS_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.wait_edges import WAITS

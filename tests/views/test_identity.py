@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.identity import CONTENT, NUMBER, PREFIX, WORD, comms, path_hints, processes, rank_in_path, settle, source_ranks
+from nccl_forensics.views.communicators import comms
+from nccl_forensics.views.identity import CONTENT, NUMBER, PREFIX, WORD, path_hints, processes, rank_in_path, settle, source_ranks
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 

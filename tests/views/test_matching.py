@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA, comms
+from nccl_forensics.views.communicators import comms
+from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.matching import dumps, fr_pg_names, operations, progress
 from nccl_forensics.views.process_groups import groups
 from nccl_forensics.views.rank_reports import rank_reports

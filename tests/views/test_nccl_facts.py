@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
+from nccl_forensics.views.communicators import COMMS_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.nccl_facts import bootstrapped, gpu_links, host_nics, host_ranks, networks
 from tests.rules.host_frames import table
 from tests.views.frames import rows

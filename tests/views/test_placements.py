@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
+from nccl_forensics.views.communicators import COMMS_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.placements import placements
 from tests.views.frames import rows
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.divergence import DIVERGENCES
-from nccl_forensics.views.identity import COMMS_SCHEMA, PROCESSES_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.stuck import stuck, stuck_downstream
 from nccl_forensics.views.wait_edges import WAITS
 from tests.views.frames import groups, progress, rows, waits_of

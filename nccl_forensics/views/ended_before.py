@@ -1,0 +1,88 @@
+"""Workers that had ended before their launcher came to say who failed or to stop the others: rows of ``endings``, as far as they are known."""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from nccl_forensics.views.pids import Pids
+
+#: What a process says whose peer ended.
+_PEER_GONE = ("gloo-closed", "gloo-reset", "nccl-remote")
+
+
+def left(
+    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, ranks_of_source: dict[int, int], by_pid: Pids, others: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Ranks with a folder in the launcher's attempt, or between the ranks of its report at the end, that this does not list, while those that it
+    lists lost a peer.
+
+    torchrun lists every worker that failed and every one that it had to stop (torch/distributed/elastic/multiprocessing/errors
+    ChildFailedError); one that is not listed had ended before with exit code 0. Where it started a function it lists the first that failed and no other
+    (MultiprocessContext), also of those that it had to stop: then who ended before is left only if the pids that it stopped are known.
+    """
+    report = worker_exits.filter(pl.col("kind").is_in(["root-cause", "failure"]) & pl.col("rank").is_not_null()).sort(
+        "source_id", "line_no"
+    )
+    listed = report.collect()
+    if not listed.height or listed["source_id"].n_unique() != 1 or not any(o["signature"] in _PEER_GONE for o in others):
+        return []
+    folders = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("source_id", "attempt_local_rank").collect()
+    launched = {ranks_of_source[s] for s in folders["source_id"].to_list() if s in ranks_of_source}
+    if len(launched) != folders["attempt_local_rank"].n_unique():
+        return []
+    if not launched and (listed["rank"] == listed["local_rank"]).fill_null(False).all():
+        # One launcher numbers its workers without a gap; who comes after the last one that it lists is not known.
+        launched = set(range(max(listed["rank"].to_list())))
+    signalled = worker_exits.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null()).select("pid", "host")
+    reported = set(listed["pid"].to_list())
+    unlisted = {by_pid.rank(pid, host) for pid, host in signalled.collect().iter_rows() if pid not in reported}
+    missing = sorted(launched - set(listed["rank"].to_list()) - {o["rank"] for o in others} - unlisted)
+    if not missing or len(missing) * 2 > len(launched) or None in unlisted:
+        return []
+    first = listed.row(0, named=True)
+    why = "the launcher lists it neither as failed nor as stopped: it had ended with exit code 0 while the others went on"
+    if unlisted:
+        why = "the launcher stopped the others that still ran and not this one, which left no word: it had ended before"
+    code = None if unlisted else 0
+    place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
+    return [place | {"rank": r, "own": True, "kind": "left", "exit_code": code, "why": why} for r in missing]
+
+
+#: Whom a monitored barrier missed, as one that waits for all says it (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp) and as one that does not.
+_MISSED = re.compile(r"Ranks? ([\d, ]{1,200}) failed to pass monitoredBarrier")
+
+
+def not_stopped(
+    worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, by_pid: Pids, others: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """The one worker that the launcher did not have to stop, where its log ends before it says who failed.
+
+    torchrun signals all workers that still run as soon as one has failed (torch/distributed/elastic/agent/server/api.py); it starts them
+    in the order of their local ranks, so that the known pids tell which one is left out.
+    """
+    lines = worker_exits.filter(pl.col("kind").is_in(["closing-signal", "launcher-signal"])).sort("source_id", "line_no").collect()
+    if not lines.height or lines["source_id"].n_unique() != 1:
+        return []
+    told = lines["kind"][0] != "closing-signal"
+    missed = {int(n) for o in others for said in _MISSED.findall(str(o["message"])) for n in said.replace(",", " ").split()}
+    if told and not missed and not any(o["signature"] in _PEER_GONE for o in others):
+        return []  # told to end from outside, it stops all that still run: one may have ended in good order
+    batch = lines.filter(pl.col("kind") == "closing-signal")
+    pids = batch["pid"].drop_nulls().unique().sort().to_list()
+    launched = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("attempt_local_rank").unique().collect().height
+    if launched < 3 or len(pids) != launched - 1:
+        return []
+    ranks = [by_pid.rank(pid) for pid in pids]
+    # Local ranks are global ones where one launcher started them all. Who ended in another way is not the one.
+    ended = {o["rank"] for o in others}
+    gaps = [gap for gap in range(launched) if all(rank is None or rank == i + (i >= gap) for i, rank in enumerate(ranks))]
+    fitting = [gap for gap in gaps if gap not in ended]
+    if len(fitting) != 1 or (missed and fitting[0] not in missed):
+        return []
+    first = batch.row(0, named=True)
+    how = "when it was told to end" if told else "of its own accord"
+    why = f"the launcher stopped all the other workers {how} and not this one: it had ended before"
+    place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
+    return [place | {"rank": fitting[0], "own": True, "kind": "left", "why": why}]
