@@ -133,6 +133,8 @@ _MEANWHILE = {
 
 #: Fewer traced collectives say nothing of a habit.
 _FEW = 4
+#: Chance that a rank that is like its peers costs most in so many steps, up to which it may be named, and from which on nothing else is needed.
+_BY_CHANCE, _HARDLY, _SURELY = 0.12, 0.02, 0.001
 #: Of three delays that are about alike the worst makes up no more.
 _ONE_OF_THREE = 0.45
 
@@ -142,8 +144,11 @@ def late_rows(
 ) -> list[dict[str, object]]:
     """Groups in which one rank costs the others a good part of the traced time, and not by chance: it comes last too often for that, or it
     alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective each,
-    half of the time must be lost to it, and what it did meanwhile must be seen."""
+    half of the time must be lost to it, and what it did meanwhile must be seen. Who is late by a batch that is longer this time is last in all collectives of a
+    step, so that steps are what counts where they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
+    steady = pl.col("step_chance").is_null() | (pl.col("step_chance") <= _BY_CHANCE)
+    alone = (pl.col("step_chance") <= _HARDLY) & (pl.col("lost_share") >= 0.8) & (pl.col("window_share") >= 0.1)
     costly = (pl.col("lost_share") >= lost_share) & (pl.col("window_share") >= window_share)
     # A start that is slow once delays the two or three calls that go out together.
     often = (pl.col("worst_ms") <= _ONE_OF_THREE * pl.col("lost_ms")).fill_null(value=True)
@@ -156,7 +161,7 @@ def late_rows(
     )
     seen = (pl.col("window_share") >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8) & (pl.col("reason") != "host")
     rows = (
-        late_ranks.filter((enough & costly & sure) | (few & seen).fill_null(value=False))
+        late_ranks.filter((steady & ((enough & costly & sure) | (few & seen).fill_null(value=False))) | alone.fill_null(value=False))
         .sort("lost_ms", "group_key", descending=[True, False])
         .collect()
     )
@@ -185,7 +190,7 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
         title=title,
         summary=late_words(row),
         severity="error",
-        confidence="high" if row["group_known"] and float(str(row["p_value"])) <= 1e-6 else "medium",
+        confidence="high" if row["group_known"] and float(str(row["p_value"])) <= 1e-6 and _in_all_steps(row) else "medium",
         ranks=(rank,),
         culprits=(Culprit(rank=rank),),
         subject=("traces", str(row["group_desc"] or row["group_name"] or "all ranks"), str(rank)),
@@ -205,6 +210,11 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
             "reason": str(row["reason"]),
         },
     )
+
+
+def _in_all_steps(row: Mapping[str, object]) -> bool:
+    """Whether it is beyond doubt that a rank comes late in one step after the other, or steps are not marked."""
+    return row["step_chance"] is None or float(str(row["step_chance"])) <= _SURELY
 
 
 def stalled_or_late(

@@ -6,7 +6,8 @@ Flight Recorder after taking off each host's clock offset, and by profiler trace
 so the rank that is in it for the shortest time came last. In a mesh of pairs on one host, where who is late makes its neighbours late in their
 other groups: the one rank that never waits; so too by traces, where who is late is not the last to leave the operation that it was late to (who
 sends to it goes on). Where every rank but one left a trace, and all of these wait alike in the same small call of each
-step: the one that left none, with low confidence.
+step: the one that left none, with low confidence. By traces whose steps are marked it must cost most in more of them than chance would have it, since a long batch makes a
+rank late to all collectives of a step.
 
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.

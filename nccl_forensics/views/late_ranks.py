@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.chances import tail
 from nccl_forensics.views import view
 
 LATE_RANKS = {
@@ -17,6 +18,9 @@ LATE_RANKS = {
     "material": pl.UInt32(),
     "last_count": pl.UInt32(),
     "p_value": pl.Float64(),
+    "slow_steps": pl.UInt32(),
+    "last_steps": pl.UInt32(),
+    "step_chance": pl.Float64(),
     "lost_ms": pl.Float64(),
     "worst_ms": pl.Float64(),
     "lost_share": pl.Float64(),
@@ -34,12 +38,20 @@ LATE_RANKS = {
 REASONS = {"compute": None, "memcpy": None, "loader": "data-loader", "gc": "gc", "lead": "lead", "host": "host-gap"}
 
 
+#: A step counts as slow where as much is lost as this share of what the rank usually costs.
+_AS_MUCH = 0.5
+
+
 @view(rows="groups")
-def late_ranks(trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: pl.LazyFrame | None) -> pl.LazyFrame:
+def late_ranks(
+    trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: pl.LazyFrame | None, trace_arrivals: pl.LazyFrame | None
+) -> pl.LazyFrame:
     """Per group, the rank that the others lost most time to, and what it did more of than its peers before it came late.
 
     ``lost_share`` is its share of all time lost in the group, ``worst_ms`` what was lost in one collective alone, ``window_share`` that loss as a share of its trace, ``p_value`` the chance of
-    so many last places if all were alike. ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
+    so many last places if all were alike. Collectives of one step are no trials of their own where one long batch makes a rank late to all of them:
+    ``step_chance`` is the chance that one rank of the job costs most in so many (``last_steps``) of the ``slow_steps``, those in which half as much is
+    lost as it usually costs (null where steps are not marked). ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
     loss (null where nothing stands out); ``span_record`` points at its longest range of that kind. Groups that the traces do not name are
     left out where the job has several: their collectives may have been matched over groups. Whether a row is a finding, rules say.
     """
@@ -56,6 +68,7 @@ def late_ranks(trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: 
         .collect()
     )
     spans = trace_spans.collect() if trace_spans is not None else None
+    steps, traced = _step_losses(trace_arrivals)
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
         excess = {r: float(row[f"{r}_excess_ms"] or 0.0) for r in REASONS}
@@ -66,6 +79,7 @@ def late_ranks(trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: 
             {
                 **{c: row.get(c) for c in LATE_RANKS},
                 **where,
+                **_by_steps(steps, traced, row["rank"]),
                 "lost_share": row["lost_ms"] / row["all_lost"],
                 "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,
                 "reason": reason if known else None,
@@ -74,6 +88,36 @@ def late_ranks(trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: 
             }
         )
     return pl.DataFrame(out, schema=LATE_RANKS, infer_schema_length=None).lazy()
+
+
+def _step_losses(trace_arrivals: pl.LazyFrame | None) -> tuple[pl.DataFrame, int]:
+    """What each step lost to the rank that cost most in it, over all groups of the job, and the number of ranks compared."""
+    nothing = pl.DataFrame(schema={"rank": pl.Int32(), "lost_ns": pl.Int64()})
+    if trace_arrivals is None:
+        return nothing, 0
+    summed = trace_arrivals.group_by("capture", "step", "rank").agg(pl.col("lost_ns").sum()).collect()
+    if not summed.height or summed["step"].null_count() > summed["rank"].n_unique():
+        return nothing, 0
+    dearest = summed.drop_nulls("step").sort("lost_ns", "rank", descending=[True, False]).unique(["capture", "step"], keep="first")
+    return dearest.select("rank", "lost_ns"), summed["rank"].n_unique()
+
+
+def _by_steps(steps: pl.DataFrame, traced: int, rank: int) -> dict[str, object]:
+    """``slow_steps``, ``last_steps`` and ``step_chance`` of a rank."""
+    if not steps.height or traced < 2:
+        return {}
+    own = sorted(steps.filter(pl.col("rank") == rank)["lost_ns"].to_list(), reverse=True)
+    # Half of all that it cost is in steps that cost so much or more: neither noise nor one bad step moves that.
+    half, usual = sum(own) / 2, 0
+    for lost in own:
+        usual = lost
+        half -= lost
+        if half <= 0:
+            break
+    slow = steps.filter((pl.col("lost_ns") > 0) & (pl.col("lost_ns") >= _AS_MUCH * usual))
+    last = slow.filter(pl.col("rank") == rank).height
+    chance = min(1.0, traced * tail(slow.height, last, 1 / traced)) if last else 1.0
+    return {"slow_steps": slow.height, "last_steps": last, "step_chance": chance}
 
 
 def _longest(spans: pl.DataFrame | None, source: int, kind: str | None) -> dict[str, object]:

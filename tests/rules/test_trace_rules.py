@@ -148,6 +148,20 @@ def test_three_late_steps_that_cost_a_quarter_of_the_time_need_no_more_to_be_sur
     assert only(straggler.check(None, late(p_value=0.0625, last_count=3, material=3))).confidence == "medium"
 
 
+def test_a_rank_that_is_late_by_its_batch_in_some_steps_is_not_named() -> None:
+    by_batch = {"p_value": 1e-9, "slow_steps": 4, "last_steps": 3, "step_chance": 0.2}
+    assert straggler.check(None, late(**by_batch)) == []
+    assert only(straggler.check(None, late(p_value=1e-9, slow_steps=4, last_steps=4, step_chance=0.0156))).confidence == "medium"
+    assert only(straggler.check(None, late(p_value=1e-9, slow_steps=7, last_steps=7, step_chance=0.0002))).confidence == "high"
+
+
+def test_a_few_long_pauses_of_one_rank_of_many_are_told_by_steps() -> None:
+    pauses = {"p_value": 1.0, "slow_steps": 3, "last_steps": 3, "step_chance": 0.001, "members": 2, "worst_ms": 400.0}
+    assert only(straggler.check(None, late(**pauses))).confidence == "medium"
+    assert straggler.check(None, late(**pauses | {"step_chance": 0.06})) == []
+    assert straggler.check(None, late(**pauses | {"window_share": 0.05})) == []
+
+
 def test_traced_all_reduces_far_below_the_platform_are_low_bandwidth() -> None:
     slow = {"bytes": 1 << 29, "count": 10, "best_bus_bw_gb_s": 100.0, "expected_gb_s": 431.0}
     assert only(low_bus_bandwidth.check(None, None, None, None, None, None, sizes(slow))).severity == "warning"

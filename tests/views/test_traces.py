@@ -187,3 +187,52 @@ def test_collectives_begun_in_a_row_lose_their_time_once() -> None:
     assert lost_by(2, {0: early, 1: early, 2: [300, 301, 302, 500]}, [400, 401, 402, 510]) == 302
     # Each waited for before the next began: lost each time.
     assert lost_by(2, {0: [0, 410, 820], 1: [0, 410, 820], 2: [300, 710, 1120]}, [400, 810, 1220]) == 900
+
+
+def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Path) -> None:
+    made = []
+    for rank, times in enumerate((1, 1, 3)):
+        trace = Sample(rank, 3)
+        for n in range(10):
+            trace.kernel("gemm", n * 10_000, 1_000 * times + n)
+            trace.kernel("add", n * 10_000 + 5_000, 100 * times)
+        trace.kernel(f"only on rank {rank}", 200_000, 50_000)
+        trace.kernel("unlike counts", 300_000, 50)
+        for n in range(rank * 4):
+            trace.kernel("unlike counts", 300_100 + n * 100, 50 * times)
+        made.append(trace)
+    paces = {r["rank"]: r for r in rows(resolver(tmp_path, made), "kernel_pace")}
+    assert [round(float(str(paces[r]["pace"])), 2) for r in range(3)] == [1.0, 1.0, 2.99]
+    assert float(str(paces[2]["least_pace"])) == pytest.approx(3.0, rel=0.01)
+    assert (paces[2]["agreeing_share"], paces[2]["launches"]) == (1.0, 20)
+    assert float(str(paces[2]["excess_ms"])) == pytest.approx(22.0, rel=0.05)
+
+
+def lengths(slowest: list[int], late: int = 40_000) -> list[Sample]:
+    """Traces of one rank each; in step ``n`` the batch of rank ``slowest[n]`` takes longer, and all of the step's collectives wait for it."""
+    made = []
+    for rank in range(4):
+        trace = Sample(rank, 4)
+        for step, slow in enumerate(slowest):
+            begin = step * STEP
+            trace.step(step, begin, STEP - 1)
+            for part in range(4):
+                at = begin + part * 20_000
+                own = late // 4 if rank == slow else 0
+                trace.kernel("gemm", at + 100, 5_000 + own, launch=at + 50)
+                args = collective(elements=1024, seq=step * 4 + part, ranks=range(4))
+                trace.kernel(ALL_REDUCE, at + 5_200 + own, 1_000 + late // 4 - own, launch=at + 60, stream=9, args=args)
+        made.append(trace)
+    return made
+
+
+def test_a_batch_that_is_longer_in_some_steps_counts_once_for_each_step(tmp_path: Path) -> None:
+    [late] = rows(resolver(tmp_path, lengths([2, 1, 2, 0, 2])), "late_ranks")
+    assert (late["rank"], late["last_count"], late["slow_steps"], late["last_steps"]) == (2, 12, 5, 3)
+    assert float(str(late["p_value"])) > 0.001 or float(str(late["step_chance"])) > 0.3
+
+
+def test_a_rank_that_costs_most_in_every_step_is_told_by_steps_too(tmp_path: Path) -> None:
+    [late] = rows(resolver(tmp_path, lengths([2] * 6)), "late_ranks")
+    assert (late["slow_steps"], late["last_steps"]) == (6, 6)
+    assert float(str(late["step_chance"])) == pytest.approx(4 / 4**6)

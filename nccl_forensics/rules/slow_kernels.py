@@ -1,0 +1,81 @@
+"""A rank's device takes longer than its peers' for the same kernels.
+
+## What it finds
+Profiler traces in which nearly every computing kernel of one rank, or of fewer than most, takes clearly longer than the kernel of that name takes on
+the others, the shortest run of each too, while the others are alike. No clock and no collective is needed for that: it also tells a slow stage of
+a pipeline, the slower one of two ranks, and several slow ranks at once.
+
+## Why it matters
+A job runs at the pace of its slowest device. Its peers show the loss as time in collectives, where it looks like a slow network.
+
+## What would refute it
+The ranks have unlike devices, or longer batches are given to that rank in every step.
+
+## What to do next
+Compare clocks, throttle reasons, power and temperature of that GPU with its neighbours' (`nvidia-smi -q -d CLOCK,PERFORMANCE`); look for another
+process on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import polars as pl
+
+from nccl_forensics.evidence import cite
+from nccl_forensics.model import Action, Confidence, Culprit, Finding
+from nccl_forensics.rules import rule
+from nccl_forensics.words import ranks_words, verb
+
+
+@rule(name="slow-kernels", code="ST19", cause="straggler", severity="error", at_most=1, explains=("communication-bound", "low-overlap"))
+def slow_kernels(
+    kernel_pace: pl.LazyFrame,
+    *,
+    slower: Annotated[float, "share by which a rank's kernels must take longer than the usual"] = 0.25,
+    apart: Annotated[float, "share of that by which the others may differ from each other"] = 0.35,
+    agreeing: Annotated[float, "share of the compared time in kernels that must show it"] = 0.8,
+    window_share: Annotated[float, "share of the traced time that the rank must compute longer by"] = 0.08,
+    launches: Annotated[int, "kernels of the rank that must be comparable"] = 24,
+) -> Iterator[Finding]:
+    """At most one finding, for all ranks that are slow."""
+    rows = kernel_pace.sort("pace", "rank", descending=[True, False]).collect()
+    if rows.height < 2:
+        return
+    slow = rows.filter(
+        (pl.col("pace") >= 1 + slower)
+        & (pl.col("least_pace") >= 1 + slower / 2)
+        & (pl.col("agreeing_share") >= agreeing)
+        & (pl.col("excess_ms") >= window_share * pl.col("span_ms"))
+        & (pl.col("launches") >= launches)
+    )
+    others = rows.filter(~pl.col("rank").is_in(slow["rank"].to_list()))
+    if not slow.height or slow.height > others.height:
+        return
+    least = float(str(slow["pace"].min()))
+    # Where work is shared out unevenly all differ from each other; a slow device differs from many that are alike.
+    if float(str((others["pace"] - 1).abs().max())) > apart * (least - 1):
+        return
+    ranks = tuple(sorted(slow["rank"].to_list()))
+    few = 4 * slow.height <= rows.height
+    confidence: Confidence = "high" if few and least >= 1 + 1.5 * slower and int(str(slow["launches"].min())) >= 4 * launches else "medium"
+    excess = float(str(slow["excess_ms"].max()))
+    yield Finding(
+        title=f"{ranks_words(ranks)} {verb(ranks, 'takes', 'take')} {least:.2f} times as long as the other {others.height} traced ranks for the same kernels",
+        summary=f"{int(str(slow['names'].min()))} kernels are compared by name, each run as often on the others; of the compared time "
+        f"{float(str(slow['agreeing_share'].min())):.0%} is in kernels that show it, and their shortest runs take {float(str(slow['least_pace'].min())):.2f} times "
+        f"as long. The others differ from each other by {float(str((others['pace'] - 1).abs().max())):.0%} at most. That is {excess:,.0f} ms of "
+        f"{float(str(slow['span_ms'].max())):,.0f} ms.",
+        confidence=confidence,
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=("straggler", "kernels", ",".join(map(str, ranks))),
+        evidence=cite(slow, "its kernels, by name"),
+        evidence_total=slow.height,
+        remedy="Compare clocks, throttle reasons, power and temperature of its GPU with its neighbours'; look for another process on it.",
+        prevention="Time one fixed matrix product on every GPU before a job starts and leave out the nodes that are slow.",
+        would_refute=("its GPU is of another kind", "it is given longer batches in every step"),
+        actions=(Action("collect-more", ranks=ranks, command="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE"),),
+        metrics={"pace": round(least, 3), "excess_ms": round(excess, 1), "compared": rows.height},
+    )

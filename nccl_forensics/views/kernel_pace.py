@@ -1,0 +1,77 @@
+"""How fast each rank's device runs the kernels that its peers run too.
+
+A kernel of one name does the same work on every rank of a job that shares its work alike, so its duration needs no clock, no group and no counterpart:
+it tells a slow device in a pipeline, in a pair, and of several ranks at once, where who comes last to collectives does not.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+
+KERNEL_PACE = {
+    "rank": pl.Int32(),
+    "ranks": pl.UInt32(),
+    "names": pl.UInt32(),
+    "launches": pl.UInt32(),
+    "pace": pl.Float64(),
+    "least_pace": pl.Float64(),
+    "agreeing_share": pl.Float64(),
+    "excess_ms": pl.Float64(),
+    "span_ms": pl.Float64(),
+    "source_id": pl.UInt32(),
+    "record": pl.String(),
+}
+#: Counts of a kernel that differ by no more are the same work: windows begin and end a little apart.
+_SAME_COUNT = 0.1
+#: A kernel is compared where so many ranks, and so large a share of all, run it as often.
+_RUN_BY, _RUN_SHARE = 2, 0.5
+#: A name agrees with the pace of all where it shows this share of what the rank is slower by.
+_AGREES = 0.5
+
+
+@view(rows="ranks")
+def kernel_pace(trace_kernels: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_windows: pl.LazyFrame) -> pl.LazyFrame:
+    """Per rank with a trace of its device, over the computing kernels that at least half of the ranks run as often: ``pace``, its mean duration as a
+    multiple of the usual one (of the faster half of the ranks), the middle one by time; ``least_pace``, the same of the shortest run of each kernel, which a longer batch now and
+    then leaves alone; ``agreeing_share``, of the time compared the share in kernels that show at least half of that; ``excess_ms``, what it runs longer
+    than usual, and ``span_ms`` of the trace. Cites the trace."""
+    counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0))
+    spans = trace_windows.filter(pl.col("window") == "whole").select("source_id", span_ms=pl.col("duration_ns") / 1e6)
+    traces = counted.select("source_id", "rank").join(spans, on="source_id")
+    runs = (
+        trace_kernels.filter((pl.col("kind") == "compute") & (pl.col("count") > 0) & (pl.col("min_ns") > 0))
+        .join(traces, on="source_id")
+        .with_columns(mean=pl.col("total_ns") / pl.col("count"), ranks=pl.col("rank").n_unique().over(pl.lit(1)))
+        .with_columns(often=pl.col("count").median().over("name"))
+        .filter((pl.col("count") - pl.col("often")).abs() <= _SAME_COUNT * pl.col("often"))
+        .filter((pl.len().over("name") >= _RUN_BY) & (pl.len().over("name") >= _RUN_SHARE * pl.col("ranks")))
+    )
+    # The faster half: of as many slow ranks as good ones the middle is neither.
+    usual = {c: pl.col(c).filter(pl.col("mean") <= pl.col("mean").median()).median().over("name") for c in ("mean", "min_ns")}
+    paced = (
+        runs.with_columns(ratio=pl.col("mean") / usual["mean"], least=pl.col("min_ns") / usual["min_ns"], usually=usual["mean"])
+        .sort("rank", "ratio", "name")
+        .with_columns(upto=pl.col("total_ns").cum_sum().over("rank"), whole=pl.col("total_ns").sum().over("rank"))
+        .with_columns(pace=pl.col("ratio").filter(pl.col("upto") >= 0.5 * pl.col("whole")).first().over("rank"))
+    )
+    agrees = pl.col("ratio") >= 1 + _AGREES * (pl.col("pace") - 1)
+    return (
+        paced.group_by("rank")
+        .agg(
+            pl.col("ranks").first(),
+            pl.len().alias("names"),
+            pl.col("count").sum().alias("launches"),
+            pl.col("pace").first(),
+            # Weighted by time, so that many short kernels do not speak for the long ones.
+            ((pl.col("least") * pl.col("total_ns")).sum() / pl.col("total_ns").sum()).alias("least_pace"),
+            (pl.col("total_ns").filter(agrees).sum() / pl.col("total_ns").sum()).alias("agreeing_share"),
+            ((pl.col("total_ns") - pl.col("count") * pl.col("usually")).sum() / 1e6).alias("excess_ms"),
+            pl.col("span_ms").first(),
+            pl.col("source_id").first(),
+            pl.lit("traceEvents").alias("record"),
+        )
+        .select(pl.col(c).cast(t) for c, t in KERNEL_PACE.items())
+        .sort("rank")
+    )

@@ -1,0 +1,59 @@
+"""Ranks whose device takes longer for the same kernels."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.slow_kernels import slow_kernels
+from nccl_forensics.views.kernel_pace import KERNEL_PACE
+
+
+def paces(*pace: float, **known: float) -> pl.LazyFrame:
+    """One rank for each pace, in traces of a second."""
+    rows = [
+        {
+            "rank": rank,
+            "ranks": len(pace),
+            "names": 5,
+            "launches": 400,
+            "pace": p,
+            "least_pace": p,
+            "agreeing_share": 1.0,
+            "excess_ms": 600 * (p - 1),
+            "span_ms": 1000.0,
+            "source_id": rank,
+            "record": "traceEvents",
+        }
+        | known
+        for rank, p in enumerate(pace)
+    ]
+    return pl.DataFrame(rows, schema=KERNEL_PACE, infer_schema_length=None).lazy()
+
+
+def test_the_rank_whose_kernels_take_twice_as_long_is_named() -> None:
+    [finding] = slow_kernels.check(paces(1.0, 1.02, 2.0, 0.99))
+    assert (finding.ranks, finding.confidence, finding.severity) == ((2,), "high", "error")
+    assert finding.evidence
+
+
+def test_two_slow_ranks_of_eight_are_named_together() -> None:
+    [finding] = slow_kernels.check(paces(1.0, 1.8, 1.0, 1.0, 1.0, 2.5, 1.0, 1.0))
+    assert finding.ranks == (1, 5)
+
+
+def test_half_of_the_ranks_and_one_of_two_are_less_sure() -> None:
+    [half] = slow_kernels.check(paces(1.6, 1.6, 1.0, 1.0))
+    assert (half.ranks, half.confidence) == ((0, 1), "medium")
+    [pair] = slow_kernels.check(paces(1.0, 1.6))
+    assert (pair.ranks, pair.confidence) == ((1,), "medium")
+
+
+def test_work_that_is_shared_out_unevenly_is_nobodys_fault() -> None:
+    assert slow_kernels.check(paces(1.0, 1.2, 1.35, 1.1)) == [], "all differ from each other"
+    assert slow_kernels.check(paces(1.0, 1.0, 1.6, 1.0, least_pace=1.0)) == [], "a longer batch now and then"
+    assert slow_kernels.check(paces(1.0, 1.0, 1.6, 1.0, agreeing_share=0.5)) == [], "one kernel alone"
+    assert slow_kernels.check(paces(1.0, 1.6, 1.6, 1.6)) == [], "most are alike"
+    assert slow_kernels.check(paces(1.0, 1.0, 1.6, 1.0, excess_ms=20.0)) == [], "it costs next to nothing"
+    assert slow_kernels.check(paces(1.0, 1.0, 1.6, 1.0, launches=10)) == [], "too few to compare"
+    assert slow_kernels.check(paces(1.0, 1.05, 1.15, 1.0)) == []
+    assert slow_kernels.check(paces(2.0)) == [], "nobody to compare with"
