@@ -126,6 +126,14 @@ PREFIXES: tuple[Prefix, ...] = (
         "ray-log", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [DIWEFC] (?P<pid>\d+) \d+\] (?:\([\w-]+\) )?[\w./]+\.(?:cc|h|cpp):\d+: "
     ),
     Prefix("sglang", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:DP|TP|EP|PP|ATTN_TP)\d{1,5}){1,4}\] "),
+    # A logger of the program that every line goes through: [2026-11-23 20:55:55,771] [rank 8] text
+    Prefix(
+        "logged-rank",
+        r"\[",
+        r"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\] \[(?i:rank)[ :=_-]?(?P<rank>\d{1,6})\](?: |$)",
+        "column",
+        "global",
+    ),
     # A logger's stamp before every line of a traceback: [time,ms] Traceback (most recent call last):
     Prefix(
         "stamped-traceback",

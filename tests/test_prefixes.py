@@ -96,6 +96,7 @@ def test_a_bar_before_a_line_of_torchs_logging_is_peeled_off():
         ("{i}: ", {"hint_rank": 1, "hint_scope": "task"}),
         (" {i}: ", {"hint_rank": 1, "hint_scope": "task"}),
         ("[{i}] node02 says ", {"hint_rank": 1, "hint_scope": "global"}),
+        ("[2026-11-23 20:55:55,771] [rank {i}] ", {"hint_rank": 1, "hint_scope": "global"}),
         ("svc-{i}  | ", {"hint_host": "svc-1"}),
         ("gpu-node{i}.cluster: ", {"hint_host": "gpu-node1.cluster"}),
         ("[actor{i}]:", {"hint_rank": 1, "hint_scope": "local"}),

@@ -65,6 +65,9 @@ def nic_underused(
             ranks, value, line = _filtered(filters, host_ranks, host)
             # One device may be a port; several are a matter of the host as a whole, and of all its ranks.
             blamed = ranks or (known.get(host, ()) if len(gone) > 1 else ())
+            # A smaller model, or one part of a host: it has as many for each of its ranks as the others, and no filter of its own.
+            largest = max((gpus.get(h, 0) for h, d in per_host.items() if d >= reference), default=0)
+            small = not ranks and 0 < gpus.get(host, 0) < largest and len(devices) * largest >= len(reference) * gpus[host]
             yield Finding(
                 title=f"{host} uses {len(devices)} of {len(reference)} NICs: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing"
                 + (f" (NCCL_IB_HCA={value})" if ranks else ""),
@@ -72,9 +75,12 @@ def nic_underused(
                 + (
                     f"NCCL_IB_HCA={value} is set there and not on the other hosts."
                     if ranks
+                    else f"It has {gpus[host]} ranks of the job where they have {largest}, and as many NICs for each: it may be of another model."
+                    if small
                     else "A port that is down gives no warning, it is only missing from the list; a filter of this host (NCCL_IB_HCA) looks the same."
                 ),
-                confidence="high",
+                severity="info" if small else "error",
+                confidence="low" if small else "high",
                 ranks=blamed,
                 hosts=(host,),
                 culprits=tuple(Culprit(rank=r, host=host) for r in blamed) or tuple(Culprit(host=host, nic=d) for d in gone),

@@ -45,6 +45,8 @@ HARMLESS = (
 _WENT_ON = r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^NET/IB : Local mergedDev|^socketFinalizeAccept.{0,80}: wrong magic "
 
 
+#: What the thread that moves the data of a process says of an error.
+_MOVING = r"\[Progress Thread\]"
 #: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM as a shell hands them on.
 _NO_FAILURE = [0, 129, 130, 143]
 #: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
@@ -121,6 +123,9 @@ def failures(
         # What ncclEnqueueCheck hands up, the caller of the collective gets: 1 to 6 are errors, 7 is in progress (nccl.h, ncclResult_t).
         handed_up = (pl.col("kind") == "propagation") & pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_between(1, 6)
         add(nccl_errors.filter(handed_up).sort("source_id", "line_no"), "collectives that NCCL failed")
+        # The thread that moves data fails only where a transfer was on its way: whose peer ended in good order has none (NCCL 2.18 on, src/proxy.cc).
+        moving = (pl.col("kind") == "propagation") & pl.col("message").fill_null("").str.contains(_MOVING) & pl.col("code").is_between(1, 6)
+        add(nccl_errors.filter(moving).sort("source_id", "line_no"), "transfers that broke off")
     if bandwidth_tests is not None:
         add(
             bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"),

@@ -217,6 +217,8 @@ def _by_communicator(people: _People, frame: pl.DataFrame) -> int:
         who.told_at(row)
         if row["hint_rank"] is not None and row["hint_scope"] == "global" and not several:
             who.claims.append((PREFIX, row["hint_rank"], "launcher prefix"))
+        if row["hint_rank"] is not None and row["hint_scope"] == "local" and not several and who.local_rank is None:
+            who.local_rank = row["hint_rank"]  # a launcher's prefix: then it tells whose a line behind the same prefix is that says no more
         if row["nranks"] == world and row["rank"] is not None:
             who.claims.append((CONTENT, row["rank"], "rank in the world communicator"))
     return world

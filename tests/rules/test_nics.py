@@ -46,6 +46,15 @@ def test_a_host_that_lacks_several_devices_is_named_with_all_its_ranks() -> None
     assert [(c.rank, c.nic) for c in port.culprits] == [(None, "mlx5_0")]
 
 
+def test_a_host_with_fewer_ranks_and_as_many_nics_for_each_may_be_of_another_model() -> None:
+    four = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"]
+    hosts = host_ranks(node1=[0, 1, 2, 3], node2=[4, 5])
+    [finding] = nic_underused.check(nics(node1=four, node2=four[:2]), hosts, None)
+    assert told(finding) == ("info", "low", (4, 5))
+    [fewer] = nic_underused.check(nics(node1=four, node2=four[:1]), hosts, None)
+    assert told(fewer) == ("error", "high", (4, 5))
+
+
 def test_of_two_hosts_that_each_lost_another_device_both_are_named() -> None:
     three = ["mlx5_0", "mlx5_1", "mlx5_2"]
     found = nic_underused.check(nics(node1=three[:2], node2=three[1:]), host_ranks(node1=[0], node2=[1]), None)

@@ -51,6 +51,21 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
             {"nccl_errors": table("nccl_errors", {"level": "INFO", "kind": "propagation", "file": "enqueue.cc", "code": 6})},
             "collectives that NCCL failed",
         ),
+        (
+            {
+                "nccl_errors": table(
+                    "nccl_errors",
+                    {
+                        "level": "INFO",
+                        "kind": "propagation",
+                        "file": "proxy.cc",
+                        "code": 6,
+                        "message": "proxy.cc:983 -> 6 [Progress Thread]",
+                    },
+                )
+            },
+            "transfers that broke off",
+        ),
         ({"comms": rows(COMMS_SCHEMA, {"started": True, "completed": False, "rank": 1})}, "communicators that never came up"),
         ({"waits": rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})}, "ranks that wait for others"),
     ],

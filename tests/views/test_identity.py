@@ -169,7 +169,7 @@ def test_a_dump_named_by_its_rank_tells_whose_pid_it_is_by_the_thread() -> None:
 
 def test_a_prefix_that_counts_within_the_host_is_no_rank() -> None:
     [one] = known(comms=world(event(1, hint_rank=5, hint_scope="local")))
-    assert one["conflict"] is None
+    assert (one["conflict"], one["local_rank"]) == (None, 5)
 
 
 def test_a_rank_inside_a_smaller_communicator_is_not_the_global_one() -> None:
