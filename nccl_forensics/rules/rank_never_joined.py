@@ -17,7 +17,8 @@ Check that the processes of the missing ranks were started, on which host, and w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 import polars as pl
@@ -45,13 +46,15 @@ def rank_never_joined(
     dumps: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None = None,
+    processes: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per communicator that lacks ranks and that nothing shows past its bootstrap.
 
     Where something of another size reached those that wait (``Message truncated``, bootstrap.cc), a process of another release, or of another
     library, did come, and its log may be one that was not collected.
     Ranks that failed inside NCCL, recorded a collective or stand in the call of those that wait did come, whatever became of their logs;
-    such a rank without a log also tells that logs of others may be lost.
+    such a rank without a log also tells that logs of others may be lost. A smaller communicator than the job's counts its own ranks: whom of the job
+    a number means is told where the others leave one answer, and nobody is named elsewhere.
     """
     came = _came(endings, progress)
     running: set[int] = set()
@@ -68,10 +71,16 @@ def rank_never_joined(
     misread = _misread(nccl_errors)
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
     up = pl.col("comm_key").is_in(list(all_joined)) | pl.col("completed").any().over("comm_key")
+    world = int(str(rows["nranks"].max() or 0))
+    people = _people(processes)
     for _, part in rows.filter(~up).group_by("comm_key", maintain_order=True):
         size = int(str(part["nranks"].max() or 0))
         present = set(part["rank"].to_list())
         unseen = set(range(size)) - present
+        if size < world and people:
+            if unseen and part["started"].any():
+                yield _smaller(part, size, world, sorted(unseen), people)
+            continue
         # A recorder's dump shows that the process ran, not that it called NCCL: it speaks for a rank only while others are left.
         absent = unseen - came - _beside(present, calls)
         absent = absent - running or absent
@@ -108,6 +117,67 @@ def rank_never_joined(
             actions=(Action("collect-more", ranks=missing, command="ps -ef | grep python"),),
             metrics={"missing": len(missing), "size": size},
         )
+
+
+def _people(processes: pl.LazyFrame | None) -> dict[tuple[object, object], int]:
+    """The rank of the job by host and pid, of processes with one."""
+    if processes is None:
+        return {}
+    known = processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null()).select("host", "pid", "rank").collect()
+    return {(host, pid): rank for host, pid, rank in known.iter_rows()}
+
+
+def _smaller(part: pl.DataFrame, size: int, world: int, missing: Sequence[int], people: Mapping[tuple[object, object], int]) -> Finding:
+    """Who never came to a communicator of fewer ranks than the job has: its lines number its own ranks."""
+    place = {rank: people[host, pid] for rank, host, pid in part.select("rank", "host", "pid").iter_rows() if (host, pid) in people}
+    named = tuple(_in_order(place, size, world, missing))
+    seen = set(people.values())
+    where = f"{ranks_words(missing)} of a communicator of {size} ranks"
+    waits = f"{part['rank'].n_unique()} {verb(part['rank'].unique().to_list(), 'rank waits', 'ranks wait')} in its init"
+    there = bool(named) and seen.issuperset(named)
+    return Finding(
+        title=f"{ranks_words(named)} ({where}) never joined; {waits}" if named else f"{where} never joined; {waits}",
+        summary="The others started this communicator and never got past its bootstrap. "
+        + ("The missing ones of it are in the job's communicator, and their logs show no line of this one." if there else "")
+        + ("" if named else "It numbers its own ranks, and which of the job these numbers mean the evidence does not tell."),
+        confidence=_CONFIDENCE[(not there) + (len(missing) > 1)],
+        ranks=named,
+        culprits=tuple(Culprit(rank=r) for r in named),
+        subject=("never-joined", str(size)),
+        evidence=(
+            *cite(part, f"started with nranks {size} and never completed", at_most=8),
+            *cite_absence(f"an init line of {where}", ("all NCCL logs of the bundle",)),
+        ),
+        evidence_total=part.height + 1,
+        remedy="Look where the missing ranks are in the program: they never came to the call that makes this communicator.",
+        prevention="Make communicators in one order on all their ranks, before the first step.",
+        would_refute=(f"a log of {where} that shows it in this communicator",),
+        actions=(Action("collect-more", ranks=named, command="py-spy dump --pid <pid>"),),
+        metrics={"missing": len(missing), "size": size},
+    )
+
+
+def _in_order(place: Mapping[int, int], size: int, world: int, missing: Sequence[int]) -> list[int]:
+    """Ranks of the job that the missing numbers of a communicator mean, where its members follow each other in the job's order: each gap that is as wide
+    as what is missing in it, or all of them one stride apart. Empty where that leaves more than one answer."""
+    known = sorted(place.items())
+    if not known or any(a >= b for (_, a), (_, b) in pairwise(known)):
+        return []
+    steps = {(b - a) / (j - i) for (i, a), (j, b) in pairwise(known)}
+    if len(known) > _ALIKE and len(steps) == 1 and (stride := steps.pop()).is_integer():
+        found = [known[0][1] + int(stride) * (m - known[0][0]) for m in missing]
+        return found if all(0 <= rank < world for rank in found) else []
+    found = []
+    for (i, a), (j, b) in pairwise([(-1, -1), *known, (size, world)]):
+        inside = [m for m in missing if i < m < j]
+        if inside and b - a != j - i:
+            return []
+        found += [a + m - i for m in inside]
+    return found
+
+
+#: Of how many members at least, but one, the stride counts: two of them have one always.
+_ALIKE = 2
 
 
 def _by_chance(size: int, kinds: Iterable[set[int]]) -> float:

@@ -47,8 +47,8 @@ _WENT_ON = r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^NET/IB : L
 
 #: What the thread that moves the data of a process says of an error.
 _MOVING = r"\[Progress Thread\]"
-#: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM as a shell hands them on.
-_NO_FAILURE = [0, 129, 130, 143]
+#: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM, as a shell hands them on or as the launcher says it (``Terminated``).
+_NO_FAILURE = [0, 129, 130, 143, -1, -2, -15]
 #: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
 WAITS = "ranks that wait for others"
 STANDSTILL = "a standstill that somebody ended"

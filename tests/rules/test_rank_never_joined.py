@@ -37,6 +37,29 @@ def test_a_message_of_another_size_shows_that_another_release_came_whose_log_is_
     assert found(host=host, pid=pid, kind="connect-failed") == ("critical", "high", (2,), False)
 
 
+@pytest.mark.parametrize(
+    ("members", "missing", "named"),
+    [
+        ((4, 6, 7, 9, 10, 11, 12), 5, (11,)),  # one rank fits between 10 and 12
+        ((4, 6, 7, 9, 10, 11, 13), 5, ()),  # 11 or 12
+        ((1, 4, 7, 10, 13), 3, (10,)),  # every third
+        ((8, 9, 10, 11), 0, (8,)),
+        ((0, 8), 1, ()),
+    ],
+)
+def test_a_smaller_communicator_counts_its_own_ranks(members: tuple[int, ...], missing: int, named: tuple[int, ...]) -> None:
+    job = [comm(r, 16, comm_id="0xa", comm_key="0xa") | {"completed": True} for r in range(16)]
+    pids = {row["rank"]: (row["host"], row["pid"]) for row in job}
+    child = [
+        comm(place, len(members), comm_id="0xb", comm_key="0xb") | dict(zip(("host", "pid"), pids[rank], strict=True))
+        for place, rank in enumerate(members)
+        if place != missing
+    ]
+    everyone = pl.LazyFrame([{"host": host, "pid": pid, "rank": rank} for rank, (host, pid) in pids.items()])
+    [finding] = rank_never_joined.check(comms(*job, *child), past(), None, None, None, None, None, everyone)
+    assert told(finding) == ("critical", "high" if named else "medium", named)
+
+
 def test_where_several_logs_are_missing_some_were_perhaps_not_collected() -> None:
     [finding] = rank_never_joined.check(comms(comm(0, 4), comm(1, 4)), past(), None, None, None, None)
     assert told(finding) == ("critical", "medium", (2, 3))

@@ -75,7 +75,7 @@ def test_each_sign_is_counted(evidence: dict[str, pl.LazyFrame], sign: str) -> N
     assert signs(**evidence) == [(sign, 1)]
 
 
-@pytest.mark.parametrize("code", [None, 0, 129, 130, 143])
+@pytest.mark.parametrize("code", [None, 0, 129, 130, 143, -15])
 def test_a_task_that_was_told_to_end_is_no_sign(code: int | None) -> None:
     assert signs(worker_exits=table("worker_exits", {"kind": "task", "exit_code": code})) == []
     assert signs(worker_exits=table("worker_exits", {"kind": "scheduler-note", "exit_code": 1})) == []
