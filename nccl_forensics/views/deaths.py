@@ -153,7 +153,7 @@ def endings(
     exits = worker_exits.sort("source_id", "line_no").collect() if worker_exits is not None else None
     if exits is not None:
         local_ranks = LocalRanks(processes, worker_exits, {*roster.where, *ranks_of_source.values()})
-        _exited(roster, exits, by_pid, local_ranks, rank_of_task(exits, processes))
+        _exited(roster, exits, by_pid, local_ranks, rank_of_task(exits, processes, progress))
     nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import polars as pl
 
@@ -12,11 +12,15 @@ from nccl_forensics.words import first_label
 OF_LAUNCHERS = frozenset({"closing-signal", "launcher-signal", "failed", "failure", "root-cause"})
 
 
-def rank_of_task(exits: pl.DataFrame, processes: pl.LazyFrame | None) -> Callable[[int, str | None], int | None]:
+def rank_of_task(
+    exits: pl.DataFrame, processes: pl.LazyFrame | None, progress: pl.LazyFrame | None = None
+) -> Callable[[int, str | None], int | None]:
     """Gives the rank of a task that ended on a host, where it is one.
 
     Tasks are ranks where several ran on one host and no launcher speaks (torchrun is started once a host). Of a lone task, number n is the rank
-    where another source has rank n on that host: the n-th launcher would be on the n-th host. Number 0 is the first of both.
+    where another source has rank n on that host: the n-th launcher would be on the n-th host. Number 0 is the first of both. So is it where of the
+    ranks whose recorder left a dump this one is missing between its neighbours: a launcher of several takes a block of them along, of which
+    none has its own number but the first.
     """
     if exits["kind"].is_in(list(OF_LAUNCHERS)).any():
         return lambda task, host: None
@@ -28,4 +32,25 @@ def rank_of_task(exits: pl.DataFrame, processes: pl.LazyFrame | None) -> Callabl
     if processes is not None:
         known = processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").collect()
         home = {rank: first_label(host) for rank, host in known.iter_rows()}
-    return lambda task, host: task if task > 0 and host is not None and home.get(task) == first_label(host) else None
+
+    recorded: set[int] = set()
+    if progress is not None:
+        dumped = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null())
+        recorded = set(dumped.select("rank").unique().collect()["rank"].to_list())
+
+    def rank(task: int, host: str | None) -> int | None:
+        if task > 0 and host is not None and home.get(task) == first_label(host):
+            return task
+        return task if _gap(task, recorded) else None
+
+    return rank
+
+
+def _gap(task: int, recorded: Set[int]) -> bool:
+    """Whether all ranks but this one are seen around it: the one before and the one after, if it is not the last."""
+    alone = task > 0 and task not in recorded and task - 1 in recorded
+    return alone and len(recorded) >= _SEEN and (task + 1 in recorded or task > max(recorded))
+
+
+#: Fewer ranks with a record tell nothing of a gap between them.
+_SEEN = 4

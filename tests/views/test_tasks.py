@@ -7,7 +7,7 @@ import polars as pl
 from nccl_forensics.reading import read_source
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.tasks import rank_of_task
-from tests.views.frames import rows
+from tests.views.frames import progress, rows
 from tests.views.test_deaths import ended
 
 #: Two hosts of four ranks each.
@@ -36,6 +36,19 @@ def test_a_lone_task_is_the_rank_that_other_evidence_has_on_its_host() -> None:
     assert told(line, task=6, host="node0", processes=JOB) is None, "rank 6 is on another host"
     first = "srun: error: node0: task 0: Segmentation fault"
     assert told(first, task=0, host="node0", processes=JOB) is None, "the first launcher is there too"
+
+
+def test_a_task_is_the_rank_whose_dump_alone_is_missing_among_its_neighbours() -> None:
+    line = "srun: error: node1: task 5: Killed"
+    exits = read_source(line.encode()).frames["worker_exits"].with_columns(source_id=pl.lit(0, dtype=pl.UInt32))
+
+    def of(*recorded: int) -> int | None:
+        return rank_of_task(exits, None, progress({"0": dict.fromkeys(recorded, (3, 2))}))(5, "node1")
+
+    assert of(0, 1, 2, 3, 4, 6, 7) == 5
+    assert of(0, 1, 2, 3, 4) == 5, "the last one"
+    assert of(0, 1, 2, 3, 4, 7) is None, "more are missing beside it"
+    assert of(*range(8)) is None, "its dump is there: the fifth launcher"
 
 
 def test_a_task_that_may_be_a_launcher_is_told_by_its_signal_and_not_by_its_code() -> None:
