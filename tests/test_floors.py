@@ -32,7 +32,7 @@ FLOORS: list[set[str]] = [
     {"figures", "render", "drawings", "exhibits", "presentation", "changes", "gate", "suppressions"},
     {"run_outcome"},
     {"verdict", "census"},
-    {"rules", "rules_shared", "rules_stalls", "rules_hosts", "rules_traces"},
+    {"rules", "rules_shared", "rules_stalls", "rules_hosts", "rules_ties", "rules_traces"},
     {"views"},
     {"ray_engine"},
     {"engine", "store", "cache", "twins"},

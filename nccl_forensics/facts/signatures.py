@@ -158,6 +158,8 @@ LAUNCHER_TYPES = frozenset({"SignalException", "ChildFailedError", "ProcessRaise
 
 #: Type of what ``std::terminate`` ended without an exception: as a rule a thread that nobody joined, also in a process on its way out.
 UNTHROWN = "no active exception"
+#: Kinds of rows of ``exceptions`` after which the process went on: Python could raise them nowhere, or the program caught and printed them.
+SURVIVED = ("unraisable", "survived")
 #: What was asked for (c10/core/impl/alloc_cpu.cpp), and bytes that a process has addresses for (47 bits on x86-64 and as a rule elsewhere).
 _ASKED = re.compile(r"you tried to allocate (\d{15,20}) bytes")
 _ADDRESSES = 1 << 47

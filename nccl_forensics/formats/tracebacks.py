@@ -75,7 +75,7 @@ _REACH, _MESSAGE = 4000, 60
 _SAME_END = 400
 #: What a line looks like that begins something else.
 _NEW = re.compile(
-    r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|\*\*\* |srun: |slurmstepd[:-]|USDT:|INFO:|WARNING:|ERROR:|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]|Segmentation fault|Aborted|Killed|Traceback \()"
+    r"^(?:\[[IWEF] ?[0-9]{0,4}[ :]|[IWEF][0-9]{4} |={10,}|-{10,}|Root Cause|Failures:|\[[0-9]+\]:|  time +: |[\w.-]+:[0-9]+:[0-9]+ |terminate called|Fatal Python|\*\*\* |srun: |slurmstepd[:-]|USDT:|(?:INFO|WARNING|ERROR|DEBUG)[ :]|[0-9]{4}-[0-9]{2}-[0-9]{2}[ T]|Segmentation fault|Aborted|Killed|Traceback \()"
 )
 _LAST_ERROR = "Last error:"
 #: The last line of a traceback whose frames were cut away (an issue's text, a log filter), of which the text alone says what happened.
@@ -152,8 +152,9 @@ def _scan(lines: WriterLines, found: _Found) -> None:
                 torn = block.members[-1]
                 continue
             if block.row["signature"] != "launcher":
+                fate = {"kind": _fate(lines, at, block.members)}
                 found.rows.append(
-                    {"line_no": number, "end_line": block.members[-1], **lines.hints, **_spawned(lines, at, found), **block.row}
+                    {"line_no": number, "end_line": block.members[-1], **lines.hints, **_spawned(lines, at, found), **block.row, **fate}
                 )
                 found.nccl += _last_errors(lines, at, set(block.members))
             found.reports += [{"line_no": number, "end_line": block.members[-1], **lines.hints, **r} for r in block.said]
@@ -243,6 +244,36 @@ def _barriers(lines: WriterLines) -> dict[int, bool]:
     if last and len(lines.texts) - max(last.values()) <= _WENT_ON:
         told |= dict.fromkeys(last.values(), True)
     return told
+
+
+#: What Python prints above a traceback that it could raise nowhere (``sys.unraisablehook``), and above that of a thread other than the main one.
+_UNRAISABLE, _THREAD = "Exception ignored ", "Exception in thread "
+#: What a process prints on its way out, its launcher behind it, or another job of the same shell.
+_PARTING = re.compile(
+    r"^\s|^$|^[\[<{(=*+#-]|^[IWEF][0-9]{4} |NCCL|ProcessGroup|destroy_process_group|resource_tracker|Traceback \(|Exception|wandb|srun|slurm|torchrun"
+    r"|(?i:exit|finish|fail|error|abort|kill|done|terminat|signal|fatal|core dump|elapsed|shut|clos|clean|real|user|sys|leak|crash|stop|stack)"
+)
+#: So many other lines of the same writer, and it went on with its work.
+_LINES_OF_WORK = 2
+
+
+def _fate(lines: WriterLines, at: int, members: list[int]) -> str:
+    """Whether a traceback may have ended its process: not one that Python could raise nowhere, nor that of a thread, nor one after which the writer
+    goes on with its work, as it does after one that it caught and printed. torch itself marks those that end a rank (``[rank3]:``)."""
+    above = lines.texts[at - 1].strip() if at else ""
+    if above.startswith(_UNRAISABLE):
+        return "unraisable"
+    if above.startswith(_THREAD):
+        return "thread"
+    if lines.hints["hint_scope"] == "global":
+        return "python"
+    last, work = members[-1], 0
+    for number, text in zip(lines.numbers[at:], lines.texts[at:], strict=True):
+        if number > last and not _PARTING.search(text):
+            work += 1
+            if work == _LINES_OF_WORK:
+                return "survived"
+    return "python"
 
 
 #: Above what ``torch.multiprocessing.spawn`` passes on of a process that it started: their number is told as a local rank.

@@ -48,6 +48,8 @@ from nccl_forensics.rules_hosts import (
     untimely_finding,
     with_placements,
 )
+from nccl_forensics.rules_ties import Job as TiedJob
+from nccl_forensics.rules_ties import Tie, closest, job_of, tied
 from nccl_forensics.words import first_label, ranks_words
 
 #: Messages of the runtimes of GPUs, CUDA's and ROCm's.
@@ -55,6 +57,8 @@ _RUNTIMES = "(?i)cuda|by GPU node-"
 #: Codes whose pid is only the process that asked.
 _PID_MISLEADS = frozenset({79, 119, 120})
 #: Codes after which a GPU does nothing more, of no fault of its program.
+#: Of these, memory errors that ended one process and left the GPU in use: an earlier one says nothing of this job.
+_CONTAINED = frozenset({48, 94, 171, 172})
 _OF_THE_DEVICE = [code for code, facts in XIDS.items() if facts.severity == "critical" and facts.kind in ("bus", "firmware", "memory")]
 _ACTION_WORDS = {
     "restart_job": "restart the job; the GPU stays usable",
@@ -92,6 +96,7 @@ def gpu_fault(
     failures: pl.LazyFrame | None,
     placements: pl.LazyFrame | None,
     stalls: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     retired_pages: Annotated[int, "retired pages from which a GPU counts as worn out"] = RETIRED_PAGES_LIMIT,
@@ -100,6 +105,7 @@ def gpu_fault(
 ) -> Iterator[Finding]:
     """Xids by host and code, then states by GPU, then tools, then what ranks saw themselves."""
     who = people(processes, placements)
+    ties = job_of(job_signs, job_times, failures)
     proved = False
     if xids is not None:
         rows = addressed(located(xids, source_hosts), gpus, kernel_events, source_hosts)
@@ -113,6 +119,7 @@ def gpu_fault(
             failed=has_rows(failures),
             one_numbering=_one_numbering(rows, who),
             unhurt=_failed_otherwise(raised),
+            ties=ties,
         )
         for finding in with_placements(_by_xid(rows.filter(inside), job), who):
             proved = proved or finding.severity == "critical"
@@ -121,11 +128,11 @@ def gpu_fault(
             yield untimely_finding(rows.filter(~inside), "Xid lines")
     if gpu_tool_errors is not None:
         errors = addressed(located(gpu_tool_errors, source_hosts), gpus, kernel_events, source_hosts)
-        yield from with_placements(_tools(errors, who, _uuids(xids)), who)
+        yield from with_placements(_tools(errors, who, _uuids(xids), ties), who)
     if kernel_events is not None:
-        yield from with_placements(_kernel(located(kernel_events, source_hosts), who), who)
+        yield from with_placements(_kernel(located(kernel_events, source_hosts), who, ties), who)
     if gpus is not None:
-        yield from with_placements(_states(located(gpus, source_hosts), who, retired_pages, corrected_dram, corrected_sram), who)
+        yield from with_placements(_states(located(gpus, source_hosts), who, ties, retired_pages, corrected_dram, corrected_sram), who)
     if dcgm_results is not None:
         yield from _dcgm(located(dcgm_results, source_hosts))
     if raised is not None and not proved:
@@ -147,6 +154,7 @@ class _Job:
     failed: bool
     one_numbering: bool
     unhurt: frozenset[int]
+    ties: TiedJob
 
 
 def _by_xid(rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
@@ -206,7 +214,17 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         confidence = "medium"  # the code that this one speaks of is not in the log
     many = len(buses) > 1 and facts.kind in ("bus", "firmware")
     message = next((m for m in own["message"].to_list() if m), None)
-    yield Finding(
+    tie: Tie = "own"
+    if not faint:
+        tie = closest(
+            [
+                job.ties.tie(
+                    _of_bus(rows, bus), host, gpu=bus, pids=_pids(rows, bus), lasting=code in _OF_THE_DEVICE and code not in _CONTAINED
+                )
+                for bus in buses
+            ]
+        )
+    finding = Finding(
         title=f"{subject}{behind} {'wrote what stands for' if implied else 'reported'} Xid {code}: {facts.meaning}",
         summary=(
             f"The driver wrote {own.height} such {'line' if own.height == 1 else 'lines'}"
@@ -245,6 +263,17 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         alternatives=(("software-crash", ranks, "this code is usually raised by a fault of the program"),) if program else (),
         metrics={"xid": code, "lines": own.height},
     )
+    yield tied(finding, tie)
+
+
+def _of_bus(rows: pl.DataFrame, bus: object) -> pl.DataFrame:
+    return rows.filter(pl.col("bus_id").eq_missing(pl.lit(bus, dtype=pl.String())))
+
+
+def _pids(rows: pl.DataFrame, bus: object) -> list[int]:
+    """Processes that lines about a GPU name, but for codes that name whoever asks the driver next."""
+    told = _of_bus(rows, bus).filter(~pl.col("code").is_in(list(_PID_MISLEADS)))
+    return [int(p) for p in told["pid"].drop_nulls().unique().to_list()]
 
 
 def _one_numbering(rows: pl.DataFrame, who: People) -> bool:
@@ -357,7 +386,7 @@ def _uuids(xids: pl.LazyFrame | None) -> list[str]:
     return [] if xids is None else xids.select(pl.col("uuid").drop_nulls().unique()).collect()["uuid"].to_list()
 
 
-def _tools(rows: pl.DataFrame, who: People, explained: list[str]) -> Iterator[Finding]:
+def _tools(rows: pl.DataFrame, who: People, explained: list[str], ties: TiedJob) -> Iterator[Finding]:
     told = pl.col("kind").is_in(list(_TOOL_WORDS)) & ~((pl.col("kind") == "unhealthy") & pl.col("uuid").is_in(explained).fill_null(False))
     wanted = rows.filter(told).unique(["host", "kind", "bus_id", "gpu_index"], maintain_order=True)
     for row in wanted.iter_rows(named=True):
@@ -367,35 +396,38 @@ def _tools(rows: pl.DataFrame, who: People, explained: list[str]) -> Iterator[Fi
         ranks = (rank,) if rank is not None else ()
         subject = place(row["host"], gpu) if row["kind"] in _OF_ONE_GPU else f"on {place(row['host'])}"
         title = f"{subject} {words}" if row["kind"] in _OF_ONE_GPU else f"{words} {subject}"
-        yield Finding(
-            title=title,
-            summary=f'The tool says: "{row["message"]}".',
-            severity=severity,
-            cause=cause,
-            confidence="medium" if row["kind"] in _FAINT else "high",
-            ranks=ranks,
-            hosts=(row["host"],) if row["host"] else (),
-            culprits=(Culprit(rank=rank, host=row["host"], gpu=gpu),),
-            subject=(str(row["host"] or ""), str(gpu or ""), row["kind"]),
-            evidence=cite([row], "the plugin's line" if row["kind"] == "unhealthy" else "what the tool says instead of a report"),
-            remedy="Reboot the node; if the GPU is gone again, have it replaced."
-            if row["kind"] == "gpu-lost"
-            else "Look for the Xid in the kernel log of the node, and follow its action."
-            if row["kind"] in _FAINT
-            else "Reload or reinstall the driver, then reboot.",
-            would_refute=("the listing was taken after the incident, during maintenance",),
-            actions=(
-                Action(
-                    "collect_more" if row["kind"] in _FAINT else "reboot_node",
-                    hosts=(row["host"],) if row["host"] else (),
-                    gpus=(gpu,) if gpu else (),
-                    ranks=ranks,
+        yield tied(
+            Finding(
+                title=title,
+                summary=f'The tool says: "{row["message"]}".',
+                severity=severity,
+                cause=cause,
+                confidence="medium" if row["kind"] in _FAINT else "high",
+                ranks=ranks,
+                hosts=(row["host"],) if row["host"] else (),
+                culprits=(Culprit(rank=rank, host=row["host"], gpu=gpu),),
+                subject=(str(row["host"] or ""), str(gpu or ""), row["kind"]),
+                evidence=cite([row], "the plugin's line" if row["kind"] == "unhealthy" else "what the tool says instead of a report"),
+                remedy="Reboot the node; if the GPU is gone again, have it replaced."
+                if row["kind"] == "gpu-lost"
+                else "Look for the Xid in the kernel log of the node, and follow its action."
+                if row["kind"] in _FAINT
+                else "Reload or reinstall the driver, then reboot.",
+                would_refute=("the listing was taken after the incident, during maintenance",),
+                actions=(
+                    Action(
+                        "collect_more" if row["kind"] in _FAINT else "reboot_node",
+                        hosts=(row["host"],) if row["host"] else (),
+                        gpus=(gpu,) if gpu else (),
+                        ranks=ranks,
+                    ),
                 ),
             ),
+            ties.tie(None, row["host"], gpu=gpu if row["kind"] in _OF_ONE_GPU and row["bus_id"] else None, lasting=True),
         )
 
 
-def _kernel(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+def _kernel(rows: pl.DataFrame, who: People, ties: TiedJob) -> Iterator[Finding]:
     bad = rows.filter(
         (pl.col("kind") == "gpu-start-failed")
         | ((pl.col("kind") == "amdgpu") & (pl.col("severity") == "fatal"))
@@ -408,24 +440,27 @@ def _kernel(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
         words = {"gpu-start-failed": "could not be started by the driver", "amdgpu": "failed", "inforom": "has a corrupted InfoROM"}[
             str(kind)
         ]
-        yield Finding(
-            title=f"{place(host, device or 'of unknown address')} {words}",
-            summary=f'The kernel wrote {part.height} such lines, the first: "{first["message"]}".',
-            severity="warning" if inforom else "critical",
-            confidence="medium" if inforom else "high",
-            ranks=(rank,) if rank is not None else (),
-            hosts=(str(host),) if host else (),
-            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(device) if device else None),),
-            subject=(str(host or ""), str(device or ""), str(kind)),
-            evidence=cite(part, "the kernel's line"),
-            evidence_total=part.height,
-            remedy="Reset the GPU; reboot the node if that fails.",
-            would_refute=("the GPU was not used by the job",),
-            actions=(Action("reset_gpu", hosts=(str(host),) if host else (), gpus=(str(device),) if device else ()),),
+        yield tied(
+            Finding(
+                title=f"{place(host, device or 'of unknown address')} {words}",
+                summary=f'The kernel wrote {part.height} such lines, the first: "{first["message"]}".',
+                severity="warning" if inforom else "critical",
+                confidence="medium" if inforom else "high",
+                ranks=(rank,) if rank is not None else (),
+                hosts=(str(host),) if host else (),
+                culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(device) if device else None),),
+                subject=(str(host or ""), str(device or ""), str(kind)),
+                evidence=cite(part, "the kernel's line"),
+                evidence_total=part.height,
+                remedy="Reset the GPU; reboot the node if that fails.",
+                would_refute=("the GPU was not used by the job",),
+                actions=(Action("reset_gpu", hosts=(str(host),) if host else (), gpus=(str(device),) if device else ()),),
+            ),
+            ties.tie(part, host, gpu=device, lasting=True),
         )
 
 
-def _states(rows: pl.DataFrame, who: People, retired: int, dram: int, sram: int) -> Iterator[Finding]:
+def _states(rows: pl.DataFrame, who: People, ties: TiedJob, retired: int, dram: int, sram: int) -> Iterator[Finding]:
     """One finding per GPU and severity, from the worst of its samples."""
     key = pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
     for (host, gpu), part in rows.with_columns(gpu=key).group_by("host", "gpu", maintain_order=True):
@@ -443,20 +478,25 @@ def _states(rows: pl.DataFrame, who: People, retired: int, dram: int, sram: int)
             at = part[sorted({i for _, _, i in signs})]
             name = next((n for n in part["name"].to_list() if n), None)
             action = signs[0][1]
-            yield Finding(
-                title=f"{place(host, gpu)}: {'; '.join(w for w, _, _ in signs[:3])}",
-                summary=f"{name or 'The GPU'} reports this of itself. Counters of a snapshot say that it happened, not when.",
-                severity=level,
-                confidence="high" if level == "critical" else "medium",
-                ranks=(rank,) if rank is not None else (),
-                hosts=(str(host),) if host else (),
-                culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),
-                subject=(str(host or ""), str(gpu), *sorted(w.split(" (")[0].rstrip("0123456789 ") for w, _, _ in signs)),
-                evidence=cite(at, signs[0][0]),
-                remedy=f"{_ACTION_WORDS[action][0].upper()}{_ACTION_WORDS[action][1:]}.",
-                prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
-                would_refute=("the counters are older than the incident (compare with an earlier snapshot)",),
-                actions=(Action(action, hosts=(str(host),) if host else (), gpus=(str(gpu),), ranks=(rank,) if rank is not None else ()),),
+            yield tied(
+                Finding(
+                    title=f"{place(host, gpu)}: {'; '.join(w for w, _, _ in signs[:3])}",
+                    summary=f"{name or 'The GPU'} reports this of itself. Counters of a snapshot say that it happened, not when.",
+                    severity=level,
+                    confidence="high" if level == "critical" else "medium",
+                    ranks=(rank,) if rank is not None else (),
+                    hosts=(str(host),) if host else (),
+                    culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),
+                    subject=(str(host or ""), str(gpu), *sorted(w.split(" (")[0].rstrip("0123456789 ") for w, _, _ in signs)),
+                    evidence=cite(at, signs[0][0]),
+                    remedy=f"{_ACTION_WORDS[action][0].upper()}{_ACTION_WORDS[action][1:]}.",
+                    prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
+                    would_refute=("the counters are older than the incident (compare with an earlier snapshot)",),
+                    actions=(
+                        Action(action, hosts=(str(host),) if host else (), gpus=(str(gpu),), ranks=(rank,) if rank is not None else ()),
+                    ),
+                ),
+                ties.tie(None, host, gpu=part["bus_id"][0], lasting=True) if level == "critical" else "own",
             )
 
 

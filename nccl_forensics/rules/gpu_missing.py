@@ -29,6 +29,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Evidence, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of
+from nccl_forensics.rules_ties import closest, job_of, tied
 from nccl_forensics.words import first_label, ranks_words
 
 Row = dict[str, object]
@@ -65,10 +66,25 @@ def gpu_missing(
     gpu_tool_errors: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     alike: Annotated[float, "share of the hosts that must have the same number of GPUs for another to lack some"] = 0.5,
 ) -> Iterator[Finding]:
     """One finding per host, by the surest of its signs."""
+    job = job_of(job_signs, None, failures)
+    for finding in _missing(gpu_samples, gpu_tool_errors, processes, source_hosts, alike):
+        gpus = [c.gpu for c in finding.culprits or ()]
+        yield tied(finding, closest([job.tie(None, h, gpu=g, lasting=True) for h in finding.hosts or (None,) for g in gpus]), "critical")
+
+
+def _missing(
+    gpu_samples: pl.LazyFrame | None,
+    gpu_tool_errors: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+    alike: float,
+) -> Iterator[Finding]:
     who = people(processes)
     listings = _listings(gpu_samples) if gpu_samples is not None else []
     told: set[str | None] = set()

@@ -28,6 +28,8 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import People, located, people, place, with_placements
 
 _US_PER_H = 3_600_000_000
+#: Fewer samples tell nothing of how long something lasted.
+_MANY = 10
 
 
 @rule(name="gpu-throttled", code="GP04", cause="gpu-throttled", severity="error", at_most=64, explains=("straggler", "low-bus-bandwidth"))
@@ -41,13 +43,14 @@ def gpu_throttled(
     clock_share: Annotated[float, "share of the median SM clock of busy GPUs below which a busy GPU is slow"] = 0.9,
     busy_percent: Annotated[float, "utilization above which clocks are judged"] = 50.0,
     time_minutes: Annotated[float, "minutes of hardware slowdown since the driver's start that are worth a warning"] = 10.0,
+    moment: Annotated[float, "share of a GPU's samples, of ten or more, below which what they show was a moment's"] = 0.1,
     job_percent: Annotated[float, "percent of a job's time in a slowdown by heat or by the board that are worth a warning"] = 5.0,
 ) -> Iterator[Finding]:
     """One finding per GPU: from its samples, then from DCGM's figures of a job."""
     who = people(processes, placements)
     if gpus is not None:
         samples = _samples(gpus, source_hosts, busy_percent)
-        yield from with_placements(_held_down(samples, who, clock_share, busy_percent, time_minutes), who)
+        yield from with_placements(_held_down(samples, who, clock_share, busy_percent, time_minutes, moment), who)
     if dcgm_results is not None:
         yield from with_placements(_over_job(located(dcgm_results, source_hosts), who, job_percent), who)
 
@@ -62,7 +65,9 @@ def _samples(gpus: pl.LazyFrame, source_hosts: pl.LazyFrame | None, busy_percent
     return rows.join(usual, on="name", how="left", maintain_order="left")
 
 
-def _held_down(rows: pl.DataFrame, who: People, clock_share: float, busy_percent: float, time_minutes: float) -> Iterator[Finding]:
+def _held_down(
+    rows: pl.DataFrame, who: People, clock_share: float, busy_percent: float, time_minutes: float, moment: float
+) -> Iterator[Finding]:
     for (host, gpu), part in rows.group_by("host", "gpu", maintain_order=True):
         if gpu is None:
             continue
@@ -71,14 +76,19 @@ def _held_down(rows: pl.DataFrame, who: People, clock_share: float, busy_percent
             signs.extend((severity, words, index) for severity, words in _signs(row, clock_share, busy_percent, time_minutes))
         if not signs:
             continue
-        worst: Severity = "error" if any(s == "error" for s, _, _ in signs) else "warning"
+        # One sample among many is a moment; of a single look the clocks alone may be those of a moment.
+        bad = {index for severity, _, index in signs if severity == "error"}
+        brief = part.height >= _MANY and len(bad) < moment * part.height
+        worst: Severity = "error" if bad and not brief else "warning"
+        signs = [("warning", words, index) for _, words, index in signs] if brief else signs
         words = list(dict.fromkeys(w for s, w, _ in signs if s == worst))
         rank = who.of_gpu(host, gpu)
         yield Finding(
             title=f"{place(host, gpu)}{f' (rank {rank})' if rank is not None else ''}: {'; '.join(words[:3])}",
-            summary=f"{next((n for n in part['name'].to_list() if n), 'The GPU')} in {part.height} {'sample' if part.height == 1 else 'samples'}.",
+            summary=f"{next((n for n in part['name'].to_list() if n), 'The GPU')} in {part.height} {'sample' if part.height == 1 else 'samples'}."
+            + (f" Only {len(bad)} of them {'shows' if len(bad) == 1 else 'show'} it: it was over in a moment." if brief else ""),
             severity=worst,
-            confidence="high" if worst == "error" else "medium",
+            confidence="high" if worst == "error" else "low" if brief else "medium",
             ranks=(rank,) if rank is not None else (),
             hosts=(str(host),) if host else (),
             culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import polars as pl
@@ -30,6 +31,7 @@ from nccl_forensics.facts.link_rates import LANE_GBIT_S
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.others import others
 from nccl_forensics.rules import rule
+from nccl_forensics.words import first_label
 
 #: Ports of one host that should be alike. Another subnet manager means another fabric, which may be slower by design.
 _LIKE = ("hca_type", "link_layer", "sm_lid")
@@ -62,6 +64,7 @@ def ib_link(
     ib_links: pl.LazyFrame | None,
     link_quality: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    host_nics: pl.LazyFrame | None = None,
     *,
     peers: Annotated[int, "other ports that a port must be compared with"] = 3,
     times_threshold: Annotated[float, "a single sample counts from this multiple of ibqueryerrors' threshold on"] = 1.0,
@@ -70,12 +73,13 @@ def ib_link(
 ) -> Iterator[Finding]:
     """Ports by state, by rate, by counters, and what the link itself says of its quality; worst first."""
     found: list[Finding] = []
+    used = _used(host_nics)
     if ib_ports is not None:
         ports = ib_ports.collect()
-        found.extend(_not_active(ports, peers))
-        found.extend(_slower(ports, peers))
+        found.extend(_beside(f, used) for f in (*_not_active(ports, peers), *_slower(ports, peers)))
     if ib_port_counters is not None:
-        found.extend(_counters(ib_port_counters.filter(pl.col("counter").is_in(_LINK)).collect(), peers, times_threshold))
+        counters = _counters(ib_port_counters.filter(pl.col("counter").is_in(_LINK)).collect(), peers, times_threshold)
+        found.extend(_beside(f, used) for f in counters)
     if ib_links is not None:
         found.extend(_under_negotiated(ib_links))
         found.extend(_asked_for(ib_links))
@@ -83,6 +87,30 @@ def ib_link(
     if link_quality is not None:
         found.extend(_quality(link_quality, source_hosts, bit_error_rate, downs_per_day))
     yield from sorted(found, key=lambda f: (f.severity != "error", f.severity != "warning"))
+
+
+def _used(host_nics: pl.LazyFrame | None) -> dict[str, set[str]]:
+    """By host the adapters that NCCL lists as those it uses."""
+    used: dict[str, set[str]] = defaultdict(set)
+    if host_nics is not None:
+        for host, device in host_nics.select("host", "device").drop_nulls().collect().iter_rows():
+            used[str(first_label(host))].add(str(device).partition(":")[0])
+    return used
+
+
+def _beside(finding: Finding, used: Mapping[str, set[str]]) -> Finding:
+    """A port of an adapter that no host's NCCL uses, neither this host's nor one that has it up, is not one that the job stands on: another network
+    (storage, management), or one that was filtered out."""
+    hosts = {str(first_label(h)) for h in finding.hosts}
+    nics = {str(c.nic).partition(" ")[0].partition(":")[0].partition("/")[0] for c in finding.culprits or () if c.nic}
+    if not nics or not hosts or not hosts <= used.keys() or nics & set().union(*used.values()):
+        return finding
+    return replace(
+        finding,
+        severity="warning" if finding.severity in ("critical", "error") else finding.severity,
+        confidence="low",
+        summary=f"{finding.summary} NCCL uses this adapter on no host.",
+    )
 
 
 _LINK = [c.name for c in COUNTERS.values() if c.family == "link" and c.weight != "benign"]

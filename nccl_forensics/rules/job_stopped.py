@@ -22,11 +22,14 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP
+from nccl_forensics.rules_ties import Job, Tie, job_of, tied
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views.failures import LONGER, STANDSTILL
+from nccl_forensics.words import first_label
 
 #: Signs of a failure that a stop from outside does not make by itself.
 _OF_ITS_OWN = (
@@ -68,6 +71,8 @@ _EVENTS = {
 }
 #: Signals of a fault in the process itself.
 _NEVER_SENT = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
+#: How far the scheduler's times may reach beyond those that the job's own evidence shows.
+_SLACK_NS = 900 * 1_000_000_000
 #: What srun says where a task that ended badly makes it end the others (Slurm, --kill-on-bad-exit and --wait).
 _ENDS_THE_REST = r"srun: Terminating (?:job step|StepId=)"
 #: srun names the node; slurmstepd's own line stands on another.
@@ -94,35 +99,42 @@ def job_stopped(
     stalls: pl.LazyFrame | None,
     stack_stalls: pl.LazyFrame | None,
     thread_states: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    job_times: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Jobs by state, then what the job's own output says, then pods and nodes, then a signal that the launcher got."""
     own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
     if exceptions is not None:
-        raised = exceptions.filter(~pl.col("type").fill_null("").str.contains(_BY_SIGNAL)).collect().height
+        got_over = pl.col("kind").fill_null("").is_in(list(SURVIVED)) | pl.col("type").fill_null("").str.contains(_BY_SIGNAL)
+        raised = exceptions.filter(~got_over).collect().height
         own += [f"exceptions ({raised})"] if raised else []
     if worker_exits is not None and worker_exits.filter(pl.col("kind").is_in(["scheduler-oom", "memory-monitor"])).head(1).collect().height:
         own.append("a kill for want of memory")
     if worker_exits is not None and _before(worker_exits):
         own.append("a task that ended before")
     told: set[str] = set()
+    job = job_of(job_signs, job_times, failures)
+    stuck = [frame for frame in (stalls, stack_stalls) if frame is not None and frame.head(1).collect().height]
     if scheduler_jobs is not None:
-        for finding in _jobs(scheduler_jobs, own):
-            told.add(finding.subject[1])
+        # A job that stands runs into its limit, or is cancelled by whoever sees it.
+        hung = ["ranks that stand still or made other calls"] if stuck or "parted" in job.signs.values() else []
+        for finding in _jobs(scheduler_jobs, [*own, *hung], job, job_times):
+            if finding.severity != "warning":
+                told.add(finding.subject[1])
             yield finding
     scheduled = list(told)
     if worker_exits is not None:
-        stuck = [frame for frame in (stalls, stack_stalls) if frame is not None and frame.head(1).collect().height]
         if not own and not stuck and not scheduled:
             yield from _launcher(worker_exits, looked_at=thread_states is not None and _looked_at(thread_states))
         standing = [*own, "ranks that stand still"] if stuck else own
         yield from _lines(worker_exits.filter(pl.col("kind") == "scheduler"), standing, told)
     ended: set[str] = set()
     if pods is not None:
-        for finding in _pods(pods, own):
+        for finding in _pods(pods, own, job):
             ended.add(finding.subject[1].split(" ")[0])
             yield finding
     if pod_events is not None:
-        yield from _events(pod_events, own, ended)
+        yield from _events(pod_events, own, ended, job)
     if scheduler_nodes is not None:
         yield from _nodes(scheduler_nodes)
 
@@ -144,18 +156,53 @@ def _before(exits: pl.LazyFrame) -> bool:
     return False
 
 
-def _jobs(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
+def _which(jobs: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> tuple[set[str], bool]:
+    """The jobs of a listing that may be the one at hand, by the time it ran and by its hosts, and whether that is sure: a listing of a user, or of
+    a day, holds others as well."""
+    listed = jobs.filter(pl.col("step").is_null() & pl.col("job_id").is_not_null()).collect()
+    every = set(listed["job_id"].to_list())
+    if not job.seen or not every:
+        return every, True
+    window = job_times.collect() if job_times is not None else None
+    there, then = set(every), set(every)
+    if window is not None and window.height:
+        first, last = (int(t) for t in window.row(0))
+        ran = (pl.col("start_raw_ns").fill_null(first) <= last + _SLACK_NS) & (pl.col("end_raw_ns").fill_null(last) >= first - _SLACK_NS)
+        then = set(listed.filter(ran)["job_id"].to_list())
+    if job.ranks and not job.homeless:
+        hosts = set(job.ranks)
+        nodes = {name: {first_label(n) for n in of or ()} for name, of in listed.select("job_id", "nodes").iter_rows()}
+        there = {name for name, of in nodes.items() if not of or of & hosts}
+    # Times of a listing are local to its cluster, and those of the job may be another zone's: that none fits says less.
+    likely = (there & then) or there or then
+    if not likely:
+        return every, False
+    stated = listed.filter(pl.col("job_id").is_in(list(likely)))
+    alike = stated["state"].n_unique() == 1
+    return likely, bool(there) and (alike or len(likely) == 1) and (len(every) == 1 or bool(there & then))
+
+
+def _jobs(jobs: pl.LazyFrame, own: list[str], job: Job, job_times: pl.LazyFrame | None) -> Iterator[Finding]:
+    likely, sure = _which(jobs, job, job_times)
+    for found in _listed(jobs.filter(pl.col("job_id").is_in(list(likely))), own):
+        yield found if sure else tied(found, "open" if job.failed or own else "apart")
+    other = jobs.filter(~pl.col("job_id").is_in(list(likely)))
+    for found in _listed(other, own):
+        yield tied(found, "apart")
+
+
+def _listed(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
     rows = jobs.filter(pl.col("step").is_null() & pl.col("state").is_in(list(_STATES))).sort(
         "source_id", "line_no", "record", nulls_last=True
     )
-    for (job, state), part in rows.collect().group_by("job_id", "state", maintain_order=True):
+    for (number, state), part in rows.collect().group_by("job_id", "state", maintain_order=True):
         row = part.row(0, named=True)
         words, always = _STATES[str(state)]
         by = f" by user {row['by']}" if row["by"] else ""
         after = f" after {row['elapsed_s'] // 60} min" if row["elapsed_s"] else ""
         failed = str(state) in ("NODE_FAIL", "BOOT_FAIL")
         yield _finding(
-            f"job {job} {words}{by}{after}", str(state), part, own, always, "node-failed" if failed else None, tuple(row["nodes"] or ())
+            f"job {number} {words}{by}{after}", str(state), part, own, always, "node-failed" if failed else None, tuple(row["nodes"] or ())
         )
 
 
@@ -221,13 +268,21 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Find
             yield replace(said, confidence="medium") if cancelled and not own else said
 
 
-def _pods(pods: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
+def _of_pod(job: Job, name: object) -> Tie:
+    """A pod whose name a rank's host bears is the job's; of others it is not known, and a job that goes on lost none."""
+    if not job.seen or first_label(name) in job.ranks:
+        return "own"
+    return "open" if job.failed else "apart"
+
+
+def _pods(pods: pl.LazyFrame, own: list[str], job: Job) -> Iterator[Finding]:
     rows = pods.filter(pl.col("reason").is_in(list(_EVENTS))).sort("source_id", "line_no", "record", nulls_last=True).collect()
     for (pod, reason), part in rows.group_by("pod", "reason", maintain_order=True):
-        yield _finding(f"pod {pod} {_EVENTS[str(reason)]}", f"{pod} {reason}", part, own, True, None, _hosts(part, "node"))
+        found = _finding(f"pod {pod} {_EVENTS[str(reason)]}", f"{pod} {reason}", part, own, True, None, _hosts(part, "node"))
+        yield tied(found, _of_pod(job, pod))
 
 
-def _events(events: pl.LazyFrame, own: list[str], ended: set[str]) -> Iterator[Finding]:
+def _events(events: pl.LazyFrame, own: list[str], ended: set[str], job: Job) -> Iterator[Finding]:
     rows = (
         events.filter(pl.col("reason").is_in([*_EVENTS, *_NODE_EVENTS])).sort("source_id", "line_no", "record", nulls_last=True).collect()
     )
@@ -236,7 +291,7 @@ def _events(events: pl.LazyFrame, own: list[str], ended: set[str]) -> Iterator[F
         if reason in _EVENTS and name in ended:
             continue
         if reason in _EVENTS:
-            yield _finding(f"{thing} {_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, None, ())
+            yield tied(_finding(f"{thing} {_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, None, ()), _of_pod(job, name))
         elif str(thing).lower().startswith("node/"):
             yield _finding(
                 f"node {name} {_NODE_EVENTS[str(reason)]}", f"{thing} {reason}", part, own, True, "node-failed", (name,), weak=True

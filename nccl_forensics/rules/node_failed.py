@@ -26,6 +26,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of, timely, untimely_finding
+from nccl_forensics.rules_ties import job_of, tied
 
 _WORDS: dict[str, tuple[str, Severity, Confidence]] = {
     "panic": ("its kernel panicked", "critical", "high"),
@@ -59,6 +60,8 @@ def node_failed(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     lockup_s: Annotated[float, "seconds that a CPU must be stuck before the node counts as failed"] = 60.0,
@@ -66,6 +69,7 @@ def node_failed(
 ) -> Iterator[Finding]:
     """One finding per host and kind."""
     who = people(processes)
+    job = job_of(job_signs, job_times, failures)
     rows = located(kernel_events.filter(pl.col("kind").is_in(_JUDGED)), source_hosts)
     inside = timely(rows, job_times, window_h)
     if not inside.all():
@@ -80,7 +84,7 @@ def node_failed(
         requested = "sysrq" in str(first["message"]).lower() or any("sysrq" in str(d or "").lower() for d in part["detail"].to_list())
         pids = part["pid"].drop_nulls().to_list()
         culprits = tuple(Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in pids) or (Culprit(host=_text(host)),)
-        yield _finding(
+        found = _finding(
             host,
             f"{place(host)} failed: {words}",
             f'"{first["message"]}".' + (" It was asked for by hand (sysrq)." if requested else ""),
@@ -91,6 +95,7 @@ def node_failed(
             ranks_of(culprits) or who.of_host(host),
             str(kind),
         )
+        yield tied(found, job.tie(part, host, pids=pids))
     locked = rows.filter(pl.col("kind") == "lockup")
     for (host,), part in locked.group_by("host", maintain_order=True):
         hard = part.filter(pl.col("state") == "hard").height > 0
@@ -100,7 +105,7 @@ def node_failed(
         culprits = tuple(
             Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in part["pid"].drop_nulls().unique(maintain_order=True)
         ) or (Culprit(host=_text(host)),)
-        yield _finding(
+        found = _finding(
             host,
             f"CPUs of {place(host)} are stuck in the kernel"
             + (f" for {longest:.0f} s" if longest else "")
@@ -113,6 +118,7 @@ def node_failed(
             ranks_of(culprits) or (who.of_host(host) if long else ()),
             "lockup",
         )
+        yield tied(found, job.tie(part, host, pids=part["pid"].drop_nulls().to_list())) if long else found
     yield from _hung(rows, hung_tasks, who.of_host, who.of_pid)
     yield from _not_well(rows)
     broken = rows.filter((pl.col("kind") == "edac") & (pl.col("severity") == "fatal"))

@@ -31,6 +31,7 @@ from nccl_forensics.facts.xid import nvlink5_needs_reset, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding, with_placements
+from nccl_forensics.rules_ties import Job, job_of, tied
 
 #: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
 _BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors", "xGMI errors")
@@ -56,6 +57,8 @@ def nvlink_fault(
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
     placements: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     after_off_bus_s: Annotated[float, "seconds after an Xid 79 within which a switch's link goes down as its consequence"] = 60.0,
@@ -64,10 +67,11 @@ def nvlink_fault(
 ) -> Iterator[Finding]:
     """Driver and switch errors first, then links that are missing, then counters."""
     who = people(processes, placements)
+    job = job_of(job_signs, job_times, failures)
     off_bus = _off_bus(xids, source_hosts)
     if xids is not None:
         rows = located(xids, source_hosts)
-        yield from with_placements(_driver(rows.filter(timely(rows, job_times, window_h)), who), who)
+        yield from with_placements(_driver(rows.filter(timely(rows, job_times, window_h)), who, job), who)
     if sxids is not None:
         rows = located(sxids, source_hosts)
         inside = timely(rows, job_times, window_h)
@@ -77,9 +81,9 @@ def nvlink_fault(
     if fabric_events is not None:
         yield from _fabric(located(fabric_events, source_hosts))
     if nvlinks is not None:
-        yield from with_placements(_links(located(nvlinks, source_hosts), who), who)
+        yield from with_placements(_links(located(nvlinks, source_hosts), who, job), who)
     if gpu_topology is not None:
-        yield from _matrix(located(gpu_topology, source_hosts))
+        yield from _matrix(located(gpu_topology, source_hosts), job)
     if nvlink_counters is not None:
         yield from with_placements(_counters(located(nvlink_counters, source_hosts), replay_factor, replay_least, who), who)
 
@@ -137,7 +141,7 @@ def _finding(
     )
 
 
-def _driver(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+def _driver(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
     links = rows.filter(pl.col("code").is_in([c for c in rows["code"].drop_nulls().unique().to_list() if xid(c).kind == "link"]))
     gone = set(rows.filter(pl.col("code") == 79).select("host", "bus_id").iter_rows())
     for (host, bus), part in links.group_by("host", "bus_id", maintain_order=True):
@@ -149,7 +153,7 @@ def _driver(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
         rank = who.of_gpu(host, bus)
         first = part.row(0, named=True)
         at = f", link {', '.join(map(str, numbers[:8]))}" if numbers else ""
-        yield _finding(
+        found = _finding(
             f"{place(host, bus)}{f' (rank {rank})' if rank is not None else ''} reported NVLink errors{at} (Xid {', '.join(map(str, codes))})",
             f'{part.height} lines, the first: "{str(first["message"] or "")[:200]}". Both ends of a link may complain; the far GPU or the switch can be the culprit.',
             part,
@@ -162,6 +166,7 @@ def _driver(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             rank=rank,
             subject=tuple(str(n) for n in numbers),
         )
+        yield tied(found, job.tie(part, host, gpu=bus))
 
 
 def _is_fatal(row: dict[str, object]) -> bool:
@@ -228,7 +233,7 @@ def _fabric(rows: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _links(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
+def _links(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
     """Per GPU the number of active links and their rate, against its model and against the other GPUs of the host."""
     whose = pl.coalesce("uuid", pl.col("gpu_index").cast(pl.String))
     state = (
@@ -262,7 +267,7 @@ def _links(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             else:
                 words = f"has {row['up']} of {expected} NVLinks active"
             uneven = most > row["up"]
-            yield _finding(
+            found = _finding(
                 f"{place(host, gpu)} {words}",
                 f"{row['name'] or 'The GPU'}. "
                 + ("Its neighbours on the same host have more." if uneven else "All GPUs listed are alike; the model has more."),
@@ -275,9 +280,10 @@ def _links(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
                 rank=who.of_gpu(host, row["bus_id"]) if row["bus_id"] else who.of_index(host, row["gpu_index"]),
                 subject=("links",),
             )
+            yield tied(found, job.place(host))
 
 
-def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
+def _matrix(rows: pl.DataFrame, job: Job) -> Iterator[Finding]:
     """GPU pairs of one matrix: NVLinked ones beside unlinked ones, or with fewer links, where all should be alike."""
     pairs = rows.filter(pl.col("a").str.starts_with("GPU") & pl.col("b").str.starts_with("GPU") & (pl.col("relation") != "X"))
     for (_, host), group in pairs.group_by("source_id", "host", maintain_order=True):
@@ -298,7 +304,7 @@ def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
             continue  # two halves: a tray boundary or partition, not a fault of one GPU
         for gpu in sorted(worst):
             mine = weak.filter(pl.col("a") == gpu)
-            yield _finding(
+            found = _finding(
                 f"{gpu} of {host or 'a host'} reaches {mine.height} of {total - 1} GPUs {wanted} ({', '.join(sorted(set(mine['relation'].to_list())))})",
                 "All other pairs of the matrix are joined better; the collectives' rings are built for the weakest GPU.",
                 mine,
@@ -309,6 +315,7 @@ def _matrix(rows: pl.DataFrame) -> Iterator[Finding]:
                 gpu=gpu,
                 subject=("matrix",),
             )
+            yield tied(found, job.place(host))
 
 
 def _link(link: object) -> str:

@@ -25,9 +25,11 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
+from nccl_forensics.rules_ties import Job, Tie, job_of, tied
 from nccl_forensics.views.tasks import rank_of_task
 from nccl_forensics.words import ranks_words
 
@@ -77,6 +79,8 @@ def out_of_memory(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
 ) -> Iterator[Finding]:
@@ -86,7 +90,9 @@ def out_of_memory(
     if oom_kills is not None:
         rows = located(oom_kills, source_hosts)
         inside = timely(rows, job_times, window_h)
-        for finding in _kills(rows.filter(inside), who, _mourned(raised), _killed_tasks(worker_exits, processes)):
+        for finding in _kills(
+            rows.filter(inside), who, _mourned(raised), _killed_tasks(worker_exits, processes), job_of(job_signs, job_times, failures)
+        ):
             proved = proved or finding.severity == "critical"
             yield finding
         if not inside.all():
@@ -132,7 +138,7 @@ def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) ->
     return {host: rank for host, found in ranks.items() if len(found) == 1 and (rank := next(iter(found))) is not None}
 
 
-def _kills(rows: pl.DataFrame, who: People, mourned: list[int], tasks: dict[str, int]) -> Iterator[Finding]:
+def _kills(rows: pl.DataFrame, who: People, mourned: list[int], tasks: dict[str, int], job: Job) -> Iterator[Finding]:
     """``tasks``: of each host the one rank that the scheduler found killed."""
     by_job = pl.any_horizontal(pl.col("comm").fill_null("").str.starts_with(name) for name in _TRAINERS)
     slurm = pl.coalesce("memcg", "task_memcg", pl.lit("")).str.contains(r"job_?\d+|slurm")
@@ -148,31 +154,36 @@ def _kills(rows: pl.DataFrame, who: People, mourned: list[int], tasks: dict[str,
         ranks = ranks_of(culprits)
         ours = bool(trainer) or bool(ranks)
         first = part.row(0, named=True)
+        pids = part["pid"].drop_nulls().to_list()
+        tie: Tie = "own" if ranks or set(pids) & set(mourned) or not ours else job.tie(part, host, pids=pids, takes=True)
         names = sorted({n for n in part["comm"].to_list() if n})
         severity: Severity = "critical" if ours else "warning"
         confidence: Confidence = "high" if ranks or (ours and first["anon_kb"] is not None) else "medium" if ours else "low"
         what = ranks_words(ranks) if ranks else f"{', '.join(names[:3]) or 'a process'} (pid {', '.join(str(c.pid) for c in culprits[:4])})"
         shared = max((int(s) for s in part["shmem_kb"].drop_nulls().to_list()), default=0)
-        yield Finding(
-            title=f"the kernel killed {what}{f' on {host}' if host else ''}: {_limit_words(first)}",
-            summary=f"{_size_words(first)}"
-            + (f" {shared / _GIB_KB:.1f} GiB of it were shared memory (/dev/shm)." if shared > _GIB_KB else "")
-            + ("" if ours else " The process does not look like one of the job."),
-            severity=severity,
-            confidence=confidence,
-            ranks=ranks,
-            hosts=(str(host),) if host else (),
-            culprits=culprits,
-            subject=(str(host or ""), *names, str(first["constraint"] or "")),
-            evidence=cite(part, "the kernel's out-of-memory kill"),
-            evidence_total=part.height,
-            remedy="Raise the memory limit of the job"
-            + (f" (cgroup {first['memcg']})" if first["memcg"] else "")
-            + ", or use less: fewer data loader workers, no copies of the data set per worker, smaller pinned buffers.",
-            prevention="Watch memory.current of the job's cgroup; leave headroom for checkpoints.",
-            would_refute=("the kill came after the job had stopped", "the killed process is not one of the job"),
-            actions=(Action("raise_memory_limit", hosts=(str(host),) if host else (), ranks=ranks, confidence=confidence),),
-            metrics={"kills": part.height, "anon_kb": first["anon_kb"], "limit_kb": first["limit_kb"]},
+        yield tied(
+            Finding(
+                title=f"the kernel killed {what}{f' on {host}' if host else ''}: {_limit_words(first)}",
+                summary=f"{_size_words(first)}"
+                + (f" {shared / _GIB_KB:.1f} GiB of it were shared memory (/dev/shm)." if shared > _GIB_KB else "")
+                + ("" if ours else " The process does not look like one of the job."),
+                severity=severity,
+                confidence=confidence,
+                ranks=ranks,
+                hosts=(str(host),) if host else (),
+                culprits=culprits,
+                subject=(str(host or ""), *names, str(first["constraint"] or "")),
+                evidence=cite(part, "the kernel's out-of-memory kill"),
+                evidence_total=part.height,
+                remedy="Raise the memory limit of the job"
+                + (f" (cgroup {first['memcg']})" if first["memcg"] else "")
+                + ", or use less: fewer data loader workers, no copies of the data set per worker, smaller pinned buffers.",
+                prevention="Watch memory.current of the job's cgroup; leave headroom for checkpoints.",
+                would_refute=("the kill came after the job had stopped", "the killed process is not one of the job"),
+                actions=(Action("raise_memory_limit", hosts=(str(host),) if host else (), ranks=ranks, confidence=confidence),),
+                metrics={"kills": part.height, "anon_kb": first["anon_kb"], "limit_kb": first["limit_kb"]},
+            ),
+            tie,
         )
 
 
@@ -359,7 +370,9 @@ def _size_words(row: dict[str, object]) -> str:
 
 
 def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
-    """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own."""
+    """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own. Whoever looks for
+    the largest batch that fits is refused memory, and goes on."""
+    raised = raised.filter(~pl.col("kind").fill_null("").is_in(list(SURVIVED)))
     for on_gpu in (True, False):
         seen: dict[object, dict[str, object]] = {}
         if on_gpu:

@@ -25,6 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, people, place, with_placements
+from nccl_forensics.rules_ties import Job, Tie, job_of, tied
 
 _NS = 1_000_000_000
 
@@ -44,6 +45,9 @@ def pcie_degraded(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     placements: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    job_times: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     storm_per_hour: Annotated[float, "corrected errors per hour on one device that count as a storm"] = 60.0,
     busy_percent: Annotated[float, "utilization above which the PCIe generation is judged"] = 10.0,
@@ -51,6 +55,7 @@ def pcie_degraded(
 ) -> Iterator[Finding]:
     """Width and generation first, then what the kernel says."""
     who = people(processes, placements)
+    job = job_of(job_signs, job_times, failures)
     lanes: list[pl.DataFrame] = []
     if gpus is not None:
         frame = located(gpus, source_hosts).filter(pl.col("pcie_width").is_not_null() & pl.col("pcie_width_max").is_not_null())
@@ -91,7 +96,7 @@ def pcie_degraded(
         )
         gone = frame.filter(pl.col("gone"))
         for row in gone.iter_rows(named=True):
-            yield _one(
+            found = _one(
                 f"{place(row['host'], row['bus_id'])} has fallen off the bus: lspci reads only ones (rev ff)",
                 f"{row['device']}.",
                 [row],
@@ -104,10 +109,11 @@ def pcie_degraded(
                 rank=who.of_gpu(row["host"], row["bus_id"]),
                 subject="gone",
             )
+            yield tied(found, job.tie(None, row["host"], gpu=row["bus_id"] if row["role"] == "gpu" else None, lasting=True))
     for part in lanes:
         yield from with_placements(_width(part, who.gpus), who)
     if kernel_events is not None:
-        yield from _kernel(located(kernel_events, source_hosts), storm_per_hour)
+        yield from _kernel(located(kernel_events, source_hosts), storm_per_hour, job)
 
 
 _CITED = ("source_id", "line_no", "end_line", "record")
@@ -115,7 +121,8 @@ _CITED = ("source_id", "line_no", "end_line", "record")
 
 def _width(rows: pl.DataFrame, rank_of: dict[tuple[str | None, str], int]) -> Iterator[Finding]:
     latest = rows.unique(["host", "source_id", "bus_id", "width", "width_max", "slow"], maintain_order=True)
-    for _, group in latest.group_by("source_id", "role", maintain_order=True):
+    # A display beside GPUs that compute, or another model of card, has another slot.
+    for _, group in latest.group_by("source_id", "role", "name", maintain_order=True):
         narrow = group.filter(pl.col("width") < pl.col("width_max"))
         alike = narrow["bus_id"].n_unique() == group["bus_id"].n_unique()
         for row in narrow.unique("bus_id", maintain_order=True).iter_rows(named=True):
@@ -157,7 +164,7 @@ def _width(rows: pl.DataFrame, rank_of: dict[tuple[str | None, str], int]) -> It
             )
 
 
-def _kernel(rows: pl.DataFrame, storm: float) -> Iterator[Finding]:
+def _kernel(rows: pl.DataFrame, storm: float, job: Job) -> Iterator[Finding]:
     limited = rows.filter(pl.col("kind") == "pcie-limited")
     for (host, device), part in limited.group_by("host", "device", maintain_order=True):
         first = part.row(0, named=True)
@@ -193,7 +200,7 @@ def _kernel(rows: pl.DataFrame, storm: float) -> Iterator[Finding]:
     )
     for (host, device), part in worse.group_by("host", "device", maintain_order=True):
         first = part.row(0, named=True)
-        yield _one(
+        found = _one(
             f"the PCIe link of {device or 'a device'} on {host or 'a host'} failed",
             f'The kernel wrote: "{first["message"]}". A device below it is lost.',
             part.to_dicts(),
@@ -206,6 +213,7 @@ def _kernel(rows: pl.DataFrame, storm: float) -> Iterator[Finding]:
             rank=None,
             subject=f"down {device}",
         )
+        yield tied(found, _of_bridge(job.tie(part, host)))
     corrected = rows.filter(
         pl.col("kind").is_in(["pcie-error", "pcie-error-layer"]) & (pl.col("state") == "corrected") & pl.col("device").is_not_null()
     )
@@ -229,6 +237,11 @@ def _kernel(rows: pl.DataFrame, storm: float) -> Iterator[Finding]:
             rank=None,
             subject="storm",
         )
+
+
+def _of_bridge(tie: Tie) -> Tie:
+    """What hangs below a bridge is not told: a disk that somebody pulled, or a GPU."""
+    return "open" if tie == "own" else tie
 
 
 def _one(

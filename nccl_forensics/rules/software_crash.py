@@ -85,7 +85,8 @@ def _in_library(everyone: pl.DataFrame, exceptions: pl.LazyFrame) -> Iterator[Fi
 
 def _alike(everyone: pl.DataFrame, ranks: int, share: float, at_least: int) -> Iterator[Finding]:
     """``ranks``: how many the evidence knows, those of whose end it says nothing among them."""
-    own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished"]))
+    # No process kills itself: a signal that ends all of them at once comes from outside.
+    own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished", "killed"]))
     if not most_crashed_alike(everyone) and not _nearly_all(own, ranks, share, at_least):
         return
     first = own.with_columns(own_signal()).sort("rank").row(0, named=True)

@@ -133,7 +133,7 @@ TABLES: tuple[Table, ...] = (
             "pid": (I64, ""),
             "kind": (
                 S,
-                "python, cpp-terminate, fatal-signal, error-file, watchdog (what ended its thread), gloo (logged before it is raised), said (a sentence in a program's own words)",
+                "python, unraisable (Python ignored it), thread (it ended a thread), survived (its writer went on), cpp-terminate, fatal-signal, error-file, watchdog (what ended its thread), gloo (logged before it is raised), said (a sentence in a program's own words)",
             ),
             "type": (S, "exception type"),
             "message": (S, "first lines of the message, secrets masked"),

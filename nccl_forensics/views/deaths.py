@@ -12,7 +12,7 @@ from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
 from nccl_forensics.views.ended_before import left, not_stopped
-from nccl_forensics.views.failed_alike import forgive_alike
+from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.views.tasks import OF_LAUNCHERS, rank_of_task
@@ -269,10 +269,13 @@ def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
 def _raised(
     roster: _Roster, rows: pl.DataFrame, homes: Mapping[int, tuple[object, object]], ranks_of_source: Mapping[int, int]
 ) -> dict[object, list[dict[str, object]]]:
-    """What each rank raised, the most telling first; back come those that nothing gives to a rank, by source."""
+    """What each rank raised, the most telling first (what it got over only where an exit code and no other words tell of its end); back come those
+    that nothing gives to a rank, by source."""
     nameless: dict[object, list[dict[str, object]]] = {}
-    for row in rows.iter_rows(named=True):
+    for row in rows.sort(pl.col("kind").is_in(GOT_OVER).fill_null(value=False), maintain_order=True).iter_rows(named=True):
         rank = row["rank"]
+        if row["kind"] in GOT_OVER and not exit_is_all(roster.people.get(("rank", rank), {})):
+            continue
         if rank is None:
             nameless.setdefault(row["source_id"], []).append(row)
             continue

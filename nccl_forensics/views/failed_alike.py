@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from nccl_forensics.facts.signatures import SURVIVED
+
+#: Kinds of exceptions that did not end the process, or not at once.
+GOT_OVER = (*SURVIVED, "thread")
 #: Errors that tell of a peer that is gone, or of the end: whoever loses a peer prints them.
 _OF_PEERS = frozenset(
     {"peer-closed", "recv-failed", "connect-retry", "connect-gave-up", "connect-failed", "abort", "ras-dead", "ras-timeout"}
@@ -40,3 +44,8 @@ def _groups(nccl_errors: pl.LazyFrame) -> Mapping[tuple[object, ...], set[tuple[
     for host, pid, *key in told.select("host", "pid", *(f"last_{c}" for c in place)).unique().collect().iter_rows():
         groups.setdefault(tuple(key), set()).add((host, pid))
     return groups
+
+
+def exit_is_all(who: Mapping[str, object]) -> bool:
+    """Whether all that is known of the end of a process is an exit code: then what it printed before may explain it, though it went on."""
+    return not who.get("signature") and not who.get("signal") and bool(who.get("exit_code"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 
@@ -107,7 +108,7 @@ def failures(
             TIMEOUTS,
         )
     if exceptions is not None:
-        add(exceptions.sort("source_id", "line_no"), EXCEPTIONS)
+        add(exceptions.filter(~pl.col("kind").fill_null("").is_in(list(SURVIVED))).sort("source_id", "line_no"), EXCEPTIONS)
     if rank_reports is not None:
         add(
             # Who reached a monitored barrier says so only where the barrier failed.

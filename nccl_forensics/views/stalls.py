@@ -423,7 +423,7 @@ def _doubted(
         rows = [_unsure(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed else r for r in rows]
     if not timed_out:
         asked = scene.at_a_moment
-        rows = [_glimpsed(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed and (asked or r["place"]) else r for r in rows]
+        rows = [_glimpsed(r) if r["rank"] in glimpsed and (asked or r["place"]) else r for r in rows]
     known = scene.known()
     bare = {r["rank"] for r in rows if r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"}
     if len(known) >= 4 and len(bare) * 2 >= len(known):

@@ -485,3 +485,26 @@ def test_what_a_parent_prints_of_a_process_that_it_started_is_that_process_s():
     assert (found["type"], found["hint_rank"], found["hint_scope"]) == ("RuntimeError", 3, "local")
     [found] = rows(SPAWNED.replace("-- Process 3 terminated with the following error:", "of process 3:"))
     assert "hint_rank" not in found
+
+
+CAUGHT = """Traceback (most recent call last):
+  File "/w/hub.py", line 9, in fetch
+    raise ConnectionError(host)
+ConnectionError: hub
+"""
+
+
+def test_a_traceback_after_which_its_writer_goes_on_did_not_end_it():
+    assert rows(CAUGHT + "INFO retry 2 of 5 brought it\nstep 1 loss 2.31\nstep 2 loss 2.30")[0]["kind"] == "survived"
+
+
+def test_a_traceback_at_the_end_of_a_process_is_one_that_ended_it():
+    parting = "[rank0]:[W1121 ProcessGroupNCCL.cpp:1250] Warning: process group has NOT been destroyed\n/usr/lib/python3/resource_tracker.py:224: UserWarning: leaked"
+    assert rows(CAUGHT + parting)[0]["kind"] == "python"
+    marked = prefixed(CAUGHT.rstrip("\n") + "\nepoch 1\nepoch 2\nepoch 3", "[rank2]: ")
+    assert rows(marked)[0]["kind"] == "python"
+
+
+def test_what_python_could_raise_nowhere_and_what_ended_a_thread_is_told_apart():
+    assert rows("Exception ignored in: <function Iter.__del__ at 0x7f>\n" + CAUGHT)[0]["kind"] == "unraisable"
+    assert rows("Exception in thread NetStatThr:\n" + CAUGHT)[0]["kind"] == "thread"

@@ -109,3 +109,7 @@ def test_exit_codes_without_a_word_are_what_a_job_that_was_ended_leaves_too() ->
     assert (finding.title, finding.confidence) == ("all 4 ranks fell over alike: exit code 1", "medium")
     [said] = software_crash.check(endings(*(row | {"type": "ImportError"} for row in bare)), None)
     assert said.confidence == "high"
+
+
+def test_ranks_that_were_all_killed_were_killed_by_somebody():
+    assert software_crash.check(endings(*({"rank": r, "kind": "killed", "signal": "SIGKILL"} for r in range(4))), None) == []

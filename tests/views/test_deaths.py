@@ -674,3 +674,12 @@ def test_a_stack_that_was_asked_for_by_a_signal_is_no_end() -> None:
     assert [o["kind"] for o in ended(None, fatal("SIGUSR1", 1))] == ["clean"]
     # The launcher knows how it ended.
     assert [o["kind"] for o in ended(left(0, 1), fatal("SIGSEGV", 1))] == ["clean"]
+
+
+def test_what_a_process_got_over_tells_of_its_end_only_where_its_exit_code_alone_does():
+    for kind in ("unraisable", "survived", "thread"):
+        assert ended(None, raised("user", kind=kind)) == []
+        [found] = ended(left(1), raised("user", kind=kind))
+        assert (found["kind"], found["own"]) == ("exception", True)
+        [found] = ended(left(1), raised("user", kind=kind), raised("gloo-timeout", line=40, kind="python"))
+        assert (found["kind"], found["own"]) == ("victim", False)

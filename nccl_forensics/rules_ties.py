@@ -1,0 +1,173 @@
+"""Whether something that a host tells belongs to the job at hand: its log may be older or younger than the job, its GPU another's, its process not
+one of the job's, and the host none that the job ran on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import polars as pl
+
+from nccl_forensics.frames import has_rows
+from nccl_forensics.model import Confidence, Finding, Severity
+from nccl_forensics.rules_hosts import timely
+from nccl_forensics.words import UNIDENTIFIED, first_label
+
+#: ``own``: it is the job's. ``open``: nothing tells. ``doubtful``: the job shows a failure of another rank that this does not bring about.
+#: ``apart``: it is none of the job's, or the job went on as if it had not been.
+Tie = Literal["own", "open", "doubtful", "apart"]
+#: Seconds around the job within which an event counts as one of its time: a rank that lost its GPU is missed after a timeout only.
+NEAR_S = 3600.0
+#: Names that every host has for itself.
+_ANYBODY = frozenset({"localhost", "ip6-localhost"})
+_NOTES: dict[Tie, str] = {
+    "own": "",
+    "open": " Nothing ties it to the job: whether it happened while the job ran is not known.",
+    "doubtful": " Nothing ties it to the job, and the job shows a failure of another rank that this does not bring about.",
+    "apart": " It does not belong to this job, or the job went on as if it had not been.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the job shows of its ranks: signs of failure by rank, and by host the ranks, their pids and their GPUs."""
+
+    signs: dict[int, str] = field(default_factory=dict)
+    ranks: dict[str, set[int]] = field(default_factory=dict)
+    pids: dict[tuple[str | None, int], int] = field(default_factory=dict)
+    gpus: dict[tuple[str, str], int] = field(default_factory=dict)
+    homeless: bool = False
+    blind: frozenset[str] = frozenset()
+    seen: bool = False
+    failed: bool = False
+    times: pl.LazyFrame | None = None
+
+    def tie(
+        self,
+        rows: pl.DataFrame | None,
+        host: object,
+        *,
+        gpu: object = None,
+        pids: Collection[int] = (),
+        lasting: bool = False,
+        takes: bool = False,
+    ) -> Tie:
+        """How what ``rows`` tell belongs to the job.
+
+        ``rows``: with ``time_raw_ns`` and ``time_kind``; None for a tool's listing, which has no time of its own.
+        ``lasting``: a state that only a reset or a reboot ends. A listing, and a log without dates, are of the current boot: a GPU that a rank
+        had was lost under the job or after it.
+        ``takes``: it ends processes by a signal, so that only ranks that were killed or went without a word bear it out.
+        """
+        if not self.seen:
+            return "own"
+        name = first_label(host)
+        if name in _ANYBODY:
+            name = None
+        here = self._here(name)
+        rank = self.gpus.get((name, str(gpu))) if name is not None and gpu is not None else None
+        if rank is None and gpu is not None and name is None:
+            alike = {r for (_, bus), r in self.gpus.items() if bus == str(gpu)}
+            rank = alike.pop() if len(alike) == 1 else None
+        its = {rank} - {None} if gpu is not None else set(self.ranks.get(name or "", set()))
+        bears = ("taken",) if takes else ("gpu", "taken", "died", "stands")
+        hit = any(self.signs.get(r or 0) in bears for r in its) or (
+            name is None and gpu is None and takes and "taken" in self.signs.values()
+        )
+        ours = any((name, pid) in self.pids or (name is None and any(p == pid for _, p in self.pids)) for pid in pids)
+        close = rows is not None and self._close(rows)
+        undated = rows is None or (rows.height > 0 and bool(rows["time_kind"].eq_missing("monotonic").all()))
+        if here is not False and (ours or hit or (lasting and rank is not None and undated)):
+            return "own"
+        strange = gpu is not None and rank is None and here and name not in self.blind
+        if close and here is not False and not strange and self.failed and not takes:
+            return "own"
+        if here is False:
+            return "apart" if not self.failed or name is None or _kin(name, self.ranks) else "open"
+        if strange:
+            return "open" if close else "apart"
+        if not self.failed:
+            return "open" if close else "apart"
+        others = {r for r, sign in self.signs.items() if r not in its}
+        return "doubtful" if others else "open"
+
+    def place(self, host: object) -> Tie:
+        """How a state of a host, which slows a job as well as it ends one, belongs to the job: by the host alone."""
+        name = first_label(host)
+        name = None if name in _ANYBODY else name
+        here = self._here(name)
+        if not self.seen or here or (name is None and len(self.ranks) <= 1):
+            return "own"
+        return "apart" if here is False and name is not None and (not self.failed or _kin(name, self.ranks)) else "open"
+
+    def _here(self, name: str | None) -> bool | None:
+        """Whether the job ran on this host; None where that is not known."""
+        if name is None or not self.ranks:
+            return None
+        return True if name in self.ranks else None if self.homeless else False
+
+    def _close(self, rows: pl.DataFrame) -> bool:
+        wall = rows["time_kind"].is_in(["epoch", "local-unzoned", "local-yearless"]).fill_null(False)
+        return has_rows(self.times) and bool((timely(rows, self.times, NEAR_S / 3600) & wall).any())
+
+
+def job_of(job_signs: pl.LazyFrame | None, job_times: pl.LazyFrame | None, failures: pl.LazyFrame | None) -> Job:
+    """From the view ``job_signs``; without it nothing is known of a job, and whatever a host tells is judged by itself."""
+    if job_signs is None:
+        return Job()
+    found = Job(times=job_times, failed=has_rows(failures))
+    blind: set[str] = set()
+    homeless = seen = False
+    for rank, host, pid, bus, sign in job_signs.collect().iter_rows():
+        if rank >= UNIDENTIFIED:
+            continue
+        seen = True
+        if sign is not None:
+            found.signs[rank] = sign
+        name = None if host in _ANYBODY else host
+        if pid is not None:
+            found.pids[(name, pid)] = rank
+        if name is None:
+            homeless = True
+            continue
+        found.ranks.setdefault(name, set()).add(rank)
+        if bus is not None:
+            found.gpus[(name, bus)] = rank
+        else:
+            blind.add(name)
+    return replace(found, seen=seen, homeless=homeless, blind=frozenset(blind))
+
+
+def _kin(name: str, hosts: Collection[str]) -> bool:
+    """Whether the job's hosts bear names of the same make, so that this one is known under its own."""
+    return re.sub(r"\d+", "#", name) in {re.sub(r"\d+", "#", other) for other in hosts}
+
+
+_LESS: dict[Tie, Confidence] = {"open": "medium", "doubtful": "low", "apart": "low"}
+_MILDER: dict[Severity, Severity] = {"critical": "warning", "error": "warning"}
+
+
+def tied(finding: Finding, tie: Tie, severity: Severity | None = None) -> Finding:
+    """The finding, as sure as its tie to the job allows; ``severity``: that of its rule, where it states none."""
+    if tie == "own":
+        return finding
+    least = _LESS[tie]
+    confidence = finding.confidence if finding.confidence == "low" or (finding.confidence == "medium" and least == "medium") else least
+    stated = finding.severity or severity
+    return replace(
+        finding,
+        confidence=confidence,
+        severity=_MILDER.get(stated, stated) if tie == "apart" and stated is not None else stated,
+        summary=finding.summary + _NOTES[tie],
+        actions=tuple(replace(a, confidence=confidence) for a in finding.actions),
+    )
+
+
+_ORDER: tuple[Tie, ...] = ("own", "open", "doubtful", "apart")
+
+
+def closest(ties: Collection[Tie]) -> Tie:
+    """The closest of several ties."""
+    return min(ties, key=_ORDER.index, default="own")

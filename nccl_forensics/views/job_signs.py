@@ -1,0 +1,71 @@
+"""What the job itself shows of each of its ranks, beside which a line of a host's log can be laid: is it this rank that failed, or another one?"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics import pci
+from nccl_forensics.facts.cuda_errors import cuda_error
+from nccl_forensics.views import view
+from nccl_forensics.words import first_label
+
+JOB_SIGNS = {
+    "rank": pl.Int32(),
+    "host": pl.String(),
+    "pid": pl.Int64(),
+    "bus_id": pl.String(),
+    "sign": pl.String(),
+}
+#: A number of ranks beyond this is a damaged line.
+_MOST = 1_000_000
+#: Endings of a process that somebody or something outside of it may have brought about.
+_TAKEN = ("killed", "vanished", "bus-error", "out-of-memory")
+
+
+@view(rows="ranks")
+def job_signs(
+    processes: pl.LazyFrame | None,
+    endings: pl.LazyFrame | None,
+    raised: pl.LazyFrame | None,
+    stalls: pl.LazyFrame | None,
+    stack_stalls: pl.LazyFrame | None,
+    divergences: pl.LazyFrame | None,
+    comms: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """One row per rank of the job, also of one that left nothing, with the ``sign`` that tells of it before all others, if any does: ``gpu`` (it says that its GPU failed it), ``taken``
+    (killed, or gone without a word), ``died`` (another end of its own), ``stands`` (the others wait for it), ``parted`` (it surely made other calls
+    than its peers). Whoever only waited, or was told to end, has none."""
+    signs: dict[int, str] = {}
+
+    def note(ranks: list[object], sign: str) -> None:
+        for rank in ranks:
+            if rank is not None:
+                signs.setdefault(int(str(rank)), sign)
+
+    if raised is not None:
+        said = raised.filter(pl.col("rank").is_not_null() & pl.col("message").str.contains("(?i)cuda|by GPU node-")).select(
+            "rank", "message"
+        )
+        for rank, message in said.collect().iter_rows():
+            told = cuda_error(str(message))
+            if told is not None and told.speaks in ("gpu", "kernel", "not-ready"):
+                note([rank], "gpu")
+    if endings is not None:
+        for rank, kind in endings.filter("own").sort("rank").select("rank", "kind").collect().iter_rows():
+            note([rank], "gpu" if kind == "gpu" else "taken" if kind in _TAKEN else "died")
+    for frame in (stalls, stack_stalls):
+        if frame is not None:
+            note(frame.filter(pl.col("confidence") != "low").select("rank").collect()["rank"].to_list(), "stands")
+    if divergences is not None:
+        for (ranks,) in divergences.filter("sure").select("ranks").collect().iter_rows():
+            note(list(ranks or ()), "parted")
+    known: dict[int, dict[str, object]] = {}
+    if processes is not None:
+        rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid", "bus_id").sort("rank")
+        for rank, host, pid, bus in rows.collect().iter_rows():
+            known.setdefault(rank, {"rank": rank, "host": first_label(host), "pid": pid, "bus_id": pci.normal(bus)})
+    world = comms.select(pl.col("nranks").max()).collect().item() if comms is not None else None
+    for rank in {*signs, *range(min(int(world or 0), _MOST))}:
+        known.setdefault(rank, {"rank": rank})
+    out = [dict.fromkeys(JOB_SIGNS) | row | {"sign": signs.get(rank)} for rank, row in sorted(known.items())]
+    return pl.DataFrame(out, schema=JOB_SIGNS).lazy()

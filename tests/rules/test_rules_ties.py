@@ -1,0 +1,166 @@
+"""What a host tells of its GPUs, its memory and its kernel is judged as surely as it is tied to the job at hand."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.rules.gpu_fault import gpu_fault
+from nccl_forensics.rules.gpu_throttled import gpu_throttled
+from nccl_forensics.rules.ib_link import ib_link
+from nccl_forensics.rules.job_stopped import job_stopped
+from nccl_forensics.rules.nvlink_fault import nvlink_fault
+from nccl_forensics.rules.out_of_memory import out_of_memory
+from nccl_forensics.rules_ties import job_of
+from nccl_forensics.views.job_signs import JOB_SIGNS
+from nccl_forensics.views.job_signs import job_signs as signs_of
+from tests.rules.host_frames import SECOND, check, processes, table, xid
+from tests.rules.test_fabric_rules import port, ports
+
+HOUR = 3600 * SECOND
+FAILED = pl.LazyFrame({"sign": ["exceptions"]})
+#: The job ran for a minute, ten hours after the epoch.
+TIMES = pl.LazyFrame({"first_raw_ns": [10 * HOUR], "last_raw_ns": [10 * HOUR + 60 * SECOND]})
+
+
+def signs(*ranks: tuple[int, str | None, int | None, str | None, str | None]) -> pl.LazyFrame:
+    """(rank, host, pid, bus id, sign)."""
+    return pl.DataFrame([dict(zip(JOB_SIGNS, row, strict=True)) for row in ranks], schema=JOB_SIGNS).lazy()
+
+
+HEALTHY = signs((0, "node1", 10, "0000:17:00.0", None), (1, "node2", 10, "0000:17:00.0", None))
+PARTED = signs((0, "node1", 10, "0000:17:00.0", None), (1, "node2", 10, "0000:17:00.0", "parted"))
+
+
+def lost(time: int | None = None, **more: object) -> pl.LazyFrame:
+    """A GPU of node1 that fell off the bus: at a time, or in a log without dates."""
+    kind = {"time_kind": "monotonic"} if time is None else {"time_kind": "epoch", "time_raw_ns": time}
+    return table("xids", xid(79, host="node1") | kind | more)
+
+
+def gpu(job: pl.LazyFrame, failed: pl.LazyFrame | None = FAILED, **more: pl.LazyFrame) -> tuple[str | None, str]:
+    known = processes((0, "node1", 10, "17000"), (1, "node2", 10, "17000"))
+    inputs = {"job_signs": job, "processes": known} | ({"failures": failed} if failed is not None else {}) | more
+    finding = next(f for f in check(gpu_fault, **inputs) if "Xid 79" in f.title)
+    return finding.severity, finding.confidence
+
+
+def test_a_gpu_lost_in_the_time_of_the_job_is_the_cause():
+    assert gpu(PARTED, xids=lost(10 * HOUR), job_times=TIMES) == ("critical", "high")
+
+
+def test_a_gpu_lost_hours_before_is_no_sure_cause_and_less_where_another_rank_failed_by_itself():
+    early = lost(2 * HOUR)
+    assert gpu(signs((0, "node1", 10, "0000:17:00.0", None)), xids=early, job_times=TIMES) == ("critical", "medium")
+    assert gpu(PARTED, xids=early, job_times=TIMES) == ("critical", "low")
+
+
+def test_a_job_that_went_on_lost_no_gpu():
+    assert gpu(HEALTHY, None, xids=lost(2 * HOUR), job_times=TIMES) == ("warning", "low")
+
+
+def test_a_log_without_dates_is_of_the_current_boot_in_which_a_lost_gpu_stays_lost():
+    assert gpu(PARTED, xids=lost()) == ("critical", "high")
+
+
+def test_a_rank_that_says_so_itself_bears_out_what_its_host_says():
+    hurt = signs((0, "node1", 10, "0000:17:00.0", "gpu"), (1, "node2", 10, "0000:17:00.0", None))
+    assert gpu(hurt, xids=lost(2 * HOUR), job_times=TIMES) == ("critical", "high")
+
+
+def test_a_gpu_that_no_rank_of_the_host_has_is_not_the_jobs():
+    assert gpu(PARTED, xids=lost(bus_id="0000:c0:00.0")) == ("warning", "low")
+
+
+def test_a_host_of_another_job_is_known_by_a_name_of_the_same_make():
+    assert gpu(PARTED, xids=lost(host="node7")) == ("warning", "low")
+    assert gpu(PARTED, xids=lost(host="ip-10-0-0-1")) == ("critical", "medium")
+
+
+def test_without_a_job_a_host_is_judged_by_itself():
+    assert job_of(None, None, None).tie(None, "node1") == "own"
+    assert job_of(signs(), None, None).tie(None, "node1") == "own"
+
+
+def test_hosts_of_ranks_that_left_nothing_are_not_known():
+    partly = job_of(signs((0, "node1", 10, None, None), (1, None, None, None, None)), None, FAILED)
+    assert (partly.tie(None, "node7"), partly.place("node7")) == ("open", "open")
+    whole = job_of(HEALTHY, None, FAILED)
+    assert (whole.place("node1"), whole.place("node7"), whole.place("login")) == ("own", "apart", "open")
+
+
+def test_a_process_of_another_user_that_ran_out_of_memory_is_no_rank():
+    kill = {"host": "node1", "pid": 771, "comm": "python3", "anon_kb": 1 << 26, "constraint": "CONSTRAINT_MEMCG", "time_kind": "monotonic"}
+    [other] = check(out_of_memory, oom_kills=table("oom_kills", kill), job_signs=PARTED, failures=FAILED)
+    assert (other.severity, other.confidence) == ("critical", "low")
+    [idle] = check(out_of_memory, oom_kills=table("oom_kills", kill), job_signs=HEALTHY)
+    assert (idle.severity, idle.confidence) == ("warning", "low")
+    gone = signs((0, "node1", 10, None, "taken"), (1, "node2", 10, None, None))
+    [found] = check(out_of_memory, oom_kills=table("oom_kills", kill), job_signs=gone, failures=FAILED)
+    assert (found.severity, found.confidence) == ("critical", "high")
+
+
+def job(number: str, state: str, start: int, end: int, node: str = "node1") -> dict[str, object]:
+    return {"job_id": number, "state": state, "start_raw_ns": start, "end_raw_ns": end, "nodes": [node]}
+
+
+def test_of_a_listing_of_jobs_the_one_that_ran_then_and_there_is_judged():
+    earlier, own = job("7", "TIMEOUT", 0, 2 * HOUR), job("8", "COMPLETED", 10 * HOUR, 11 * HOUR)
+    [found] = check(job_stopped, scheduler_jobs=table("scheduler_jobs", earlier, own), job_signs=HEALTHY, job_times=TIMES)
+    assert (found.severity, found.confidence) == ("warning", "low")
+    stopped = job("8", "TIMEOUT", 10 * HOUR, 11 * HOUR)
+    [found] = check(job_stopped, scheduler_jobs=table("scheduler_jobs", stopped), job_signs=HEALTHY, job_times=TIMES)
+    assert (found.severity, found.confidence) == ("critical", "high")
+
+
+def test_a_time_limit_after_ranks_had_parted_only_ended_the_wait():
+    stopped = job("8", "TIMEOUT", 10 * HOUR, 11 * HOUR)
+    [found] = check(job_stopped, scheduler_jobs=table("scheduler_jobs", stopped), job_signs=PARTED, job_times=TIMES)
+    assert (found.severity, found.confidence) == ("info", "low")
+
+
+def test_a_pod_that_is_no_host_of_the_job_ended_nothing_in_a_job_that_went_on():
+    evicted = table("pod_events", {"reason": "Evicted", "object": "pod/adapter-1", "message": "low on resource"})
+    [found] = check(job_stopped, pod_events=evicted, job_signs=HEALTHY)
+    assert (found.severity, found.confidence) == ("warning", "low")
+
+
+def test_links_of_a_host_that_is_not_the_jobs_slow_it_not():
+    links = [
+        {"host": "ws3", "gpu_index": g, "link": n, "active": g < 2, "rate_gb_s": 14.0 if g < 2 else None, "name": "NVIDIA RTX A6000"}
+        for g in range(4)
+        for n in range(4)
+    ]
+    found = check(nvlink_fault, nvlinks=table("nvlinks", *links), job_signs=HEALTHY)
+    assert {(f.severity, f.confidence) for f in found} == {("warning", "low")}
+    found = check(nvlink_fault, nvlinks=table("nvlinks", *(r | {"host": "node1"} for r in links)), job_signs=HEALTHY)
+    assert {f.confidence for f in found} == {"high"}
+
+
+def test_a_port_of_an_adapter_that_nccl_uses_on_no_host_is_not_the_jobs():
+    listed = ports(port("node1", "mlx5_8"), port("node2", "mlx5_8", state="down", phys_state="polling")).lazy()
+    used = pl.LazyFrame({"host": ["node1", "node2"], "device": ["mlx5_0", "mlx5_0:1"]})
+    [found] = check(ib_link, ib_ports=listed, host_nics=used)
+    assert (found.severity, found.confidence) == ("warning", "low")
+    also = pl.LazyFrame({"host": ["node1", "node2"], "device": ["mlx5_8", "mlx5_0"]})
+    [found] = check(ib_link, ib_ports=listed, host_nics=also)
+    assert (found.severity, found.confidence) == ("error", "high")
+
+
+def test_a_gpu_that_is_hot_for_one_sample_of_many_is_not_held_down():
+    rows = [
+        {"host": "node1", "bus_id": "0000:17:00.0", "name": "H100", "throttle": ["hw-thermal"] if n == 3 else [], "utilization_percent": 99}
+        for n in range(20)
+    ]
+    [found] = check(gpu_throttled, gpus=table("gpus", *rows))
+    assert (found.severity, found.confidence) == ("warning", "low")
+    [found] = check(gpu_throttled, gpus=table("gpus", *(r | {"throttle": ["hw-thermal"]} for r in rows[:5]), *rows[5:]))
+    assert (found.severity, found.confidence) == ("error", "high")
+
+
+def test_signs_are_of_the_ranks_that_failed_by_themselves_and_ranks_that_left_nothing_are_listed():
+    ended = pl.LazyFrame({"rank": [1, 2], "own": [True, False], "kind": ["killed", "victim"]})
+    parted = pl.LazyFrame({"sure": [True], "ranks": [[0]]})
+    comms = pl.LazyFrame({"nranks": [4]})
+    found = signs_of(processes((0, "node1.cluster", 10, "17000")), ended, None, None, None, parted, comms).collect()
+    assert found["sign"].to_list() == ["parted", "taken", None, None]
+    assert found.row(0) == (0, "node1", 10, "0000:17:00.0", "parted")
