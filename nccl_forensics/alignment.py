@@ -129,7 +129,8 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
     return Reading(
         "skipped",
         k,
-        agree >= 2 or known or len(history) >= 2,
+        # One call alone, far ahead in what nobody has come to: another call that happens to be like it is as good a reading.
+        agree >= 2 or known or (k == 1 and len(history) >= 2),
         ("its next operation is the one" if agree == 1 else f"its next {agree} operations are those")
         + f" that its peers do {k} later"
         + ("" if known else " (as foretold by the steps before)"),

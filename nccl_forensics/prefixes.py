@@ -114,6 +114,8 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("composer", r"\[", r"^\[(?P<rank>\d{1,3})\]:(?P<next>\S|$)", "column", "local", keep="${next}"),
     Prefix("srun", r"[ \d]", r"^ *(?P<rank>\d{1,6}):(?: |$)", "column", "task"),
     Prefix("mpich", r"\[", r"^\[(?P<rank>\d{1,6})\] ", "column", "global"),
+    # Launchers of one's own: rank3: text, Rank 3: text, rank3 | text
+    Prefix("rank-column", "[Rr]", r"^[Rr]ank[ _-]?(?P<rank>\d{1,6})(?::| \||\|)(?: |$)", "column", "global"),
     Prefix("pdsh", "[A-Za-z]", r"^(?P<host>[A-Za-z][\w.-]{1,62}):(?: |$)", "column"),
     # What a log viewer, grep -n or an issue's text put before every line: [812] text, 812: text, 812 text
     Prefix("numbered", r"[ \d\[]", r"^ *(?:\[(?P<number>\d{1,9})\] |(?P<number2>\d{1,9})(?::|\t| {1,2}|-))", "numbered"),

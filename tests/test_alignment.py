@@ -64,6 +64,13 @@ def test_an_odd_last_call_is_a_skip_only_if_the_steps_foretell_it() -> None:
     assert read_divergence(history, ["reduce"], ["broadcast"]).kind == "different"
 
 
+def test_one_call_that_is_foretold_far_ahead_is_no_sure_skip() -> None:
+    near, far = read_divergence([*STEP, *STEP, "gather"], ["reduce"], ["scatter"]), read_divergence([*STEP, *STEP], ["gather"], ["loss"])
+    assert (near.kind, near.skipped, near.sure) == ("skipped", 1, True)
+    assert (far.kind, far.skipped, far.sure) == ("skipped", 3, False)
+    assert read_divergence([*STEP, *STEP], STEP, ["loss"]).sure, "its peers have come there"
+
+
 def test_an_additional_call_is_neither() -> None:
     reading = read_divergence(STEP, ["reduce", "scatter", "loss"], ["probe", "reduce", "scatter", "loss"])
     assert reading.kind == "extra"

@@ -226,6 +226,14 @@ def test_what_a_batch_script_and_srun_say_themselves_does_not_keep_the_tasks_fro
     assert peeled(*spoken, *tasks)[21]["text"] == tasks[1], "text of other writers"
 
 
+@pytest.mark.parametrize("form", ["rank{}: ", "Rank {}: ", "rank{} | "])
+def test_a_launcher_may_name_the_rank_before_each_line(form: str) -> None:
+    rows = peeled(*[f"{form.format(n % 3)}[rank{n % 3}]: line {n}" for n in range(12)], "launcher: done")
+    assert [(row["hint_rank"], row["hint_scope"], row["text"]) for row in rows[:2]] == [(0, "global", "line 0"), (1, "global", "line 1")]
+    spoken = [f"step {n}" for n in range(12)]
+    assert peeled(*spoken, "rank 3: loss 0.5")[12]["text"] == "rank 3: loss 0.5", "words of the program"
+
+
 @pytest.mark.parametrize("lead", ["(RayWorkerWrapper pid=4009) ", "(worker1, rank=1, pid=27, ip=10.1.0.4) [rank4]: "])
 def test_a_column_of_pytorchs_own_prefix_behind_another_one_tells_global_ranks(lead: str) -> None:
     found = peeled(*[f"{lead}[rank4]: line {n}" for n in range(12)])

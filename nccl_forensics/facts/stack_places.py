@@ -35,6 +35,8 @@ COLLECTIVES = re.compile(
 )
 P2P = re.compile(
     rf"^(send|recv|isend|irecv|batch_isend_irecv|send_object_list|recv_object_list|_recv_object|_send_object) {_COMM_FILE}"
+    # Schedules of torch.distributed.pipelining wait for batches here (2.15); the wait itself leaves no frame.
+    r"|^(_wait_batch_p2p|_wait_and_release_fwd_send) \(torch/distributed/pipelining/schedules\.py\)"
     r"|^(_communicate|_batched_p2p_ops|_p2p_ops|send_forward\w*|send_backward\w*|recv_forward\w*|recv_backward\w*) \((?:.*/)?p2p_communication\.py\)"
 )
 #: Native calls that wait for other ranks, with the operation in the group where the name tells it.

@@ -87,6 +87,14 @@ def stack(*frames: str) -> list[str]:
         (stack("_communicate (megatron/core/pipeline_parallel/p2p_communication.py:300)"), "p2p", "_communicate"),
         (
             stack(
+                "_wait_batch_p2p (torch/distributed/pipelining/schedules.py:958)",
+                "Schedule1F1B._step_microbatches (torch/distributed/pipelining/schedules.py:1487)",
+            ),
+            "p2p",
+            "_wait_batch_p2p",
+        ),
+        (
+            stack(
                 "_store_based_barrier (torch/distributed/distributed_c10d.py:500)",
                 "init_process_group (torch/distributed/distributed_c10d.py:900)",
             ),
