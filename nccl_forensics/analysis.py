@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nccl_forensics.assemble import RunResult, assemble
 from nccl_forensics.bundle import Bundle
 from nccl_forensics.census import (
+    all_found_waiting,
     all_seen,
     began,
     by_nccl_alone,
@@ -105,7 +106,7 @@ def judge_run(
     enough = told_of and going and not (lost and alone)
     machines_only = known.world is None and not known.seen
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
-    shown = not alone or (ended and links_told(resolver))
+    shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
     verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone, shown=shown)
     found = [f for outcome in outcomes for f in outcome.found]
     outcome = outcome_of(verdict, found, resolver)

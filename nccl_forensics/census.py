@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.matching import of_nccl
 from nccl_forensics.words import UNIDENTIFIED
@@ -121,6 +122,16 @@ def only_looked_at(resolver: Resolver) -> bool:
         return False
     motion = resolver.get("motion")
     return motion is None or not bool((motion.select("motion").collect()["motion"] == "moving").any())
+
+
+def all_found_waiting(resolver: Resolver) -> bool:
+    """Whether every rank of which there is a stack, of two at least, stood in a call that waits for others, and none was seen to move: a look at a job
+    that works may find that, and each look at one that hangs does."""
+    last = resolver.get("last_calls")
+    if last is None:
+        return False
+    seen = last.filter(pl.col("witness") == "stack").select("place", "moved").collect()
+    return seen.height > 1 and bool(seen["place"].is_in(WAITING).all()) and not bool(seen["moved"].any())
 
 
 #: Formats of stacks of running processes.

@@ -9,6 +9,7 @@ import pytest
 
 from nccl_forensics.api import analyze
 from nccl_forensics.census import (
+    all_found_waiting,
     began,
     census,
     ended_unlike,
@@ -160,6 +161,22 @@ def test_stacks_that_show_motion_tell_of_a_job_that_goes_on() -> None:
     assert looked("py-spy", "gdb", motions=("stuck", "unknown"))
     assert not looked("py-spy", motions=("stuck", "moving"))
     assert not looked("py-spy", "nccl-log", motions=())
+
+
+@pytest.mark.parametrize(
+    ("places", "moved", "waiting"),
+    [
+        (("collective", "p2p", "collective"), None, True),
+        (("collective", "user-code"), None, False),
+        (("collective", "collective"), True, False),
+        (("collective",), None, False),
+    ],
+)
+def test_a_look_that_finds_all_in_calls_that_wait_does_not_tell_a_job_that_works(
+    places: tuple[str, ...], moved: bool | None, waiting: bool
+) -> None:
+    last = pl.DataFrame({"place": places}).with_columns(witness=pl.lit("stack"), moved=pl.lit(moved, dtype=pl.Boolean))
+    assert all_found_waiting(Told(last_calls=last)) is waiting
 
 
 LINKS = "node1:10:20 [0] NCCL INFO === System : maxBw 240.0 totalBw 240.0 ===\n"

@@ -345,6 +345,7 @@ _KINDS = {
     "mpi_signal_wrapped": "failure",
     "mpi_abort": "failure",
     "hvd_exit": "failure",
+    "told_exit": "failure",
     "shell": "shell",
     "ray_lost": "lost",
     "ray_dead": "lost",
@@ -387,7 +388,9 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         _end(row, signal=_FATES[str(values["fate"])])
     elif values.get("signal") is not None:
         _end(row, signal=str(values["signal"]))
-    elif kind == "hvd_exit":
+    elif kind in ("hvd_exit", "told_exit"):
+        if not int(str(values["exit_code"])):
+            return []
         _end(row, code=str(values["exit_code"]))
     elif values.get("exit_code") is not None:
         row["exit_code"] = _number(values["exit_code"])
@@ -457,6 +460,9 @@ FORMAT = TextFormat(
         "MPI_ABORT was invoked on rank",
         "Process name: ",
         " exit with status code ",
+        " exited with code ",
+        " exited with exit code ",
+        " exit code ",
         "Exit code: ",
         "BAD TERMINATION OF ONE OF YOUR",
         " RUNNING AT ",

@@ -86,10 +86,14 @@ _GAVE_UP = ("gloo-timeout", "gloo-closed", "gloo-reset", "nccl-timeout", "nccl-r
 
 
 def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> None:
-    """A stack in a line of the program at which a process later gave up waiting waits too: ``Work.wait()`` leaves no frame of its own."""
-    lines = {_line(frame) for frame in raised.filter(pl.col("signature").is_in(_GAVE_UP))["frame"].drop_nulls().to_list()}
-    for row in found.values():
-        if row["place"] == "user-code" and row["user_frame"] and _line(row["user_frame"]) in lines:
+    """A stack in a line of the program at which a process later gave up waiting waits too: ``Work.wait()`` leaves no frame of its own. In its backward
+    pass a rank may as well compute: there its own word counts, as its reducer's wait leaves none either."""
+    gave_up = raised.filter(pl.col("signature").is_in(_GAVE_UP) & pl.col("frame").is_not_null()).select("rank", "frame").rows()
+    own = {(rank, _line(frame)) for rank, frame in gave_up}
+    lines = {line for _, line in own}
+    for rank, row in found.items():
+        line = _line(row["user_frame"]) if row["user_frame"] else None
+        if (row["place"] == "user-code" and line in lines) or (row["place"] == "backward" and (rank, line) in own):
             row.update(place="collective", reason="ranks gave up waiting at this very line")
 
 

@@ -28,6 +28,7 @@ from nccl_forensics.views.levels import (
     still_enqueuing,
 )
 from nccl_forensics.views.log_ends import tails
+from nccl_forensics.views.own_pace import in_one_order
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
 from nccl_forensics.views.stack_pairs import beside_waiters, in_circles
 from nccl_forensics.views.stall_causes import P2P, cause_of, with_unheard
@@ -252,6 +253,8 @@ def _by_order_of_calls(
         if not ends and blockers is not None:
             ends = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
         jumped = passed_over(ends, calls)
+    if jumped and calls is not None:
+        jumped = in_one_order(jumped, calls.every)
     if not jumped:
         return found
     swapped = _swapped(jumped, found)

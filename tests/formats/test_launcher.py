@@ -123,6 +123,22 @@ def test_horovod_tells_the_rank_or_the_slot_of_the_process_that_ended_first():
     assert rows("Process name: python3\nProcess 2 exits with a status code") == []
 
 
+def test_a_launcher_of_ones_own_tells_how_its_ranks_ended():
+    assert rows("launcher: rank 3 (pid 4711) exited with code -11") == [
+        {"kind": "failure", "rank": 3, "pid": 4711, "exit_code": -11, "signal": "SIGSEGV"}
+    ]
+    assert rows("rank 2 exit code 137") == [{"kind": "failure", "rank": 2, "exit_code": -9, "signal": "SIGKILL"}]
+    assert rows("rank 2 exited with exit code 0") == []
+    assert rows("rank 2 of the mesh has no exit code 3") == []
+
+
+def test_workers_that_a_function_was_started_in_are_closed_in_other_words():
+    prefix = "W1123 21:21:50.614000 10404 torch/distributed/elastic/multiprocessing/api.py:871] "
+    assert [(r["kind"], r["pid"], r["signal"]) for r in rows(prefix + "Closing process 10510 via signal SIGTERM")] == [
+        ("closing-signal", 10510, "SIGTERM")
+    ]
+
+
 def test_an_mpi_abort_tells_rank_and_code():
     assert rows(MESSAGES[25] + "\nwith errorcode 7.") == [{"kind": "failure", "rank": 2, "exit_code": 7}]
 

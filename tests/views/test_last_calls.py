@@ -63,6 +63,18 @@ def test_a_line_at_which_ranks_gave_up_waiting_is_a_wait() -> None:
     assert [place for _, place, *_ in calls(states, gave_up | {"signature": "user"})] == ["collective", "user-code", "user-code"]
 
 
+def test_a_backward_pass_in_which_the_rank_itself_gave_up_waiting_is_a_wait() -> None:
+    states = rows(
+        THREAD_STATES,
+        *(
+            {"rank": r, "place": "backward", "user_frame": "step (train.py:9)", "moved": False, "source_id": 7, "line_no": r}
+            for r in (1, 2)
+        ),
+    )
+    gave_up = {"rank": 2, "frames": FRAMES, "frame": "step (train.py:9)", "signature": "gloo-timeout"}
+    assert [place for _, place, *_ in calls(states, gave_up)] == ["backward", "collective"]
+
+
 def test_a_traceback_with_whole_paths_tells_the_call_as_well() -> None:
     frames = FRAMES.replace("torch/", "/opt/venv/lib/python3.11/site-packages/torch/").replace("train.py", "/opt/job/train.py")
     assert calls(None, {"rank": 2, "frames": frames}) == [(2, "collective", "all_reduce", "step (train.py:9)", "exception")]
