@@ -190,7 +190,7 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
         title=title,
         summary=late_words(row),
         severity="error",
-        confidence="high" if row["group_known"] and float(str(row["p_value"])) <= 1e-6 and _in_all_steps(row) else "medium",
+        confidence="high" if row["group_known"] and float(str(row["p_value"])) <= 1e-6 and in_all_steps(row) else "medium",
         ranks=(rank,),
         culprits=(Culprit(rank=rank),),
         subject=("traces", str(row["group_desc"] or row["group_name"] or "all ranks"), str(rank)),
@@ -212,7 +212,7 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
     )
 
 
-def _in_all_steps(row: Mapping[str, object]) -> bool:
+def in_all_steps(row: Mapping[str, object]) -> bool:
     """Whether it is beyond doubt that a rank comes late in one step after the other, or steps are not marked."""
     return row["step_chance"] is None or float(str(row["step_chance"])) <= _SURELY
 

@@ -5,7 +5,7 @@ Ranks that come last in a good share of their group's collectives and by a margi
 Flight Recorder after taking off each host's clock offset, and by profiler traces without any clock: a collective ends on all ranks together,
 so the rank that is in it for the shortest time came last. In a mesh of pairs on one host, where who is late makes its neighbours late in their
 other groups: the one rank that never waits; so too by traces, where who is late is not the last to leave the operation that it was late to (who
-sends to it goes on). Where every rank but one left a trace, and all of these wait alike in the same small call of each
+sends to it goes on); several ranks, where these work and every other waits. Where every rank but one left a trace, and all of these wait alike in the same small call of each
 step: the one that left none, with low confidence. By traces whose steps are marked it must cost most in more of them than chance would have it, since a long batch makes a
 rank late to all collectives of a step.
 
@@ -25,7 +25,7 @@ Compare the rank's input pipeline, GPU clocks and throttling with its neighbours
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -35,8 +35,8 @@ from nccl_forensics.chances import tail
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import late_finding, late_rows, late_words
-from nccl_forensics.words import group_words
+from nccl_forensics.rules_shared import in_all_steps, late_finding, late_rows, late_words
+from nccl_forensics.words import group_words, ranks_words
 
 
 @rule(name="straggler", code="ST01", cause="straggler", severity="error", at_most=4, explains=("communication-bound", "low-overlap"))
@@ -87,7 +87,8 @@ def straggler(
             yield found
         else:
             cited = cite([row], "the collective in its trace in which its own time is the shortest")
-            yield replace(found, summary=f"{found.summary} {late_words(row)}", confidence="high", evidence=(*found.evidence, *cited))
+            sure = "high" if in_all_steps(row) else found.confidence
+            yield replace(found, summary=f"{found.summary} {late_words(row)}", confidence=sure, evidence=(*found.evidence, *cited))
     for rank, row in traced.items():
         if lag is not None and _only_in_the_window(lag, rank, int(str(row["collectives"])), time_share):
             continue
@@ -127,11 +128,13 @@ def _enqueued(
         .collect()
     )
     looked_at = rows["group_key"].n_unique()
-    for _, part in rows.group_by("group_key", maintain_order=True):
-        total = float(part["lost_ms"].sum() or 0.0)
+    # One long delay, as a checkpoint or a profile that is written, is no habit: what a rank costs again and again is what is left without it.
+    again = pl.when(pl.col("collectives") >= at_least).then(pl.col("lost_ms") - pl.col("worst_ms")).otherwise("lost_ms")
+    for _, part in rows.with_columns(habit_ms=again.clip(0)).group_by("group_key", maintain_order=True):
+        total = float(part["habit_ms"].sum() or 0.0)
         if total <= 0:
             continue
-        worst = part.sort("lost_ms", "rank", descending=[True, False]).row(0, named=True)
+        worst = part.sort("habit_ms", "rank", descending=[True, False]).row(0, named=True)
         late = worst["late_count"]
         # A step has many collectives and a slow rank is late to the first of them only, so that they cannot be counted as shares.
         few = worst["collectives"] < at_least
@@ -140,15 +143,15 @@ def _enqueued(
         # Where all come late by chance, somebody is last most often, the more so the more groups there are.
         if not few and tail(int(part["late_count"].sum()), late, 1 / worst["members"]) * looked_at > late_chance:
             continue
-        if worst["lost_ms"] < lost_share * total or worst["lost_ms"] < time_share * (worst["span_ms"] or 0.0):
+        if worst["habit_ms"] < lost_share * total or worst["habit_ms"] < time_share * (worst["span_ms"] or 0.0):
             continue
         place = f" (worst before {worst['call_site']})" if worst["call_site"] else ""
         yield Finding(
             title=f"rank {worst['rank']} was last in {late} of {worst['collectives']} collectives of {group_words(worst)}; the others lost {worst['lost_ms'] / 1000:.1f} s waiting for it",
-            summary=f"{worst['lost_ms'] / total:.0%} of all time lost to late arrivals in this group is its own{place}."
+            summary=f"{worst['habit_ms'] / total:.0%} of all time lost to late arrivals in this group is its own{place}."
             + (" These are too few collectives to be sure: collect more steps." if few else ""),
             severity="warning" if few else None,
-            confidence="low" if few else "high" if worst["lost_ms"] >= 0.8 * total else "medium",
+            confidence="low" if few else "high" if worst["habit_ms"] >= 0.8 * total else "medium",
             ranks=(worst["rank"],),
             culprits=(Culprit(rank=worst["rank"]),),
             subject=("straggler", str(worst["group_desc"] or worst["group_name"])),
@@ -211,19 +214,28 @@ def _never_waiting(
     """The one rank that spends the window by itself while every other waits for a good part of it, or that again and again is busy for much
     longer than any other."""
     shares = rows.with_columns(share=pl.col("own_ms") / pl.col("span_ms")).sort("share", "rank", descending=[True, False])
-    if rows.height < 3 or int(str(rows["collectives"].min())) < at_least:
+    if rows.height < 2 or int(str(rows["collectives"].min())) < at_least:
         return
-    worst, second = shares.row(0, named=True), shares.row(1, named=True)
-    busier = worst["share"] >= own_share or (worst["share"] >= _HALF and worst["own_ms"] >= _BUSIER * second["own_ms"])
-    again = worst["long_count"] >= late_at_least and worst["longest_ms"] <= _ONE_GAP * worst["own_ms"]
-    if not (busier and again) or worst["share"] - second["share"] < margin:
+    # Several may be slow at once; then the widest gap in the first half parts them from the others, and more than half are never the slow ones.
+    falls = (shares["share"] - shares["share"].shift(-1)).head(max(1, rows.height // 2))
+    slow = int(str(falls.arg_max())) + 1
+    second = shares.row(slow, named=True)
+    for one in shares.head(slow).iter_rows(named=True):
+        busier = one["share"] >= own_share or (one["share"] >= _HALF and one["own_ms"] >= _BUSIER * second["own_ms"])
+        again = one["long_count"] >= late_at_least and one["longest_ms"] <= _ONE_GAP * one["own_ms"]
+        if not (busier and again) or one["share"] - second["share"] < margin:
+            return
+    if slow > 1:
+        yield _several(shares.head(slow), second, 2 * slow == rows.height, refuted)
         return
+    worst = shares.row(0, named=True)
     lost_ms = (worst["share"] - second["share"]) * worst["span_ms"]
     yield Finding(
         title=f"rank {worst['rank']} {'never waits while every other rank does' if worst['share'] >= own_share else 'works while every other rank waits'}: {worst['own_ms'] / 1000:.1f} s of {worst['span_ms'] / 1000:.1f} s are its own between collectives",
         summary=f"The next busiest, rank {second['rank']}, spends {second['share']:.0%} of the time by itself. Who is late makes those that wait for it "
         "late in what follows; the one that waits for nobody is where it begins.",
-        confidence="medium",
+        # Of two either may be meant to wait for the other.
+        confidence="low" if rows.height == 2 else "medium",
         ranks=(worst["rank"],),
         culprits=(Culprit(rank=worst["rank"]),),
         subject=("straggler", "own time"),
@@ -234,4 +246,25 @@ def _never_waiting(
         would_refute=(refuted,),
         actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
         metrics={"own_ms": round(worst["own_ms"], 1), "lost_ms": round(lost_ms, 1)},
+    )
+
+
+def _several(slow: pl.DataFrame, next_one: Mapping[str, object], half: bool, refuted: str) -> Finding:
+    """Ranks that work while all others wait. Where they are half of the job, they may be meant to."""
+    ranks = tuple(sorted(slow["rank"].to_list()))
+    least = float(str(slow["share"].min()))
+    return Finding(
+        title=f"{ranks_words(ranks)} work while every other rank waits: {least:.0%} of the time or more is their own between collectives",
+        summary=f"The next busiest, rank {next_one['rank']}, spends {float(str(next_one['share'])):.0%} of the time by itself.",
+        confidence="low" if half else "medium",
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=("straggler", "own time"),
+        evidence=cite(slow, "the collective before which it took longest"),
+        evidence_total=int(str(slow["long_count"].sum())),
+        remedy="Look at what these ranks share: a host, its load, its clocks, its storage, a part of the model.",
+        prevention="Log the arrival lag of every rank; alarm when few ranks lose most of it.",
+        would_refute=(refuted, "the program gives these ranks more to do than the others"),
+        actions=(Action("collect-more", ranks=ranks, command="py-spy dump --pid <pid>"),),
+        metrics={"own_ms": round(float(str(slow["own_ms"].min())), 1)},
     )

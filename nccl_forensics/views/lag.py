@@ -23,6 +23,7 @@ LAG = {
     "median_ms": pl.Float64(),
     "p99_ms": pl.Float64(),
     "lost_ms": pl.Float64(),
+    "worst_ms": pl.Float64(),
     "late_count": pl.UInt32(),
     "span_ms": pl.Float64(),
     "members": pl.UInt32(),
@@ -39,7 +40,7 @@ LATE_MS = 50.0
 def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None, path_hints: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
     ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last, and no more
-    than the time since its operation before),
+    than the time since its operation before), ``worst_ms`` (of that, in one collective alone),
     ``late_count`` (how often that was at least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
 
     Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival (the usual
@@ -135,7 +136,7 @@ _USUAL = {
 _EDGES = {"at": pl.UInt32(), "first": pl.Float64(), "latest": pl.Float64(), "second": pl.Float64()}
 _TOLD = {
     "life": pl.UInt32(),
-    **{c: LAG[c] for c in ("collectives", "last_count", "median_ms", "p99_ms", "lost_ms", "late_count", "span_ms")},
+    **{c: LAG[c] for c in ("collectives", "last_count", "median_ms", "p99_ms", "lost_ms", "worst_ms", "late_count", "span_ms")},
     "first_row": pl.UInt32(),
     "row": pl.UInt32(),
 }
@@ -212,6 +213,7 @@ def _told(rows: pl.DataFrame, arrived: Arrivals) -> pl.DataFrame:
         pl.col("behind_ms").median().alias("median_ms"),
         pl.col("behind_ms").quantile(0.99).alias("p99_ms"),
         (pl.col("lost").sum() / 1e6).alias("lost_ms"),
+        (pl.col("lost").max().fill_null(0) / 1e6).alias("worst_ms"),
         (pl.col("lost") >= LATE_MS * 1e6).sum().alias("late_count"),
         ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"),
         pl.col("behind_ms").max().alias("worst"),

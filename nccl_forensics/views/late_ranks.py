@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from nccl_forensics.chances import tail
@@ -52,7 +54,7 @@ def late_ranks(
     so many last places if all were alike. Collectives of one step are no trials of their own where one long batch makes a rank late to all of them:
     ``step_chance`` is the chance that one rank of the job costs most in so many (``last_steps``) of the ``slow_steps``, those in which half as much is
     lost as it usually costs (null where steps are not marked). ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
-    loss (null where nothing stands out); ``span_record`` points at its longest range of that kind. Groups that the traces do not name are
+    loss (null where nothing stands out; what lies before a step's first operator is host where the trace shows the data loader in ranges of its own); ``span_record`` points at its longest range of that kind. Groups that the traces do not name are
     left out where the job has several: their collectives may have been matched over groups. Whether a row is a finding, rules say.
     """
     several = int(trace_ranks.select(pl.col("groups").max().fill_null(1)).collect().item() or 1) > 1
@@ -72,6 +74,8 @@ def late_ranks(
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
         excess = {r: float(row[f"{r}_excess_ms"] or 0.0) for r in REASONS}
+        if _takes_batches_elsewhere(spans, row["source_id"]):
+            excess |= {"host": excess["host"] + excess["lead"], "lead": 0.0}
         reason = max(excess, key=lambda r: excess[r])
         known = excess[reason] > 0.25 * row["lost_ms"]
         where = _longest(spans, row["source_id"], REASONS[reason]) if known else {}
@@ -102,14 +106,21 @@ def _step_losses(trace_arrivals: pl.LazyFrame | None) -> tuple[pl.DataFrame, int
     return dearest.select("rank", "lost_ns"), summed["rank"].n_unique()
 
 
-def _by_steps(steps: pl.DataFrame, traced: int, rank: int) -> dict[str, object]:
+def _by_steps(steps: pl.DataFrame, traced: int, rank: int) -> Mapping[str, object]:
     """``slow_steps``, ``last_steps`` and ``step_chance`` of a rank."""
     if not steps.height or traced < 2:
         return {}
     own = sorted(steps.filter(pl.col("rank") == rank)["lost_ns"].to_list(), reverse=True)
-    # Half of all that it cost is in steps that cost so much or more: neither noise nor one bad step moves that.
-    half, usual = sum(own) / 2, 0
-    for lost in own:
+    # One step that cost far more than the others, its first perhaps, must not hide them.
+    found = [_in_steps(steps, traced, rank, costs) for costs in (own, own[1:]) if costs]
+    return min(found, key=lambda f: f["step_chance"], default={})
+
+
+def _in_steps(steps: pl.DataFrame, traced: int, rank: int, costs: list[int]) -> dict[str, float]:
+    """The same, where what the rank usually costs is told by these of its steps, dearest first."""
+    # Half of all that it cost is in steps that cost so much or more: noise does not move that.
+    half, usual = sum(costs) / 2, 0
+    for lost in costs:
         usual = lost
         half -= lost
         if half <= 0:
@@ -118,6 +129,15 @@ def _by_steps(steps: pl.DataFrame, traced: int, rank: int) -> dict[str, object]:
     last = slow.filter(pl.col("rank") == rank).height
     chance = min(1.0, traced * tail(slow.height, last, 1 / traced)) if last else 1.0
     return {"slow_steps": slow.height, "last_steps": last, "step_chance": chance}
+
+
+def _takes_batches_elsewhere(spans: pl.DataFrame | None, source: int) -> bool:
+    """Whether the trace shows its data loader in most steps: then what lies before a step's first operator is something else."""
+    if spans is None:
+        return False
+    own = spans.filter(pl.col("source_id") == source)
+    loads = own.filter(pl.col("kind") == "data-loader")["step"].n_unique()
+    return 2 * loads > own.filter(pl.col("kind") == "lead").height > 0
 
 
 def _longest(spans: pl.DataFrame | None, source: int, kind: str | None) -> dict[str, object]:

@@ -90,11 +90,11 @@ def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -
     """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank is under
     way, ``span_ms`` runs from its first collective to its last. Cites the collective before which it was longest.
 
-    Empty unless every rank of the job left a trace with as many collectives of each kind, sends and receives aside: who has fewer of them is by itself
+    Two are compared here, as no clock is needed. Empty unless every rank of the job left a trace with as many collectives of each kind, sends and receives aside: who has fewer of them is by itself
     for longer in a good job too.
     """
     traces = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0)).collect()
-    if not 2 < traces.height <= _MOST_RANKS or traces["world_size"].max() != traces.height:
+    if not 1 < traces.height <= _MOST_RANKS or traces["world_size"].max() != traces.height:
         return pl.LazyFrame(schema=OWN_TIME)
     calls = trace_collectives.join(traces.lazy().select("source_id", "rank"), on="source_id")
     kinds = calls.filter(~pl.col("op").is_in(_PAIRWISE)).group_by("rank", "op").len().sort("rank", "op").collect()

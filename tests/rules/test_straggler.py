@@ -37,6 +37,12 @@ def test_a_rank_late_to_nearly_all_of_a_few_collectives_is_a_warning() -> None:
     assert straggler.check(lag(arrivals([60, 60, 70]), None, ONE_LAUNCHER)) == []
 
 
+def test_one_long_delay_beside_many_short_ones_is_no_habit() -> None:
+    assert found(arrivals([0, 55, 0, 55, 0, 55, 0, 55, 0, 12_000] + [0] * 20)) == []
+    [finding] = straggler.check(lag(arrivals([0, 300, 0, 300, 0, 300, 0, 300, 0, 12_000] + [300] * 20)))
+    assert finding.ranks == (2,)
+
+
 def test_one_late_arrival_in_twelve_is_quiet() -> None:
     assert found(arrivals([200] + [0] * 11)) == []
 

@@ -9,7 +9,7 @@ from nccl_forensics.rules.straggler import straggler
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.lag import lag
-from nccl_forensics.views.own_time import own_time, trace_own_time
+from nccl_forensics.views.own_time import OWN_TIME, own_time, trace_own_time
 from nccl_forensics.views.trace_ranks import TRACE_RANKS
 from tests.views.frames import groups, operations, rows
 
@@ -185,3 +185,25 @@ def test_a_rank_with_other_collectives_is_by_itself_for_longer_by_right() -> Non
 def test_stages_of_a_pipeline_may_send_and_receive_as_often_as_they_like() -> None:
     assert told(traced(STEPS, more="send")) == [(1,)]
     assert told(traced([10] * 12, more="recv")) == []
+
+
+def shares(*own_ms: float, longest_ms: float = 300.0) -> pl.LazyFrame:
+    """View ``trace_own_time`` of a window of two seconds."""
+    known = {"collectives": 20, "span_ms": 2000.0, "long_count": 6, "longest_ms": longest_ms, "source_id": 0, "record": "traceEvents[1]"}
+    return rows(OWN_TIME, *({"rank": r, "own_ms": own, **known} for r, own in enumerate(own_ms)))
+
+
+def test_several_ranks_that_work_while_every_other_waits_are_named_together() -> None:
+    [few] = straggler.check(None, trace_own_time=shares(1900, 100, 1700, 120, 90, 80))
+    assert (few.ranks, few.confidence) == ((0, 2), "medium")
+    [half] = straggler.check(None, trace_own_time=shares(1900, 100, 1700, 120))
+    assert (half.ranks, half.confidence) == ((0, 2), "low")
+    assert told(shares(1900, 1700, 1800, 120)) == [], "more than half are never the slow ones"
+    assert told(shares(1700, 1200, 700, 120)) == [], "all differ"
+    assert told(shares(1900, 100, 1700, 120, longest_ms=1600.0)) == [], "one long gap"
+
+
+def test_of_two_the_one_that_works_while_the_other_waits_is_told_at_low_confidence() -> None:
+    [one] = straggler.check(None, trace_own_time=shares(100, 1900))
+    assert (one.ranks, one.confidence) == ((1,), "low")
+    assert told(shares(900, 1300)) == []

@@ -236,3 +236,43 @@ def test_a_rank_that_costs_most_in_every_step_is_told_by_steps_too(tmp_path: Pat
     [late] = rows(resolver(tmp_path, lengths([2] * 6)), "late_ranks")
     assert (late["slow_steps"], late["last_steps"]) == (6, 6)
     assert float(str(late["step_chance"])) == pytest.approx(4 / 4**6)
+
+
+def test_one_step_that_cost_far_more_does_not_hide_the_others(tmp_path: Path) -> None:
+    made = job(steps=8)
+    for step, cost in ((1, 90_000), (3, 12_000), (5, 9_000), (7, 11_000)):
+        for trace in made:
+            for event in trace.events:
+                if (
+                    event["cat"] == "kernel"
+                    and event["name"] == ALL_REDUCE
+                    and abs(event["ts"] - step * STEP - 40_200 - 7 * (trace.rank or 0)) < 300
+                ):
+                    event["dur"] += 0 if trace.rank == 2 else cost
+    [late] = rows(resolver(tmp_path, made), "late_ranks")
+    assert (late["rank"], late["slow_steps"], late["last_steps"]) == (2, 4, 4)
+    assert float(str(late["step_chance"])) == pytest.approx(4 / 4**4)
+
+
+def test_what_lies_before_the_first_operator_is_no_loading_where_the_loader_has_ranges_of_its_own(tmp_path: Path) -> None:
+    def traced(loader: bool) -> list[Sample]:
+        made = []
+        for rank in range(3):
+            trace = Sample(rank, 3)
+            for step in range(6):
+                begin, held = step * STEP, 40_000 if rank == 1 else 0
+                trace.step(step, begin, STEP - 1)
+                if loader:
+                    trace.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin + held + 10, 50)
+                trace.operator("aten::randn", begin + held + 20, 30)
+                trace.kernel("gemm", begin + held + 200, 1_000, launch=begin + held + 100)
+                args = collective(elements=1024, seq=step, ranks=range(3))
+                trace.kernel(ALL_REDUCE, begin + held + 1_300, 41_000 - held, launch=begin + held + 120, stream=9, args=args)
+            made.append(trace)
+        return made
+
+    for loader, reason in ((False, "lead"), (True, "host")):
+        folder = tmp_path / reason
+        folder.mkdir()
+        [late] = rows(resolver(folder, traced(loader)), "late_ranks")
+        assert (late["rank"], late["reason"]) == (1, reason)
