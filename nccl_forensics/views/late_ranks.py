@@ -113,7 +113,7 @@ def _by_steps(steps: pl.DataFrame, traced: int, rank: int) -> Mapping[str, objec
     own = sorted(steps.filter(pl.col("rank") == rank)["lost_ns"].to_list(), reverse=True)
     # One step that cost far more than the others, its first perhaps, must not hide them.
     found = [_in_steps(steps, traced, rank, costs) for costs in (own, own[1:]) if costs]
-    return min(found, key=lambda f: f["step_chance"], default={})
+    return min(found, key=lambda f: f["step_chance"], default={"slow_steps": steps.height, "last_steps": 0, "step_chance": 1.0})
 
 
 def _in_steps(steps: pl.DataFrame, traced: int, rank: int, costs: list[int]) -> dict[str, float]:

@@ -232,6 +232,21 @@ def test_a_batch_that_is_longer_in_some_steps_counts_once_for_each_step(tmp_path
     assert float(str(late["p_value"])) > 0.001 or float(str(late["step_chance"])) > 0.3
 
 
+def test_a_rank_of_a_group_that_never_costs_most_in_the_job_is_no_habit(tmp_path: Path) -> None:
+    made = []
+    for rank in range(6):
+        group, slow = divmod(rank, 3)
+        trace = Sample(rank, 6)
+        for step in range(6):
+            begin, own = step * STEP, (5_000 if group == 0 else 20_000) if slow == (2 if group == 0 else step % 3) else 0
+            trace.step(step, begin, STEP - 1)
+            args = collective(elements=1024, seq=step, group=f"tp{group}", ranks=range(group * 3, group * 3 + 3))
+            trace.kernel(ALL_REDUCE, begin + own, 21_000 - own, launch=begin + 60, stream=9, args=args)
+        made.append(trace)
+    found = {r["rank"]: r for r in rows(resolver(tmp_path, made), "late_ranks")}
+    assert (found[2]["last_count"], found[2]["last_steps"], found[2]["step_chance"]) == (6, 0, 1.0)
+
+
 def test_a_rank_that_costs_most_in_every_step_is_told_by_steps_too(tmp_path: Path) -> None:
     [late] = rows(resolver(tmp_path, lengths([2] * 6)), "late_ranks")
     assert (late["slow_steps"], late["last_steps"]) == (6, 6)
