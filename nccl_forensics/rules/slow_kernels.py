@@ -3,7 +3,8 @@
 ## What it finds
 Profiler traces in which nearly every computing kernel of one rank, or of fewer than most, takes clearly longer than the kernel of that name takes on
 the others, the shortest run of each too, while the others are alike. No clock and no collective is needed for that: it also tells a slow stage of
-a pipeline, the slower one of two ranks, and several slow ranks at once.
+a pipeline, the slower one of two ranks, and several slow ranks at once. Where all ranks of a stage of a pipeline take longer alike, the stage may have more to do,
+and that is a warning only; so is a rank that is alone in its stage, unless it takes twice as long.
 
 ## Why it matters
 A job runs at the pace of its slowest device. Its peers show the loss as time in collectives, where it looks like a slow network.
@@ -27,6 +28,9 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.words import ranks_words, verb
+
+#: Stages are shared out unevenly, but seldom by so much.
+_TWICE = 2.0
 
 
 @rule(name="slow-kernels", code="ST19", cause="straggler", severity="error", at_most=1, explains=("communication-bound", "low-overlap"))
@@ -61,12 +65,17 @@ def slow_kernels(
     few = 4 * slow.height <= rows.height
     confidence: Confidence = "high" if few and least >= 1 + 1.5 * slower and int(str(slow["launches"].min())) >= 4 * launches else "medium"
     excess = float(str(slow["excess_ms"].max()))
+    uneven = all(stages and not set(mates or ()) - set(ranks) for stages, mates in slow.select("stages", "mates").iter_rows())
+    if uneven:
+        confidence = "low"
     yield Finding(
         title=f"{ranks_words(ranks)} {verb(ranks, 'takes', 'take')} {least:.2f} times as long as the other {others.height} traced ranks for the same kernels",
         summary=f"{int(str(slow['names'].min()))} kernels are compared by name, each run as often on the others; of the compared time "
         f"{float(str(slow['agreeing_share'].min())):.0%} is in kernels that show it, and their shortest runs take {float(str(slow['least_pace'].min())):.2f} times "
         f"as long. The others differ from each other by {float(str((others['pace'] - 1).abs().max())):.0%} at most. That is {excess:,.0f} ms of "
-        f"{float(str(slow['span_ms'].max())):,.0f} ms.",
+        f"{float(str(slow['span_ms'].max())):,.0f} ms."
+        + (" They are all that stand at their place in the pipeline: the stage may have more to do than the others." if uneven else ""),
+        severity="warning" if uneven and least < _TWICE else None,
         confidence=confidence,
         ranks=ranks,
         culprits=tuple(Culprit(rank=r) for r in ranks),

@@ -20,6 +20,8 @@ KERNEL_PACE = {
     "agreeing_share": pl.Float64(),
     "excess_ms": pl.Float64(),
     "span_ms": pl.Float64(),
+    "stages": pl.Boolean(),
+    "mates": pl.List(pl.Int32()),
     "source_id": pl.UInt32(),
     "record": pl.String(),
 }
@@ -27,16 +29,21 @@ KERNEL_PACE = {
 _SAME_COUNT = 0.1
 #: A kernel is compared where so many ranks, and so large a share of all, run it as often.
 _RUN_BY, _RUN_SHARE = 2, 0.5
+#: Who sends to whom is a stage of a pipeline: stages need not do the same work.
+_PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 #: A name agrees with the pace of all where it shows this share of what the rank is slower by.
 _AGREES = 0.5
 
 
 @view(rows="ranks")
-def kernel_pace(trace_kernels: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_windows: pl.LazyFrame) -> pl.LazyFrame:
+def kernel_pace(
+    trace_kernels: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_windows: pl.LazyFrame, trace_collectives: pl.LazyFrame | None
+) -> pl.LazyFrame:
     """Per rank with a trace of its device, over the computing kernels that at least half of the ranks run as often: ``pace``, its mean duration as a
     multiple of the usual one (of the faster half of the ranks), the middle one by time; ``least_pace``, the same of the shortest run of each kernel, which a longer batch now and
     then leaves alone; ``agreeing_share``, of the time compared the share in kernels that show at least half of that; ``excess_ms``, what it runs longer
-    than usual, and ``span_ms`` of the trace. Cites the trace."""
+    than usual, and ``span_ms`` of the trace. ``stages``: the rank sends to others, as in a pipeline; ``mates`` are the other ranks of its groups that are smaller
+    than the job and in which nothing is sent, those at its own place of it. Cites the trace."""
     counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0))
     spans = trace_windows.filter(pl.col("window") == "whole").select("source_id", span_ms=pl.col("duration_ns") / 1e6)
     traces = counted.select("source_id", "rank").join(spans, on="source_id")
@@ -72,6 +79,20 @@ def kernel_pace(trace_kernels: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_wi
             pl.col("source_id").first(),
             pl.lit("traceEvents").alias("record"),
         )
+        .join(_places(trace_collectives, counted), on="rank", how="left")
         .select(pl.col(c).cast(t) for c, t in KERNEL_PACE.items())
         .sort("rank")
     )
+
+
+def _places(trace_collectives: pl.LazyFrame | None, counted: pl.LazyFrame) -> pl.LazyFrame:
+    """``stages`` and ``mates`` by rank."""
+    if trace_collectives is None:
+        return pl.LazyFrame(schema={"rank": pl.Int32(), "stages": pl.Boolean(), "mates": pl.List(pl.Int32())})
+    calls = trace_collectives.join(counted.select("source_id", "rank", "world_size"), on="source_id")
+    sends = pl.col("op").is_in(_PAIRWISE)
+    groups = calls.group_by("rank", "pg_name", "pg_ranks").agg(sends=sends.any(), world=pl.col("world_size").first())
+    within = ~pl.col("sends") & (pl.col("pg_ranks").list.len() < pl.col("world"))
+    members = groups.filter(within).explode("pg_ranks").filter(pl.col("pg_ranks") != pl.col("rank"))
+    mates = members.group_by("rank").agg(mates=pl.col("pg_ranks").unique().sort())
+    return groups.group_by("rank").agg(stages=pl.col("sends").any()).join(mates, on="rank", how="left")

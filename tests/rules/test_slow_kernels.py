@@ -8,7 +8,7 @@ from nccl_forensics.rules.slow_kernels import slow_kernels
 from nccl_forensics.views.kernel_pace import KERNEL_PACE
 
 
-def paces(*pace: float, **known: float) -> pl.LazyFrame:
+def paces(*pace: float, **known: object) -> pl.LazyFrame:
     """One rank for each pace, in traces of a second."""
     rows = [
         {
@@ -57,3 +57,14 @@ def test_work_that_is_shared_out_unevenly_is_nobodys_fault() -> None:
     assert slow_kernels.check(paces(1.0, 1.0, 1.6, 1.0, launches=10)) == [], "too few to compare"
     assert slow_kernels.check(paces(1.0, 1.05, 1.15, 1.0)) == []
     assert slow_kernels.check(paces(2.0)) == [], "nobody to compare with"
+
+
+def test_a_whole_stage_of_a_pipeline_may_have_more_to_do() -> None:
+    stages = paces(1.0, 1.0, 1.3, 1.3).collect().with_columns(stages=pl.lit(True))
+    mates = pl.Series([[1], [0], [3], [2]], dtype=pl.List(pl.Int32))
+    [whole] = slow_kernels.check(stages.with_columns(mates=mates).lazy())
+    assert (whole.ranks, whole.severity, whole.confidence) == ((2, 3), "warning", "low")
+    [one] = slow_kernels.check(paces(1.0, 1.0, 1.0, 1.4).collect().with_columns(stages=pl.lit(True), mates=mates).lazy())
+    assert (one.ranks, one.severity, one.confidence) == ((3,), "error", "high"), "its mate of the stage is not slow"
+    [alone] = slow_kernels.check(paces(1.0, 1.0, 1.0, 2.5, stages=True).lazy())
+    assert (alone.ranks, alone.severity, alone.confidence) == ((3,), "error", "low")

@@ -208,6 +208,23 @@ def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Pat
     assert float(str(paces[2]["excess_ms"])) == pytest.approx(22.0, rel=0.05)
 
 
+def test_ranks_at_one_place_of_a_pipeline_are_mates(tmp_path: Path) -> None:
+    made = []
+    for rank in range(4):
+        trace = Sample(rank, 4)
+        trace.kernel("gemm", 0, 1_000)
+        for group, members, op in (
+            ("all", range(4), "allreduce"),
+            ("stage", [rank // 2 * 2, rank // 2 * 2 + 1], "allreduce"),
+            ("line", [rank % 2, rank % 2 + 2], "send"),
+        ):
+            args = collective(elements=64, group=group, ranks=members) | {"Collective name": op}
+            trace.kernel(ALL_REDUCE, 2_000 + len(group) * 100, 50, stream=9, args=args)
+        made.append(trace)
+    found = {r["rank"]: (r["stages"], r["mates"]) for r in rows(resolver(tmp_path, made), "kernel_pace")}
+    assert found == {0: (True, [1]), 1: (True, [0]), 2: (True, [3]), 3: (True, [2])}
+
+
 def lengths(slowest: list[int], late: int = 40_000) -> list[Sample]:
     """Traces of one rank each; in step ``n`` the batch of rank ``slowest[n]`` takes longer, and all of the step's collectives wait for it."""
     made = []
