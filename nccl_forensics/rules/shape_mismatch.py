@@ -25,6 +25,7 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import argument_findings
 from nccl_forensics.stack_frames import split_frame
 from nccl_forensics.views.deaths import told_at
+from nccl_forensics.views.gloo_rings import wider_by
 from nccl_forensics.words import operation_words, ranks_words
 
 
@@ -115,10 +116,17 @@ def shape_mismatch_by_transport(
     sender = _sent_to_all(ranks, endings)
     if sender is not None:
         who = (int(sender["rank"][0]),)
+        factor = wider_by(rows)
+        typed = factor is not None
         yield Finding(
+            cause="dtype-mismatch" if typed else None,
             title=f"{ranks_words(who)} sent more bytes than all the others expected: {ranks_words(ranks)} received too much and aborted",
-            summary=f"Every other rank that ended did so on what it received; {ranks_words(who)} is the only one that did not. It brought another size or "
-            "type, or was in another operation.",
+            summary=f"Every other rank that ended did so on what it received; {ranks_words(who)} is the only one that did not. "
+            + (
+                f"Messages of unlike length were all {factor} times as long as expected: most likely it brought another data type."
+                if typed
+                else "It brought another size or type, or was in another operation."
+            ),
             confidence="medium",
             ranks=who,
             culprits=(Culprit(rank=who[0]),),
@@ -130,7 +138,7 @@ def shape_mismatch_by_transport(
             actions=(Action("fix-code", ranks=who, confidence="medium"), _COMPARE),
             alternatives=(
                 ("collective-skipped", who, "it may have left out a call and sent the data of the next one"),
-                ("dtype-mismatch", who, "byte counts differ for types as well as for sizes"),
+                ("shape-mismatch" if typed else "dtype-mismatch", who, "byte counts differ for types as well as for sizes"),
             ),
         )
         return

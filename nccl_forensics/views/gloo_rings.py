@@ -164,6 +164,20 @@ def sent_more(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progress:
     return pl.DataFrame(rows, schema=SENT_MORE, infer_schema_length=None).lazy()
 
 
+#: By how much an element of one type may be wider than one of another.
+_WIDER = (2, 4, 8)
+
+
+def wider_by(aborted: pl.DataFrame) -> int | None:
+    """How many times as long as expected all messages were that these processes aborted on, of at least two lengths, where a wider type explains it: pieces
+    of unlike length that are all wrong by one factor are a wrong size by chance alone."""
+    said = [found for message in aborted["message"].to_list() if (found := _LENGTHS.search(str(message)))]
+    pairs = {(int(m[1]), int(m[2])) for m in said}
+    if len(said) < aborted.height or len({expected for _, expected in pairs}) < 2:
+        return None
+    return next((f for f in _WIDER if all(got == f * expected for got, expected in pairs)), None)
+
+
 def _with_segments(calls: pl.DataFrame, members: int) -> pl.DataFrame:
     """Calls with the ``width`` of an element and the ``segment`` in which a member sends them, in bytes; null where the type is not known."""
     widths = pl.col("dtype").str.to_lowercase().replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int32())

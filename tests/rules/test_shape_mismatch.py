@@ -163,6 +163,21 @@ def test_the_one_that_sent_too_much_to_all_others_is_named() -> None:
     assert cited(finding) == [(1, 60), (2, 60), (3, 60), (0, 60)]
 
 
+def test_messages_of_unlike_length_that_are_all_twice_as_long_are_of_a_wider_type() -> None:
+    def cause(*lengths: str) -> str | None:
+        said = pl.Series(
+            "message", [None, *(f"op.preamble.length <= op.nbytes. {pair}. Received data size" for pair in lengths)], dtype=pl.String
+        )
+        told = ends("gloo-reset", MUCH, MUCH).collect().with_columns(said).lazy()
+        [finding] = shape_mismatch_by_transport.check(told, None, None, None)
+        assert finding.ranks == (0,)
+        return finding.cause
+
+    assert cause("32 vs 16", "96 vs 48") == "dtype-mismatch"
+    assert cause("32 vs 16", "32 vs 16") != "dtype-mismatch", "one length may as well be a larger tensor's"
+    assert cause("32 vs 16", "96 vs 64") != "dtype-mismatch"
+
+
 def test_nobody_is_named_where_fewer_aborted_or_somebody_is_not_heard_of() -> None:
     for some in (ends("gloo-reset", MUCH, MUCH, "gloo-closed"), ends("gloo-reset", MUCH), ends(MUCH, MUCH, MUCH)):
         [finding] = shape_mismatch_by_transport.check(some, None, None, None)
