@@ -22,7 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.views.failures import GAVE_UP, LONGER, STANDSTILL
+from nccl_forensics.views.failures import ENDED, GAVE_UP, LONGER, STANDSTILL, WAITS
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
@@ -44,7 +44,7 @@ def collective_stuck(
     stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame, looks: pl.LazyFrame | None
 ) -> Iterator[Finding]:
     """One finding per stuck group, if something says that the job did not go on."""
-    signs = set(failures.select("sign").collect()["sign"].to_list()) - {"ranks that wait for others"}
+    signs = set(failures.select("sign").collect()["sign"].to_list()) - {WAITS, ENDED}
     if not signs:
         return
     # A computation that takes longer than ever before, and in which no collective ends either, looks alike.
@@ -119,7 +119,7 @@ def collective_stuck(
 def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
     """One finding per group in which a broadcast (or reduce, gather, scatter) has ended on those who send and not on those who receive, if something
     timed out."""
-    signs = set(failures.select("sign").collect()["sign"].to_list()) - {"ranks that wait for others", LONGER, STANDSTILL}
+    signs = set(failures.select("sign").collect()["sign"].to_list()) - {WAITS, ENDED, LONGER, STANDSTILL}
     if not signs:
         return
     for row in stuck_downstream.sort("domain", "group_key").collect().iter_rows(named=True):

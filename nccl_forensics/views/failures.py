@@ -53,6 +53,8 @@ _NO_FAILURE = [0, 129, 130, 143, -1, -2, -15]
 #: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
 WAITS = "ranks that wait for others"
 STANDSTILL = "a standstill that somebody ended"
+#: A sign of jobs that somebody ended, whether they worked or not.
+ENDED = "processes that were told to end"
 LONGER = "operations in flight for longer than any before"
 TIMEOUTS, EXCEPTIONS, MISSED = "watchdog timeouts", "exceptions", "mismatches and missed barriers"
 #: Signs of a rank that may have waited for as long as its timeout allows.
@@ -96,8 +98,10 @@ def failures(
         )
 
     if endings is not None:
-        bad = endings.filter(~pl.col("kind").is_in(["clean"]))
+        asked = pl.col("kind") == "terminated"
+        bad = endings.filter(~pl.col("kind").is_in(["clean"]) & ~asked)
         add(bad, "processes ended badly", pl.col("rank").drop_nulls().implode())
+        add(endings.filter(asked), ENDED, pl.col("rank").drop_nulls().implode())
     if watchdog is not None:
         add(
             watchdog.filter(

@@ -13,7 +13,8 @@ def not_begun(calls: Calls) -> dict[int, dict[str, object]]:
     """By rank: the collective that is the first open one of its recorder, that its GPU has not begun, and that more peers have; with ``waiters``.
 
     Only where recorders mark the begin of operations (``TORCH_NCCL_ENABLE_TIMING``) does ``scheduled`` mean that the GPU is not there yet. A rank
-    that waits for others has begun what it waits in: one of which nothing that is open has begun is held up by its own work before it.
+    that waits for others has begun what it waits in: one of which nothing that is open has begun is held up by its own work before it. A full ring
+    may have lost what it waits in: one that begins amid open operations, where others hold finished ones too, tells nothing.
     """
     opened = (
         calls.telling.filter((pl.col("domain") == "fr") & pl.col("pending") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
@@ -25,6 +26,12 @@ def not_begun(calls: Calls) -> dict[int, dict[str, object]]:
     begun = set(started["rank"].to_list())
     if not begun:
         return {}
+    held = calls.telling.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null()).group_by("rank")
+    oldest = held.agg(first=pl.col("order").min(), ended=pl.col("done").fill_null(value=False).any()).collect()
+    if oldest["ended"].any():  # else these are dumps of open operations alone
+        heads_of = opened.filter(pl.col("seq") > 1).join(oldest.filter(~pl.col("ended")), on="rank")
+        cut = heads_of.filter(pl.col("order") == pl.col("first"))["rank"].to_list()
+        opened = opened.filter(~pl.col("rank").is_in(cut) | (pl.col("state") == "started"))
     # A send before it has not begun either, whomever it is for: nothing of the rank has.
     heads = opened.filter(~pl.col("rank").is_in(sorted(begun)) & ~pl.col("is_p2p")).unique("rank", keep="first", maintain_order=True)
     there: dict[tuple[object, object], list[dict[str, object]]] = {}

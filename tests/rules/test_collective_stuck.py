@@ -72,6 +72,7 @@ def test_where_most_members_are_missing_it_is_no_cause() -> None:
 
 def test_ranks_that_wait_without_any_failure_may_just_be_working() -> None:
     assert collective_stuck.check(stuck(), None, sign("ranks that wait for others"), None) == []
+    assert collective_stuck.check(stuck(), None, sign("processes that were told to end"), None) == []
 
 
 def test_only_lines_of_the_stuck_group_are_quoted() -> None:

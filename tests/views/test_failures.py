@@ -7,7 +7,7 @@ import pytest
 
 from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.deaths import DEATHS
-from nccl_forensics.views.failures import HARMLESS, LONGER, failures
+from nccl_forensics.views.failures import ENDED, HARMLESS, LONGER, failures
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.wait_edges import WAITS
@@ -37,6 +37,7 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
     ("evidence", "sign"),
     [
         ({"endings": rows(DEATHS, {"rank": 2, "kind": "victim"})}, "processes ended badly"),
+        ({"endings": rows(DEATHS, {"rank": 2, "kind": "terminated"})}, ENDED),
         ({"watchdog": table("watchdog", {"kind": "timeout"})}, "watchdog timeouts"),
         ({"watchdog": table("watchdog", {"kind": "error"})}, "watchdog timeouts"),
         ({"watchdog": table("watchdog", {"kind": "store-timeout"})}, "watchdog timeouts"),

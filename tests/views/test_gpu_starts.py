@@ -35,6 +35,15 @@ def test_a_rank_that_has_begun_another_operation_waits_itself() -> None:
     assert named(*WAITING, opened(3, "dp", 2, "started", 8), opened(3, "tp", 5, "scheduled", 9)) == {}
 
 
+def test_a_full_ring_that_begins_amid_open_operations_may_have_lost_what_the_rank_waits_in() -> None:
+    late = [opened(3, "tp", 5, "scheduled", 9), opened(3, "dp", 2, "scheduled", 10)]
+    before = opened(3, "tp", 4, "completed", 8, pending=False, done=True)
+    others = [opened(rank, "tp", 4, "completed", 8, pending=False, done=True) for rank in (0, 1, 2)]
+    assert named(*WAITING, *others, *late, before) == {3: [0, 1, 2]}
+    assert named(*WAITING, *others, *late) == {}
+    assert named(*WAITING, *late) == {3: [0, 1, 2]}, "dumps of open operations alone"
+
+
 def test_nothing_is_told_where_begins_are_not_marked_or_most_have_not_begun() -> None:
     assert named(*[opened(rank, "tp", 5, "scheduled", 9) for rank in range(4)]) == {}
     assert named(opened(0, "tp", 5, "started", 9), *[opened(rank, "tp", 5, "scheduled", 9) for rank in (1, 2)]) == {}
