@@ -10,7 +10,7 @@ from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
-from nccl_forensics.words import group_words, operation_words, ranks_words, verb
+from nccl_forensics.words import group_words, operation_words, ranks_words, time_words, verb
 
 
 def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
@@ -243,10 +243,9 @@ def stalled_or_late(
         return
     for row in late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least):
         if row["reason"] in reasons and row["rank"] not in known and float(str(row["reason_share"])) >= reason_share:
-            lost = float(str(row["lost_ms"])) / 1000
             yield late_finding(
                 row,
-                f"rank {row['rank']} keeps the others waiting while {what}: {lost:.1f} s lost in the traced steps",
+                f"rank {row['rank']} keeps the others waiting while {what}: {time_words(row['lost_ms'])} lost in the traced steps",
                 remedy=remedy,
                 prevention=prevention,
             )

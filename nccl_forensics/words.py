@@ -61,3 +61,11 @@ def group_words(row: Mapping[str, object]) -> str:
 def operation_words(op: object, seq: object) -> str:
     """``all_reduce #18``."""
     return f"{op or 'operation'} #{seq}" if seq is not None else str(op or "an operation")
+
+
+def time_words(ms: object) -> str:
+    """A span of milliseconds as one reads it: ``40 µs``, ``1.4 ms``, ``14 ms``, ``1.4 s``."""
+    value = float(str(ms))
+    if value >= 950:
+        return f"{value / 1000:,.1f} s"
+    return f"{value:.{int(value < 10)}f} ms" if value >= 1 else f"{value * 1000:.0f} µs"

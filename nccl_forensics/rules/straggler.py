@@ -36,7 +36,7 @@ from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import in_all_steps, late_finding, late_rows, late_words
-from nccl_forensics.words import group_words, ranks_words
+from nccl_forensics.words import group_words, ranks_words, time_words
 
 
 @rule(name="straggler", code="ST01", cause="straggler", severity="error", at_most=4, explains=("communication-bound", "low-overlap"))
@@ -95,7 +95,7 @@ def straggler(
         yield late_finding(
             row,
             f"rank {rank} was last in {row['last_count']} of {row['collectives']} traced collectives"
-            f"{f' of {group_words(row)}' if row['group_known'] else ''}; the others lost {float(str(row['lost_ms'])) / 1000:.1f} s waiting for it",
+            f"{f' of {group_words(row)}' if row['group_known'] else ''}; the others lost {time_words(row['lost_ms'])} waiting for it",
             remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
             prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
         )
@@ -147,7 +147,7 @@ def _enqueued(
             continue
         place = f" (worst before {worst['call_site']})" if worst["call_site"] else ""
         yield Finding(
-            title=f"rank {worst['rank']} was last in {late} of {worst['collectives']} collectives of {group_words(worst)}; the others lost {worst['lost_ms'] / 1000:.1f} s waiting for it",
+            title=f"rank {worst['rank']} was last in {late} of {worst['collectives']} collectives of {group_words(worst)}; the others lost {time_words(worst['lost_ms'])} waiting for it",
             summary=f"{worst['habit_ms'] / total:.0%} of all time lost to late arrivals in this group is its own{place}."
             + (" These are too few collectives to be sure: collect more steps." if few else ""),
             severity="warning" if few else None,
@@ -170,7 +170,7 @@ def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
     for row in unseen_late.filter(pl.col("window_share") >= share).collect().iter_rows(named=True):
         rank, others = row["rank"], f"all {row['world_size'] - 1} ranks that left a trace"
         yield Finding(
-            title=f"{others} wait alike in the same {row['op']} of each step, {row['lost_ms'] / 1000:.1f} s in all; rank {rank} is the only one without a trace",
+            title=f"{others} wait alike in the same {row['op']} of each step, {time_words(row['lost_ms'])} in all; rank {rank} is the only one without a trace",
             summary=f"In each of {row['steps']} steps they wait {row['least_ms']:,.0f} ms or more in a call that carries next to nothing, {row['window_share']:.0%} "
             "of the traced time, and none of them comes last. So they wait for somebody whose time is not seen.",
             confidence="low",
@@ -231,7 +231,7 @@ def _never_waiting(
     worst = shares.row(0, named=True)
     lost_ms = (worst["share"] - second["share"]) * worst["span_ms"]
     yield Finding(
-        title=f"rank {worst['rank']} {'never waits while every other rank does' if worst['share'] >= own_share else 'works while every other rank waits'}: {worst['own_ms'] / 1000:.1f} s of {worst['span_ms'] / 1000:.1f} s are its own between collectives",
+        title=f"rank {worst['rank']} {'never waits while every other rank does' if worst['share'] >= own_share else 'works while every other rank waits'}: {time_words(worst['own_ms'])} of {time_words(worst['span_ms'])} are its own between collectives",
         summary=f"The next busiest, rank {second['rank']}, spends {second['share']:.0%} of the time by itself. Who is late makes those that wait for it "
         "late in what follows; the one that waits for nobody is where it begins.",
         # Of two either may be meant to wait for the other.
