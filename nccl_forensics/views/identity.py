@@ -126,6 +126,8 @@ def processes(
         _last_host(people, world, device)
         _by_name(people, world, tails, path_hints.filter((pl.col("path_strength") == WORD) & pl.col("path_rank").is_not_null()).collect())
     _last_one(people, world)
+    if traces is not None:
+        _by_trace_alone(people, traces, path_hints)
     versions = _versions(nccl_versions)
     rows = [
         who.row() | {"proc": index, "nccl_version": versions.get((who.host, who.pid))}
@@ -281,6 +283,33 @@ def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Said
         .collect()
     )
     return [((None, pid), rank, strength, "profiler trace of its process") for pid, rank, strength in rows.iter_rows()]
+
+
+def _by_trace_alone(people: _People, traces: pl.LazyFrame, path_hints: pl.LazyFrame) -> None:
+    """Processes of which nothing but a profiler's trace tells that states pid and host, for ranks that no other process has."""
+    named = path_hints.filter(pl.col("path_strength") == WORD).select("source_id", "path_rank")
+    process = ["host", "pid"]
+    rows = (
+        traces.filter(pl.all_horizontal(pl.col(process).is_not_null()))
+        .join(named, on="source_id", how="left")
+        .with_columns(said=pl.coalesce("rank", "path_rank"), strength=pl.when(pl.col("rank").is_null()).then(WORD).otherwise(CONTENT))
+        .filter(pl.col("said").is_not_null())
+        .filter((pl.struct(process).n_unique().over("said") == 1) & (pl.col("said").n_unique().over(process) == 1))
+        .sort("source_id")
+        .unique("said", keep="first", maintain_order=True)
+        .select(*process, "said", "strength", "source_id", line_no=pl.lit(None, dtype=pl.UInt32))
+        .collect()
+    )
+    taken = {who.rank for who in people}
+    one_naming = people.names_hosts_as(rows["host"])
+    # All are looked for before any is added: traces of several hosts may share a pid, and name their hosts alike.
+    unmet = [
+        r for r in rows.iter_rows(named=True) if r["said"] not in taken and people.met(r["host"], r["pid"], one_naming=one_naming) is None
+    ]
+    for row in unmet:
+        who = people.person(row["host"], row["pid"])
+        who.claims.append((row["strength"], row["said"], "profiler trace of its process"))
+        who.told_at(row)
 
 
 def _recorded(fr_dumps: pl.LazyFrame | None, stacks: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Said]:

@@ -156,6 +156,26 @@ def test_a_profilers_trace_tells_whose_pid_a_stack_is_of() -> None:
     assert [(p["pid"], p["rank"]) for p in twice] == [(101, None)]
 
 
+def test_a_profilers_trace_that_states_its_host_is_a_process_for_a_rank_that_nobody_has() -> None:
+    names = sources("t/a.json", "t/b.json", "t/rank7.json", "t/c.json", "t/d.json", "log")
+    here = {"host": "node1", "pid": 201}
+    traced = [
+        here | {"rank": 4, "source_id": 0},
+        {"host": "node2", "pid": 201, "rank": 5, "source_id": 1},
+        {"host": "node2", "pid": 202, "rank": None, "source_id": 2},
+        # Two processes that claim one rank are two runs, and one that has two ranks is none.
+        {"host": "node3", "pid": 301, "rank": 9, "source_id": 3},
+        {"host": "node4", "pid": 401, "rank": 9, "source_id": 4},
+        {"host": "node5", "pid": 501, "rank": 0, "source_id": 5},
+    ]
+    found = known(names, comms=world(event(0), event(1)), traces=table("traces", *traced))
+    assert [(p["rank"], p["host"], p["pid"], p["source_id"], p["strength"]) for p in found if p["pid"] > 200] == [
+        (4, "node1", 201, 0, CONTENT),
+        (5, "node2", 201, 1, CONTENT),
+        (7, "node2", 202, 2, WORD),
+    ]
+
+
 def test_a_dump_named_by_its_rank_tells_whose_pid_it_is_by_the_thread() -> None:
     names = sources("stacks/1.json", "stacks/2.json", "fr/fr_trace_rank_3", "fr/fr_trace_rank_4")
     dumps = table("fr_dumps", {"thread_ids": ["7101"], "source_id": 2}, {"thread_ids": ["7102"], "source_id": 3})
