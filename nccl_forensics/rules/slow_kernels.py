@@ -19,15 +19,15 @@ process on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import AT_MOST, cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.words import ranks_words, verb
+from nccl_forensics.words import ranks_words, time_words, verb
 
 #: Stages are shared out unevenly, but seldom by so much.
 _TWICE = 2.0
@@ -68,23 +68,37 @@ def slow_kernels(
     uneven = all(stages and not set(mates or ()) - set(ranks) for stages, mates in slow.select("stages", "mates").iter_rows())
     if uneven:
         confidence = "low"
+    theirs = {gpu for kinds in others["gpus"].to_list() for gpu in kinds or ()}
+    unlike = {gpu for kinds in slow["gpus"].to_list() for gpu in kinds or ()} if theirs else set()
+    unlike = set() if unlike & theirs else unlike
+    if unlike and confidence == "high":
+        confidence = "medium"
     yield Finding(
         title=f"{ranks_words(ranks)} {verb(ranks, 'takes', 'take')} {least:.2f} times as long as the other {others.height} traced ranks for the same kernels",
         summary=f"{int(str(slow['names'].min()))} kernels are compared by name, each run as often on the others; of the compared time "
         f"{float(str(slow['agreeing_share'].min())):.0%} is in kernels that show it, and their shortest runs take {float(str(slow['least_pace'].min())):.2f} times "
         f"as long. The others differ from each other by {float(str((others['pace'] - 1).abs().max())):.0%} at most. That is {excess:,.0f} ms of "
         f"{float(str(slow['span_ms'].max())):,.0f} ms."
-        + (" They are all that stand at their place in the pipeline: the stage may have more to do than the others." if uneven else ""),
+        + (" They are all that stand at their place in the pipeline: the stage may have more to do than the others." if uneven else "")
+        + (f" Its device is another one: {', '.join(sorted(unlike))}, and the others' {', '.join(sorted(theirs))}." if unlike else ""),
         severity="warning" if uneven and least < _TWICE else None,
         confidence=confidence,
         ranks=ranks,
         culprits=tuple(Culprit(rank=r) for r in ranks),
         subject=("straggler", "kernels", ",".join(map(str, ranks))),
-        evidence=cite(slow, "its kernels, by name"),
+        evidence=tuple(e for row in slow.iter_rows(named=True) for e in cite([whereabouts(row)], _most(row)))[:AT_MOST],
         evidence_total=slow.height,
         remedy="Compare clocks, throttle reasons, power and temperature of its GPU with its neighbours'; look for another process on it.",
         prevention="Time one fixed matrix product on every GPU before a job starts and leave out the nodes that are slow.",
-        would_refute=("its GPU is of another kind", "it is given longer batches in every step"),
+        would_refute=(*(() if theirs else ("its GPU is of another kind",)), "it is given longer batches in every step"),
         actions=(Action("collect-more", ranks=ranks, command="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE"),),
         metrics={"pace": round(least, 3), "excess_ms": round(excess, 1), "compared": rows.height},
     )
+
+
+def _most(row: Mapping[str, object]) -> str:
+    """The kernel in which most of the loss is."""
+    if row["kernel"] is None:
+        return "its kernels, by name"
+    name = str(row["kernel"])
+    return f"{name[:80]}{'…' * (len(name) > 80)} takes {time_words(row['kernel_ms'])} a run, on the others {time_words(row['usual_ms'])}"

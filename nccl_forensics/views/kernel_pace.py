@@ -20,6 +20,10 @@ KERNEL_PACE = {
     "agreeing_share": pl.Float64(),
     "excess_ms": pl.Float64(),
     "span_ms": pl.Float64(),
+    "kernel": pl.String(),
+    "kernel_ms": pl.Float64(),
+    "usual_ms": pl.Float64(),
+    "gpus": pl.List(pl.String()),
     "stages": pl.Boolean(),
     "mates": pl.List(pl.Int32()),
     "source_id": pl.UInt32(),
@@ -42,11 +46,12 @@ def kernel_pace(
     """Per rank with a trace of its device, over the computing kernels that at least half of the ranks run as often: ``pace``, its mean duration as a
     multiple of the usual one (of the faster half of the ranks), the middle one by time; ``least_pace``, the same of the shortest run of each kernel, which a longer batch now and
     then leaves alone; ``agreeing_share``, of the time compared the share in kernels that show at least half of that; ``excess_ms``, what it runs longer
-    than usual, and ``span_ms`` of the trace. ``stages``: the rank sends to others, as in a pipeline; ``mates`` are the other ranks of its groups that are smaller
+    than usual, and ``span_ms`` of the trace. ``kernel`` is the one that most of that is in, with ``kernel_ms`` and ``usual_ms`` of one run of it; ``gpus`` are the kinds of
+    device of that rank. ``stages``: the rank sends to others, as in a pipeline; ``mates`` are the other ranks of its groups that are smaller
     than the job and in which nothing is sent, those at its own place of it. Cites the trace."""
     counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0))
     spans = trace_windows.filter(pl.col("window") == "whole").select("source_id", span_ms=pl.col("duration_ns") / 1e6)
-    traces = counted.select("source_id", "rank").join(spans, on="source_id")
+    traces = counted.select("source_id", "rank", "gpus").join(spans, on="source_id")
     runs = (
         trace_kernels.filter((pl.col("kind") == "compute") & (pl.col("count") > 0) & (pl.col("min_ns") > 0))
         .join(traces, on="source_id")
@@ -63,6 +68,8 @@ def kernel_pace(
         .with_columns(upto=pl.col("total_ns").cum_sum().over("rank"), whole=pl.col("total_ns").sum().over("rank"))
         .with_columns(pace=pl.col("ratio").filter(pl.col("upto") >= 0.5 * pl.col("whole")).first().over("rank"))
     )
+    longer = pl.col("total_ns") - pl.col("count") * pl.col("usually")
+    most = longer.arg_max()
     agrees = pl.col("ratio") >= 1 + _AGREES * (pl.col("pace") - 1)
     return (
         paced.group_by("rank")
@@ -74,8 +81,12 @@ def kernel_pace(
             # Weighted by time, so that many short kernels do not speak for the long ones.
             ((pl.col("least") * pl.col("total_ns")).sum() / pl.col("total_ns").sum()).alias("least_pace"),
             (pl.col("total_ns").filter(agrees).sum() / pl.col("total_ns").sum()).alias("agreeing_share"),
-            ((pl.col("total_ns") - pl.col("count") * pl.col("usually")).sum() / 1e6).alias("excess_ms"),
+            (longer.sum() / 1e6).alias("excess_ms"),
             pl.col("span_ms").first(),
+            pl.col("name").get(most).alias("kernel"),
+            (pl.col("mean").get(most) / 1e6).alias("kernel_ms"),
+            (pl.col("usually").get(most) / 1e6).alias("usual_ms"),
+            pl.col("gpus").first(),
             pl.col("source_id").first(),
             pl.lit("traceEvents").alias("record"),
         )

@@ -68,3 +68,14 @@ def test_a_whole_stage_of_a_pipeline_may_have_more_to_do() -> None:
     assert (one.ranks, one.severity, one.confidence) == ((3,), "error", "high"), "its mate of the stage is not slow"
     [alone] = slow_kernels.check(paces(1.0, 1.0, 1.0, 2.5, stages=True).lazy())
     assert (alone.ranks, alone.severity, alone.confidence) == ((3,), "error", "low")
+
+
+def test_a_device_of_another_kind_is_slow_by_nature() -> None:
+    kinds = pl.Series([["A"], ["A"], ["A"], ["B"]], dtype=pl.List(pl.String))
+    rows = paces(1.0, 1.0, 1.0, 2.0, kernel="gemm", kernel_ms=7.0, usual_ms=3.5).collect().with_columns(gpus=kinds)
+    [other] = slow_kernels.check(rows.lazy())
+    assert (other.ranks, other.confidence) == ((3,), "medium")
+    assert "Its device is another one: B, and the others' A." in other.summary
+    assert other.evidence[0].why == "gemm takes 7.0 ms a run, on the others 3.5 ms"
+    [alike] = slow_kernels.check(rows.with_columns(gpus=kinds.slice(0, 1).new_from_index(0, 4)).lazy())
+    assert (alike.confidence, len(alike.would_refute)) == ("high", 1)

@@ -206,6 +206,11 @@ def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Pat
     assert float(str(paces[2]["least_pace"])) == pytest.approx(3.0, rel=0.01)
     assert (paces[2]["agreeing_share"], paces[2]["launches"]) == (1.0, 20)
     assert float(str(paces[2]["excess_ms"])) == pytest.approx(22.0, rel=0.05)
+    assert (paces[2]["kernel"], paces[2]["kernel_ms"], paces[2]["usual_ms"]) == (
+        "gemm",
+        pytest.approx(3.0, rel=0.01),
+        pytest.approx(1.0, rel=0.01),
+    )
 
 
 def test_ranks_at_one_place_of_a_pipeline_are_mates(tmp_path: Path) -> None:
