@@ -85,7 +85,8 @@ class Job:
         if close and here is not False and not strange and self.failed and not takes:
             return "own"
         if here is False:
-            return "apart" if not self.failed or name is None or _kin(name, self.ranks) else "open"
+            strangers = name is None or not _kin(name, self.ranks)
+            return "apart" if not self.failed or not strangers else "doubtful" if self.signs else "open"
         if strange:
             return "open" if close else "apart"
         if not self.failed:
@@ -146,7 +147,11 @@ def _kin(name: str, hosts: Collection[str]) -> bool:
 
 
 _LESS: dict[Tie, Confidence] = {"open": "medium", "doubtful": "low", "apart": "low"}
-_MILDER: dict[Severity, Severity] = {"critical": "warning", "error": "warning"}
+_MILDER: dict[Tie, dict[Severity, Severity]] = {
+    # It does not explain what that other rank shows.
+    "doubtful": {"critical": "error"},
+    "apart": {"critical": "warning", "error": "warning"},
+}
 
 
 def tied(finding: Finding, tie: Tie, severity: Severity | None = None) -> Finding:
@@ -159,7 +164,7 @@ def tied(finding: Finding, tie: Tie, severity: Severity | None = None) -> Findin
     return replace(
         finding,
         confidence=confidence,
-        severity=_MILDER.get(stated, stated) if tie == "apart" and stated is not None else stated,
+        severity=_MILDER.get(tie, {}).get(stated, stated) if stated is not None else None,
         summary=finding.summary + _NOTES[tie],
         actions=tuple(replace(a, confidence=confidence) for a in finding.actions),
     )

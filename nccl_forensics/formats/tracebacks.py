@@ -246,8 +246,9 @@ def _barriers(lines: WriterLines) -> dict[int, bool]:
     return told
 
 
-#: What Python prints above a traceback that it could raise nowhere (``sys.unraisablehook``), and above that of a thread other than the main one.
-_UNRAISABLE, _THREAD = "Exception ignored ", "Exception in thread "
+#: What Python prints above a traceback that it could raise nowhere (``sys.unraisablehook``), and above that of a thread other than the main one or of a task that nobody
+#: waits for (asyncio).
+_UNRAISABLE, _THREAD = "Exception ignored ", ("Exception in thread ", "future: <Task finished ")
 #: What a process prints on its way out, its launcher behind it, or another job of the same shell.
 _PARTING = re.compile(
     r"^\s|^$|^[\[<{(=*+#-]|^[IWEF][0-9]{4} |NCCL|ProcessGroup|destroy_process_group|resource_tracker|Traceback \(|Exception|wandb|srun|slurm|torchrun"

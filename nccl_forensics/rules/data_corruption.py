@@ -22,11 +22,18 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_ties import closest, job_of, tied
 
 
 @rule(name="data-corruption", code="BW02", cause="data-corruption", severity="critical", at_most=32, explains=("low-bus-bandwidth",))
-def data_corruption(bandwidth_tests: pl.LazyFrame, bandwidth_rows: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding per run that got wrong results."""
+def data_corruption(
+    bandwidth_tests: pl.LazyFrame,
+    bandwidth_rows: pl.LazyFrame,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
+    """One finding per run that got wrong results; one on hosts that are none of the job's does not tell of the job."""
+    job = job_of(job_signs, None, failures)
     bad = bandwidth_rows.filter(pl.col("wrong") > 0).sort("source_id", "line_no", "record", nulls_last=True).collect()
     tests = bandwidth_tests.sort("source_id", "test").collect()
     for test in tests.iter_rows(named=True):
@@ -39,7 +46,7 @@ def data_corruption(bandwidth_tests: pl.LazyFrame, bandwidth_rows: pl.LazyFrame)
         name = f"{test['collective'] or 'a collective'} of {test['ranks'] or '?'} ranks"
         where = f" on {', '.join(hosts[:4])}{' ...' if len(hosts) > 4 else ''}" if hosts else ""
         at = f" at {len(sizes)} sizes from {sizes[0]} to {sizes[-1]} bytes" if len(sizes) > 1 else f" at {sizes[0]} bytes" if sizes else ""
-        yield Finding(
+        found = Finding(
             title=f"{name}{where} gave wrong results: {wrong} wrong elements{at}",
             summary="nccl-tests compares every element with what it must be.",
             confidence="high",
@@ -54,3 +61,4 @@ def data_corruption(bandwidth_tests: pl.LazyFrame, bandwidth_rows: pl.LazyFrame)
             actions=(Action("drain_and_reset", hosts=hosts, command="dcgmi diag -r 3", confidence="medium"),),
             metrics={"wrong": wrong},
         )
+        yield tied(found, closest([job.place(host) for host in hosts]), "critical")

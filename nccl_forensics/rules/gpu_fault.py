@@ -120,6 +120,7 @@ def gpu_fault(
             one_numbering=_one_numbering(rows, who),
             unhurt=_failed_otherwise(raised),
             ties=ties,
+            reloads=_reloads(kernel_events),
         )
         for finding in with_placements(_by_xid(rows.filter(inside), job), who):
             proved = proved or finding.severity == "critical"
@@ -155,6 +156,7 @@ class _Job:
     one_numbering: bool
     unhurt: frozenset[int]
     ties: TiedJob
+    reloads: dict[int, int]
 
 
 def _by_xid(rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
@@ -219,7 +221,11 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         tie = closest(
             [
                 job.ties.tie(
-                    _of_bus(rows, bus), host, gpu=bus, pids=_pids(rows, bus), lasting=code in _OF_THE_DEVICE and code not in _CONTAINED
+                    _of_bus(rows, bus),
+                    host,
+                    gpu=bus,
+                    pids=_pids(rows, bus),
+                    lasting=code in _OF_THE_DEVICE and code not in _CONTAINED and not _mended(own, job),
                 )
                 for bus in buses
             ]
@@ -264,6 +270,19 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
         metrics={"xid": code, "lines": own.height},
     )
     yield tied(finding, tie)
+
+
+def _reloads(kernel_events: pl.LazyFrame | None) -> dict[int, int]:
+    """By source the last line in which the driver was loaded: a GPU that had failed before was reset, or gave way to another boot."""
+    if kernel_events is None:
+        return {}
+    loads = kernel_events.filter(pl.col("kind") == "driver-load").group_by("source_id").agg(pl.col("line_no").max())
+    return dict(loads.collect().iter_rows())
+
+
+def _mended(rows: pl.DataFrame, job: _Job) -> bool:
+    """Whether the driver was loaded anew after the last of these lines."""
+    return rows.height > 0 and all(line < job.reloads.get(source, 0) for source, line in rows.select("source_id", "line_no").iter_rows())
 
 
 def _of_bus(rows: pl.DataFrame, bus: object) -> pl.DataFrame:

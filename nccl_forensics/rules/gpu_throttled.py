@@ -26,6 +26,7 @@ from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
 from nccl_forensics.model import Action, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import People, located, people, place, with_placements
+from nccl_forensics.rules_ties import job_of, tied
 
 _US_PER_H = 3_600_000_000
 #: Fewer samples tell nothing of how long something lasted.
@@ -39,6 +40,8 @@ def gpu_throttled(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     placements: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     clock_share: Annotated[float, "share of the median SM clock of busy GPUs below which a busy GPU is slow"] = 0.9,
     busy_percent: Annotated[float, "utilization above which clocks are judged"] = 50.0,
@@ -50,7 +53,9 @@ def gpu_throttled(
     who = people(processes, placements)
     if gpus is not None:
         samples = _samples(gpus, source_hosts, busy_percent)
-        yield from with_placements(_held_down(samples, who, clock_share, busy_percent, time_minutes, moment), who)
+        job = job_of(job_signs, None, failures)
+        held = _held_down(samples, who, clock_share, busy_percent, time_minutes, moment)
+        yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in held), who)
     if dcgm_results is not None:
         yield from with_placements(_over_job(located(dcgm_results, source_hosts), who, job_percent), who)
 

@@ -25,7 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP
+from nccl_forensics.rules_hosts import EXPLAINS_STOP, timely
 from nccl_forensics.rules_ties import Job, Tie, job_of, tied
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views.failures import LONGER, STANDSTILL
@@ -71,6 +71,8 @@ _EVENTS = {
 }
 #: Signals of a fault in the process itself.
 _NEVER_SENT = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL")
+#: Times of a scheduler are local, and those of the job may be another zone's.
+_ZONES_H = 14.0
 #: How far the scheduler's times may reach beyond those that the job's own evidence shows.
 _SLACK_NS = 900 * 1_000_000_000
 #: What srun says where a task that ended badly makes it end the others (Slurm, --kill-on-bad-exit and --wait).
@@ -127,7 +129,8 @@ def job_stopped(
         if not own and not stuck and not scheduled:
             yield from _launcher(worker_exits, looked_at=thread_states is not None and _looked_at(thread_states))
         standing = [*own, "ranks that stand still"] if stuck else own
-        yield from _lines(worker_exits.filter(pl.col("kind") == "scheduler"), standing, told)
+        lines = worker_exits.filter(pl.col("kind") == "scheduler")
+        yield from _lines(_of_this(lines, job, job_times), standing, told)
     ended: set[str] = set()
     if pods is not None:
         for finding in _pods(pods, own, job):
@@ -233,6 +236,15 @@ def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
         )
 
 
+def _of_this(lines: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> pl.LazyFrame:
+    """The lines without those that are more than a day older than the job, or of a host that is known not to be the job's: the output of another job
+    that lies beside."""
+    rows = lines.collect()
+    inside = timely(rows, job_times, _ZONES_H)
+    ours = [host is None or job.place(host) != "apart" or not job.failed for host in rows["host"].to_list()]
+    return rows.filter(inside & pl.Series(ours, dtype=pl.Boolean)).lazy()
+
+
 def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Finding]:
     rows = exits.sort("source_id", "line_no").collect()
     reasons = (
@@ -272,7 +284,7 @@ def _of_pod(job: Job, name: object) -> Tie:
     """A pod whose name a rank's host bears is the job's; of others it is not known, and a job that goes on lost none."""
     if not job.seen or first_label(name) in job.ranks:
         return "own"
-    return "open" if job.failed else "apart"
+    return ("doubtful" if job.signs else "open") if job.failed else "apart"
 
 
 def _pods(pods: pl.LazyFrame, own: list[str], job: Job) -> Iterator[Finding]:

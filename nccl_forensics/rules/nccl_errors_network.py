@@ -424,7 +424,7 @@ def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) ->
     at_most=8,
     explains=("connection-failed", "collective-stuck", "rank-died", "host-stall", "timeout", "gpu-stall", "collective-skipped"),
 )
-def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, stalls: pl.LazyFrame | None = None) -> Iterator[Finding]:
     """Work completions with errors other than flushes, and port errors that NCCL's async thread reports, by host and device."""
     wanted = pl.col("kind").is_in(["ib-completion", "ib-modify-qp", "ib-async-event", "ib-qp-retry"])
     rows = where_reported(nccl_errors.filter(wanted & (pl.col("level") == "WARN")), processes)
@@ -437,12 +437,19 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Fin
         return
     # A peer that died does not answer either: where the far end is not seen, that is as likely as a link.
     seen = processes.select("host").drop_nulls().unique().collect().height > 1
+    # One that fell silent before its peers did, and tells of no error, may be the far end that is gone.
+    silent = set(stalls.filter(pl.col("cause") == "host-stall").select("rank").collect()["rank"].to_list()) if stalls is not None else set()
+    silent -= set(rows["rank"].to_list())
     # A card that reports its own port speaks for itself; what others say of connections that broke is then the far end of them.
     failed = set(rows.filter(pl.col("kind") == "ib-async-event")["host"].to_list())
+    here: dict[object, set[object]] = {}
+    for home, rank in processes.filter(pl.col("rank").is_not_null()).select("host", "rank").collect().iter_rows():
+        here.setdefault(home, set()).add(rank)
     for (host,), part in rows.group_by("host", maintain_order=True):
         far = bool(failed) and host not in failed
         devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
         message = str(part["message"][0])[:140]
+        gone = tuple(sorted(silent - here.get(host, set())))
         other = next((reading for pattern, reading in _OTHERWISE if part["message"].str.contains(pattern).all()), None)
         yield Finding(
             title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message}",
@@ -452,8 +459,9 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Fin
             or "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
             + (f" The port that failed is told by {', '.join(sorted(str(h) for h in failed))}." if far else ""),
             severity="warning" if far else None,
-            confidence="low" if other else "high" if devices and (host in failed or (seen and not failed)) else "medium",
+            confidence="low" if other else "high" if devices and (host in failed or (seen and not failed and not gone)) else "medium",
             hosts=(str(host),) if host else (),
+            alternatives=(("rank-died", gone, "nothing says that it ended"),) if gone and host not in failed else (),
             culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
             subject=("ib", str(host), *devices),
             evidence=cite(part, "reported by NCCL"),

@@ -75,7 +75,7 @@ def nvlink_fault(
     if sxids is not None:
         rows = located(sxids, source_hosts)
         inside = timely(rows, job_times, window_h)
-        yield from _switch(rows.filter(inside), off_bus, after_off_bus_s)
+        yield from _switch(rows.filter(inside), off_bus, after_off_bus_s, job)
         if not inside.all():
             yield untimely_finding(rows.filter(~inside), "SXid lines")
     if fabric_events is not None:
@@ -181,7 +181,7 @@ def _is_fatal(row: dict[str, object]) -> bool:
     return row["code"] == 74
 
 
-def _switch(rows: pl.DataFrame, off_bus: dict[object, list[int]], after_s: float) -> Iterator[Finding]:
+def _switch(rows: pl.DataFrame, off_bus: dict[object, list[int]], after_s: float, job: Job) -> Iterator[Finding]:
     for (host, bus, code), part in rows.group_by("host", "bus_id", "code", maintain_order=True):
         said = [f for f in part["fatal"].to_list() if f is not None]
         facts = sxid(int(str(code)), any(said) if said else None)
@@ -194,7 +194,7 @@ def _switch(rows: pl.DataFrame, off_bus: dict[object, list[int]], after_s: float
         numbers = sorted({n for n in part["link"].to_list() if n is not None})
         fatal = facts.fatal and (not said or any(said))
         at = f", port {', '.join(map(str, numbers[:8]))}" if numbers else ""
-        yield _finding(
+        found = _finding(
             f"NVSwitch {bus} of {host or 'a host'}{at}: SXid {code}, {facts.meaning}",
             f"{part.height} lines of the {part['reporter'][0]}.",
             part,
@@ -207,6 +207,7 @@ def _switch(rows: pl.DataFrame, off_bus: dict[object, list[int]], after_s: float
             subject=(str(bus), str(code)),
             action=facts.action,
         )
+        yield tied(found, job.tie(part, host))
 
 
 def _fabric(rows: pl.DataFrame) -> Iterator[Finding]:

@@ -111,7 +111,7 @@ def pcie_degraded(
             )
             yield tied(found, job.tie(None, row["host"], gpu=row["bus_id"] if row["role"] == "gpu" else None, lasting=True))
     for part in lanes:
-        yield from with_placements(_width(part, who.gpus), who)
+        yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in _width(part, who.gpus)), who)
     if kernel_events is not None:
         yield from _kernel(located(kernel_events, source_hosts), storm_per_hour, job)
 

@@ -70,13 +70,17 @@ _CONSEQUENCES = (
     at_most=32,
     explains=_CONSEQUENCES,
 )
-def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None, stalls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+def rank_died(
+    endings: pl.LazyFrame, last_calls: pl.LazyFrame | None, stalls: pl.LazyFrame | None = None, source_ranks: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
     """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others,
     waiting for a rank that holds them up, is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
     stood = _stood(last_calls, stalls) if last_calls is not None else set()
+    known = stood if last_calls is not None and _twice(last_calls) else set()
     own = endings.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True).collect()
     every = endings.collect()
     everyone = every.height
+    heard = source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0
     if (everyone >= 3 and _alike(own, everyone)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
     for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
@@ -101,16 +105,27 @@ def rank_died(endings: pl.LazyFrame, last_calls: pl.LazyFrame | None, stalls: pl
         sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] not in ("nccl-error", "nccl-cuda")
         # One that the launcher had to stop was still there: what it raised did not end it.
         sure = sure and not (kind == "exception" and (part["signal"] == "SIGTERM").any())
+        # A traceback in a process's own file may be one that it caught and printed, or a program's that it started.
+        printed = kind == "exception" and not part["over"].fill_null(value=True).all()
+        sure = sure and not printed
+        # Whom others wait for is missed by them.
+        alone = printed and part.height == everyone and len(ranks) < heard
         # What the C++ runtime says of a thread that nobody joined: a process on its way out says so too.
         sure = sure and not unthrown
         # One is a rank's own trouble; of several that crash together one program may be the cause.
         several = kind in CRASHES and len(ranks) > 1
         sure = sure and not several
-        waited = kind in ("segfault", "abort") and bool(ranks) and set(ranks) <= stood
+        # So is a kill: whoever ends a job that stands kills a rank of it.
+        waited = kind in ("segfault", "abort", "killed") and bool(ranks) and set(ranks) <= (known if kind == "killed" else stood)
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
-            summary=f"{first['why']}.",
-            confidence="low" if waited or set(part["signature"].to_list()) == {"nccl-error"} else "high" if ranks and sure else "medium",
+            summary=f"{first['why']}." + (" Nobody missed it, and nothing but this traceback says that it ended." if alone else ""),
+            severity="warning" if alone else None,
+            confidence="low"
+            if alone or waited or set(part["signature"].to_list()) == {"nccl-error"}
+            else "high"
+            if ranks and sure
+            else "medium",
             ranks=ranks,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in part.iter_rows(named=True)),
@@ -195,6 +210,12 @@ def _alike(own: pl.DataFrame, everyone: int) -> bool:
     if own.height < 2 or own.height < 0.8 * everyone:
         return False
     return own.select("kind", own_signal(), "type").n_unique() == 1
+
+
+def _twice(last_calls: pl.LazyFrame) -> bool:
+    """Whether every sampled rank was looked at more than once, and none moved."""
+    seen = last_calls.filter(pl.col("witness") == "stack").select(pl.col("moved").eq_missing(pl.lit(value=False)).all()).collect()
+    return bool(seen.item())
 
 
 def _stood(last_calls: pl.LazyFrame, stalls: pl.LazyFrame | None) -> set[int]:

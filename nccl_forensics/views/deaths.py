@@ -105,6 +105,7 @@ DEATHS = {
     "exc_source_id": pl.UInt32(),
     "exc_line_no": pl.UInt32(),
     "why": pl.String(),
+    "over": pl.Boolean(),
 }
 
 
@@ -141,6 +142,7 @@ def endings(
     out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
 
     ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
+    ``over``: a launcher says how it ended, or torch itself marked what it raised as the end of its rank (``[rank3]:``).
     ``library``: where the kernel says that it crashed.
     ``left``: it ended without a word while the others went on: it is not among the workers that the launcher found failed or had to stop
     (in its report, or where that is missing in the signals that it sent).
@@ -285,6 +287,7 @@ def _raised(
             # Another job has a rank of this number: the text stands in the file of this rank on another host.
             who.update(host=home[0], pid=home[1])
         row["signature"] = _inside(row["signature"], row["frames"])
+        who["over"] = who["over"] or row["hint_scope"] == "global"
         if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
             continue  # another copy of the same, cut short
         if who["message"] is not None and cut_off(str(who["message"]), str(row["message"])):
@@ -333,6 +336,7 @@ def _judged(
                 who.update(kind="victim", own=False, signature="nccl-timeout", why=why)
         if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
+        who["over"] = bool(who["over"]) or who["exit_code"] is not None or who["signal"] is not None
         who.pop("from_block", None)
         who.pop("forced", None)
         rows.append(who)

@@ -30,8 +30,11 @@ def job_times(
     if fr_dumps is not None:
         for row in fr_dumps.select(pl.col("first_created_ns").min(), pl.col("last_created_ns").max()).collect().iter_rows():
             times.extend(t for t in row if t is not None)
-    for table in (watchdog, exceptions, worker_exits, nccl_errors, nccl_comms):
-        if table is None:
+    ends = worker_exits.filter(pl.col("kind") == "scheduler") if worker_exits is not None else None
+    exits = worker_exits.filter(pl.col("kind") != "scheduler") if worker_exits is not None else None
+    for table in (watchdog, exceptions, exits, nccl_errors, nccl_comms, ends):
+        # What a scheduler says of the end of a job may be of an earlier one: it dates the job only where nothing else does.
+        if table is None or (table is ends and times):
             continue
         wall = table.filter(pl.col("time_kind").is_in(["epoch", "local-unzoned"]) & (pl.col("time_raw_ns") > _YEARLESS_NS))
         for row in wall.select(first=pl.col("time_raw_ns").min(), last=pl.col("time_raw_ns").max()).collect().iter_rows():

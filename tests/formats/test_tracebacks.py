@@ -508,3 +508,5 @@ def test_a_traceback_at_the_end_of_a_process_is_one_that_ended_it():
 def test_what_python_could_raise_nowhere_and_what_ended_a_thread_is_told_apart():
     assert rows("Exception ignored in: <function Iter.__del__ at 0x7f>\n" + CAUGHT)[0]["kind"] == "unraisable"
     assert rows("Exception in thread NetStatThr:\n" + CAUGHT)[0]["kind"] == "thread"
+    task = "Task exception was never retrieved\nfuture: <Task finished name='Task-12' coro=<run() done, defined at /w/up.py:20> exception=ConnectionError()>\n"
+    assert rows(task + CAUGHT)[0]["kind"] == "thread"

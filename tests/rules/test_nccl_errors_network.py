@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.rules.nccl_errors_network import connection_failed, ib_error, wrong_interface
-from tests.rules.frames import cited, comms, errors, host_ranks, people, settings, told
+from tests.rules.frames import cited, comms, errors, host_ranks, people, settings, stalls, told
 from tests.rules.host_frames import table
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
@@ -359,3 +359,12 @@ def test_two_hosts_that_use_interfaces_of_different_networks_find_no_way() -> No
     # One network, or one name on both: then the network between them is at fault.
     for mine in (("node1", "eth0", "10.42.9.12"), ("node1", "ib0", "172.19.0.12")):
         assert wrong_interface.check(interfaces(mine, ("node2", "ib0", "10.42.8.11")), failed, PEOPLE, TWO_HOSTS, None, None) == []
+
+
+def test_a_rank_of_another_host_that_fell_silent_may_be_the_far_end_that_is_gone():
+    silent = stalls({"rank": 4, "cause": "host-stall", "confidence": "low"})
+    hosts = people((0, "node1", 101), (4, "node2", 101))
+    [finding] = ib_error.check(errors(COMPLETION), hosts, silent)
+    assert (finding.confidence, finding.alternatives[0][:2]) == ("medium", ("rank-died", (4,)))
+    [finding] = ib_error.check(errors(COMPLETION), hosts, stalls({"rank": 0, "cause": "host-stall", "confidence": "low"}))
+    assert (finding.confidence, finding.alternatives) == ("high", ())

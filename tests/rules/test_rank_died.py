@@ -73,3 +73,27 @@ def test_a_thread_that_nobody_joined_is_no_sure_beginning() -> None:
     said = {"rank": 2, "kind": "exception", "type": UNTHROWN, "signal": "SIGABRT"}
     [finding] = rank_died.check(endings(said, *VICTIMS), None)
     assert told(finding) == ("critical", "medium", (2,))
+
+
+def test_a_traceback_that_nobody_missed_the_rank_for_is_no_death() -> None:
+    raised = {"rank": 2, "kind": "exception", "type": "ValueError", "message": "bad", "signature": "user", "frame": "step (train.py:9)"}
+    ranks = pl.LazyFrame({"rank": [0, 1, 2]})
+    [alone] = rank_died.check(endings(raised | {"over": False}), None, None, ranks)
+    assert told(alone) == ("warning", "low", (2,))
+    [missed] = rank_died.check(endings(raised | {"over": False}, *VICTIMS), None, None, ranks)
+    assert told(missed) == ("critical", "medium", (2,))
+    [over] = rank_died.check(endings(raised | {"over": True}), None, None, ranks)
+    assert told(over) == ("critical", "high", (2,))
+
+
+def test_a_rank_that_was_killed_where_all_stood_for_another_was_killed_to_end_the_hang() -> None:
+    def seen(moved: bool | None) -> pl.LazyFrame:
+        places = enumerate(("collective", "collective", "collective", "lock"))
+        return rows(LAST_CALLS, *({"rank": r, "place": p, "witness": "stack", "moved": moved} for r, p in places))
+
+    killed, held = endings({"rank": 2, "kind": "killed", "signal": "SIGKILL"}, *VICTIMS), stalls({"rank": 3, "cause": "host-stall"})
+    [finding] = rank_died.check(killed, seen(moved=False), held)
+    assert told(finding) == ("critical", "low", (2,))
+    # One look tells nothing of what came after it.
+    [finding] = rank_died.check(killed, seen(moved=None), held)
+    assert told(finding) == ("critical", "high", (2,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.rules.data_corruption import data_corruption
 from nccl_forensics.rules.gpu_fault import gpu_fault
 from nccl_forensics.rules.gpu_throttled import gpu_throttled
 from nccl_forensics.rules.ib_link import ib_link
@@ -51,7 +52,7 @@ def test_a_gpu_lost_in_the_time_of_the_job_is_the_cause():
 def test_a_gpu_lost_hours_before_is_no_sure_cause_and_less_where_another_rank_failed_by_itself():
     early = lost(2 * HOUR)
     assert gpu(signs((0, "node1", 10, "0000:17:00.0", None)), xids=early, job_times=TIMES) == ("critical", "medium")
-    assert gpu(PARTED, xids=early, job_times=TIMES) == ("critical", "low")
+    assert gpu(PARTED, xids=early, job_times=TIMES) == ("error", "low")
 
 
 def test_a_job_that_went_on_lost_no_gpu():
@@ -60,6 +61,18 @@ def test_a_job_that_went_on_lost_no_gpu():
 
 def test_a_log_without_dates_is_of_the_current_boot_in_which_a_lost_gpu_stays_lost():
     assert gpu(PARTED, xids=lost()) == ("critical", "high")
+
+
+def test_a_driver_that_was_loaded_anew_since_had_the_gpu_back():
+    loaded = table("kernel_events", {"kind": "driver-load", "line_no": 7, "host": "node1"})
+    assert gpu(PARTED, xids=lost(), kernel_events=loaded) == ("error", "low")
+
+
+def test_a_memory_error_that_ended_one_process_may_have_been_an_earlier_jobs():
+    contained = table("xids", xid(94, host="node1", pid=4711) | {"time_kind": "monotonic"})
+    known = processes((0, "node1", 10, "17000"), (1, "node2", 10, "17000"))
+    [found] = check(gpu_fault, xids=contained, job_signs=PARTED, processes=known, failures=FAILED)
+    assert found.confidence == "low"
 
 
 def test_a_rank_that_says_so_itself_bears_out_what_its_host_says():
@@ -73,7 +86,8 @@ def test_a_gpu_that_no_rank_of_the_host_has_is_not_the_jobs():
 
 def test_a_host_of_another_job_is_known_by_a_name_of_the_same_make():
     assert gpu(PARTED, xids=lost(host="node7")) == ("warning", "low")
-    assert gpu(PARTED, xids=lost(host="ip-10-0-0-1")) == ("critical", "medium")
+    assert gpu(PARTED, xids=lost(host="ip-10-0-0-1")) == ("error", "low")
+    assert gpu(HEALTHY, xids=lost(host="ip-10-0-0-1")) == ("critical", "medium")
 
 
 def test_without_a_job_a_host_is_judged_by_itself():
@@ -91,7 +105,10 @@ def test_hosts_of_ranks_that_left_nothing_are_not_known():
 def test_a_process_of_another_user_that_ran_out_of_memory_is_no_rank():
     kill = {"host": "node1", "pid": 771, "comm": "python3", "anon_kb": 1 << 26, "constraint": "CONSTRAINT_MEMCG", "time_kind": "monotonic"}
     [other] = check(out_of_memory, oom_kills=table("oom_kills", kill), job_signs=PARTED, failures=FAILED)
-    assert (other.severity, other.confidence) == ("critical", "low")
+    assert (other.severity, other.confidence) == ("error", "low")
+    close = table("oom_kills", kill | {"time_kind": "epoch", "time_raw_ns": 10 * HOUR})
+    [other] = check(out_of_memory, oom_kills=close, job_signs=PARTED, failures=FAILED, job_times=TIMES)
+    assert (other.severity, other.confidence) == ("error", "low")
     [idle] = check(out_of_memory, oom_kills=table("oom_kills", kill), job_signs=HEALTHY)
     assert (idle.severity, idle.confidence) == ("warning", "low")
     gone = signs((0, "node1", 10, None, "taken"), (1, "node2", 10, None, None))
@@ -118,8 +135,19 @@ def test_a_time_limit_after_ranks_had_parted_only_ended_the_wait():
     assert (found.severity, found.confidence) == ("info", "low")
 
 
+def test_the_output_of_an_earlier_job_that_lies_beside_tells_nothing_of_this_one():
+    line = {"kind": "scheduler", "message": "*** JOB 7 ON node9 CANCELLED AT 1970-01-01T10:00:00 DUE TO TIME LIMIT ***", "host": "node9"}
+    days = pl.LazyFrame({"first_raw_ns": [90 * HOUR], "last_raw_ns": [91 * HOUR]})
+    old = table("worker_exits", line | {"time_kind": "local-unzoned", "time_raw_ns": 10 * HOUR})
+    assert check(job_stopped, worker_exits=old, job_signs=HEALTHY, job_times=days) == []
+    [found] = check(job_stopped, worker_exits=old, job_signs=HEALTHY, job_times=TIMES)
+    assert (found.severity, found.confidence) == ("critical", "high")
+
+
 def test_a_pod_that_is_no_host_of_the_job_ended_nothing_in_a_job_that_went_on():
     evicted = table("pod_events", {"reason": "Evicted", "object": "pod/adapter-1", "message": "low on resource"})
+    [found] = check(job_stopped, pod_events=evicted, job_signs=PARTED, failures=FAILED)
+    assert (found.severity, found.confidence) == ("error", "low")
     [found] = check(job_stopped, pod_events=evicted, job_signs=HEALTHY)
     assert (found.severity, found.confidence) == ("warning", "low")
 
@@ -134,6 +162,22 @@ def test_links_of_a_host_that_is_not_the_jobs_slow_it_not():
     assert {(f.severity, f.confidence) for f in found} == {("warning", "low")}
     found = check(nvlink_fault, nvlinks=table("nvlinks", *(r | {"host": "node1"} for r in links)), job_signs=HEALTHY)
     assert {f.confidence for f in found} == {"high"}
+
+
+def test_a_line_of_a_switch_that_no_job_missed_is_no_stop():
+    down = {
+        "code": 20034,
+        "bus_id": "0000:05:00.0",
+        "host": "node1",
+        "link": 30,
+        "reporter": "kernel",
+        "fatal": True,
+        "time_kind": "monotonic",
+    }
+    [found] = check(nvlink_fault, sxids=table("sxids", down), job_signs=HEALTHY)
+    assert (found.severity, found.confidence) == ("warning", "low")
+    [found] = check(nvlink_fault, sxids=table("sxids", down))
+    assert (found.severity, found.confidence) == ("critical", "medium")
 
 
 def test_a_port_of_an_adapter_that_nccl_uses_on_no_host_is_not_the_jobs():
@@ -153,8 +197,23 @@ def test_a_gpu_that_is_hot_for_one_sample_of_many_is_not_held_down():
     ]
     [found] = check(gpu_throttled, gpus=table("gpus", *rows))
     assert (found.severity, found.confidence) == ("warning", "low")
-    [found] = check(gpu_throttled, gpus=table("gpus", *(r | {"throttle": ["hw-thermal"]} for r in rows[:5]), *rows[5:]))
+    hot = table("gpus", *(r | {"throttle": ["hw-thermal"]} for r in rows[:5]), *rows[5:])
+    [found] = check(gpu_throttled, gpus=hot, job_signs=HEALTHY)
     assert (found.severity, found.confidence) == ("error", "high")
+    [found] = check(gpu_throttled, gpus=hot.with_columns(host=pl.lit("ws3")), job_signs=HEALTHY)
+    assert (found.severity, found.confidence) == ("warning", "low")
+
+
+def test_wrong_results_of_a_test_on_other_hosts_are_not_the_jobs():
+    test = {"test": 0, "collective": "AllReduce", "ranks": 8, "out_of_bounds": 2, "out_of_bounds_ok": False}
+    rows = table("bandwidth_rows", {"test": 0, "bytes": 1024, "wrong": 2})
+    [other] = check(
+        data_corruption, bandwidth_tests=table("bandwidth_tests", test | {"hosts": ["oldbox"]}), bandwidth_rows=rows, job_signs=HEALTHY
+    )
+    assert (other.severity, other.confidence) == ("warning", "low")
+    own = table("bandwidth_tests", test | {"hosts": ["node1", "oldbox"]})
+    [found] = check(data_corruption, bandwidth_tests=own, bandwidth_rows=rows, job_signs=HEALTHY)
+    assert (found.severity, found.confidence) == ("critical", "high")
 
 
 def test_signs_are_of_the_ranks_that_failed_by_themselves_and_ranks_that_left_nothing_are_listed():
