@@ -147,7 +147,9 @@ def late_rows(
     half of the time must be lost to it, and what it did meanwhile must be seen. Who is late by a batch that is longer this time is last in all collectives of a
     step, so that steps are what counts where they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
-    steady = pl.col("step_chance").is_null() | (pl.col("step_chance") <= _BY_CHANCE)
+    # Two of three steps are soon said of some rank among many.
+    steps = (pl.col("last_steps") >= 3) | (pl.col("last_steps") == pl.col("slow_steps"))
+    steady = pl.col("step_chance").is_null() | ((pl.col("step_chance") <= _BY_CHANCE) & steps)
     alone = (pl.col("step_chance") <= _HARDLY) & (pl.col("lost_share") >= 0.8) & (pl.col("window_share") >= 0.1)
     costly = (pl.col("lost_share") >= lost_share) & (pl.col("window_share") >= window_share)
     # A start that is slow once delays the two or three calls that go out together.

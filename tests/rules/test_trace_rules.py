@@ -151,6 +151,7 @@ def test_three_late_steps_that_cost_a_quarter_of_the_time_need_no_more_to_be_sur
 def test_a_rank_that_is_late_by_its_batch_in_some_steps_is_not_named() -> None:
     by_batch = {"p_value": 1e-9, "slow_steps": 4, "last_steps": 3, "step_chance": 0.2}
     assert straggler.check(None, late(**by_batch)) == []
+    assert straggler.check(None, late(p_value=1e-9, slow_steps=3, last_steps=2, step_chance=0.09)) == [], "two of three, among many ranks"
     assert only(straggler.check(None, late(p_value=1e-9, slow_steps=4, last_steps=4, step_chance=0.0156))).confidence == "medium"
     assert only(straggler.check(None, late(p_value=1e-9, slow_steps=7, last_steps=7, step_chance=0.0002))).confidence == "high"
 
