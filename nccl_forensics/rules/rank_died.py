@@ -30,6 +30,7 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people
 from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, own_signal
 from nccl_forensics.stack_places import WAITING
+from nccl_forensics.views.failures import BADLY, EXCEPTIONS
 from nccl_forensics.words import first_label, ranks_words
 
 #: What to say and do for each kind of ending.
@@ -71,7 +72,11 @@ _CONSEQUENCES = (
     explains=_CONSEQUENCES,
 )
 def rank_died(
-    endings: pl.LazyFrame, last_calls: pl.LazyFrame | None, stalls: pl.LazyFrame | None = None, source_ranks: pl.LazyFrame | None = None
+    endings: pl.LazyFrame,
+    last_calls: pl.LazyFrame | None,
+    stalls: pl.LazyFrame | None = None,
+    source_ranks: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others,
     waiting for a rank that holds them up, is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
@@ -81,6 +86,7 @@ def rank_died(
     every = endings.collect()
     everyone = every.height
     heard = source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0
+    shown = set(failures.collect()["sign"].to_list()) - {BADLY, EXCEPTIONS} if failures is not None else set()
     if (everyone >= 3 and _alike(own, everyone)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
     for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
@@ -108,8 +114,8 @@ def rank_died(
         # A traceback in a process's own file may be one that it caught and printed, or a program's that it started.
         printed = kind == "exception" and not part["over"].fill_null(value=True).all()
         sure = sure and not printed
-        # Whom others wait for is missed by them.
-        alone = printed and part.height == everyone and len(ranks) < heard
+        # Whom others wait for is missed by them, and a job that shows another sign of failure may well be without it.
+        alone = printed and part.height == everyone and len(ranks) < heard and not shown and not stood - set(ranks)
         # What the C++ runtime says of a thread that nobody joined: a process on its way out says so too.
         sure = sure and not unthrown
         # One is a rank's own trouble; of several that crash together one program may be the cause.
@@ -120,7 +126,6 @@ def rank_died(
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
             summary=f"{first['why']}." + (" Nobody missed it, and nothing but this traceback says that it ended." if alone else ""),
-            severity="warning" if alone else None,
             confidence="low"
             if alone or waited or set(part["signature"].to_list()) == {"nccl-error"}
             else "high"

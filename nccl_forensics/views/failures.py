@@ -55,6 +55,7 @@ WAITS = "ranks that wait for others"
 STANDSTILL = "a standstill that somebody ended"
 #: A sign of jobs that somebody ended, whether they worked or not.
 ENDED = "processes that were told to end"
+BADLY = "processes ended badly"
 LONGER = "operations in flight for longer than any before"
 TIMEOUTS, EXCEPTIONS, MISSED = "watchdog timeouts", "exceptions", "mismatches and missed barriers"
 #: Signs of a rank that may have waited for as long as its timeout allows.
@@ -100,7 +101,7 @@ def failures(
     if endings is not None:
         asked = pl.col("kind") == "terminated"
         bad = endings.filter(~pl.col("kind").is_in(["clean"]) & ~asked)
-        add(bad, "processes ended badly", pl.col("rank").drop_nulls().implode())
+        add(bad, BADLY, pl.col("rank").drop_nulls().implode())
         add(endings.filter(asked), ENDED, pl.col("rank").drop_nulls().implode())
     if watchdog is not None:
         add(

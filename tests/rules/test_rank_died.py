@@ -75,11 +75,17 @@ def test_a_thread_that_nobody_joined_is_no_sure_beginning() -> None:
     assert told(finding) == ("critical", "medium", (2,))
 
 
-def test_a_traceback_that_nobody_missed_the_rank_for_is_no_death() -> None:
+def test_a_traceback_that_nobody_missed_the_rank_for_is_no_sure_death() -> None:
     raised = {"rank": 2, "kind": "exception", "type": "ValueError", "message": "bad", "signature": "user", "frame": "step (train.py:9)"}
     ranks = pl.LazyFrame({"rank": [0, 1, 2]})
     [alone] = rank_died.check(endings(raised | {"over": False}), None, None, ranks)
-    assert told(alone) == ("warning", "low", (2,))
+    assert told(alone) == ("critical", "low", (2,))
+    assert "Nobody missed it" in alone.summary
+    signs = pl.LazyFrame({"sign": ["exceptions", "processes ended badly", "ranks that wait for others"]})
+    [waited_for] = rank_died.check(endings(raised | {"over": False}), None, None, ranks, signs)
+    assert told(waited_for) == ("critical", "medium", (2,))
+    [no_other_sign] = rank_died.check(endings(raised | {"over": False}), None, None, ranks, signs.head(2))
+    assert told(no_other_sign) == ("critical", "low", (2,))
     [missed] = rank_died.check(endings(raised | {"over": False}, *VICTIMS), None, None, ranks)
     assert told(missed) == ("critical", "medium", (2,))
     [over] = rank_died.check(endings(raised | {"over": True}), None, None, ranks)
