@@ -51,6 +51,7 @@ class Job:
         *,
         gpu: object = None,
         pids: Collection[int] = (),
+        of: Collection[int] = (),
         lasting: bool = False,
         takes: bool = False,
     ) -> Tie:
@@ -59,6 +60,7 @@ class Job:
         ``rows``: with ``time_raw_ns`` and ``time_kind``; None for a tool's listing, which has no time of its own.
         ``lasting``: a state that only a reset or a reboot ends. A listing, and a log without dates, are of the current boot: a GPU that a rank
         had was lost under the job or after it.
+        ``of``: the rank of a GPU, where something beside the job's own lines tells it (its place among its neighbours, or that it alone stands).
         ``takes``: it ends processes by a signal, so that only ranks that were killed or went without a word bear it out.
         """
         if not self.seen:
@@ -66,12 +68,18 @@ class Job:
         name = first_label(host)
         if name in _ANYBODY:
             name = None
+        if name is None and len(self.ranks) == 1 and not self.homeless:
+            (name,) = self.ranks
         here = self._here(name)
         rank = self.gpus.get((name, str(gpu))) if name is not None and gpu is not None else None
         if rank is None and gpu is not None and name is None:
             alike = {r for (_, bus), r in self.gpus.items() if bus == str(gpu)}
             rank = alike.pop() if len(alike) == 1 else None
-        its = {rank} - {None} if gpu is not None else set(self.ranks.get(name or "", set()))
+        if rank is None and len(of) == 1:
+            (rank,) = of
+        # Of a host whose GPUs the job does not tell, any of its ranks may be on this one.
+        whole = gpu is None or (rank is None and name in self.blind)
+        its = set(self.ranks.get(name or "", set())) if whole else {rank} - {None}
         bears = ("taken",) if takes else ("gpu", "taken", "died", "stands")
         hit = any(self.signs.get(r or 0) in bears for r in its) or (
             name is None and gpu is None and takes and "taken" in self.signs.values()

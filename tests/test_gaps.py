@@ -100,14 +100,16 @@ def test_equal_dumps_alone_find_no_fault_with_low_confidence_only() -> None:
 def test_the_next_step_says_where_to_run_it_and_beside_which_process_as_far_as_the_evidence_does() -> None:
     incidents = ROOT / "fixtures" / "incidents"
 
-    def first_step(name: str) -> dict[str, object]:
-        step: dict[str, object] = analyze([incidents / name / "evidence"], engine=InlineEngine()).verdict["actions"][0]
+    def first_step(name: str, part: str = "") -> dict[str, object]:
+        step: dict[str, object] = analyze([incidents / name / "evidence" / part], engine=InlineEngine()).verdict["actions"][0]
         return step
 
     told = first_step("ras-rank-behind-32r")
     assert (told["hosts"], told["command"]) == (["10.0.0.7"], "py-spy dump --pid 22113")
-    # Traces of this job tell neither.
-    untold = first_step("slow-loader-traces-4r")
+    traced = first_step("slow-loader-traces-4r")
+    assert (traced["hosts"], traced["command"]) == (["vm"], "py-spy record -d 30 -f raw --idle --pid 2087")
+    # A recorder's dumps tell neither.
+    untold = first_step("lab-host-stall-3r", "fr_pickle")
     assert untold["hosts"] == []
     assert str(untold["command"]).endswith("--pid <pid>")
 

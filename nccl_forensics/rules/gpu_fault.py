@@ -225,6 +225,7 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
                     host,
                     gpu=bus,
                     pids=_pids(rows, bus),
+                    of=ranks_of([c for c in culprits if c.gpu == bus]),
                     lasting=code in _OF_THE_DEVICE and code not in _CONTAINED and not _mended(own, job),
                 )
                 for bus in buses
@@ -442,7 +443,7 @@ def _tools(rows: pl.DataFrame, who: People, explained: list[str], ties: TiedJob)
                     ),
                 ),
             ),
-            ties.tie(None, row["host"], gpu=gpu if row["kind"] in _OF_ONE_GPU and row["bus_id"] else None, lasting=True),
+            ties.tie(None, row["host"], gpu=gpu if row["kind"] in _OF_ONE_GPU and row["bus_id"] else None, of=ranks, lasting=True),
         )
 
 
@@ -475,7 +476,7 @@ def _kernel(rows: pl.DataFrame, who: People, ties: TiedJob) -> Iterator[Finding]
                 would_refute=("the GPU was not used by the job",),
                 actions=(Action("reset_gpu", hosts=(str(host),) if host else (), gpus=(str(device),) if device else ()),),
             ),
-            ties.tie(part, host, gpu=device, lasting=True),
+            ties.tie(part, host, gpu=device, of=() if rank is None else (rank,), lasting=True),
         )
 
 
@@ -494,6 +495,7 @@ def _states(rows: pl.DataFrame, who: People, ties: TiedJob, retired: int, dram: 
             if not signs:
                 continue
             rank = who.of_gpu(host, gpu)
+            ranks = () if rank is None else (rank,)
             at = part[sorted({i for _, _, i in signs})]
             name = next((n for n in part["name"].to_list() if n), None)
             action = signs[0][1]
@@ -503,7 +505,7 @@ def _states(rows: pl.DataFrame, who: People, ties: TiedJob, retired: int, dram: 
                     summary=f"{name or 'The GPU'} reports this of itself. Counters of a snapshot say that it happened, not when.",
                     severity=level,
                     confidence="high" if level == "critical" else "medium",
-                    ranks=(rank,) if rank is not None else (),
+                    ranks=ranks,
                     hosts=(str(host),) if host else (),
                     culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu)),),
                     subject=(str(host or ""), str(gpu), *sorted(w.split(" (")[0].rstrip("0123456789 ") for w, _, _ in signs)),
@@ -511,11 +513,9 @@ def _states(rows: pl.DataFrame, who: People, ties: TiedJob, retired: int, dram: 
                     remedy=f"{_ACTION_WORDS[action][0].upper()}{_ACTION_WORDS[action][1:]}.",
                     prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
                     would_refute=("the counters are older than the incident (compare with an earlier snapshot)",),
-                    actions=(
-                        Action(action, hosts=(str(host),) if host else (), gpus=(str(gpu),), ranks=(rank,) if rank is not None else ()),
-                    ),
+                    actions=(Action(action, hosts=(str(host),) if host else (), gpus=(str(gpu),), ranks=ranks),),
                 ),
-                ties.tie(None, host, gpu=part["bus_id"][0], lasting=True) if level == "critical" else "own",
+                ties.tie(None, host, gpu=part["bus_id"][0], of=ranks, lasting=True) if level == "critical" else "own",
             )
 
 

@@ -166,7 +166,7 @@ def _driver(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
             rank=rank,
             subject=tuple(str(n) for n in numbers),
         )
-        yield tied(found, job.tie(part, host, gpu=bus))
+        yield tied(found, job.tie(part, host, gpu=bus, of=() if rank is None else (rank,)))
 
 
 def _is_fatal(row: dict[str, object]) -> bool:

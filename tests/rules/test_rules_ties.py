@@ -63,6 +63,21 @@ def test_a_log_without_dates_is_of_the_current_boot_in_which_a_lost_gpu_stays_lo
     assert gpu(PARTED, xids=lost()) == ("critical", "high")
 
 
+def test_a_gpu_whose_rank_the_job_does_not_tell_is_that_of_a_rank_of_its_host_that_failed():
+    line = table("xids", xid(79, host="node1") | {"time_kind": "monotonic"}).collect()
+    blind = signs((0, "node1", 10, None, "stands"), (1, "node2", 10, None, "parted"))
+    assert job_of(blind, None, FAILED).tie(line, "node1", gpu="0000:17:00.0", lasting=True) == "own"
+    assert job_of(blind, None, FAILED).tie(line, "node2", gpu="0000:17:00.0", lasting=True) == "doubtful", "its rank parted by itself"
+    # Something else places the rank: it alone stands still.
+    homeless = signs((0, None, None, None, "stands"), (1, None, None, None, None))
+    job = job_of(homeless, None, FAILED)
+    assert job.tie(line, "node1", gpu="0000:17:00.0", lasting=True) == "doubtful"
+    assert job.tie(line, "node1", gpu="0000:17:00.0", of=(0,), lasting=True) == "own"
+    # A log that does not say whose it is, of a job on one host.
+    alone = signs((0, "node1", 10, None, "gpu"), (1, "node1", 11, None, None))
+    assert job_of(alone, None, FAILED).tie(line, None, gpu="0000:17:00.0") == "own"
+
+
 def test_a_driver_that_was_loaded_anew_since_had_the_gpu_back():
     loaded = table("kernel_events", {"kind": "driver-load", "line_no": 7, "host": "node1"})
     assert gpu(PARTED, xids=lost(), kernel_events=loaded) == ("error", "low")
