@@ -47,16 +47,24 @@ def stall_findings(
         here = part.filter(pl.col("group_key").eq_missing(pl.lit(first["group_key"])))
         inside = sorted({w for ws in here["in_group"].to_list() for w in (ws or [])} - set(ranks)) or waiters
         behind = len(set(waiters) - set(inside))
+        # What a GPU has not finished its peers may have behind them: they stand in what comes next.
+        ahead = f"for {verb(ranks, 'it', 'them')}, at {waited}{group} or beyond" if cause == "gpu-stall" else f"in {waited}{group}"
         peers = (
-            f"; {ranks_words(inside)} {verb(inside, 'waits', 'wait')} in {waited}{group}"
-            + (f" and {behind:,} other{'s' if behind > 1 else ''} behind {verb(inside, 'it', 'them')}" if behind else "")
+            f"; {ranks_words(inside)} {verb(inside, 'waits', 'wait')} {ahead}"
+            + (
+                f"{',' * (cause == 'gpu-stall')} and {behind:,} other{'s' if behind > 1 else ''} behind {verb(inside, 'it', 'them')}"
+                if behind
+                else ""
+            )
             if waiters
             else f" (missing in {waited}{group})"
         )
         looked = " Several samples of its stack agree." if len(ranks) == 1 and first["stands"] else ""
         yield Finding(
             title=f"{ranks_words(ranks)} {said}{where}{peers}",
-            summary=f"{_reasons(part)}." + looked + (f" The others wait at {first['call_site']}." if first["call_site"] else ""),
+            summary=f"{_reasons(part)}."
+            + looked
+            + (f" The others {'called it' if cause == 'gpu-stall' else 'wait'} at {first['call_site']}." if first["call_site"] else ""),
             confidence=confidence,
             ranks=ranks,
             culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -88,7 +96,9 @@ def _evidence(part: pl.DataFrame, first: dict[str, object], *, named_by_others: 
     own = [whereabouts(r, "own_") for r in every]
     # Where its own steps alone tell that it left a call out, what is cited is its own on both sides.
     beyond = named_by_others and first["cause"] == "collective-skipped"
-    waits = f"a waiting rank's {first['op']}" if first["op"] else "a rank that gave up waiting"
+    waits = (
+        f"a {'peer' if first['cause'] == 'gpu-stall' else 'waiting rank'}'s {first['op']}" if first["op"] else "a rank that gave up waiting"
+    )
     named = "its last call of that group" if beyond else "what names the rank" if named_by_others else waits
     own_words = "the stalled rank's own last operation in that group"
     if first["seen_by"] == "endings":

@@ -25,6 +25,17 @@ def test_the_stalled_rank_is_named_with_its_stack_a_waiter_and_its_own_last_oper
     assert "step (train.py:9)" in finding.title
 
 
+def test_who_has_done_what_a_gpu_has_not_is_not_said_to_wait_in_it() -> None:
+    waiting = {"rank": 2, "waiters": [0, 1, 3, 4], "in_group": [0, 1]}
+    [gpu] = gpu_stall.check(stalls(waiting | {"cause": "gpu-stall"}))
+    assert "; ranks 0-1 wait for it, at all_reduce #6 of " in gpu.title
+    assert gpu.title.endswith(" or beyond, and 2 others behind them")
+    assert {"a peer's all_reduce"} <= {e.why for e in gpu.evidence}
+    [host] = host_stall.check(stalls(waiting | {"cause": "host-stall"}))
+    assert "; ranks 0-1 wait in all_reduce #6 of " in host.title
+    assert host.title.endswith(" and 2 others behind them")
+
+
 @pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)
 def test_a_stall_of_another_cause_is_left_to_its_rule(rule: Rule) -> None:
     others = [{"rank": n, "cause": r.cause} for n, r in enumerate(ALL) if r is not rule]
