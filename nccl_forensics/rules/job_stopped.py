@@ -22,13 +22,13 @@ from dataclasses import replace
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, timely
 from nccl_forensics.rules_ties import Job, Tie, job_of, tied
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views.failures import LONGER, STANDSTILL
+from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import first_label
 
 #: Signs of a failure that a stop from outside does not make by itself.
@@ -107,7 +107,7 @@ def job_stopped(
     """Jobs by state, then what the job's own output says, then pods and nodes, then a signal that the launcher got."""
     own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
     if exceptions is not None:
-        got_over = pl.col("kind").fill_null("").is_in(list(SURVIVED)) | pl.col("type").fill_null("").str.contains(_BY_SIGNAL)
+        got_over = lived_on() | pl.col("type").fill_null("").str.contains(_BY_SIGNAL)
         raised = exceptions.filter(~got_over).collect().height
         own += [f"exceptions ({raised})"] if raised else []
     if worker_exits is not None and worker_exits.filter(pl.col("kind").is_in(["scheduler-oom", "memory-monitor"])).head(1).collect().height:

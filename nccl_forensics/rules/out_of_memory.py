@@ -25,11 +25,11 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
 from nccl_forensics.rules_ties import Job, Tie, job_of, tied
+from nccl_forensics.views.raised import lived_on
 from nccl_forensics.views.tasks import rank_of_task
 from nccl_forensics.words import ranks_words
 
@@ -372,7 +372,7 @@ def _size_words(row: dict[str, object]) -> str:
 def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
     """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own. Whoever looks for
     the largest batch that fits is refused memory, and goes on."""
-    raised = raised.filter(~pl.col("kind").fill_null("").is_in(list(SURVIVED)))
+    raised = raised.filter(~lived_on())
     for on_gpu in (True, False):
         seen: dict[object, dict[str, object]] = {}
         if on_gpu:

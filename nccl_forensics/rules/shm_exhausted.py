@@ -22,10 +22,10 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
+from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import ranks_words
 
 _NO_SPACE = r"No space left on device|insufficient shared memory|Cannot allocate memory|Bus error"
@@ -63,11 +63,7 @@ def shm_exhausted(
     in_nccl = nccl_errors is not None and nccl_errors.filter(about).head(1).collect().height > 0
     if exceptions is not None and not in_nccl:
         # What NCCL itself says is judged by a rule of its own; the framework then only repeats it.
-        complaints = (
-            located(exceptions.filter(about & ~pl.col("kind").fill_null("").is_in(list(SURVIVED))), source_hosts)
-            .select(_COLUMNS)
-            .sort("source_id", "line_no")
-        )
+        complaints = located(exceptions.filter(about & ~lived_on()), source_hosts).select(_COLUMNS).sort("source_id", "line_no")
     else:
         complaints = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String()))
     hosts = complaints["host"].unique(maintain_order=True).to_list()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
+from nccl_forensics.views.raised import lived_on
 
 FAILURES = {
     "sign": pl.String(),
@@ -113,7 +113,7 @@ def failures(
             TIMEOUTS,
         )
     if exceptions is not None:
-        add(exceptions.filter(~pl.col("kind").fill_null("").is_in(list(SURVIVED))).sort("source_id", "line_no"), EXCEPTIONS)
+        add(exceptions.filter(~lived_on()).sort("source_id", "line_no"), EXCEPTIONS)
     if rank_reports is not None:
         add(
             # Who reached a monitored barrier says so only where the barrier failed.

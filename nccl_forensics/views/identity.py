@@ -267,33 +267,41 @@ def _by_stack(people: _People, stacks: pl.LazyFrame, path_hints: pl.LazyFrame) -
 _Said = tuple[tuple[str | None, int], int, int, str]
 
 
+def _by_traces(traces: pl.LazyFrame, path_hints: pl.LazyFrame) -> pl.LazyFrame:
+    """Traces that state the pid of their process, with the rank that is ``said`` in them or in their name, and the ``strength`` of that."""
+    named = path_hints.filter(pl.col("path_strength") == WORD).select("source_id", "path_rank")
+    return (
+        traces.filter(pl.col("pid").is_not_null())
+        .join(named, on="source_id", how="left")
+        .with_columns(said=pl.coalesce("rank", "path_rank"), strength=pl.when(pl.col("rank").is_null()).then(WORD).otherwise(CONTENT))
+        .filter(pl.col("said").is_not_null())
+    )
+
+
 def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Said]:
     """Ranks of processes that a profiler traced: it writes the pid, and the rank itself or in the file's name. A pid that two ranks have is nobody's."""
     if traces is None:
         return []
-    named = path_hints.filter(pl.col("path_strength") == WORD).select("source_id", "path_rank")
     rows = (
-        traces.filter(pl.col("pid").is_not_null())
-        .join(named, on="source_id", how="left")
-        .select("pid", rank=pl.coalesce("rank", "path_rank"), strength=pl.when(pl.col("rank").is_null()).then(WORD).otherwise(CONTENT))
-        .filter(pl.col("rank").is_not_null())
+        _by_traces(traces, path_hints)
+        .select("pid", "said", "strength")
         .unique()
-        .filter((pl.len().over("pid") == 1) & (pl.len().over("rank") == 1))
+        .filter((pl.len().over("pid") == 1) & (pl.len().over("said") == 1))
         .sort("pid")
         .collect()
     )
-    return [((None, pid), rank, strength, "profiler trace of its process") for pid, rank, strength in rows.iter_rows()]
+    return [((None, pid), rank, strength, _PROFILED) for pid, rank, strength in rows.iter_rows()]
+
+
+#: What says the rank of a process that was traced.
+_PROFILED = "profiler trace of its process"
 
 
 def _by_trace_alone(people: _People, traces: pl.LazyFrame, path_hints: pl.LazyFrame) -> None:
     """Processes of which nothing but a profiler's trace tells that states pid and host, for ranks that no other process has."""
-    named = path_hints.filter(pl.col("path_strength") == WORD).select("source_id", "path_rank")
     process = ["host", "pid"]
     rows = (
-        traces.filter(pl.all_horizontal(pl.col(process).is_not_null()))
-        .join(named, on="source_id", how="left")
-        .with_columns(said=pl.coalesce("rank", "path_rank"), strength=pl.when(pl.col("rank").is_null()).then(WORD).otherwise(CONTENT))
-        .filter(pl.col("said").is_not_null())
+        _by_traces(traces.filter(pl.col("host").is_not_null()), path_hints)
         .filter((pl.struct(process).n_unique().over("said") == 1) & (pl.col("said").n_unique().over(process) == 1))
         .sort("source_id")
         .unique("said", keep="first", maintain_order=True)
@@ -308,7 +316,7 @@ def _by_trace_alone(people: _People, traces: pl.LazyFrame, path_hints: pl.LazyFr
     ]
     for row in unmet:
         who = people.person(row["host"], row["pid"])
-        who.claims.append((row["strength"], row["said"], "profiler trace of its process"))
+        who.claims.append((row["strength"], row["said"], _PROFILED))
         who.told_at(row)
 
 

@@ -6,12 +6,18 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.views import view
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
 
 #: What tells the process that wrote a line.
 _WRITER = ("source_id", "pid", "hint_rank", "hint_scope", "hint_host")
+
+
+def lived_on() -> pl.Expr:
+    """Of rows of ``exceptions``: whether the process went on after it."""
+    return pl.col("kind").fill_null("").is_in(list(SURVIVED))
 
 
 @view(rows="exceptions")
