@@ -79,6 +79,8 @@ def _motion(extras: Extras, *, goes_on: bool) -> tuple[Block, ...]:
         )
     columns = ("Ranks", "State", "No progress since", "Timeout in force", "Waited", "How it is known", "Evidence")
     rows = table("Which ranks move", columns, body, max(0, len(extras.motions) - EDGES), folded=True)
+    if goes_on and stuck:
+        parts.append("the job went on all the same")
     said = sentence("; ".join(parts)) + "." if parts else "No rank was looked at twice: which of them still move is not known."
     return (Block(said, tables=(rows,)),)
 

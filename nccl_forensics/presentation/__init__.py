@@ -62,9 +62,10 @@ def present(report: Json, extras: Extras) -> Presentation:
     texts = [source_text(s) for s in sources]
     total_sources = number(report, "sources_total") or len(sources)
     gaps = rows(report, "gaps")
-    opinion = opinion_of(verdict, findings)
-    others = tuple(opinion_of(o, findings) for o in rows(verdict, "others")[:20])
     run = run_of(case, verdict)
+    slow = text(run, "outcome") == "slow"
+    opinion = opinion_of(verdict, findings, slow=slow)
+    others = tuple(opinion_of(o, findings, slow=slow) for o in rows(verdict, "others")[:20])
     checklist = checklist_texts(rows(report, "checklist"), findings)
     outcome = OUTCOME_WORDS.get(text(run, "outcome"), "")
     headline, lead = headline_of(status, opinion, verdict, outcome, skipped)

@@ -50,6 +50,11 @@ ACTION_WORDS = {
 }
 
 
+#: What to say where no collective is named.
+_OF_MANY = "no single one: the job goes on and is slow"
+_OF_NONE = "none; the cause lies outside the collectives, or none was recorded"
+
+
 def cited_findings(verdict: Json) -> set[str]:
     cited = {*words(verdict, "because"), *words(verdict, "explains")[:50]}
     for other in rows(verdict, "others"):
@@ -94,7 +99,8 @@ def _party(culprit: Json) -> Party:
     return Party(f"{label} {value}", tuple(f for f in facts if f != (label, value)))
 
 
-def opinion_of(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
+def opinion_of(verdict: Json, findings: Mapping[str, FindingText], *, slow: bool = False) -> Opinion:
+    """What a verdict says, in words. ``slow``: of a run that went on."""
     culprits = rows(verdict, "culprits")
     because = tuple(findings[i] for i in words(verdict, "because") if i in findings)
     quotes = list(dict.fromkeys(q for f in because for q in f.quotes))
@@ -116,6 +122,7 @@ def opinion_of(verdict: Json, findings: Mapping[str, FindingText]) -> Opinion:
         parties=tuple(_party(c) for c in culprits[:8]),
         more_parties=max(0, len(culprits) - 8),
         collective=_operation(point),
+        no_collective=_OF_MANY if slow else _OF_NONE,
         group=_group(point),
         because=because,
         explains=tuple(findings[i] for i in words(verdict, "explains")[:50] if i in findings),

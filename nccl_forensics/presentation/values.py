@@ -139,6 +139,7 @@ class Opinion:
     parties: tuple[Party, ...]
     more_parties: int
     collective: str
+    no_collective: str
     group: str
     because: tuple[FindingText, ...]
     explains: tuple[FindingText, ...]

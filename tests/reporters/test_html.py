@@ -9,7 +9,7 @@ import pytest
 from nccl_forensics.extras import Cell, Extras, GroupTimeline, Process, StackClass, TimelineRow, Wait
 from nccl_forensics.render import asset
 from nccl_forensics.reporters import html
-from tests.reporters.samples import SAMPLES, hang, healthy, hostile, insufficient, large, measured, unexplained
+from tests.reporters.samples import SAMPLES, Sample, hang, healthy, hostile, insufficient, large, measured, unexplained
 
 BLOCKS = {"div", "dt", "dd", "p", "li", "td", "th", "tr", "h1", "h2", "h3", "summary", "figcaption", "caption"}
 VOID = {"meta", "input", "br", "link", "img", "hr", "path", "rect"}
@@ -123,6 +123,19 @@ def test_the_first_screen_answers_which_rank_host_collective_why_and_what_next()
     assert "Which collective all_reduce #18 process group default_pg (0)" in first
     assert "Why rank 3 calls broadcast here fr/fr_trace_rank_3.json entries[18]" in first
     assert "What next Fix the code rank 3 Make every rank" in first
+
+
+def test_where_no_collective_is_named_a_slow_job_is_late_to_many():
+    incident = hang()
+    report = {**incident.report, "verdict": {**incident.report["verdict"], "first_divergence": None}}
+    said = re.compile("Which collective ([^.]*?) When")
+    assert (
+        said.search(Page(render(Sample(report, incident.extras))).words)[1]
+        == "none; the cause lies outside the collectives, or none was recorded"
+    )
+    runs = [{**run, "outcome": "slow"} for run in report["case"]["runs"]]
+    slow = {**report, "case": {**report["case"], "runs": runs}}
+    assert said.search(Page(render(Sample(slow, incident.extras))).words)[1] == "no single one: the job goes on and is slow"
 
 
 def test_the_story_comes_before_the_exhibits():

@@ -30,4 +30,4 @@ def test_in_a_job_that_was_slow_nobody_is_stuck() -> None:
     alike = Motion((0, 1), "stuck", "3 samples of its stack agree", None, None, None, None, "stacks/rank0.txt", 4)
     report = {"case": {"runs": [{"run": 0, "attempt": 0, "outcome": "slow"}]}, "verdict": {"run": 0, "attempt": 0}}
     [block] = build(report, Extras(motions=(alike,)))
-    assert block.statement == "Ranks 0-1 stood where they were at each look."
+    assert block.statement == "Ranks 0-1 stood where they were at each look; the job went on all the same."
