@@ -1,8 +1,8 @@
 """Generated documentation: lists of formats, rules, tables, views, settings and what covers what, written from the code. And the line kinds
 of all grammars, made by Lark.
 
-``python -m tests.generate_docs`` writes docs/reference/*.md, docs/coverage.md and grammars/compiled.json, ``--check`` fails if they are not
-fresh.
+``python -m tests.generate_docs`` writes docs/reference/*.md, docs/coverage.md, the tables of docs/unseen.md and docs/accuracy.md, and
+grammars/compiled.json, ``--check`` fails if they are not fresh.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def pages() -> dict[str, str]:
     for t in sorted(TABLES.values(), key=lambda t: t.name):
         tables += f"\n## {t.name}\n\n{t.doc}\n\n| column | type | meaning |\n|---|---|---|\n"
         tables += "".join(f"| `{c}` | {dtype} | {meaning} |\n" for c, (dtype, meaning) in t.columns.items())
-    from tests import hostile_inputs
+    from tests import hostile_inputs, unseen
 
     return {
         "reference/formats.md": head + formats,
@@ -54,7 +54,7 @@ def pages() -> dict[str, str]:
         "coverage.md": head + coverage.page(),
         "reference/hostile.md": head + hostile_inputs.page(),
         "measures.md": head + _measures(),
-    }
+    } | {name: unseen.filled((FOLDER / name).read_text(encoding="utf-8")) for name in ("accuracy.md", "unseen.md")}
 
 
 def grammars() -> str:

@@ -24,7 +24,7 @@ from tests.coverage import anchor, shown_formats, shown_rules
 CONTENTS = {
     "Begin": ("start", "first-verdict", "install", "cookbook", "walkthrough"),
     "Use": ("postmortem", "check", "compare", "sql", "serve", "collect", "simulate", "traces", "python", "lab", "scale"),
-    "Know": ("measures", "data-model", "accuracy", "speed", "coverage", "limits", "threat-model", "glossary"),
+    "Know": ("measures", "data-model", "accuracy", "unseen", "speed", "coverage", "limits", "threat-model", "glossary"),
     "Reference": (
         "reference/formats",
         "reference/rules",
