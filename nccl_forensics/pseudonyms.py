@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from nccl_forensics.hostlist import expand
+from nccl_forensics.words import natural
 
 Kind = Literal["host", "user", "domain", "path", "namespace", "name"]
 
@@ -167,7 +168,7 @@ class Pseudonyms:
     def _compile(self) -> None:
         """Number what is known, in its natural order, and build the one pattern that finds everything."""
         for kind in ("host", "user", "namespace", "name", "path"):
-            for name in sorted(self._known[kind], key=_natural):
+            for name in sorted(self._known[kind], key=natural):
                 self._number(kind, name)
         words = sorted(self._names)
         named = rf"(?i:(?<![A-Za-z0-9])(?:{_trie(words)})(?![A-Za-z0-9]))" if words else r"(?!)"
@@ -329,10 +330,6 @@ def _is_mask(value: int) -> bool:
     """A netmask such as 255.255.255.0, which is nobody's address."""
     inverted = value ^ 0xFFFFFFFF
     return value >= 0xFF000000 and inverted & (inverted + 1) == 0
-
-
-def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    return tuple((int(p), "") if p.isascii() and p.isdigit() and len(p) < 18 else (-1, p) for p in re.split(r"([0-9]+)", name) if p)
 
 
 def _split(part: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 #: A process whose rank nothing tells takes part in comparisons under this number plus that of its source; it is never printed as a rank.
@@ -33,6 +34,11 @@ def ranks_words(ranks: Iterable[int]) -> str:
     named = "" if not numbers else f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {rank_list(numbers)}"
     others = "" if not unknown else f"{unknown} process{'es' if unknown > 1 else ''} of unknown rank"
     return " and ".join(w for w in (named, others) if w) or "no rank"
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """A key that sorts names with the numbers in them as numbers: ``gpu9`` before ``gpu10``."""
+    return tuple((int(p), "") if p.isascii() and p.isdigit() and len(p) < 18 else (-1, p) for p in re.split(r"([0-9]+)", name) if p)
 
 
 def first_label(host: object) -> str | None:

@@ -30,8 +30,6 @@ MUST_AGREE = frozenset(
         "NCCL_CROSS_NIC",
         "NCCL_IB_SPLIT_DATA_ON_QPS",
         "NCCL_IB_QPS_PER_CONNECTION",
-        "NCCL_IB_TC",
-        "NCCL_IB_GID_INDEX",
         "NCCL_PXN_DISABLE",
         "NCCL_LL128_BUFFSIZE",
         "NCCL_CHUNK_SIZE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 
 import orjson
 
@@ -43,6 +44,7 @@ def _ranks(found: Mapping[str, object], comm: object, record: str) -> Iterator[R
         return
     hash_text = str(comm.get("hash") or "").lower().removeprefix("0x").lstrip("0")
     common = {
+        **_time(found.get("timestamp")),
         "nccl_version": found.get("nccl_version"),
         "comm_id": f"0x{hash_text}" if hash_text else None,
         "nranks": comm.get("size"),
@@ -52,6 +54,15 @@ def _ranks(found: Mapping[str, object], comm: object, record: str) -> Iterator[R
         for number, rank in enumerate(listed if isinstance(listed, list) else ()):
             if isinstance(rank, dict):
                 yield {"record": f"{record}.{key}[{number}]", **common, **_rank(rank), "missing": key == "missing_ranks"}
+
+
+def _time(said: object) -> Row:
+    """The time of a report; its zone is the host's."""
+    try:
+        at = datetime.strptime(str(said), "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return {}
+    return {"time_raw_ns": int(at.timestamp()) * 1_000_000_000, "time_kind": "local-unzoned"}
 
 
 def _rank(rank: Mapping[str, object]) -> Row:

@@ -26,6 +26,7 @@ from nccl_forensics.facts.setting_effects import SETTINGS, Harm, Setting
 from nccl_forensics.facts.settings import MUST_AGREE
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_ties import closest, job_of, tied
 from nccl_forensics.words import ranks_words
 
 _ORDER = ("error", "warning", "info")
@@ -39,17 +40,25 @@ _ORDER = ("error", "warning", "info")
     at_most=16,
     explains=("low-bus-bandwidth", "few-channels"),
 )
-def bad_setting(settings: pl.LazyFrame | None, nccl_env: pl.LazyFrame | None) -> Iterator[Finding]:
+def bad_setting(
+    job_settings: pl.LazyFrame | None,
+    nccl_env: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
     """One finding per setting and harmful value, the worst first; then values that NCCL refused."""
     found: list[tuple[int, Finding]] = []
-    if settings is not None:
-        for row in settings.filter(pl.col("value").is_not_null()).sort("name", "value").collect().iter_rows(named=True):
+    if job_settings is not None:
+        job = job_of(job_signs, None, failures)
+        for row in job_settings.filter(pl.col("value").is_not_null()).sort("name", "value").collect().iter_rows(named=True):
             known = SETTINGS.get(row["name"])
             if known is None or known.own_word is not None or (row["differs"] and row["name"] in MUST_AGREE):
                 continue
             harm = next((h for h in known.harms if h.matches(row["value"])), None)
             if harm is not None:
-                found.append((_ORDER.index(harm.weight), _finding(row, known, harm)))
+                tie = closest(() if row["ranks"] else [job.place(host) for host in row["hosts"] or ()])
+                finding = tied(_finding(row, known, harm), tie)
+                found.append((_ORDER.index(str(finding.severity)), finding))
     yield from (finding for _, finding in sorted(found, key=lambda f: f[0]))
     if nccl_env is not None:
         yield from _refused(nccl_env)

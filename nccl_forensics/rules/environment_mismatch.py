@@ -50,7 +50,7 @@ _BEYOND = 1.2
     ),
 )
 def environment_mismatch(
-    settings: pl.LazyFrame,
+    job_settings: pl.LazyFrame,
     processes: pl.LazyFrame | None,
     nccl_tails: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
@@ -62,7 +62,7 @@ def environment_mismatch(
     host_of, lines_of = _logged(processes, nccl_tails)
     up, over = _came_up(comms, nccl_comms)
     world = int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)) if comms is not None else 0
-    differing = settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
+    differing = job_settings.filter(pl.col("differs") & pl.col("name").is_in(sorted(MUST_AGREE))).sort("name", "processes").collect()
     for (name,), part in differing.group_by("name", maintain_order=True):
         shown = {str(r["value"]): set(r["ranks"]) for r in part.iter_rows(named=True) if r["value"] is not None}
         bare = set().union(*(r["ranks"] for r in part.iter_rows(named=True) if r["value"] is None))
@@ -78,7 +78,7 @@ def environment_mismatch(
         if shared:
             # One line may be lost in a shared log, those of most ranks are not. A log of one rank that ends early tells nothing of what came after.
             having = set().union(*shown.values())
-            lacking = _told_in_full(settings, str(name), set(host_of)) - having - set(lines_of)
+            lacking = _told_in_full(job_settings, str(name), set(host_of)) - having - set(lines_of)
             silent = lacking if len(having) < len(lacking) else set()
         unset = silent | bare
         classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}

@@ -24,6 +24,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, place
+from nccl_forensics.words import first_label
 
 
 @rule(
@@ -41,6 +42,8 @@ def gid_index(rdma_gids: pl.LazyFrame, settings: pl.LazyFrame, source_hosts: pl.
     for setting in set_to.iter_rows(named=True):
         index = int(setting["value"])
         for (_, host), own in rows.group_by("source_id", "host", maintain_order=True):
+            if setting["hosts"] and host is not None and first_label(host) not in setting["hosts"]:
+                continue  # each host has its own index
             wrong: list[tuple[str, int]] = []
             shown: list[dict[str, object]] = []
             for (device, port), part in own.group_by("device", "port", maintain_order=True):

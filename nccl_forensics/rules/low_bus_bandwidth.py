@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from math import inf
 from statistics import median
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from nccl_forensics.facts.bandwidth import LARGE_BYTES, ceiling
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located
+from nccl_forensics.rules_ties import closest, job_of, tied
 
 _WATCH, _DEGRADED = 0.9, 0.75
 _RDMA_LARGE = 65536
@@ -44,6 +46,8 @@ def low_bus_bandwidth(
     ib_ports: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     trace_bandwidth: pl.LazyFrame | None = None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     expected_gb_s: Annotated[float, "bus bandwidth in GB/s that large AllReduces must reach; 0 = what is known of the platform"] = 0.0,
     large_bytes: Annotated[int, "size from which a row counts as large"] = LARGE_BYTES,
@@ -54,12 +58,17 @@ def low_bus_bandwidth(
     fallen_share: Annotated[float, "share of a run's own best bus bandwidth below which its largest sizes have fallen off"] = 0.35,
 ) -> Iterator[Finding]:
     """Runs against the platform and against each other, RDMA tests against their port, GPU pairs against the matrix, traced AllReduces
-    against the platform."""
+    against the platform. A test on hosts that are none of the job's does not tell of the job."""
     if bandwidth_tests is not None and bandwidth_rows is not None:
+        job = job_of(job_signs, None, failures)
         best = _best(bandwidth_tests, bandwidth_rows, large_bytes)
-        yield from _against_platform(best, expected_gb_s)
-        yield from _against_alike(best, alike)
-        yield from _fallen_off(bandwidth_tests, bandwidth_rows, large_bytes, fallen_share)
+        of_runs = (
+            *_against_platform(best, expected_gb_s),
+            *_against_alike(best, alike),
+            *_fallen_off(bandwidth_tests, bandwidth_rows, large_bytes, fallen_share),
+        )
+        for finding in of_runs:
+            yield tied(finding, closest([job.place(host) for host in finding.hosts]))
     if rdma_tests is not None:
         yield from _rdma(located(rdma_tests, source_hosts), ib_ports, link_share, alike)
     if gpu_bandwidth is not None:
@@ -104,7 +113,7 @@ def _traced(rows: pl.LazyFrame, expected: float, large: int, share: float) -> It
 
 
 def _best(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int) -> list[dict[str, object]]:
-    """Every run with its best large row."""
+    """Every run with its best large row, and with what the same hosts ``reached`` in any run of the collective."""
     top = (
         rows.filter((pl.col("bytes") >= large) & pl.col("bus_bw_gb_s").is_not_null())
         .sort("bus_bw_gb_s", descending=True, maintain_order=True)
@@ -112,11 +121,15 @@ def _best(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int) -> list[dict[str,
         .agg(
             pl.col("bus_bw_gb_s").first().alias("best"),
             pl.col("bytes").first().alias("at_bytes"),
+            pl.col("dtype", "red_op").first(),
             pl.col("line_no").first().alias("row_line"),
             pl.col("record").first().alias("row_record"),
         )
     )
-    return tests.join(top, on=["source_id", "test"]).sort("source_id", "test").collect().to_dicts()
+    same = ["collective", "ranks", pl.col("hosts").list.sort()]
+    alone = pl.col("hosts").list.len().fill_null(0) == 0
+    reached = pl.when(alone).then("best").otherwise(pl.col("best").max().over(same))
+    return tests.join(top, on=["source_id", "test"]).with_columns(reached=reached).sort("source_id", "test").collect().to_dicts()
 
 
 def _judged(ratio: float) -> tuple[Severity, str]:
@@ -145,11 +158,13 @@ def _against_platform(best: list[dict[str, object]], expected: float) -> Iterato
             severity,
             "medium",
             {"bus_bw_gb_s": value, "expected_gb_s": goal, "expected_by": source},
+            least=_WATCH * goal,
         )
 
 
 def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Finding]:
-    """Runs of the same collective, ranks, hosts and GPUs, on other hosts: the fleet is the yardstick."""
+    """Runs of the same collective, ranks, hosts and GPUs, with the same data and as many repetitions, on other hosts: the fleet is the yardstick.
+    Several runs of the same hosts are one of them."""
     groups: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
     for run in best:
         like: tuple[object, ...] = (
@@ -158,12 +173,16 @@ def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Findin
             len(_texts(run["hosts"])),
             tuple(_texts(run["gpus"])),
             run["max_bytes"],
+            run["iterations"],
+            run["dtype"],
+            run["red_op"],
         )
         groups[like].append(run)
     for key, runs in groups.items():
-        if key[0] is None or len(runs) <= alike:
+        named = {tuple(sorted(_texts(r["hosts"]))) or (str(i),): float(str(r["reached"])) for i, r in enumerate(runs)}
+        if key[0] is None or len(named) <= alike:
             continue
-        usual = median(float(str(r["best"])) for r in runs)
+        usual = median(named.values())
         slow = [r for r in runs if float(str(r["best"])) < _WATCH * usual]
         if len(slow) * 3 > len(runs):
             continue
@@ -182,6 +201,7 @@ def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Findin
                 "high" if len(blamed) < len(hosts) or len(hosts) == 1 else "medium",
                 {"bus_bw_gb_s": value, "expected_gb_s": usual, "expected_by": "median of runs alike"},
                 blamed,
+                least=_WATCH * usual,
             )
 
 
@@ -308,8 +328,14 @@ def _run_finding(
     confidence: Confidence,
     metrics: Mapping[str, float | int | str | None],
     blamed: list[str] | None = None,
+    least: float = inf,
 ) -> Finding:
+    """``least``: what the same hosts must have reached in another run to be able to carry what is expected."""
     hosts = tuple(blamed if blamed is not None else _texts(run["hosts"]))
+    able = float(str(run.get("reached") or 0.0)) >= least
+    if able:
+        severity, confidence = "info" if severity == "info" else "warning", "low"
+        summary += f" The same hosts reached {float(str(run['reached'])):.1f} GB/s in another run: they can, and this one was made otherwise or at another time."
     row = {"source_id": run["source_id"], "line_no": run["row_line"], "record": run["row_record"]}
     return Finding(
         title=title,

@@ -25,10 +25,15 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.settings import EFFECTS
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules_ties import Job, closest, job_of, tied
 from nccl_forensics.words import ranks_words
 
+#: NVLink of an A100, of the last kind without NVLink SHARP: twelve links of 20 GB/s, as NCCL counts (NCCL 2.27 src/graph/topo.h).
+_BEFORE_NVLS_GB_S = 240.0
 
-def _found(settings: pl.LazyFrame, cause: str) -> Iterator[Finding]:
+
+def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True) -> Iterator[Finding]:
+    """``sure``: the hardware has what the setting switches off."""
     for effect in EFFECTS:
         if effect.cause != cause:
             continue
@@ -39,12 +44,12 @@ def _found(settings: pl.LazyFrame, cause: str) -> Iterator[Finding]:
             ranks = tuple(row["ranks"])
             everywhere = row["processes"] >= row["of"] and bool(ranks or row["origin"] == "nccl")
             where = "on every rank" if everywhere else (f"on {ranks_words(ranks)} only" if ranks else _somewhere(row))
-            yield Finding(
+            found = Finding(
                 title=f"{effect.name}={row['value']} {effect.words} {where}",
                 summary="The setting stands in the log of the ranks that read it."
                 if row["origin"] == "nccl"
                 else "The setting stands in an environment that was saved with the evidence.",
-                confidence="high" if row["origin"] == "nccl" or ranks else "medium",
+                confidence="high" if sure and (row["origin"] == "nccl" or ranks) else "medium",
                 ranks=ranks,
                 hosts=tuple(row["hosts"]),
                 culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -58,6 +63,7 @@ def _found(settings: pl.LazyFrame, cause: str) -> Iterator[Finding]:
                     Action("change-setting", hosts=tuple(row["hosts"]), ranks=ranks, command=f"unset {effect.name}", confidence="high"),
                 ),
             )
+            yield tied(found, closest(() if ranks else [job.place(host) for host in row["hosts"]]), "error")
 
 
 def _somewhere(row: dict[str, object]) -> str:
@@ -73,9 +79,21 @@ def _somewhere(row: dict[str, object]) -> str:
     at_most=4,
     explains=("few-channels", "environment-mismatch", "socket-fallback", "low-bus-bandwidth"),
 )
-def p2p_disabled_by_setting(settings: pl.LazyFrame) -> Iterator[Finding]:
-    """NCCL_P2P_DISABLE and NCCL_P2P_LEVEL."""
-    yield from _found(settings, "p2p-disabled")
+def p2p_disabled_by_setting(
+    job_settings: pl.LazyFrame,
+    gpu_links: pl.LazyFrame | None = None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
+    """NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; less sure of GPUs without NVLink, some of which cannot copy to each other."""
+    best = _most_nvlink(gpu_links)
+    yield from _found(job_settings, "p2p-disabled", job_of(job_signs, None, failures), sure=best is None or best > 0)
+
+
+def _most_nvlink(gpu_links: pl.LazyFrame | None) -> float | None:
+    """The most NVLink bandwidth of any GPU in GB/s, where NCCL's topology dump tells it."""
+    best = gpu_links.select(pl.col("nvlink_gb_s").max()).collect().item() if gpu_links is not None else None
+    return float(best) if best is not None else None
 
 
 @rule(
@@ -86,27 +104,49 @@ def p2p_disabled_by_setting(settings: pl.LazyFrame) -> Iterator[Finding]:
     at_most=4,
     explains=("gdr-disabled", "few-channels", "environment-mismatch", "low-bus-bandwidth", "nic-underused"),
 )
-def socket_fallback_by_setting(settings: pl.LazyFrame, host_ranks: pl.LazyFrame) -> Iterator[Finding]:
+def socket_fallback_by_setting(
+    job_settings: pl.LazyFrame, host_ranks: pl.LazyFrame, job_signs: pl.LazyFrame | None = None, failures: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
     """NCCL_IB_DISABLE, NCCL_NET and FI_PROVIDER, where the job spans hosts."""
     if host_ranks.collect().height > 1:
-        yield from _found(settings, "socket-fallback")
+        yield from _found(job_settings, "socket-fallback", job_of(job_signs, None, failures))
 
 
 @rule(name="gdr-disabled-by-setting", code="SE03", cause="gdr-disabled", severity="error", at_most=4, explains=("low-bus-bandwidth",))
-def gdr_disabled_by_setting(settings: pl.LazyFrame) -> Iterator[Finding]:
-    """NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT, FI_EFA_USE_DEVICE_RDMA."""
-    yield from _found(settings, "gdr-disabled")
+def gdr_disabled_by_setting(
+    job_settings: pl.LazyFrame,
+    comms: pl.LazyFrame | None = None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
+    """NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT, FI_EFA_USE_DEVICE_RDMA, unless all ranks of the job are on one host: they use no network."""
+    if comms is None or not _on_one_host(comms):
+        yield from _found(job_settings, "gdr-disabled", job_of(job_signs, None, failures))
+
+
+def _on_one_host(comms: pl.LazyFrame) -> bool:
+    """Whether every rank of the largest communicator is known to be on one host."""
+    world = comms.filter((pl.col("nranks") == pl.col("nranks").max()) & pl.col("rank").is_not_null())
+    known = world.select(ranks=pl.col("rank").n_unique(), size=pl.col("nranks").max(), hosts=pl.col("host").n_unique()).collect()
+    ranks, size, hosts = known.row(0)
+    return hosts == 1 and size is not None and ranks >= size
 
 
 @rule(name="nvls-disabled-by-setting", code="SE04", cause="nvls-disabled", severity="error", at_most=4, explains=("low-bus-bandwidth",))
-def nvls_disabled_by_setting(settings: pl.LazyFrame) -> Iterator[Finding]:
-    """NCCL_NVLS_ENABLE."""
-    yield from _found(settings, "nvls-disabled")
+def nvls_disabled_by_setting(
+    job_settings: pl.LazyFrame,
+    gpu_links: pl.LazyFrame | None = None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
+    """NCCL_NVLS_ENABLE; for sure where the GPUs have the NVLinks of those with NVLink SHARP."""
+    best = _most_nvlink(gpu_links)
+    yield from _found(job_settings, "nvls-disabled", job_of(job_signs, None, failures), sure=best is not None and best > _BEFORE_NVLS_GB_S)
 
 
 @rule(name="few-channels-by-setting", code="SE05", cause="few-channels", severity="error", at_most=4, explains=("low-bus-bandwidth",))
 def few_channels_by_setting(
-    settings: pl.LazyFrame,
+    job_settings: pl.LazyFrame,
     trace_bandwidth: pl.LazyFrame | None = None,
     *,
     enough: Annotated[int, "channels from which a limit is taken to be harmless"] = 8,
@@ -120,7 +160,7 @@ def few_channels_by_setting(
         if trace_bandwidth is not None
         else None
     )
-    rows = settings.filter(pl.col("name").is_in(["NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS"])).collect()
+    rows = job_settings.filter(pl.col("name").is_in(["NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS"])).collect()
     for row in rows.iter_rows(named=True):
         if not str(row["value"]).isdigit() or int(row["value"]) >= enough or row["processes"] < row["of"]:
             continue

@@ -16,7 +16,7 @@ ibstat on the named host; compare with a healthy neighbour; remove the filter.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -26,6 +26,7 @@ from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.words import first_label
 
 
 @rule(
@@ -41,10 +42,11 @@ def nic_underused(
     host_nics: pl.LazyFrame,
     host_ranks: pl.LazyFrame,
     settings: pl.LazyFrame | None,
+    ib_ports: pl.LazyFrame | None = None,
     *,
     gpus_per_nic: Annotated[float, "GPUs per NIC above which a filtered host is called underused"] = 2.0,
 ) -> Iterator[Finding]:
-    """Devices that some hosts lack, and filters that leave too few."""
+    """Devices that some hosts lack, and filters that leave too few, unless the host lists no other."""
     per_host = {h: set(d) for h, d in host_nics.group_by("host").agg(pl.col("device")).sort("host").collect().iter_rows()}
     people = host_ranks.collect()
     gpus, known = dict(people.select("host", "n").iter_rows()), {h: tuple(ranks) for h, ranks in people.select("host", "ranks").iter_rows()}
@@ -99,12 +101,17 @@ def nic_underused(
             )
     if filters is None:
         return
+    own: dict[str | None, set[str]] = defaultdict(set)
+    if ib_ports is not None:
+        for host, device in ib_ports.filter(pl.col("device").is_not_null()).select("host", "device").collect().iter_rows():
+            own[first_label(host)].add(_device(device))
     for row in filters.iter_rows(named=True):
         left_out = _left_out(str(row["value"]))
         short = sorted(h for h in row["hosts"] if h in per_host and gpus.get(h, 0) > gpus_per_nic * len(per_host[h]))
         # A device or two beside those of the GPUs (storage, management) is what such a list is for; one longer than what is left is not.
         if left_out is not None:
             short = [h for h in short if len(left_out) > len(per_host[h])]
+        short = [h for h in short if not own.get(h) or own[h] - {_device(d) for d in per_host[h]}]
         if not short:
             continue
         n = len(per_host[short[0]])
@@ -125,6 +132,11 @@ def nic_underused(
             would_refute=("the hosts have no other NIC",),
             actions=(Action("change-setting", hosts=tuple(short), command="unset NCCL_IB_HCA", confidence="high"),),
         )
+
+
+def _device(name: str) -> str:
+    """The device of ``mlx5_0:1``."""
+    return name.partition(":")[0]
 
 
 def _left_out(value: str) -> list[str] | None:

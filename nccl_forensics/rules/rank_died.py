@@ -28,9 +28,8 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people
-from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, own_signal
+from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, nobody_missed, own_signal
 from nccl_forensics.stack_places import WAITING
-from nccl_forensics.views.failures import BADLY, EXCEPTIONS
 from nccl_forensics.words import first_label, ranks_words
 
 #: What to say and do for each kind of ending.
@@ -86,7 +85,6 @@ def rank_died(
     every = endings.collect()
     everyone = every.height
     heard = source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0
-    shown = set(failures.collect()["sign"].to_list()) - {BADLY, EXCEPTIONS} if failures is not None else set()
     if (everyone >= 3 and _alike(own, everyone)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
     for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
@@ -115,7 +113,7 @@ def rank_died(
         printed = kind == "exception" and not part["over"].fill_null(value=True).all()
         sure = sure and not printed
         # Whom others wait for is missed by them, and a job that shows another sign of failure may well be without it.
-        alone = printed and part.height == everyone and len(ranks) < heard and not shown and not stood - set(ranks)
+        alone = printed and nobody_missed(part, every, heard, failures) and not stood - set(ranks)
         # What the C++ runtime says of a thread that nobody joined: a process on its way out says so too.
         sure = sure and not unthrown
         # One is a rank's own trouble; of several that crash together one program may be the cause.

@@ -16,7 +16,7 @@ Take a stack of the rank that is behind (py-spy dump); for a dead process look a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import polars as pl
@@ -26,7 +26,7 @@ from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import People, people
-from nccl_forensics.words import ranks_words, verb
+from nccl_forensics.words import natural, ranks_words, verb
 
 _OPS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
 #: What an error of a communicator stands for; a remote error only says that somebody else failed.
@@ -49,6 +49,7 @@ _COUNTS = {
     "launched": pl.Int64(),
     "pid": pl.Int64(),
     "host": pl.String(),
+    "time_raw_ns": pl.Int64(),
 }
 
 
@@ -69,15 +70,22 @@ def ras_behind(
     sources: pl.LazyFrame | None = None,
     *,
     most: Annotated[float, "share of a communicator's ranks that may be behind; more is no outlier"] = 0.5,
+    apart_s: Annotated[
+        float, "seconds that two reports must lie apart to show that a rank does not move, where they tell their times"
+    ] = 20.0,
 ) -> Iterator[Finding]:
     """One finding per communicator and operation. A single report of a job without any sign of failure is a warning only: ranks may differ by
-    an operation at any moment."""
+    an operation at any moment. Reports without a time are in the order of their names, numbers in them as numbers; where a later one no longer says
+    that ranks differ, they went on."""
     known = people(processes)
-    counts = _counts(nccl_ras_items, nccl_ras_ranks)
+    counts, order = _counts(nccl_ras_items, nccl_ras_ranks), {}
     if sources is not None:
         # A copy of a report is no second look at the job.
         copies = sources.filter(pl.col("duplicate_of").is_not_null()).select("source_id").collect()["source_id"]
         counts = counts.filter(~pl.col("source_id").is_in(copies.implode()))
+        order = _in_order(sources)
+    places = pl.Series("place", [order.get(s, s) for s in counts["source_id"]], dtype=pl.Int64)
+    counts = counts.with_columns(places).sort("time_raw_ns", "place", nulls_last=True, maintain_order=True)
     world, alike = _world(nccl_ras_ranks), _alike(nccl_ras_groups)
     failed = failures is not None and failures.collect().height > 0
     for (comm, op), part in counts.group_by("comm_id", "op", maintain_order=True):
@@ -90,9 +98,9 @@ def ras_behind(
         )
         behind = last.filter(pl.col("launched") < usual)
         size = int(last["ranks"].sum())
-        if not behind.height or int(behind["ranks"].sum()) > most * size:
+        if not behind.height or int(behind["ranks"].sum()) > most * size or _agreed_later(last, nccl_ras_groups, order):
             continue
-        stuck = len(reports) > 1 and _same(part, reports[-2:], behind)
+        stuck = len(reports) > 1 and _same(part, reports[-2:], behind) and _apart(part, reports[-2:], apart_s)
         severity: Severity = "critical" if stuck or failed else "warning"
         confidence: Confidence = "high" if stuck else "medium"
         culprits = tuple(_who(row, known, alike or world.get(str(comm), False)) for row in behind.iter_rows(named=True))
@@ -216,11 +224,16 @@ def _counts(items: pl.LazyFrame | None, ranks: pl.LazyFrame | None) -> pl.DataFr
         again = found.with_columns(
             nth=pl.int_range(pl.len()).over("source_id", "comm_id", "op", "rank", pl.col("rank").is_null() & (pl.col("ranks") > 0))
         )
-        parts.append(again.with_columns(report=text_of("{}/{}", "source_id", "nth"), record=pl.lit(None, dtype=pl.String())))
+        parts.append(
+            again.with_columns(report=text_of("{}/{}", "source_id", "nth"), record=pl.lit(None, dtype=pl.String()), time_raw_ns=None)
+        )
     if ranks is not None:
         own = ranks.filter(~pl.col("missing").fill_null(False)).collect()
         long = own.unpivot(
-            list(_OPS), index=["source_id", "record", "comm_id", "rank", "pid", "host"], variable_name="op", value_name="launched"
+            list(_OPS),
+            index=["source_id", "record", "comm_id", "rank", "pid", "host", "time_raw_ns"],
+            variable_name="op",
+            value_name="launched",
         )
         whole = long.filter(pl.col("launched").is_not_null()).with_columns(
             ranks=pl.lit(1, dtype=pl.Int64), report=text_of("{}", "source_id"), line_no=pl.lit(None, dtype=pl.UInt32)
@@ -229,6 +242,29 @@ def _counts(items: pl.LazyFrame | None, ranks: pl.LazyFrame | None) -> pl.DataFr
     if not parts:
         return pl.DataFrame(schema=_COUNTS)
     return pl.concat([p.select([pl.col(c).cast(t) for c, t in _COUNTS.items()]) for p in parts])
+
+
+def _in_order(sources: pl.LazyFrame) -> dict[int, int]:
+    """The place of each source in the order of the names, in which numbers count as such: ``ras-10.txt`` comes after ``ras-9.txt``."""
+    paths = sources.select("source_id", "path").collect().rows()
+    ordered = sorted(paths, key=lambda row: natural(str(row[1])))
+    return {source: n for n, (source, _) in enumerate(ordered)}
+
+
+def _agreed_later(last: pl.DataFrame, groups: pl.LazyFrame | None, order: Mapping[int, int]) -> bool:
+    """Whether a report was made after the last one in which ranks differ: a table of communicators of this size, and no count under it."""
+    if groups is None or not last["line_no"].is_not_null().any():
+        return False
+    source, line, size = last["source_id"][0], last["line_no"].max(), int(last["ranks"].sum())
+    tables = groups.filter(pl.col("nranks") == size).select("source_id", "line_no").collect().rows()
+    at = (order.get(source, source), line)
+    return any((order.get(other, other), row) > at for other, row in tables)
+
+
+def _apart(part: pl.DataFrame, reports: list[str], seconds: float) -> bool:
+    """Whether two reports lie that far apart, or do not both tell their times."""
+    times = [part.filter(pl.col("report") == report)["time_raw_ns"].min() for report in reports]
+    return None in times or (int(str(times[1])) - int(str(times[0]))) >= seconds * 1e9
 
 
 def _same(part: pl.DataFrame, reports: list[str], behind: pl.DataFrame) -> bool:

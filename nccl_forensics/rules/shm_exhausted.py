@@ -25,6 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
+from nccl_forensics.rules_shared import nobody_missed
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import ranks_words
 
@@ -49,6 +50,8 @@ def shm_exhausted(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     source_ranks: pl.LazyFrame | None,
+    endings: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     full_percent: Annotated[float, "use of /dev/shm that counts as full"] = 98.0,
     small_mib: Annotated[float, "size of /dev/shm that counts as a container's default"] = 64.0,
@@ -57,8 +60,11 @@ def shm_exhausted(
     who = people(processes)
     state = _state(filesystems, source_hosts, full_percent, small_mib)
     rank_of: dict[int, int] = {}
+    heard = 0
     if source_ranks is not None:
         rank_of = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
+        heard = len(set(rank_of.values()))
+    every = endings.collect() if endings is not None else None
     about = pl.col("message").str.contains(_ABOUT) & pl.col("message").str.contains(_NO_SPACE)
     in_nccl = nccl_errors is not None and nccl_errors.filter(about).head(1).collect().height > 0
     if exceptions is not None and not in_nccl:
@@ -83,10 +89,13 @@ def shm_exhausted(
         culprits = tuple(people_here[k] for k in sorted(people_here, key=lambda k: str(k).zfill(9)))
         ranks = tuple(sorted(ranks_of(culprits)))
         fs = [r for r in state if r["host"] in (host, None)]
+        # A worker that the loader started anew, or that it went on without, ends nobody.
+        alone = every is not None and nobody_missed(every.filter(pl.col("rank").is_in(ranks)), every, heard, failures)
         yield Finding(
             title=f"/dev/shm is full on {place(host)}" + (f": {ranks_words(ranks)} could not get shared memory" if ranks else ""),
             summary=f'The first message says: "{str(part["message"][0])[:200]}".' + (f" {_size(fs[0])}" if fs else ""),
-            confidence="high",
+            severity="warning" if alone else "critical",
+            confidence="low" if alone else "high",
             ranks=ranks,
             hosts=(host,) if host else (),
             culprits=culprits,

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from nccl_forensics import pci
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
@@ -33,9 +34,10 @@ from nccl_forensics.rules import rule
     at_most=2,
     explains=("few-channels", "low-bus-bandwidth", "nvlink-fault"),
 )
-def topology_file(settings: pl.LazyFrame, nccl_topo: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding for all topology files in which the same GPUs have fewer links than the others."""
-    used = settings.filter(pl.col("name") == "NCCL_TOPO_FILE").collect()
+def topology_file(job_settings: pl.LazyFrame, nccl_topo: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """One finding for all topology files in which the same GPUs have fewer links than the others. A file that has none of the GPUs that ranks name as
+    theirs is that of another machine."""
+    used = job_settings.filter(pl.col("name") == "NCCL_TOPO_FILE").collect()
     if not used.height:
         return
     links = (
@@ -50,11 +52,12 @@ def topology_file(settings: pl.LazyFrame, nccl_topo: pl.LazyFrame) -> Iterator[F
     )
     both = ends.join(ends, left_on=["source_id", "bus_id", "target"], right_on=["source_id", "target", "bus_id"], suffix="_back")
     torn = set(both.filter(pl.col("count") != pl.col("count_back")).select("source_id").collect()["source_id"].to_list())
+    ours = {pci.normal(bus) for bus in comms.select("bus_id").collect()["bus_id"].drop_nulls()} if comms is not None else set()
     told: dict[tuple[str, bool], list[pl.DataFrame]] = {}
     for (source,), part in links.group_by("source_id", maintain_order=True):
         best = int(str(part["links"].max() or 0))
         weak = part.filter(pl.col("links") < best)
-        if not weak.height or part.height < 2:
+        if not weak.height or part.height < 2 or (ours and ours.isdisjoint(pci.normal(bus) for bus in part["bus_id"])):
             continue
         names = ", ".join(str(g) for g in weak["bus_id"].to_list()[:4])
         count = weak["links"][0]

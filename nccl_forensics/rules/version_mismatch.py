@@ -49,8 +49,9 @@ def version_mismatch(
     processes: pl.LazyFrame,
     endings: pl.LazyFrame | None,
     nccl_network: pl.LazyFrame | None = None,
+    comms: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """At most one finding. Of a process whose log names no release, the error counts with which NCCL failed it: torch names the release
+    """At most one finding. Processes that came up in communicators of their own release alone are another program's. Of a process whose log names no release, the error counts with which NCCL failed it: torch names the release
     that it loaded (``NCCL error in: …, NCCL version 2.21.5``, c10d/NCCLUtils.hpp)."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     # Up to 2.21, and at the level WARN, the line bears no process: it is that of the only process of its file.
@@ -75,6 +76,8 @@ def version_mismatch(
     )
     if endings is not None:
         seen = pl.concat([seen, _by_errors(endings, seen)], how="diagonal")
+    if comms is not None:
+        seen = seen.join(_among_themselves(seen, comms), on=["host", "pid"], how="anti", nulls_equal=True)
     if nccl_network is not None:
         nobodys = owned.filter(pl.col("pid").is_null() & pl.col("version").is_not_null()).sort("source_id", "line_no").collect()
         seen = pl.concat([seen, _unsaid(nccl_network, people, seen, nobodys)], how="diagonal")
@@ -112,6 +115,17 @@ def version_mismatch(
         would_refute=("the processes belong to different jobs", *(("one flipped bit in its line",) if flipped else ())),
         actions=(Action("change-setting", ranks=ranks, confidence="high"),),
     )
+
+
+def _among_themselves(seen: pl.DataFrame, comms: pl.LazyFrame) -> pl.DataFrame:
+    """``host``, ``pid`` of processes of a release that fewer have, all of which completed whatever communicators they began, without any process of another."""
+    members = comms.select("host", "pid", "comm_key", "completed").collect().join(seen.select("host", "pid", "version"), on=["host", "pid"])
+    members = members.with_columns(mixed=pl.col("version").n_unique().over("comm_key") > 1)
+    usual = seen["version"].mode().to_list()
+    alone = members.group_by("version").agg(up=(pl.col("completed") & ~pl.col("mixed")).all(), n=pl.struct("host", "pid").n_unique())
+    every = seen.group_by("version").agg(all=pl.len())
+    done = alone.join(every, on="version").filter(pl.col("up") & (pl.col("n") == pl.col("all")) & ~pl.col("version").is_in(usual))
+    return seen.join(done, on="version", how="semi").select("host", "pid")
 
 
 def _who(ranks: list[int], processes: int) -> str:

@@ -9,6 +9,7 @@ import polars as pl
 
 from nccl_forensics.facts.setting_effects import is_setting
 from nccl_forensics.facts.settings import MUST_AGREE
+from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
 
 SETTINGS = {
@@ -83,6 +84,33 @@ def settings(
     if environment is not None:
         _dumps(known, environment, _pairs(source_ranks, "rank"), _pairs(source_hosts, "host"))
     return pl.DataFrame(list(_rows(known)), schema=SETTINGS, infer_schema_length=None).lazy()
+
+
+#: Families of variables that only NCCL and RCCL read, and the libraries that they move data with.
+_OF_NCCL = r"^(?:NCCL|RCCL|MSCCL|OFI_NCCL|FI|TORCH_NCCL)_"
+
+
+@view(rows="settings x values")
+def job_settings(
+    settings: pl.LazyFrame,
+    comms: pl.LazyFrame | None,
+    nccl_env: pl.LazyFrame | None,
+    nccl_versions: pl.LazyFrame | None,
+    trace_ranks: pl.LazyFrame | None,
+    fr_entries: pl.LazyFrame | FoldedTable | None,
+) -> pl.LazyFrame:
+    """``settings`` without those of NCCL where all that is known of the job is that it communicates through other libraries: such a setting stands in
+    many an environment and does nothing there."""
+    if any(t is not None and t.head(1).collect().height for t in (comms, nccl_env, nccl_versions)):
+        return settings
+    told: set[object] = set()
+    if trace_ranks is not None:
+        told |= set(trace_ranks.select(pl.col("backend").drop_nulls().unique()).collect()["backend"])
+    if fr_entries is not None:
+        words = fr_entries.words.lazy() if isinstance(fr_entries, FoldedTable) else fr_entries
+        told |= set(words.select(pl.col("backend").drop_nulls().unique()).collect()["backend"])
+    unused = bool(told) and not any("nccl" in str(name) for name in told)
+    return settings.filter(~pl.col("name").str.contains(_OF_NCCL)) if unused else settings
 
 
 def _pairs(frame: pl.LazyFrame | None, column: str) -> dict[int, object]:

@@ -21,7 +21,9 @@ from nccl_forensics.rules.unreachable_host import unreachable_host
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.ib_ports import PORTS
+from nccl_forensics.views.job_signs import JOB_SIGNS
 from tests.corpus import corpus
+from tests.views.frames import rows
 
 COUNTERS = {
     "tool": pl.String(),
@@ -305,6 +307,32 @@ def test_one_run_below_its_like_is_named_with_the_host_that_no_good_run_has():
     [finding] = slow(*alike, run(6.0, 9, ("a", "bad"), gpus=["X"], ranks=2))
     assert finding.hosts == ("bad",)
     assert finding.confidence == "high"
+
+
+def test_hosts_that_reach_it_in_another_run_can_carry_it():
+    scan = [run(13.5 if i else 6.0, i, ("a",), gpus=["X"]) for i in range(6)]
+    assert slow(*scan) == [], "one host, however often it was tested, is no fleet"
+    fleet = [run(13.5, i, (f"b{i}",), gpus=["X"]) for i in range(6)]
+    [finding] = slow(*fleet, run(6.0, 7, ("a",), gpus=["X"]), run(13.4, 8, ("a",), gpus=["X"]))
+    assert (finding.hosts, finding.severity, finding.confidence) == (("a",), "warning", "low")
+    [finding] = slow(*fleet, run(6.0, 7, ("a",), gpus=["X"]))
+    assert (finding.severity, finding.confidence) == ("error", "high")
+
+
+def test_a_run_of_other_data_or_with_fewer_repetitions_is_no_measure():
+    fleet = [run(13.5, i, (f"b{i}",), gpus=["X"], iterations=20) for i in range(6)]
+    test, row = run(6.0, 9, ("a",), gpus=["X"], iterations=20)
+    assert len(slow(*fleet, (test, row))) == 1
+    assert slow(*fleet, ({**test, "iterations": 1}, row)) == []
+    assert slow(*fleet, (test, {**row, "dtype": "uint8"})) == []
+
+
+def test_a_run_on_hosts_that_the_job_did_not_use_says_little_of_the_job():
+    test, row = run(100.0, 0, ("n9",))
+    frames = table("bandwidth_tests", test), table("bandwidth_rows", row)
+    signs = rows(JOB_SIGNS, {"rank": 0, "host": "n1"}, {"rank": 1, "host": "n2"})
+    [finding] = low_bus_bandwidth.check(*frames, None, None, None, HOSTS, None, signs, None)
+    assert (finding.severity, finding.confidence) == ("warning", "low")
 
 
 def test_an_rdma_test_is_judged_by_the_rate_of_its_port():

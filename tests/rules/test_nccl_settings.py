@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from nccl_forensics.rules import Rule
@@ -12,7 +13,10 @@ from nccl_forensics.rules.nccl_settings import (
     p2p_disabled_by_setting,
     socket_fallback_by_setting,
 )
-from tests.rules.frames import cited, host_ranks, settings, told
+from nccl_forensics.views.job_signs import JOB_SIGNS
+from nccl_forensics.views.nccl_facts import GPU_LINKS
+from tests.rules.frames import cited, comm, comms, host_ranks, settings, told
+from tests.views.frames import rows
 
 TWO_HOSTS = host_ranks(node1=[0, 1], node2=[2, 3])
 EVERYONE = [0, 1, 2, 3]
@@ -33,8 +37,9 @@ IDS = [name for _, name, _, _ in CASES]
 def test_the_value_that_harms_is_named_and_another_is_not(rule: Rule, name: str, harmful: str, harmless: str) -> None:
     hosts = (TWO_HOSTS,) if "host_ranks" in rule.inputs.names else ()
     [finding] = rule.check(settings(name, (harmful, EVERYONE)), *hosts)
-    # Whoever limits the channels may mean it: the multiprocessors that are left compute.
-    assert told(finding) == ("error", "medium" if harmful == "4" else "high", (0, 1, 2, 3))
+    # Whoever limits the channels may mean it: the multiprocessors that are left compute. Whether the GPUs have NVLink SHARP is not told.
+    doubtful = harmful == "4" or rule is nvls_disabled_by_setting
+    assert told(finding) == ("error", "medium" if doubtful else "high", (0, 1, 2, 3))
     assert cited(finding) == [(0, 2)]
     assert finding.evidence_total == 4
     assert f"{name}={harmful}" in finding.title
@@ -57,3 +62,31 @@ def test_a_limit_on_some_ranks_only_is_a_mismatch_and_no_limit() -> None:
 
 def test_what_is_enough_channels_can_be_set() -> None:
     assert few_channels_by_setting.check(settings("NCCL_MAX_NCHANNELS", ("4", EVERYONE)), enough=4) == []
+
+
+def nvlink(gb_s: float) -> pl.LazyFrame:
+    """A GPU of NCCL's topology dump."""
+    return rows(GPU_LINKS, {"host": "node1", "gpu": "1b000", "nvlink_gb_s": gb_s, "source_id": 0, "line_no": 9})
+
+
+def test_what_the_gpus_links_tell_of_the_path_that_is_switched_off_counts() -> None:
+    off = settings("NCCL_NVLS_ENABLE", ("0", EVERYONE))
+    assert [f.confidence for gb_s in (240.0, 370.8) for f in nvls_disabled_by_setting.check(off, nvlink(gb_s))] == ["medium", "high"]
+    off = settings("NCCL_P2P_DISABLE", ("1", EVERYONE))
+    assert [f.confidence for gb_s in (0.0, 240.0) for f in p2p_disabled_by_setting.check(off, nvlink(gb_s))] == ["medium", "high"]
+
+
+def test_a_job_on_one_host_uses_no_network_and_loses_nothing_there() -> None:
+    off = settings("NCCL_NET_GDR_LEVEL", ("LOC", EVERYONE))
+    assert gdr_disabled_by_setting.check(off, comms(*(comm(r, nranks=4, host="node1") for r in EVERYONE))) == []
+    assert len(gdr_disabled_by_setting.check(off, comms(*(comm(r, nranks=8, host="node1") for r in EVERYONE)))) == 1
+
+
+def test_an_environment_of_a_host_without_ranks_is_hardly_the_jobs() -> None:
+    saved = settings("NCCL_P2P_DISABLE", ("1", [0])).with_columns(ranks=pl.lit([], dtype=pl.List(pl.Int32)), origin=pl.lit("environment"))
+    login = saved.with_columns(hosts=pl.lit(["login1"]))
+    signs = rows(JOB_SIGNS, {"rank": 0, "host": "node1"}, {"rank": 1, "host": "node2"})
+    [finding] = p2p_disabled_by_setting.check(login, None, signs, None)
+    assert (finding.severity, finding.confidence) == ("warning", "low")
+    [finding] = p2p_disabled_by_setting.check(saved, None, signs, None)
+    assert (finding.severity, finding.confidence) == ("error", "medium")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.nics import gdr_disabled, nic_slow, nic_underused, socket_fallback, socket_fallback_of_plugin
+from nccl_forensics.views.ib_ports import PORTS
 from tests.rules.frames import cited, errors, host_ranks, networks, nics, people, settings, told
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 BOTH, FAST = ["mlx5_0", "mlx5_1"], {"mlx5_0": 400_000, "mlx5_1": 400_000}
 
@@ -74,6 +76,10 @@ def test_a_filter_that_leaves_one_nic_for_many_gpus_is_named() -> None:
     assert cited(finding) == [(0, 2), (0, 1)]
     assert finding.title == "NCCL_IB_HCA=mlx5_0 leaves 1 NIC for 4 GPUs on node1"
     assert nic_underused.check(*inputs, settings("NCCL_IB_HCA", ("^mlx5_9", [0, 1, 2, 3]))) == []
+    one, two = (rows(PORTS, *({"host": "node1", "device": f"mlx5_{n}"} for n in range(count))) for count in (1, 2))
+    alone = settings("NCCL_IB_HCA", ("mlx5_0", [0, 1, 2, 3]))
+    assert nic_underused.check(*inputs, alone, one) == [], "the host has no other"
+    assert len(nic_underused.check(*inputs, alone, two)) == 1
     assert nic_underused.check(*inputs, settings("NCCL_IB_HCA", ("mlx5_0", [0, 1, 2, 3])), gpus_per_nic=4.0) == []
 
 

@@ -21,6 +21,12 @@ def report(rank: int, behind: int, others: int, *, line: int = 20, comm: str = "
     ]
 
 
+def reports_in(*paths: str) -> pl.LazyFrame:
+    """The sources of reports."""
+    known = pl.LazyFrame({"source_id": range(len(paths)), "path": paths}, schema={"source_id": pl.UInt32(), "path": pl.String()})
+    return known.with_columns(duplicate_of=pl.lit(None, dtype=pl.UInt32()))
+
+
 def test_a_rank_behind_in_a_job_that_failed_is_named_by_its_process() -> None:
     [finding] = ras_behind.check(table("nccl_ras_items", *report(5, 6649, 6650)), None, PEOPLE, FAILED)
     assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "medium", (5,))
@@ -44,10 +50,25 @@ def test_two_reports_with_the_same_counts_prove_that_it_does_not_move() -> None:
 
 def test_a_copy_of_a_report_is_no_second_look() -> None:
     twice = table("nccl_ras_items", *[{**row, "source_id": s} for s in (0, 1) for row in report(5, 6649, 6650)])
-    copied = pl.LazyFrame({"source_id": [0, 1], "duplicate_of": [None, 0]}, schema={"source_id": pl.UInt32(), "duplicate_of": pl.UInt32()})
+    copied = reports_in("ras-1.txt", "ras-2.txt").with_columns(duplicate_of=pl.Series([None, 0], dtype=pl.UInt32))
     apart = copied.with_columns(duplicate_of=pl.lit(None, dtype=pl.UInt32()))
     assert [f.severity for f in ras_behind.check(twice, None, PEOPLE, None, None, copied)] == ["warning"]
     assert [f.severity for f in ras_behind.check(twice, None, PEOPLE, None, None, apart)] == ["critical"]
+
+
+def test_a_report_after_it_shows_that_the_ranks_went_on() -> None:
+    twice = table("nccl_ras_items", *[{**row, "source_id": s} for s in (0, 1) for row in report(5, 6649, 6650)])
+    even = table("nccl_ras_groups", {"group": 0, "nranks": 32, "line_no": 10, "source_id": 2})
+    assert ras_behind.check(twice, None, PEOPLE, None, even, reports_in("1.txt", "2.txt", "3.txt")) == []
+    assert len(ras_behind.check(twice, None, PEOPLE, None, even, reports_in("2.txt", "3.txt", "1.txt"))) == 1
+
+
+def test_numbers_in_the_names_of_reports_are_numbers() -> None:
+    looks = [(7110, 7111), (6649, 6650), (6649, 6650)]
+    items = table("nccl_ras_items", *[{**row, "source_id": s} for s, (own, others) in enumerate(looks) for row in report(5, own, others)])
+    [finding] = ras_behind.check(items, None, PEOPLE, None, None, reports_in("ras-10.txt", "ras-8.txt", "ras-9.txt"))
+    assert (finding.severity, finding.metrics) == ("warning", {})
+    assert "7110" in finding.title
 
 
 def test_half_of_the_ranks_and_more_are_no_outliers() -> None:

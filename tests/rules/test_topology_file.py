@@ -7,6 +7,7 @@ import polars as pl
 from nccl_forensics.rules.topology_file import topology_file
 from nccl_forensics.store import Store
 from nccl_forensics.views.settings import SETTINGS
+from tests.rules.frames import comm, comms
 
 
 def settings(name: str = "NCCL_TOPO_FILE") -> pl.LazyFrame:
@@ -54,3 +55,10 @@ def test_a_file_that_nobody_forces_is_no_setting() -> None:
 def test_a_file_and_its_dump_are_one_finding_that_cites_both() -> None:
     [finding] = topology_file.check(settings(), links([("g0", "g1", 1), ("g1", "g0", 12)], sources=(1, 2)))
     assert [e.source_id for e in finding.evidence] == [0, 1, 2]
+
+
+def test_a_file_with_other_gpus_than_the_jobs_is_that_of_another_machine() -> None:
+    torn = links([("0000:31:00.0", "0000:b1:00.0", 1), ("0000:b1:00.0", "0000:31:00.0", 12)])
+    ours, others = (comms(comm(0, nranks=8, bus_id=bus)) for bus in ("31000", "f000"))
+    assert len(topology_file.check(settings(), torn, ours)) == 1
+    assert topology_file.check(settings(), torn, others) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.version_mismatch import version_mismatch
-from tests.rules.frames import cited, endings, people, told
+from tests.rules.frames import cited, comm, comms, endings, people, told
 from tests.rules.host_frames import table
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
@@ -104,3 +104,15 @@ def test_the_error_of_a_rank_names_the_release_that_its_log_does_not() -> None:
     assert told(finding) == ("critical", "high", (2,))
     assert "NCCL 2.27.7, the others 2.21.5+cuda12.4" in finding.title
     assert (21, 7) in cited(finding)
+
+
+def test_a_program_of_its_own_that_came_up_alone_is_no_mismatch() -> None:
+    helper = versions("2.27.7", "2.27.7", "2.21.5")
+
+    def mates(*keys: str, up: bool = True) -> pl.LazyFrame:
+        each = [comm(n, nranks=2, pid=100 + n, comm_key=key, completed=up) for n, key in enumerate(keys)]
+        return comms(*[c | {"host": "node2" if n == 2 else "node1"} for n, c in enumerate(each)])
+
+    assert version_mismatch.check(helper, PEOPLE, None, None, mates("0xa", "0xa", "0xb")) == []
+    for shared in (mates("0xa", "0xa", "0xa"), mates("0xa", "0xa", "0xb", up=False), mates("0xa", "0xa")):
+        assert len(version_mismatch.check(helper, PEOPLE, None, None, shared)) == 1

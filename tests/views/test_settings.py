@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
-from nccl_forensics.views.settings import settings
+from nccl_forensics.views.settings import job_settings, settings
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -96,3 +96,13 @@ def test_the_file_a_dump_stands_in_can_tell_its_rank_and_host() -> None:
     hosts = pl.LazyFrame({"source_id": [5], "host": ["node9.cluster"]}, schema={"source_id": pl.UInt32(), "host": pl.String()})
     frame = settings(None, table("environment", *dump(None, 5, NCCL_ALGO="Ring")), None, None, ranks, hosts).collect()
     assert frame.select("ranks", "hosts").rows() == [([3], ["node9"])]
+
+
+def test_settings_of_nccl_are_not_those_of_a_job_that_speaks_through_gloo() -> None:
+    names = ["NCCL_P2P_DISABLE", "GLOO_SOCKET_IFNAME"]
+    known = settings(
+        None, table("environment", *[{"rank": 0, "name": n, "value": "1", "source_id": 0} for n in names]), PEOPLE, None, None, None
+    )
+    through = [table("fr_entries", {"backend": name}) for name in ("gloo", "nccl")]
+    left = [job_settings(known, None, None, None, None, recorded).collect()["name"].to_list() for recorded in (*through, None)]
+    assert left == [["GLOO_SOCKET_IFNAME"], sorted(names), sorted(names)]
