@@ -18,6 +18,7 @@ Key = int | str
 BUSY = "the others wait, and who stands apart does not"
 ALIKE = "the others sleep in one and the same line, as a wait for a request leaves it, and they do not"
 PAIRED = "they wait for each other; the others have gone on to a collective"
+CHAINED = "some of them wait for each other, and others for one of these; the rest has gone on to a collective"
 UNANSWERED = "they wait in a send or a receive that nobody answers"
 ELSEWHERE = "they stand at another call than most"
 MAKING = "they wait for a group to be made; who is no member of it passes through, and one that is has left it out, or they called it alone"
@@ -208,7 +209,8 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collecti
         paired = (len(pairs) == 2 <= len(rest) + 1 or 2 < len(pairs) <= len(rest)) and ops != {"send", "recv"}
         still = pairs - moving
         if paired:
-            return _named(pairs, rest, last, where, PAIRED, sure=len(pairs) <= len(rest))
+            # Behind two that both receive first, their other neighbours stand in the same line.
+            return _named(pairs, rest, last, where, PAIRED if len(pairs) == 2 else CHAINED, sure=len(pairs) <= len(rest))
         return _named(still, rest or still, last, where, UNANSWERED, sure=False) if still else ()
     if not waiters:
         asleep = _asleep(last, where, running)

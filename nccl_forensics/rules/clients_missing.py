@@ -2,7 +2,7 @@
 
 ## What it finds
 Timeouts of torch's store that count: "8/12 clients joined", or "world_size=12, worker_count=8" of the barrier behind a new group. The message names
-none; the ranks are told where stacks show just as many elsewhere. More workers than the group has mean that two launches met at one store.
+none; the ranks are told where stacks show just as many elsewhere, or where all that came say that they gave up there. More workers than the group has mean that two launches met at one store.
 
 ## Why it matters
 The job ends before NCCL is asked for anything: no log of NCCL shows it. A node that was never started, or cannot reach the master's port, is the usual reason.
@@ -58,8 +58,11 @@ def _counted(exceptions: pl.LazyFrame) -> list[tuple[int, int, dict[str, object]
     at_most=1,
     explains=("timeout", "closed", "host-stall"),
 )
-def clients_never_joined(exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
-    """At most one finding, by the message that counts the most processes. Names the missing ones where stacks show just as many elsewhere."""
+def clients_never_joined(
+    exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | None = None, endings: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
+    """At most one finding, by the message that counts the most processes. Names the missing ones where stacks show just as many elsewhere, or all others
+    gave up in the rendezvous."""
     counts = _counted(exceptions)
     short = [c for c in counts if c[0] < c[1]]
     if not short:
@@ -70,19 +73,23 @@ def clients_never_joined(exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | No
     waits = " and had not given up where the log ends" if not gave_up else ""
     away = _away(last_calls, wanted, missing) if last_calls is not None and gave_up else None
     ranks = tuple(away["rank"].to_list()) if away is not None else ()
+    rest = _not_among(endings, came, wanted) if endings is not None and gave_up and not ranks else ()
     place = next(iter(away["user_frame"].drop_nulls()), None) if away is not None else None
-    who = ranks_words(ranks) if ranks else f"{missing} of {wanted} processes"
+    named = ranks or rest
+    who = ranks_words(named) if named else f"{missing} of {wanted} processes"
     yield Finding(
         title=f"{who} never came to the rendezvous: its store waited for {'it' if missing == 1 else 'them'} in vain{waits}",
         summary=f"The message counts {came} of {wanted} and names none; by {verb(ranks, 'its stack', 'their stacks')} {ranks_words(ranks)} "
         f"{verb(ranks, 'was', 'were')} elsewhere{f', at {place}' if place else ''}, and no other stack is."
         if ranks
+        else f"The message counts {came} of {wanted}, as many as gave up there; {ranks_words(rest)} {verb(rest, 'is', 'are')} not among them."
+        if rest
         else "The message counts them and names none. It comes from the process that hosts the store, before NCCL is asked for anything."
         if gave_up
         else "The message counts those that came. In a good job it stops as soon as the others do; a log that was cut there looks the same.",
         confidence="medium" if gave_up else "low",
-        ranks=ranks,
-        culprits=tuple(Culprit(rank=r) for r in ranks),
+        ranks=named,
+        culprits=tuple(Culprit(rank=r) for r in named),
         subject=("clients", str(wanted)),
         evidence=(
             *cite([row], f"{came} of {wanted} came"),
@@ -91,6 +98,8 @@ def clients_never_joined(exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | No
         evidence_total=len(short) + len(ranks),
         remedy=f"Find out what keeps {ranks_words(ranks)}{f' at {place}' if place else ' on the host'}."
         if ranks
+        else f"Find out why {ranks_words(rest)} {verb(rest, 'was', 'were')} not started, or could not reach the master's port."
+        if rest
         else "Find the hosts on which nothing was started, or from which the master's port cannot be reached.",
         prevention="Let the launcher check that all nodes answer before it starts the job.",
         would_refute=("the missing processes came after the timeout",),
@@ -102,6 +111,15 @@ def clients_never_joined(exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | No
         alternatives=(("host-stall", ranks, "the wait is for the making of a group, not for a collective"),) if ranks else (),
         metrics={"missing": missing, "wanted": wanted},
     )
+
+
+def _not_among(endings: pl.LazyFrame, came: int, wanted: int) -> tuple[int, ...]:
+    """The ranks that are missing where just as many as came say that they gave up there; nobody where only the highest number is, as the number of ranks
+    that all of them were told may be wrong as well."""
+    said = endings.filter((pl.col("signature") == "store-timeout") & (pl.col("rank") < wanted)).select("rank").unique().collect()
+    known = set(said["rank"].to_list())
+    missing = sorted(set(range(wanted)) - known)
+    return tuple(missing) if len(known) == came and missing[-1] < max(known) else ()
 
 
 def _away(last_calls: pl.LazyFrame, wanted: int, missing: int) -> pl.DataFrame | None:

@@ -35,7 +35,7 @@ from nccl_forensics.words import first_label, ranks_words
 #: What to say and do for each kind of ending.
 _SAID = {
     "killed": (
-        "was killed (SIGKILL)",
+        "was killed",
         "Find out who killed it: the kernel's out-of-memory killer, a cgroup limit, the scheduler or a person.",
     ),
     "segfault": ("crashed (SIGSEGV)", "Get a core file or run with faulthandler to see where it crashed."),
@@ -92,6 +92,7 @@ def rank_died(
         said, remedy = _SAID["abort" if unthrown else str(kind)]
         ranks = tuple(r for r in part["rank"].to_list() if r is not None)
         first = part.row(0, named=True)
+        said += f" ({first['signal']})" if kind == "killed" else ""
         message = str(first["message"] or "").split("\n", 1)[0][:160]
         detail = f": {message_type}{f': {message}' if message else ''}" if kind == "exception" and message_type else ""
         inside = sorted({str(x) for x in part["library"].to_list() if x})
@@ -108,7 +109,8 @@ def rank_died(
         # An error of NCCL on its way up is the end of the process and not the beginning of the trouble.
         sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] not in ("nccl-error", "nccl-cuda")
         # One that the launcher had to stop was still there: what it raised did not end it.
-        sure = sure and not (kind == "exception" and (part["signal"] == "SIGTERM").any())
+        # Who sent a signal that asks to end, and to whom else, is not known.
+        sure = sure and not (kind in ("exception", "killed") and (part["signal"] == "SIGTERM").any())
         # A traceback in a process's own file may be one that it caught and printed, or a program's that it started.
         printed = kind == "exception" and not part["over"].fill_null(value=True).all()
         sure = sure and not printed

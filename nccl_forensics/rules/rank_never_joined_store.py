@@ -49,7 +49,9 @@ def rank_never_joined_by_store(
     waiting = ended.filter(pl.col("awaited").is_not_null())
     known = set(ended["rank"].to_list())
     # gloo puts its own address into the store before it connects to any other (gloo/rendezvous/context.cc, connectFullMesh).
-    came = set(ended.filter(pl.col("signature") == "gloo-connect")["rank"].to_list())
+    # Whoever hosts the store waits for all of its clients first, and for no address of its own (torch/csrc/distributed/c10d/TCPStore.cpp).
+    hosts = pl.col("message").fill_null("").str.contains("waiting for clients", literal=True)
+    came = set(ended.filter((pl.col("signature") == "gloo-connect") | hosts)["rank"].to_list())
     if processes is not None:
         known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     for (awaited,), part in waiting.group_by("awaited", maintain_order=True):

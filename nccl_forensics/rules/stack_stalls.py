@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import AT_MOST, at_frame, cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.stack_tree import MAKING, PASSED, UNANSWERED
+from nccl_forensics.stack_tree import CHAINED, MAKING, PASSED, UNANSWERED
 from nccl_forensics.words import ranks_words
 
 _EXPLAINS = ("timeout", "closed", "collective-stuck", "connection-failed", "straggler")
@@ -98,8 +98,9 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
         if not part.height:
             continue
         first = part.row(0, named=True)
-        # Where few wait in a collective that most have passed, for a group, in a send or in a receive, nothing says which of all is wrong.
-        blamed = part.filter(~pl.col("reason").is_in([MAKING, PASSED, UNANSWERED]))
+        # Where few wait in a collective that most have passed, for a group, in a send or in a receive, or for those that wait in a circle, nothing says
+        # which of all is wrong.
+        blamed = part.filter(~pl.col("reason").is_in([CHAINED, MAKING, PASSED, UNANSWERED]))
         ranks = tuple(r for r in blamed["rank"].to_list() if r is not None)
         who = _who(part.to_dicts())
         where = f" at {first['user_frame']}" if first["user_frame"] else ""

@@ -176,7 +176,9 @@ def endings(
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})
             who.update(kind="vanished", own=True)
-    rows_out = _judged(roster.people, _asked(exits, by_pid), ended_by_watchdog, watchdogs, heard, waited)
+    asked = _asked(exits, by_pid)
+    _signalled_by_others(roster.people, asked, exits)
+    rows_out = _judged(roster.people, asked, ended_by_watchdog, watchdogs, heard, waited)
     forgive_alike(rows_out, nccl_errors)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         before = left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or not_stopped(
@@ -266,6 +268,22 @@ def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
         return set()
     told = exits.filter((pl.col("kind") == "closing-signal") & pl.col("pid").is_not_null()).select("pid", "host")
     return {who for pid, host in told.iter_rows() for who in (("pid", pid), ("rank", by_pid.rank(pid, host)))} - {("rank", None)}
+
+
+def _signalled_by_others(
+    people: Mapping[tuple[str, object], dict[str, object]], asked: set[tuple[str, object]], exits: pl.DataFrame | None
+) -> None:
+    """Gives those an end of their own that a signal told to end which their launcher never sent: the first that it saw fail, where it tells whom it
+    stopped then and was not told to end itself."""
+    if exits is None or not asked or (exits["kind"] == "launcher-signal").any():
+        return
+    first = set(exits.filter(pl.col("kind").is_in(["failed", "root-cause"]))["pid"].drop_nulls().to_list())
+    for who in people.values():
+        if who["kind"] is None and who["pid"] in first and asked.isdisjoint({("rank", who["rank"]), ("pid", who["pid"])}):
+            judged = _judge(who)
+            if judged["kind"] == "terminated":
+                why = "ended by a signal that its launcher did not send: it stopped the others after that, and not this one"
+                who.update(kind="killed", own=True, signal=who["signal"] or "SIGTERM", why=why)
 
 
 def _raised(

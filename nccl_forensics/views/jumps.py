@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from nccl_forensics.alignment import REACH, expect, opens_in_a_run, read_divergence
+from nccl_forensics.alignment import REACH, candidates, expect, opens_in_a_run, read_divergence
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN, Calls, calls_of
 from nccl_forensics.views.pair_waits import numbered_with_batches
@@ -396,8 +396,8 @@ def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
     """Where the end of a line leaves out what the steps before it foretell, and where the operation left out was called last; ``cut``: the
     line begins amid the calls of its rank."""
     for at in range(max(2, len(line) - _TAIL), len(line)):
-        future = expect(line[:at], REACH)
-        if not future or future[0] == line[at]:
+        # What came after the same calls before is no break, though something else came after them later: a checkpoint in some steps, say.
+        if line[at] in candidates(line[:at]) or not (future := expect(line[:at], REACH)):
             continue
         if cut and opens_in_a_run(line[:at]):
             continue

@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.stack_frames import function_of, split_frame
 from nccl_forensics.stack_places import WAITING, WAITING_ON_GPU
-from nccl_forensics.stack_tree import ALIKE, BUSY, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
+from nccl_forensics.stack_tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
 from nccl_forensics.views.failures import WAITS
 from nccl_forensics.views.levels import came_after_all
@@ -101,6 +101,8 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
     twice = int(str(row["samples"])) >= 2
     if reason == PAIRED:
         return "p2p-deadlock", "high" if row["sure"] and (twice or failed) else "medium"
+    if reason == CHAINED:
+        return "p2p-deadlock", "medium"
     if reason == ALIKE:
         return ("input-stall" if place == "data-loader" else "host-stall", "low") if twice else None
     if reason == UNANSWERED:

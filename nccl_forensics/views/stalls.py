@@ -244,7 +244,9 @@ def _by_order_of_calls(
     if progress is not None and found:
         placed = progress if scene.absent is None else pl.concat([progress, scene.absent])
         jumped = jumped_groups(placed, calls.every if calls is not None else None)
-    if not jumped and (found or missing) and calls is not None:
+    # Where all that is waited for has ended by itself, a habit that somebody else broke tells less than that.
+    alive = any(rank not in scene.dead for rank in found)
+    if not jumped and (alive or missing) and calls is not None:
         # Whoever has finished all and enqueued nothing more holds the others up, whatever a habit of theirs foretold.
         at_rest = bool(found) and all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
         jumped = {rank: fact for rank, fact in broken_steps(calls.recent()).items() if rank in found or not at_rest}

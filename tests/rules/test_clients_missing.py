@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.rules.clients_missing import clients_never_joined
 from nccl_forensics.views.last_calls import LAST_CALLS
-from tests.rules.frames import cited, told
+from tests.rules.frames import cited, endings, told
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -46,3 +46,17 @@ def test_as_many_stacks_elsewhere_as_are_missing_name_them() -> None:
     ):
         [finding] = clients_never_joined.check(three_of_four, stacks(*places))
         assert told(finding) == ("critical", "medium", ())
+
+
+def test_who_is_not_among_as_many_as_came_and_gave_up_is_named() -> None:
+    five_of_six = said("Timed out after 26 seconds waiting for clients. 5/6 clients joined.")
+
+    def named(*ranks: int) -> tuple[int, ...]:
+        gave_up = endings(*({"rank": r, "own": False, "signature": "store-timeout"} for r in ranks), {"rank": 5, "signature": "closed"})
+        [finding] = clients_never_joined.check(five_of_six, None, gave_up)
+        return finding.ranks
+
+    assert named(0, 1, 3, 4, 5) == (2,)
+    # One more may have come whose words are lost; the highest may be a number of ranks that is wrong on all of them.
+    assert named(0, 1, 3, 4) == ()
+    assert named(0, 1, 2, 3, 4) == ()

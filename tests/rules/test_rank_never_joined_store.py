@@ -41,6 +41,16 @@ def test_a_rank_whose_own_connections_failed_had_put_its_address_into_the_store(
     )
 
 
+def test_who_hosts_the_store_and_waited_for_its_clients_had_come() -> None:
+    host = {
+        "rank": 0,
+        "own": False,
+        "signature": "store-timeout",
+        "message": "Timed out after 26 seconds waiting for clients. 5/6 clients joined.",
+    }
+    assert rank_never_joined_by_store.check(endings(*waited(0, 1, 3, 4, 5), host), None, None, None) == []
+
+
 def test_a_process_that_waits_for_its_own_number_takes_itself_for_another_rank() -> None:
     [finding] = rank_never_joined_by_store.check(endings(*waited(2, 0, 1, 2, 3)), None, None, None)
     assert (finding.cause, *told(finding)) == ("environment-mismatch", "critical", "medium", (2,))

@@ -13,7 +13,7 @@ from nccl_forensics.rules.stack_stalls import (
     input_stall_by_stacks,
     p2p_deadlock_by_stacks,
 )
-from nccl_forensics.stack_tree import BUSY, PASSED, UNANSWERED
+from nccl_forensics.stack_tree import BUSY, CHAINED, PASSED, UNANSWERED
 from nccl_forensics.views.stack_stalls import STACK_STALLS
 from tests.views.frames import rows
 
@@ -69,6 +69,8 @@ def test_who_waits_in_a_send_that_nobody_answers_is_not_blamed() -> None:
     [alone] = p2p_deadlock_by_stacks.check(table(stall(rank=3, others=[0, 1, 2], others_count=3, **waits)))
     assert (alone.ranks, alone.culprits) == ((), ())
     assert alone.title == "rank 3 waits in a send or a receive that nobody answers at train (train.py:55); 3 others stand in all_reduce"
+    [chain] = p2p_deadlock_by_stacks.check(table(*(stall(rank=r, **waits | {"reason": CHAINED, "confidence": "medium"}) for r in range(3))))
+    assert (chain.confidence, chain.culprits) == ("medium", ())
     [everybody] = p2p_deadlock_by_stacks.check(table(*(stall(rank=r, others=[0, 1], **waits) for r in range(2))))
     assert everybody.title == "ranks 0-1 wait in a send or a receive that nobody answers at train (train.py:55)"
 

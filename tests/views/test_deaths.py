@@ -225,6 +225,18 @@ def test_one_that_its_launcher_kills_as_it_does_not_end_died_of_no_fault_of_its_
     assert [e["kind"] for e in elsewhere] == ["killed", "killed"]
 
 
+def test_a_signal_that_the_launcher_did_not_send_ended_the_one_that_it_saw_fail_first() -> None:
+    report = [{"kind": k, "rank": r, "pid": 40 + r, "exit_code": -15, "line_no": 30 + r} for k, r in (("failure", 1), ("root-cause", 2))]
+    asked = {"kind": "closing-signal", "signal": "SIGTERM", "pid": 41, "line_no": 1}
+    [other, first] = ended(table("worker_exits", asked, *report))
+    assert [(e["rank"], e["kind"], e["own"]) for e in (other, first)] == [(1, "terminated", False), (2, "killed", True)]
+    assert first["signal"] == "SIGTERM"
+    # It stopped that one too; it was told to end itself; it does not tell whom it stopped.
+    told = {"kind": "launcher-signal", "signal": "SIGTERM", "line_no": 0}
+    for lines in ((asked, asked | {"pid": 42}), (told, asked), ()):
+        assert [e["own"] for e in ended(table("worker_exits", *lines, *report))] == [False, False]
+
+
 def test_a_system_call_that_broke_off_at_the_launchers_signal_is_no_fault_of_its_own() -> None:
     asked = {"kind": "closing-signal", "signal": "SIGTERM", "pid": 42, "line_no": 4}
     report = {"kind": "failure", "rank": 2, "pid": 42, "exit_code": 1, "line_no": 30}

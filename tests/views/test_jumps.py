@@ -409,3 +409,11 @@ def test_a_number_that_is_passed_over_is_a_lost_record_and_one_that_is_not_there
 ) -> None:
     recent = pl.DataFrame({"group_key": ["pg:7"] * 2, "seq": numbers, "rank": [0, 0]}, schema_overrides={"seq": pl.Int64})
     assert _numbered_after(recent, 1, 0) is lost
+
+
+def test_what_came_after_the_same_calls_before_is_no_call_left_out() -> None:
+    """Two reductions a step, a checkpoint after the third: after two more steps either may come."""
+    grads, loss, sizes, objects = range(4)
+    done = (grads, loss) * 3
+    assert list(_breaks((*done, sizes, objects, grads, loss, grads, loss, grads), cut=False)) == []
+    assert list(_breaks((*done, sizes, objects, *done, grads), cut=False)) == [(14, 6)]

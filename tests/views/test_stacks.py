@@ -14,7 +14,7 @@ from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import default_engine, read_bundle
 from nccl_forensics.rules.stack_stalls import collective_skipped_by_stacks
 from nccl_forensics.stack_places import role_of, standing, user_frame
-from nccl_forensics.stack_tree import BUSY, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED, Key, classes, merge, moved, odd_ones_out
+from nccl_forensics.stack_tree import BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED, Key, classes, merge, moved, odd_ones_out
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.last_calls import last_calls
@@ -266,6 +266,9 @@ def test_peers_that_wait_on_their_gpu_count_but_prove_less() -> None:
 def test_a_pair_in_receives_is_named_before_those_in_the_collective_after() -> None:
     [odd] = odd_ones_out([(0, RECV), (1, RECV), (2, ALL_REDUCE), (3, ALL_REDUCE)])
     assert (odd.keys, odd.reason) == ((0, 1), PAIRED)
+    # A third may wait for one of the two.
+    [odd] = odd_ones_out([*((r, RECV) for r in range(3)), *((r, ALL_REDUCE) for r in range(3, 6))])
+    assert (odd.keys, odd.reason) == ((0, 1, 2), CHAINED)
 
 
 SEND = ["send (torch/distributed/distributed_c10d.py:2753)", *RECV[1:]]
