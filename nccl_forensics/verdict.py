@@ -150,11 +150,11 @@ _AWAY = ("host-stall", "input-stall")
 
 
 def _comes_late(stop: Found, late: Found) -> bool:
-    """Whether a rank that a few looks found away from the others is surely known to come late, and goes on: of a job that nothing says
+    """Whether a rank that a few looks found away from the others is known as surely to come late, and goes on: of a job that nothing says
     to have failed, that is where it spends the time by which it is late."""
     guess, known = stop.finding, late.finding
-    surer = CONFIDENCES.index(known.confidence) < CONFIDENCES.index(guess.confidence)
-    return guess.cause in _AWAY and known.cause == "straggler" and surer and _blames(known, guess)
+    as_sure = CONFIDENCES.index(known.confidence) <= CONFIDENCES.index(guess.confidence)
+    return guess.cause in _AWAY and known.cause == "straggler" and as_sure and _blames(known, guess)
 
 
 #: Causes of a loss that can also end a job.

@@ -91,11 +91,16 @@ def test_a_loss_without_a_failure_is_the_verdict() -> None:
 
 def test_a_rank_known_to_come_late_is_not_held_for_stuck_by_a_few_looks() -> None:
     looked = outcome("host-stall", confidence="low", ranks=(1,))
-    slow = outcome("straggler", severity="error", ranks=(1,))
-    verdict = judge([looked, slow], [], has_job=True)
-    assert verdict.root is not None
-    assert verdict.root.finding.cause == "straggler"
-    assert verdict.explained_by == {"host-stall-1": "straggler-1"}
+    for confidence in ("low", "high"):
+        verdict = judge([looked, outcome("straggler", severity="error", confidence=confidence, ranks=(1,))], [], has_job=True)
+        assert verdict.root is not None
+        assert verdict.root.finding.cause == "straggler"
+        assert verdict.explained_by == {"host-stall-1": "straggler-1"}
+    sure = judge(
+        [outcome("host-stall", ranks=(1,)), outcome("straggler", severity="error", confidence="low", ranks=(1,))], [], has_job=True
+    )
+    assert sure.root is not None
+    assert sure.root.finding.cause == "host-stall"
 
 
 def test_a_rank_that_comes_late_may_be_stuck_where_the_job_failed_or_another_one_is_late() -> None:

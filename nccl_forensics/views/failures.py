@@ -6,6 +6,8 @@ import polars as pl
 
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
+from nccl_forensics.views.looks import in_flight_for_longer
+from nccl_forensics.views.motion import advances
 from nccl_forensics.views.raised import lived_on
 
 FAILURES = {
@@ -60,8 +62,6 @@ LONGER = "operations in flight for longer than any before"
 TIMEOUTS, EXCEPTIONS, MISSED = "watchdog timeouts", "exceptions", "mismatches and missed barriers"
 #: Signs of a rank that may have waited for as long as its timeout allows.
 GAVE_UP = frozenset({TIMEOUTS, EXCEPTIONS, MISSED})
-#: How long they are in flight at least, how many times as long as any that ended, and of how many this is known.
-_LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
 
 
 @view(rows="kinds of signs")
@@ -78,9 +78,10 @@ def failures(
     bandwidth_tests: pl.LazyFrame | None,
     looks: pl.LazyFrame | None = None,
     overwritten: pl.LazyFrame | None = None,
+    motion: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests and tasks of a scheduler that failed, communicators that never came up, ranks that wait (unless
-    half of the ranks or more moved between two samples of their stacks: whoever looks at a job that works finds ranks that wait), a launcher that was told to
+    half of the ranks or more moved between two samples of their stacks or recorders: whoever looks at a job that works finds ranks that wait), a launcher that was told to
     end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of the ranks that were looked at or more."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
@@ -149,7 +150,7 @@ def failures(
             "communicators that never came up",
             pl.col("rank").implode(),
         )
-    if waits is not None and not _moving(last_calls):
+    if waits is not None and not advances(motion):
         strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
         add(strong, WAITS, pl.col("waiter").unique().sort().implode(), pl.col("record").first())
     if worker_exits is not None:
@@ -158,8 +159,8 @@ def failures(
     if worker_exits is not None and _standing(last_calls):
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
         add(stopped.sort("source_id", "line_no").head(1), STANDSTILL)
-    if looks is not None and not _moving(last_calls):
-        far = (pl.col("age_ms") >= _LONG_MS) & (pl.col("age_ms") >= _LONGER * pl.col("longest_ms")) & (pl.col("finished") >= _USED)
+    if looks is not None and not advances(motion):
+        far = in_flight_for_longer()
         longer = looks.filter(far & (2 * far.sum() >= pl.len())).sort("rank")
         add(longer, LONGER, pl.col("rank").implode(), pl.col("record").first())
     frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
@@ -193,14 +194,6 @@ def _copied_while_running() -> pl.Expr:
     single = (pl.col("group_key").n_unique() == 1) & (pl.col("domain") == "nccl").all()
     near = (behind & (pl.col("behind") <= 2)).sum().over(group) == behind.sum().over(group)
     return single & near & (awaited > 2) & (awaited * 2 > waiters)
-
-
-def _moving(last_calls: pl.LazyFrame | None) -> bool:
-    """Whether at least half of the ranks of which two samples of stacks were taken, at least two, moved between them."""
-    if last_calls is None:
-        return False
-    moved = last_calls.filter(pl.col("witness") == "stack").select("moved").collect()["moved"].drop_nulls()
-    return int(moved.sum()) > 1 and int(moved.sum()) * 2 >= moved.len()
 
 
 def _standing(last_calls: pl.LazyFrame | None) -> bool:

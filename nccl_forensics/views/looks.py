@@ -21,7 +21,14 @@ LOOKS = {
     "look_line_no": pl.UInt32(),
 }
 _PLACE = ("source_id", "line_no", "record")
+#: How long operations are in flight at least, how many times as long as any that ended, and of how many this is known.
+_LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
 _SPANS = {"rank": pl.Int32(), "longest_ns": pl.Int64(), "finished": pl.UInt32(), "since_ns": pl.Int64(), "row": pl.UInt32()}
+
+
+def in_flight_for_longer() -> pl.Expr:
+    """Of rows of ``looks``: whether what was open had been so for far longer than any operation before."""
+    return (pl.col("age_ms") >= _LONG_MS) & (pl.col("age_ms") >= _LONGER * pl.col("longest_ms")) & (pl.col("finished") >= _USED)
 
 
 @view(rows="ranks")

@@ -7,6 +7,7 @@ import polars as pl
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.looks import in_flight_for_longer
 from nccl_forensics.views.watchdogs import watchdog_lines
 
 MOTION = {
@@ -32,8 +33,8 @@ def motion(
     operations: pl.LazyFrame | Calls | None,
     looks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """``motion``: ``moving`` where two samples of the process differ in what it does (stacks, recorder dumps), ``stuck`` where two samples
-    agree or its watchdog timed out, else ``unknown``: one look tells no motion.
+    """``motion``: ``moving`` where two samples of the process differ in what it does (stacks, the last two recorder dumps), ``stuck`` where two samples
+    agree, its watchdog timed out, or what it has open is in flight for far longer than anything before, else ``unknown``: one look tells no motion.
 
     ``since_ns`` (epoch, by the clock of its host): when the oldest operation that it has not finished was enqueued, or, where it has none,
     when the last one ended; both are the latest time at which it can still have moved. ``timeout_ms``: the timeout in force for that
@@ -53,7 +54,8 @@ def motion(
             rows[line["rank"]].setdefault("waited_ms", line["elapsed_ms"])
             rows[line["rank"]].setdefault("timeout_ms", line["timeout_ms"])
     if dumps is not None:
-        _dumps(dumps, say)
+        stand = looks.filter(in_flight_for_longer()).select("rank").collect()["rank"].to_list() if looks is not None else []
+        _dumps(dumps, frozenset(stand), say)
     if thread_states is not None:
         main = thread_states.filter(pl.col("rank").is_not_null() & pl.col("role").is_null()).sort("rank").collect()
         for row in main.iter_rows(named=True):
@@ -74,23 +76,36 @@ def motion(
     return pl.DataFrame(order, schema=MOTION, infer_schema_length=None).lazy()
 
 
-def _dumps(dumps: pl.LazyFrame, say: object) -> None:
-    """Two dumps of one process: newer operations in the later one, or none."""
+def advances(motion: pl.LazyFrame | None) -> bool:
+    """Whether at least half of the ranks of which two samples were taken, at least two, moved between them."""
+    if motion is None:
+        return False
+    told = motion.filter(pl.col("motion") != "unknown").select(pl.col("motion") == "moving").collect()["motion"]
+    return int(told.sum()) > 1 and int(told.sum()) * 2 >= told.len()
+
+
+def _dumps(dumps: pl.LazyFrame, stand: frozenset[int], say: object) -> None:
+    """The last two dumps of one process: newer operations in the later one, or none. ``stand``: ranks that stood still when they were looked at last."""
     assert callable(say)
     known = dumps.filter(pl.col("rank").is_not_null() & pl.col("use").is_in(["chosen", "older"])).sort(
         "rank", "last_created_ns", nulls_last=False
     )
     created = pl.col("last_created_ns")
     looks = known.group_by("rank", maintain_order=True).agg(
-        pl.col("source_id").last(), dumps=pl.len(), first=created.first(), last=created.last()
+        pl.col("source_id").last(), dumps=pl.len(), before=created.get(-2, null_on_oob=True), last=created.last()
     )
     for row in looks.collect().iter_rows(named=True):
         if row["dumps"] < 2:
             say(row["rank"], "unknown", "one dump of its recorder", row)
-        elif row["first"] is not None and row["last"] > row["first"]:
-            say(row["rank"], "moving", f"{row['dumps']} dumps of its recorder, the later with newer operations", row)
+        elif row["before"] is not None and row["last"] > row["before"] and row["rank"] not in stand:
+            say(row["rank"], "moving", f"{row['dumps']} dumps of its recorder, the last with newer operations", row)
         else:
-            say(row["rank"], "stuck", f"{row['dumps']} dumps of its recorder, none with newer operations", row)
+            why = (
+                "its oldest operation is in flight for longer than any before"
+                if row["rank"] in stand
+                else "the last with no newer operations"
+            )
+            say(row["rank"], "stuck", f"{row['dumps']} dumps of its recorder, {why}", row)
 
 
 def _since(operations: pl.LazyFrame, rows: dict[int, dict[str, object]], say: object) -> None:

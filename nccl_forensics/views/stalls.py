@@ -28,6 +28,7 @@ from nccl_forensics.views.levels import (
     still_enqueuing,
 )
 from nccl_forensics.views.log_ends import tails
+from nccl_forensics.views.motion import advances
 from nccl_forensics.views.own_pace import in_one_order
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
 from nccl_forensics.views.stack_pairs import beside_waiters, in_circles
@@ -84,7 +85,8 @@ class _Scene:
     """What every stage looks at.
 
     ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something gave up waiting; ``at_a_moment``: recorders were asked at a moment that nothing ties to a standstill; ``parted``: the calls of some
-    group diverge; ``dead``: ranks that ended by themselves.
+    group diverge; ``dead``: ranks that ended by themselves; ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was
+    under way.
     """
 
     stacks: dict[int, dict[str, object]]
@@ -97,6 +99,7 @@ class _Scene:
     at_a_moment: bool
     parted: bool
     dead: frozenset[int]
+    waiting_share: Mapping[int, float]
 
     def on_host(self, rank: int) -> bool:
         """Whether its stack stands where nobody is waited for."""
@@ -131,6 +134,8 @@ def stalls(
     never_entered: pl.LazyFrame | None = None,
     dumps: pl.LazyFrame | None = None,
     worker_exits: pl.LazyFrame | None = None,
+    motion: pl.LazyFrame | None = None,
+    trace_measures: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -152,6 +157,7 @@ def stalls(
         at_a_moment=_at_a_moment(dumps, worker_exits),
         parted=divergences is not None and divergences.collect().height > 0,
         dead=_gone(endings, gone_peers),
+        waiting_share=_waiting_share(trace_measures),
     )
     written = set(source_ranks.select("rank").collect()["rank"].drop_nulls().to_list()) if source_ranks is not None else set()
     found = _awaited(scene, blockers)
@@ -172,7 +178,9 @@ def stalls(
     if found:
         found = gone_on(found, scene.stacks, set(scene.stacks) | scene.known()) or found
     found = unanswering(found, scene.stacks, progress, written - scene.dead) or found
-    if not scene.timed_out and (advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))):
+    if not scene.timed_out and (
+        advances(motion) or advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))
+    ):
         found = {}
     tail = tails(calls, found) if calls is not None else {}
     rows = _doubted(scene, found, _with_causes(scene, found, tail), tail, written)
@@ -193,6 +201,15 @@ def _timed_out(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | None,
         (endings, ("victim",)),
     )
     return any(table is not None and table.filter(pl.col("kind").is_in(kinds)).collect().height > 0 for table, kinds in told)
+
+
+def _waiting_share(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
+    """Of each rank with a trace, the share of its time in which it communicated or waited, and computed nothing."""
+    if trace_measures is None:
+        return {}
+    whole = trace_measures.filter((pl.col("window") == "whole") & pl.col("rank").is_not_null() & (pl.col("span_ms") > 0))
+    told = whole.group_by("rank").agg(pl.col("exposed_ms").sum() / pl.col("span_ms").sum()).drop_nulls().collect()
+    return dict(told.iter_rows())
 
 
 def _at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None) -> bool:
@@ -429,6 +446,7 @@ def _doubted(
     if not timed_out:
         asked = scene.at_a_moment
         rows = [_glimpsed(r) if r["rank"] in glimpsed and (asked or r["place"]) else r for r in rows]
+        rows = [_as_traced(r, shares) if (shares := _usual_waits(scene, r)) else r for r in rows]
     known = scene.known()
     bare = {r["rank"] for r in rows if r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"}
     if len(known) >= 4 and len(bare) * 2 >= len(known):
@@ -478,6 +496,19 @@ def _glimpsed(row: dict[str, object]) -> dict[str, object]:
     return row | {"confidence": "medium", "why": f"{row['why']}; nothing has timed out, and one look does not tell that it stays there"}
 
 
+def _usual_waits(scene: _Scene, row: Mapping[str, object]) -> float | None:
+    """The share of the traced time in which those wait that stacks show to wait for a rank, where it is so large that most looks find them so."""
+    shares = sorted(scene.waiting_share[w] for w in as_ranks(row["waiters"]) if w in scene.waiting_share)
+    usual = shares[len(shares) // 2] if shares and row["seen_by"] == "stacks" else 0.0
+    return usual if usual >= _MOST_LOOKS else None
+
+
+def _as_traced(row: dict[str, object], share: float) -> dict[str, object]:
+    """A stall by stacks of a job whose traces go on, and show the same waits."""
+    why = f"{row['why']}; nothing has timed out, and by their traces the others wait for {share:.0%} of the time in a job that goes on"
+    return row | {"confidence": "low", "why": why}
+
+
 def _apart(row: dict[str, object]) -> dict[str, object]:
     """A stall of a rank whose last operation is one of a group of which nobody else left anything: it may wait there as well as be done with it."""
     return row | {
@@ -501,5 +532,7 @@ def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: d
     return len(jumped) > 1 and set(jumped) <= circle and len({behind.get("group_key") for behind, _ in jumped.values()}) == len(jumped)
 
 
+#: Who waits for such a share of the time is found waiting in a few looks one after the other.
+_MOST_LOOKS = 0.5
 #: One rank in so many that ends before its peers: then they are no exception.
 _PAUSED = 4

@@ -210,10 +210,7 @@ def odd_calls(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, objec
 
 
 def advancing(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]]) -> bool:
-    """Whether most of those who wait, or half of all, moved between two samples of their stacks: a job that advances is slow, not stuck."""
-    looked = [s["moved"] for s in stacks.values() if s["witness"] == "stack" and s["moved"] is not None]
-    if sum(bool(m) for m in looked) > 1 and sum(bool(m) for m in looked) * 2 >= len(looked):
-        return True
+    """Whether most of those who wait moved between two samples of their stacks: a job that advances is slow, not stuck."""
     waiters = {w for row in found.values() for w in as_ranks(row["waiters"])} - set(found)
     waiters = waiters or set(stacks) - set(found)
     sampled = [stacks[w]["moved"] for w in waiters if w in stacks and stacks[w]["witness"] == "stack" and stacks[w]["moved"] is not None]

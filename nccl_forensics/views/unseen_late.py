@@ -39,7 +39,7 @@ def unseen_late(
     trace_matches: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_collectives: pl.LazyFrame, lag: pl.LazyFrame | None
 ) -> pl.LazyFrame:
     """At most one row: the one rank of the job that left no trace, where every traced rank waits in the same call of each step, in all steps
-    for about as long. ``least_ms`` is the shortest of these waits, ``lost_ms`` what they come to in all steps at the usual length, ``window_share`` its share of the traced time. Empty
+    for about as long. ``least_ms`` is the shortest of these waits, ``lost_ms`` what they and those in further such calls come to in all steps at the usual length, ``window_share`` its share of the traced time. Empty
     where a recorder tells when that rank came, where ranks send to each other in pairs, and where steps are not marked. Cites the longest wait."""
     traces = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0)).collect()
     seen, world = set(traces["rank"].to_list()), traces["world_size"].max()
@@ -73,7 +73,10 @@ def _row(matches: pl.LazyFrame, collectives: pl.LazyFrame, traces: pl.DataFrame,
     )
     slow = pl.col("bytes").fill_null(0) <= _BYTES_PER_S * pl.col("least") / 1e9
     alike = (pl.col("least") >= _LONG_NS) & (pl.col("most") <= _ALIKE * pl.col("least"))
-    waits = calls.filter(slow & alike).group_by("step", maintain_order=True).first()
+    every = calls.filter(slow & alike)
+    waits = every.group_by("step", maintain_order=True).agg(
+        pl.exclude("least").first(), pl.col("least").first(), whole=pl.col("least").sum()
+    )
     if waits.height < max(_STEPS, calls["step"].n_unique()) or waits.select(pl.struct("group_key", "op", "bytes").n_unique()).item() > 1:
         return None
     usual = float(str(waits["least"].median()))
@@ -81,7 +84,7 @@ def _row(matches: pl.LazyFrame, collectives: pl.LazyFrame, traces: pl.DataFrame,
         return None
     longest = waits.sort("least", "step").row(-1, named=True)
     # One step that is slow for all, as a first step is, counts as any other.
-    lost = waits.height * usual
+    lost = waits.height * float(str(waits["whole"].median()))
     return {
         **{c: longest[c] for c in ("op", "bytes", "group_name", "group_desc", "source_id", "record")},
         "steps": waits.height,

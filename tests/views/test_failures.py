@@ -10,6 +10,7 @@ from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.failures import ENDED, HARMLESS, LONGER, failures
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.looks import LOOKS
+from nccl_forensics.views.motion import MOTION
 from nccl_forensics.views.wait_edges import WAITS
 from tests.rules.host_frames import table
 from tests.views.frames import rows
@@ -26,6 +27,8 @@ ORDER = (
     "worker_exits",
     "bandwidth_tests",
     "looks",
+    "overwritten",
+    "motion",
 )
 
 
@@ -150,14 +153,20 @@ def calls(place: str, *moved: bool | None) -> pl.LazyFrame:
     return rows(LAST_CALLS, *({"rank": r, "place": place, "witness": "stack", "moved": m} for r, m in enumerate(moved)))
 
 
+def moves(*moved: bool | None) -> pl.LazyFrame:
+    """Ranks of which two samples differ or agree, or of which one was taken."""
+    words = {True: "moving", False: "stuck", None: "unknown"}
+    return rows(MOTION, *({"rank": r, "motion": words[m]} for r, m in enumerate(moved)))
+
+
 def test_ranks_that_wait_while_half_of_them_or_more_move_are_no_sign() -> None:
     waiting = rows(WAITS, {"kind": "behind", "waiter": 0, "awaited": 2})
-    assert signs(waits=waiting, last_calls=calls("collective", True, True, False)) == []
-    assert signs(waits=waiting, last_calls=calls("collective", True, True, False, False)) == []
+    assert signs(waits=waiting, motion=moves(True, True, False)) == []
+    assert signs(waits=waiting, motion=moves(True, True, False, False)) == []
     # Of which one sample was taken, nothing is known.
-    assert signs(waits=waiting, last_calls=calls("collective", True, True, None, None, None)) == []
+    assert signs(waits=waiting, motion=moves(True, True, None, None, None)) == []
     for still in ((True, False, False), (True, True, False, False, False), (True, None), (None, None, None)):
-        assert signs(waits=waiting, last_calls=calls("collective", *still)) != []
+        assert signs(waits=waiting, motion=moves(*still)) != []
 
 
 def test_logs_that_end_an_operation_apart_on_a_third_of_the_ranks_are_no_sign() -> None:
@@ -212,6 +221,5 @@ def test_operations_that_may_just_take_their_time_are_none(ranks: list[tuple[flo
     assert signs(looks=looked(*ranks)) == []
 
 
-def test_a_job_whose_stacks_move_is_no_hang_however_long_an_operation_takes() -> None:
-    moving = rows(LAST_CALLS, *({"rank": r, "witness": "stack", "moved": True} for r in range(3)))
-    assert signs(looks=looked(*[(300.0, 20.0, 500)] * 3), last_calls=moving) == []
+def test_a_job_that_moves_is_no_hang_however_long_an_operation_takes() -> None:
+    assert signs(looks=looked(*[(300.0, 20.0, 500)] * 3), motion=moves(True, True, True)) == []

@@ -49,6 +49,18 @@ def test_two_dumps_of_a_rank_tell_by_their_operations() -> None:
     assert [row[:2] for row in told(None, frame, None, None)] == [(0, "moving"), (1, "stuck"), (2, "unknown")]
 
 
+def test_of_many_dumps_the_last_two_tell() -> None:
+    stood = dumps((0, "older", 5), (0, "older", 9), (0, "chosen", 9), (1, "older", 5), (1, "older", 5), (1, "chosen", 9))
+    assert [row[:2] for row in told(None, stood, None, None)] == [(0, "stuck"), (1, "moving")]
+
+
+def test_a_rank_whose_operation_is_in_flight_for_far_longer_than_any_before_stands_though_it_moved_before() -> None:
+    frame = dumps((0, "older", 5), (0, "chosen", 9), (1, "older", 5), (1, "chosen", 9))
+    look = {"age_ms": 300_000.0, "longest_ms": 9.0, "finished": 50}
+    asked = rows(LOOKS, {"rank": 0} | look, {"rank": 1} | look | {"age_ms": 20.0})
+    assert [row[:2] for row in told(None, frame, None, None, asked)] == [(0, "stuck"), (1, "moving")]
+
+
 def test_movement_between_dumps_beats_equal_stacks() -> None:
     assert told(stacks(r0=(2, False)), dumps((0, "older", 5), (0, "chosen", 9)), None, None)[0][1] == "moving"
 

@@ -15,10 +15,12 @@ from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.log_ends import _period
+from nccl_forensics.views.motion import MOTION
 from nccl_forensics.views.stall_causes import cause_of
 from nccl_forensics.views.stalls import _swapped, stalls
 from nccl_forensics.views.standing_apart import odd_in_circle
 from nccl_forensics.views.stuck import STUCK
+from nccl_forensics.views.trace_measures import MEASURES
 from tests.rules.host_frames import table
 from tests.views.frames import groups, operations, progress, rows
 
@@ -59,8 +61,9 @@ def found(
     reached: pl.LazyFrame | None = None,
     made: pl.LazyFrame | None = None,
     files: pl.LazyFrame | None = None,
+    motion: pl.LazyFrame | None = None,
 ) -> list[tuple[object, ...]]:
-    frame = stalls(blockers, states, endings, reports, parted, ops, reached, None, made, None, files).collect()
+    frame = stalls(blockers, states, endings, reports, parted, ops, reached, None, made, None, files, *[None] * 5, motion).collect()
     return frame.select("rank", "cause", "confidence", "seen_by").rows()
 
 
@@ -307,6 +310,18 @@ def test_the_few_outside_the_collective_that_the_others_stand_in_are_found_by_st
     frame = stalls(None, standing(r0="collective", r1="collective", r2="lock"), None, None, None, None, None, None, None).collect()
     assert frame.select("rank", "cause", "waiters", "seen_by").rows() == [(2, "host-stall", [0, 1], "stacks")]
     assert (frame["source_id"][0], frame["line_no"][0]) == (7, 0)
+
+
+@pytest.mark.parametrize(("exposed", "confidence"), [(90.0, "low"), (20.0, "high")])
+def test_whom_the_others_wait_for_in_traces_too_is_not_surely_stuck_while_nothing_has_timed_out(exposed: float, confidence: str) -> None:
+    """Three looks find those waiting who wait most of the time, in a job that goes on."""
+    places = standing(r0="collective", r1="collective", r2="lock")
+    traced = rows(MEASURES, *({"rank": r, "window": "whole", "span_ms": 100.0, "exposed_ms": exposed} for r in (0, 1)))
+    none = [None] * 7
+    frame = stalls(None, places, *none, *[None] * 8, traced).collect()
+    assert frame.select("rank", "confidence").rows() == [(2, confidence)]
+    gave_up = rows(DEATHS, {"rank": 0, "kind": "victim"})
+    assert stalls(None, places, gave_up, *none[1:], *[None] * 8, traced).collect()["confidence"].to_list() == ["high"]
 
 
 @pytest.mark.parametrize(
@@ -739,7 +754,20 @@ def test_those_who_send_to_a_rank_that_waits_for_another_do_not_wait_for_each_ot
 def test_where_half_of_all_ranks_move_nobody_is_stuck_whoever_waits() -> None:
     places = standing(r0="collective", r1="user-code", r2="user-code", r3="collective")
     assert [r for r, *_ in found(blocker(1, waiters=[3]), places)] == [1]
-    assert found(blocker(1, waiters=[3]), places.with_columns(moved=pl.col("rank").is_in([0, 2]))) == []
+    moves = rows(MOTION, *({"rank": r, "motion": "moving" if r in (0, 2) else "stuck"} for r in range(4)))
+    assert found(blocker(1, waiters=[3]), places, motion=moves) == []
+
+
+@pytest.mark.parametrize("kind", ["gpu", "behind", "not-begun"])
+def test_of_a_job_whose_recorders_went_on_between_two_dumps_nobody_is_stuck(kind: str) -> None:
+    """The dumps of a slow job leave open what its slow GPU has not done."""
+    behind = blocker(2).with_columns(kind=pl.lit(kind), pending=pl.lit(value=kind != "behind"))
+    went_on = rows(MOTION, *({"rank": r, "motion": "moving"} for r in range(4)))
+    one_look = rows(MOTION, *({"rank": r, "motion": "unknown"} for r in range(4)))
+    assert [r for r, *_ in found(behind, motion=one_look)] == [2]
+    assert found(behind, motion=went_on) == []
+    gave_up = rows(DEATHS, *({"rank": r, "kind": "victim"} for r in (0, 1, 3)))
+    assert [r for r, *_ in found(behind, endings=gave_up, motion=went_on)] == [2]
 
 
 def in_a_full_group(size: int | None, entered: dict[int, int]) -> list[tuple[object, ...]]:

@@ -52,6 +52,12 @@ def test_the_one_rank_without_a_trace_is_named_where_all_others_wait_alike_in_ea
     assert found([[("barrier", None, 400), ("all_gather", 64, 2)]] * 4) == [(2,)]
 
 
+def test_waits_of_one_step_are_added_up() -> None:
+    step = [("all_to_all", 4096, 25), ("all_to_all", 64, 1), ("all_to_all", 4096, 25), ("all_reduce", 8_000_000, 60)]
+    assert found([step] * 3) == [(2,)]
+    assert found([step[1:]] * 3) == []
+
+
 def test_it_is_a_guess_and_says_what_would_tell() -> None:
     traces = rows(TRACE_RANKS, *({"rank": r, "source_id": r, "world_size": 3, "capture": 0, "span_ns": 10**9} for r in (0, 1)))
     waits = [
