@@ -40,8 +40,11 @@ class Sample:
         self._add("kernel", name, start, duration, pid=0, tid=stream, args=given)
         return self
 
-    def copy(self, start: float, duration: float, category: str = "gpu_memcpy") -> Sample:
-        self._add(category, "Memcpy HtoD", start, duration, pid=0, tid=20, args={"stream": 20, "device": 0, "correlation": 0})
+    def copy(
+        self, start: float, duration: float, category: str = "gpu_memcpy", name: str = "Memcpy HtoD", size: int | None = None
+    ) -> Sample:
+        moved = {} if size is None else {"bytes": size}
+        self._add(category, name, start, duration, pid=0, tid=20, args={"stream": 20, "device": 0, "correlation": 0, **moved})
         return self
 
     def _add(self, category: str, name: str, start: float, duration: float, **rest: object) -> None:

@@ -68,7 +68,7 @@ class _Pending:
 class Columns:
     """What is kept of one trace. All frames have ``index`` (number of the event) and ``start``, ``end`` in ns as written.
 
-    ``device``: ``name`` (number), ``copy`` (memcpy, memset or null), ``stream``, ``device``, ``correlation``. ``calls``: ``thread``,
+    ``device``: ``name`` (number), ``copy`` (memcpy, memset or null), ``stream``, ``device``, ``correlation``, ``bytes``. ``calls``: ``thread``,
     ``correlation``. ``operators``: ``thread``, ``communicates``. ``ranges``: ``thread``, ``kind``, ``name``, ``step``, ``args``
     (number in ``arguments``). ``arguments`` are those of collectives' operators, ranges and kernels.
     ``strange`` are categories of windows in which nothing was of a kind that is kept.
@@ -153,7 +153,7 @@ class _Gatherer:
         start = _nanoseconds(pending.ts)
         duration, clamped = _durations(pending.dur)
         columns = {
-            name: _numbers(values) if name == "correlation" else pl.Series(values, dtype=schema[name])
+            name: _numbers(values) if name in _NUMBERS else pl.Series(values, dtype=schema[name])
             for name, values in pending.columns.items()
         }
         frame = pl.DataFrame({"index": pl.Series(pending.index, dtype=schema["index"]), "start": start, "end": start + duration, **columns})
@@ -177,6 +177,7 @@ class _Gatherer:
             stream=[streams[_stream(e)] for _, e in held],
             device=[str(e.pid if e.args is None or e.args.device is None else e.args.device) for _, e in held],
             correlation=[_correlation(e) for _, e in held],
+            bytes=[None if e.args is None else e.args.bytes for _, e in held],
         )
 
     def _custom(self, name: str) -> bool:
@@ -257,6 +258,8 @@ class _Gatherer:
         )
 
 
+#: Columns that exporters write as numbers or as text.
+_NUMBERS = ("correlation", "bytes")
 _TIMES: dict[str, pl.DataType] = {"index": pl.UInt32(), "start": pl.Int64(), "end": pl.Int64()}
 _DEVICE: dict[str, pl.DataType] = {
     **_TIMES,
@@ -265,6 +268,7 @@ _DEVICE: dict[str, pl.DataType] = {
     "stream": pl.UInt32(),
     "device": pl.String(),
     "correlation": pl.Int64(),
+    "bytes": pl.Int64(),
 }
 _CALLS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "correlation": pl.Int64()}
 _OPERATORS: dict[str, pl.DataType] = {**_TIMES, "thread": pl.UInt32(), "communicates": pl.Boolean()}

@@ -252,6 +252,8 @@ def kernels(activity: Activity) -> pl.DataFrame:
         pl.col("duration").sum().alias("total_ns"),
         pl.col("duration").min().alias("min_ns"),
         pl.col("duration").max().alias("max_ns"),
+        # Of a copy whose size is not told nothing can be compared.
+        pl.when(pl.col("bytes").is_not_null().all()).then(pl.col("bytes").sum()).alias("bytes"),
     )
     return TABLES["trace_kernels"].conform(by_name.sort("total_ns", "name", descending=[True, False]).head(_MOST_NAMES))
 

@@ -150,12 +150,16 @@ def _device(database: Database, names: _Names, gaps: list[Gap]) -> tuple[pl.Data
     schema = {"start": "int", "end": "int", "deviceId": "int", "streamId": "int", "correlationId": "int", "globalPid": "int"}
     raw = database.frame(_KERNEL, {**schema, "demangledName": "int", "shortName": "int"})
     named = names.join(names.join(raw, "demangledName", "long"), "shortName", "short")
-    texts = named.with_columns(text=pl.coalesce("long", "short", pl.lit("unknown kernel")), copy=pl.lit(None, dtype=pl.String()))
+    texts = named.with_columns(
+        text=pl.coalesce("long", "short", pl.lit("unknown kernel")),
+        copy=pl.lit(None, dtype=pl.String()),
+        bytes=pl.lit(None, dtype=pl.Int64()),
+    )
     parts = [texts.with_columns(table=pl.lit(_KERNEL))]
     for table, kind in _COPIES.items():
-        rows = database.frame(table, schema)
+        rows = database.frame(table, schema | {"bytes": "int"})
         parts.append(rows.with_columns(text=pl.lit(kind), copy=pl.lit(kind), table=pl.lit(table)))
-    columns = ["table", "rowid", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "text", "copy"]
+    columns = ["table", "rowid", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "text", "copy", "bytes"]
     every = pl.concat([p.select(columns) for p in parts])
     running = every.filter(pl.col("start").is_not_null() & pl.col("end").is_null())
     if running.height:
@@ -176,6 +180,7 @@ def _device(database: Database, names: _Names, gaps: list[Gap]) -> tuple[pl.Data
         # Ordinals repeat between processes: the process belongs to the device's name.
         text_of("{}/{}", pl.col("globalPid").fill_null(0), pl.col("deviceId").fill_null(0)).alias("device"),
         _correlation("globalPid", processes > 1).alias("correlation"),
+        pl.col("bytes").cast(pl.Int64),
     )
     return frame, every.height - usable.height, processes > 1
 

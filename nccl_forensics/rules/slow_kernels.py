@@ -1,16 +1,17 @@
-"""A rank's device takes longer than its peers' for the same kernels.
+"""A rank's device takes longer than its peers' for the same kernels, or the same copies.
 
 ## What it finds
 Profiler traces in which nearly every computing kernel of one rank, or of fewer than most, takes clearly longer than the kernel of that name takes on
 the others, the shortest run of each too, while the others are alike. No clock and no collective is needed for that: it also tells a slow stage of
 a pipeline, the slower one of two ranks, and several slow ranks at once. Where all ranks of a stage of a pipeline take longer alike, the stage may have more to do,
-and that is a warning only; so is a rank that is alone in its stage, unless it takes twice as long.
+and that is a warning only; so is a rank that is alone in its stage, unless it takes twice as long. Copies in one direction that move as many bytes are compared
+alike: a rank for which they take twice as long and more has a slow way between its host and its device.
 
 ## Why it matters
 A job runs at the pace of its slowest device. Its peers show the loss as time in collectives, where it looks like a slow network.
 
 ## What would refute it
-The ranks have unlike devices, or longer batches are given to that rank in every step.
+The ranks have unlike devices, or longer batches are given to that rank in every step; its memory is not pinned, or of another NUMA node.
 
 ## What to do next
 Compare clocks, throttle reasons, power and temperature of that GPU with its neighbours' (`nvidia-smi -q -d CLOCK,PERFORMANCE`); look for another
@@ -31,9 +32,11 @@ from nccl_forensics.words import ranks_words, time_words, verb
 
 #: Stages are shared out unevenly, but seldom by so much.
 _TWICE = 2.0
+_LOOK_AT_CLOCKS = "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE"
+_LOOK_AT_LINKS = "nvidia-smi topo -m; nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv"
 
 
-@rule(name="slow-kernels", code="ST19", cause="straggler", severity="error", at_most=1, explains=("communication-bound", "low-overlap"))
+@rule(name="slow-kernels", code="ST19", cause="straggler", severity="error", at_most=2, explains=("communication-bound", "low-overlap"))
 def slow_kernels(
     kernel_pace: pl.LazyFrame,
     *,
@@ -42,9 +45,19 @@ def slow_kernels(
     agreeing: Annotated[float, "share of the compared time in kernels that must show it"] = 0.8,
     window_share: Annotated[float, "share of the traced time that the rank must compute longer by"] = 0.08,
     launches: Annotated[int, "kernels of the rank that must be comparable"] = 24,
+    copies_slower: Annotated[float, "share by which a rank's copies must take longer than the usual"] = 1.0,
+    copies: Annotated[int, "copies of the rank that must be comparable"] = 3,
 ) -> Iterator[Finding]:
-    """At most one finding, for all ranks that are slow."""
-    rows = kernel_pace.sort("pace", "rank", descending=[True, False]).collect()
+    """At most one finding, for all ranks that are slow, by their kernels and one by their copies."""
+    every = kernel_pace.sort("pace", "rank", descending=[True, False]).collect()
+    for kind, least, enough in (("compute", slower, launches), ("memcpy", copies_slower, copies)):
+        yield from _slow(every.filter(pl.col("kind") == kind), kind, least, apart, agreeing, window_share, enough)
+
+
+def _slow(
+    rows: pl.DataFrame, kind: str, slower: float, apart: float, agreeing: float, window_share: float, launches: int
+) -> Iterator[Finding]:
+    """The finding for the ranks whose kernels, or copies, are slow."""
     if rows.height < 2:
         return
     slow = rows.filter(
@@ -65,6 +78,10 @@ def slow_kernels(
     few = 4 * slow.height <= rows.height
     confidence: Confidence = "high" if few and least >= 1 + 1.5 * slower and int(str(slow["launches"].min())) >= 4 * launches else "medium"
     excess = float(str(slow["excess_ms"].max()))
+    copied = kind == "memcpy"
+    what = "copies" if copied else "kernels"
+    if copied:
+        confidence = "medium"  # a few copies, which share their way with others
     uneven = all(stages and not set(mates or ()) - set(ranks) for stages, mates in slow.select("stages", "mates").iter_rows())
     if uneven:
         confidence = "low"
@@ -74,9 +91,9 @@ def slow_kernels(
     if unlike and confidence == "high":
         confidence = "medium"
     yield Finding(
-        title=f"{ranks_words(ranks)} {verb(ranks, 'takes', 'take')} {least:.2f} times as long as the other {others.height} traced ranks for the same kernels",
-        summary=f"{int(str(slow['names'].min()))} kernels are compared by name, each run as often on the others; of the compared time "
-        f"{float(str(slow['agreeing_share'].min())):.0%} is in kernels that show it, and their shortest runs take {float(str(slow['least_pace'].min())):.2f} times "
+        title=f"{ranks_words(ranks)} {verb(ranks, 'takes', 'take')} {least:.2f} times as long as the {_others(others.height)} for the same {what}",
+        summary=f"{_compared(int(str(slow['names'].min())), copied)} on the others; of the compared time "
+        f"{float(str(slow['agreeing_share'].min())):.0%} is in {what} that show it, and their shortest runs take {float(str(slow['least_pace'].min())):.2f} times "
         f"as long. The others differ from each other by {float(str((others['pace'] - 1).abs().max())):.0%} at most. That is {excess:,.0f} ms of "
         f"{float(str(slow['span_ms'].max())):,.0f} ms."
         + (" They are all that stand at their place in the pipeline: the stage may have more to do than the others." if uneven else "")
@@ -85,15 +102,27 @@ def slow_kernels(
         confidence=confidence,
         ranks=ranks,
         culprits=tuple(Culprit(rank=r) for r in ranks),
-        subject=("straggler", "kernels", ",".join(map(str, ranks))),
+        subject=("straggler", what, ",".join(map(str, ranks))),
         evidence=tuple(e for row in slow.iter_rows(named=True) for e in cite([whereabouts(row)], _most(row)))[:AT_MOST],
         evidence_total=slow.height,
-        remedy="Compare clocks, throttle reasons, power and temperature of its GPU with its neighbours'; look for another process on it.",
-        prevention="Time one fixed matrix product on every GPU before a job starts and leave out the nodes that are slow.",
+        remedy="Compare the PCIe link of its GPU, the NUMA node that its process runs on and whether its memory is pinned with its neighbours'."
+        if copied
+        else "Compare clocks, throttle reasons, power and temperature of its GPU with its neighbours'; look for another process on it.",
+        prevention=f"Time one fixed {'copy' if copied else 'matrix product'} on every GPU before a job starts and leave out the nodes that are slow.",
         would_refute=(*(() if theirs else ("its GPU is of another kind",)), "it is given longer batches in every step"),
-        actions=(Action("collect-more", ranks=ranks, command="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE"),),
+        actions=(Action("collect-more", ranks=ranks, command=_LOOK_AT_LINKS if copied else _LOOK_AT_CLOCKS),),
         metrics={"pace": round(least, 3), "excess_ms": round(excess, 1), "compared": rows.height},
     )
+
+
+def _others(count: int) -> str:
+    return f"other {count} traced ranks" if count > 1 else "other traced rank"
+
+
+def _compared(names: int, copied: bool) -> str:
+    if copied:
+        return f"Copies in {names} direction{'s' if names > 1 else ''} are compared, as many and of as many bytes in all as"
+    return f"{names} kernels are compared by name, each run as often"
 
 
 def _most(row: Mapping[str, object]) -> str:

@@ -127,6 +127,7 @@ TABLES: tuple[Table, ...] = (
             "total_ns": (I64, ""),
             "min_ns": (I64, ""),
             "max_ns": (I64, ""),
+            "bytes": (I64, "of copies and fills: moved in all; null where the trace does not tell"),
         },
     ),
     Table(

@@ -12,6 +12,7 @@ def paces(*pace: float, **known: object) -> pl.LazyFrame:
     """One rank for each pace, in traces of a second."""
     rows = [
         {
+            "kind": "compute",
             "rank": rank,
             "ranks": len(pace),
             "names": 5,
@@ -39,6 +40,14 @@ def test_the_rank_whose_kernels_take_twice_as_long_is_named() -> None:
 def test_two_slow_ranks_of_eight_are_named_together() -> None:
     [finding] = slow_kernels.check(paces(1.0, 1.8, 1.0, 1.0, 1.0, 2.5, 1.0, 1.0))
     assert finding.ranks == (1, 5)
+
+
+def test_copies_of_as_many_bytes_that_take_much_longer_tell_a_slow_way_to_the_device() -> None:
+    [finding] = slow_kernels.check(paces(1.0, 40.0, kind="memcpy", launches=4))
+    assert (finding.ranks, finding.confidence, finding.subject[1]) == ((1,), "medium", "copies")
+    assert slow_kernels.check(paces(1.0, 1.0, 1.8, 1.0, kind="memcpy", launches=40)) == [], "copies share their way with others"
+    assert slow_kernels.check(paces(1.0, 40.0, kind="memcpy", launches=4, excess_ms=5.0)) == []
+    assert slow_kernels.check(paces(1.0, 40.0, kind="memcpy", launches=2)) == []
 
 
 def test_half_of_the_ranks_and_one_of_two_are_less_sure() -> None:

@@ -202,6 +202,7 @@ def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Pat
             trace.kernel("unlike counts", 300_100 + n * 100, 50 * times)
         made.append(trace)
     paces = {r["rank"]: r for r in rows(resolver(tmp_path, made), "kernel_pace")}
+    assert {r["kind"] for r in paces.values()} == {"compute"}
     assert [round(float(str(paces[r]["pace"])), 2) for r in range(3)] == [1.0, 1.0, 2.99]
     assert float(str(paces[2]["least_pace"])) == pytest.approx(3.0, rel=0.01)
     assert (paces[2]["agreeing_share"], paces[2]["launches"]) == (1.0, 20)
@@ -211,6 +212,23 @@ def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Pat
         pytest.approx(3.0, rel=0.01),
         pytest.approx(1.0, rel=0.01),
     )
+
+
+def test_copies_are_compared_by_direction_where_they_move_as_many_bytes(tmp_path: Path) -> None:
+    made = []
+    for rank, times in enumerate((1, 1, 40)):
+        trace = Sample(rank, 3).kernel("gemm", 0, 1_000)
+        for n in range(4):
+            # Whether the memory of the host is pinned may be what makes a copy slow.
+            kind = "Pageable" if rank == 2 else "Pinned"
+            trace.copy(10_000 + n * 10_000, 100 * times, name=f"Memcpy HtoD ({kind} -> Device)", size=4 << 20)
+            trace.copy(15_000 + n * 10_000, 100 * times, name="Memcpy DtoH (Device -> Pinned)", size=64 * times)
+            trace.copy(16_000 + n * 10_000, 100 * times, name="Memcpy DtoD (Device -> Device)")
+        made.append(trace)
+    paces = {(r["kind"], r["rank"]): r for r in rows(resolver(tmp_path, made), "kernel_pace")}
+    slow = paces["memcpy", 2]
+    assert (slow["pace"], slow["names"], slow["launches"], slow["kernel"]) == (pytest.approx(40.0), 1, 4, "Memcpy HtoD")
+    assert paces["memcpy", 0]["pace"] == pytest.approx(1.0)
 
 
 def test_ranks_at_one_place_of_a_pipeline_are_mates(tmp_path: Path) -> None:
