@@ -153,7 +153,8 @@ def late_rows(
 ) -> list[dict[str, object]]:
     """Groups in which one rank costs the others a good part of the traced time, and not by chance: it comes last too often for that, or it
     alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective each,
-    half of the time must be lost to it, and what it did meanwhile must be seen. Who is late by a batch that is longer this time is last in all collectives of a
+    half of the time must be lost to it, and what it did meanwhile must be seen; of two ranks so too, in all of three steps or more, where it is nothing that
+    one of two may be meant to do. Who is late by a batch that is longer this time is last in all collectives of a
     step, so that steps are what counts where they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
     # Two of three steps are soon said of some rank among many.
@@ -171,11 +172,16 @@ def late_rows(
         & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
     )
     seen = (pl.col("window_share") >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8) & (pl.col("reason") != "host")
-    rows = (
-        late_ranks.filter((steady & ((enough & costly & sure) | (few & seen).fill_null(value=False))) | alone.fill_null(value=False))
-        .sort("lost_ms", "group_key", descending=[True, False])
-        .collect()
+    pair = (
+        (pl.col("members") == 2)
+        & (pl.col("collectives") >= _FEW)
+        & (pl.col("last_steps") >= 3)
+        & (pl.col("last_steps") == pl.col("slow_steps"))
+        & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
+        & pl.col("reason").is_in(["gc", "loader", "memcpy"])
     )
+    told = (steady & ((enough & costly & sure) | (few & seen).fill_null(value=False))) | (pair & seen).fill_null(value=False)
+    rows = late_ranks.filter(told | alone.fill_null(value=False)).sort("lost_ms", "group_key", descending=[True, False]).collect()
     return rows.unique("rank", keep="first", maintain_order=True).to_dicts()
 
 

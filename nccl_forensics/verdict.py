@@ -150,10 +150,10 @@ _AWAY = ("host-stall", "input-stall")
 
 
 def _comes_late(stop: Found, late: Found) -> bool:
-    """Whether a rank that a few looks found away from the others is known as surely to come late, and goes on: of a job that nothing says
+    """Whether a rank that a few looks found away from the others is more surely known to come late, or no less where both are guesses, and goes on: of a job that nothing says
     to have failed, that is where it spends the time by which it is late."""
     guess, known = stop.finding, late.finding
-    as_sure = CONFIDENCES.index(known.confidence) <= CONFIDENCES.index(guess.confidence)
+    as_sure = guess.confidence == "low" or CONFIDENCES.index(known.confidence) < CONFIDENCES.index(guess.confidence)
     return guess.cause in _AWAY and known.cause == "straggler" and as_sure and _blames(known, guess)
 
 

@@ -74,6 +74,8 @@ def late_ranks(
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
         excess = {r: float(row[f"{r}_excess_ms"] or 0.0) for r in REASONS}
+        # What is known of the time between a step's begin and its first operator tells more than that it lies there.
+        excess["lead"] = max(0.0, excess["lead"] - max(0.0, excess["gc"]) - max(0.0, excess["loader"]))
         if _takes_batches_elsewhere(spans, row["source_id"]):
             excess |= {"host": excess["host"] + excess["lead"], "lead": 0.0}
         reason = max(excess, key=lambda r: excess[r])

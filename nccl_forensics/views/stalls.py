@@ -9,7 +9,7 @@ import polars as pl
 
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.ranklist import as_ranks
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stack_places import UNTOLD, WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.call_paths import by_another_path, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
@@ -497,9 +497,12 @@ def _glimpsed(row: dict[str, object]) -> dict[str, object]:
 
 
 def _usual_waits(scene: _Scene, row: Mapping[str, object]) -> float | None:
-    """The share of the traced time in which those wait that stacks show to wait for a rank, where it is so large that most looks find them so."""
+    """The share of the traced time in which those wait that stacks show to wait for a rank at work, where it is so large that most looks find them so. A rank
+    in its data loader or in a lock is held up there in either case."""
+    if row["seen_by"] != "stacks" or row["place"] not in UNTOLD:
+        return None
     shares = sorted(scene.waiting_share[w] for w in as_ranks(row["waiters"]) if w in scene.waiting_share)
-    usual = shares[len(shares) // 2] if shares and row["seen_by"] == "stacks" else 0.0
+    usual = shares[len(shares) // 2] if shares else 0.0
     return usual if usual >= _MOST_LOOKS else None
 
 

@@ -83,7 +83,8 @@ def trace_lag(trace_arrivals: pl.LazyFrame, trace_measures: pl.LazyFrame) -> pl.
     key = ["group_key", "capture", "position"]
     others = pl.col("since_ns") - sum((pl.col(f"since_{d}_ns") for d in ("compute", "memcpy", "loader", "gc", "lead")), pl.lit(0))
     arrivals = trace_arrivals.with_columns(since_host_ns=pl.max_horizontal(others, pl.lit(0)))
-    excess = {d: pl.col(f"since_{d}_ns") - pl.col(f"since_{d}_ns").median().over(key) for d in (*_DOING, "host")}
+    # Of two the middle is halfway to the late one itself: the lower one is its peer's.
+    excess = {d: pl.col(f"since_{d}_ns") - pl.col(f"since_{d}_ns").quantile(0.5, "lower").over(key) for d in (*_DOING, "host")}
     rows = arrivals.with_columns(**{f"{d}_excess": e for d, e in excess.items()}, anybody=pl.col("is_last").any().over(key))
     spans = trace_measures.filter(pl.col("window") == "whole").group_by("rank").agg(window_ms=pl.col("span_ms").sum())
     counted = (

@@ -156,6 +156,21 @@ def test_a_rank_that_is_late_by_its_batch_in_some_steps_is_not_named() -> None:
     assert only(straggler.check(None, late(p_value=1e-9, slow_steps=7, last_steps=7, step_chance=0.0002))).confidence == "high"
 
 
+def test_one_of_two_that_collects_garbage_or_loads_in_every_step_is_told_and_one_that_computes_is_not() -> None:
+    pair = {"members": 2, "p_value": 0.13, "slow_steps": 3, "last_steps": 3, "step_chance": 0.25, "worst_ms": 230.0, "window_share": 0.9}
+    collects = late(**pair, reason="gc")
+    assert [f.confidence for f in (*host_stall.check(None, collects), *straggler.check(None, collects))] == ["medium", "medium"]
+    assert only(input_stall.check(None, late(**pair))).ranks == (2,)
+    for quiet in (
+        {"reason": "compute"},
+        {"last_steps": 2},
+        {"slow_steps": 2, "last_steps": 2},
+        {"window_share": 0.3},
+        {"reason_share": 0.5},
+    ):
+        assert straggler.check(None, late(**pair | quiet)) == [], quiet
+
+
 def test_a_few_long_pauses_of_one_rank_of_many_are_told_by_steps() -> None:
     pauses = {"p_value": 1.0, "slow_steps": 3, "last_steps": 3, "step_chance": 0.001, "members": 2, "worst_ms": 400.0}
     assert only(straggler.check(None, late(**pauses))).confidence == "medium"

@@ -312,10 +312,10 @@ def test_the_few_outside_the_collective_that_the_others_stand_in_are_found_by_st
     assert (frame["source_id"][0], frame["line_no"][0]) == (7, 0)
 
 
-@pytest.mark.parametrize(("exposed", "confidence"), [(90.0, "low"), (20.0, "high")])
-def test_whom_the_others_wait_for_in_traces_too_is_not_surely_stuck_while_nothing_has_timed_out(exposed: float, confidence: str) -> None:
-    """Three looks find those waiting who wait most of the time, in a job that goes on."""
-    places = standing(r0="collective", r1="collective", r2="lock")
+@pytest.mark.parametrize(("place", "exposed", "confidence"), [("compute", 90.0, "low"), ("compute", 20.0, "high"), ("lock", 90.0, "high")])
+def test_at_whose_work_the_others_wait_in_traces_too_is_not_surely_stuck(place: str, exposed: float, confidence: str) -> None:
+    """Looks find those waiting who wait most of the time, in a job that goes on; what holds a rank up elsewhere than at its work is the same then."""
+    places = standing(r0="collective", r1="collective", r2=place)
     traced = rows(MEASURES, *({"rank": r, "window": "whole", "span_ms": 100.0, "exposed_ms": exposed} for r in (0, 1)))
     none = [None] * 7
     frame = stalls(None, places, *none, *[None] * 8, traced).collect()

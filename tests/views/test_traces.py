@@ -214,6 +214,23 @@ def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Pat
     )
 
 
+def test_of_two_ranks_the_one_that_collects_garbage_before_its_first_operator_is_told_so(tmp_path: Path) -> None:
+    made = []
+    for rank in range(2):
+        trace = Sample(rank, 2)
+        for step in range(4):
+            begin, own = step * STEP, 60_000 if rank == 0 else 100
+            trace.step(step, begin, STEP - 1)
+            trace.range("gc.py(9): collect_now", begin + 10, own - 20)
+            trace.operator("aten::mm", begin + own, 50)
+            args = collective(elements=1024, seq=step, ranks=range(2))
+            trace.kernel(ALL_REDUCE, begin + own + 100, 60_200 - own, launch=begin + own + 60, stream=9, args=args)
+        made.append(trace)
+    [late] = rows(resolver(tmp_path, made), "late_ranks")
+    assert (late["rank"], late["reason"]) == (0, "gc")
+    assert float(str(late["reason_share"])) > 0.9
+
+
 def test_copies_are_compared_by_direction_where_they_move_as_many_bytes(tmp_path: Path) -> None:
     made = []
     for rank, times in enumerate((1, 1, 40)):
