@@ -395,14 +395,19 @@ def _all_breaks(recent: pl.DataFrame) -> Iterator[tuple[str, int, list[tuple[int
 def _breaks(line: tuple[int, ...], cut: bool) -> Iterator[tuple[int, int]]:
     """Where the end of a line leaves out what the steps before it foretell, and where the operation left out was called last; ``cut``: the
     line begins amid the calls of its rank."""
+    late = 0
     for at in range(max(2, len(line) - _TAIL), len(line)):
         # What came after the same calls before is no break, though something else came after them later: a checkpoint in some steps, say.
         if line[at] in candidates(line[:at]) or not (future := expect(line[:at], REACH)):
             continue
         if cut and opens_in_a_run(line[:at]):
             continue
-        if _delayed(line[:at], future, line[at:]):
+        delay = _delayed(line[:at], future, line[at:])
+        if delay is not None:
+            late = max(late, at + delay)
             continue
+        if at <= late:
+            continue  # up to the call that comes late, the order is another one
         reading = read_divergence(line[:at], future, line[at:])
         if reading.kind == "skipped":
             yield at, max(i for i in range(at) if line[i] == future[0])
@@ -422,8 +427,8 @@ def _numbered_after(recent: pl.DataFrame, at: int, before: int) -> bool:
     return False
 
 
-def _delayed(before: Sequence[Hashable], foretold: Sequence[Hashable], rest: Sequence[Hashable]) -> bool:
-    """Whether what should have come first comes before its next turn: it was called in another order, not left out.
+def _delayed(before: Sequence[Hashable], foretold: Sequence[Hashable], rest: Sequence[Hashable]) -> int | None:
+    """How far on what should have come first comes, if that is before its next turn: it was called in another order, not left out.
 
     Its next turn is where it is foretold again, or as far ahead as its calls most often lay apart: what comes in some steps only, such as a barrier,
     may be foretold a step too early.
@@ -432,7 +437,8 @@ def _delayed(before: Sequence[Hashable], foretold: Sequence[Hashable], rest: Seq
     turn = next((i for i, operation in enumerate(foretold) if i and operation == due), len(foretold))
     apart = Counter(later - earlier for earlier, later in pairwise(i for i, operation in enumerate(before) if operation == due))
     usual = min((gap for gap, n in apart.items() if n == max(apart.values())), default=turn)
-    return due in rest[: (min(turn, usual) if usual > 1 else turn) - 1]
+    until = (min(turn, usual) if usual > 1 else turn) - 1
+    return next((n for n, operation in enumerate(rest[:until]) if operation == due), None)
 
 
 def _fact(recent: pl.DataFrame, domain: str, at: int, before: int) -> tuple[dict[str, object], str]:

@@ -133,6 +133,13 @@ def test_an_operation_that_comes_later_in_the_step_was_called_in_another_order_a
     assert missing([0, 2, 1]) == {}
 
 
+def test_what_comes_after_a_call_that_was_called_before_its_turn_was_not_left_out_either() -> None:
+    average, norm = 3, 2
+    steps_of_two_kinds = (0, 1, norm, average, 0, 1, norm) * 3
+    found = dict(_breaks((*steps_of_two_kinds, 0, 1, average, norm), cut=False))
+    assert not set(found) & {len(steps_of_two_kinds) + 2, len(steps_of_two_kinds) + 3}
+
+
 def in_a_mesh(rank: int, turns: str, side: int = 3, apart: int = 0) -> pl.LazyFrame:
     """Calls of a rank of a square mesh: in the group of its row (r), of its column (c), of all (a). Rows and columns begin to count ``apart``."""
     names = {"r": (f"pg:1{rank // side}", "row"), "c": (f"pg:2{rank % side}", "column"), "a": ("pg:0", "all")}
