@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
-from nccl_forensics.views.looks import in_flight_for_longer
+from nccl_forensics.views.looks import in_flight_for_longer, ordinary
 from nccl_forensics.views.motion import advances
 from nccl_forensics.views.raised import lived_on
 
@@ -81,7 +81,8 @@ def failures(
     motion: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests and tasks of a scheduler that failed, communicators that never came up, ranks that wait (unless
-    half of the ranks or more moved between two samples of their stacks or recorders: whoever looks at a job that works finds ranks that wait), a launcher that was told to
+    half of the ranks or more moved between two samples of their stacks or recorders, or none had waited for longer than usual when it was looked at: whoever looks at a
+    job that works finds ranks that wait), a launcher that was told to
     end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of the ranks that were looked at or more."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
@@ -150,7 +151,7 @@ def failures(
             "communicators that never came up",
             pl.col("rank").implode(),
         )
-    if waits is not None and not advances(motion):
+    if waits is not None and not advances(motion) and not (looks is not None and _no_longer_than_usual(looks, waits)):
         strong = waits.filter(~_copied_while_running()).sort("waiter", "awaited")
         add(strong, WAITS, pl.col("waiter").unique().sort().implode(), pl.col("record").first())
     if worker_exits is not None:
@@ -194,6 +195,10 @@ def _copied_while_running() -> pl.Expr:
     single = (pl.col("group_key").n_unique() == 1) & (pl.col("domain") == "nccl").all()
     near = (behind & (pl.col("behind") <= 2)).sum().over(group) == behind.sum().over(group)
     return single & near & (awaited > 2) & (awaited * 2 > waiters)
+
+
+def _no_longer_than_usual(looks: pl.LazyFrame, waits: pl.LazyFrame) -> bool:
+    return ordinary(looks, waits.select(pl.col("waiter").n_unique()).collect().item())
 
 
 def _standing(last_calls: pl.LazyFrame | None) -> bool:

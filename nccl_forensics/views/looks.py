@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.folding import FoldedTable
+from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, Entries, calls_of
 
@@ -23,7 +25,9 @@ LOOKS = {
 _PLACE = ("source_id", "line_no", "record")
 #: How long operations are in flight at least, how many times as long as any that ended, and of how many this is known.
 _LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
+_TIMES = {"rank": pl.Int32(), "looked_ns": pl.Int64(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
 _SPANS = {"rank": pl.Int32(), "longest_ns": pl.Int64(), "finished": pl.UInt32(), "since_ns": pl.Int64(), "row": pl.UInt32()}
+_NOTICED = ("time_started_ns", "time_completed_ns")
 
 
 def in_flight_for_longer() -> pl.Expr:
@@ -32,13 +36,26 @@ def in_flight_for_longer() -> pl.Expr:
 
 
 @view(rows="ranks")
-def looks(collected: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+def looks(
+    collected: pl.LazyFrame | None,
+    operations: pl.LazyFrame | Calls,
+    fr_entries: pl.LazyFrame | FoldedTable | None = None,
+    dumps: pl.LazyFrame | None = None,
+) -> pl.LazyFrame:
     """Per rank whose recorder was asked for a dump at a known time (``looked_ns``, epoch, by the clock of its host, the latest): ``age_ms``, how long
     its oldest unfinished operation had been enqueued then; ``longest_ms``, how long any of its ``finished`` operations took from there to its end.
-    Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked at; ranks without one are left out."""
-    asked = collected.filter(pl.col("at_ns").is_not_null() & pl.col("rank").is_not_null())
-    latest = asked.sort("at_ns", "source_id", "line_no").unique("rank", keep="last", maintain_order=True)
-    times = latest.select("rank", looked_ns="at_ns", look_source_id="source_id", look_line_no="line_no").collect()
+    Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked at; ranks without one are left out.
+
+    A recorder tells the time itself where it finds, while it writes, that an operation has begun, or is over that nobody has taken off the list yet.
+    """
+    parts = [pl.LazyFrame(schema=_TIMES)]
+    if collected is not None:
+        parts.append(collected.select("rank", "source_id", "line_no", looked_ns="at_ns"))
+    if fr_entries is not None and dumps is not None:
+        parts.append(_noticed(fr_entries, dumps))
+    asked = pl.concat([part.select([pl.col(c).cast(t) for c, t in _TIMES.items()]) for part in parts]).drop_nulls(("rank", "looked_ns"))
+    latest = asked.sort("looked_ns", "source_id", "line_no").unique("rank", keep="last", maintain_order=True)
+    times = latest.rename({"source_id": "look_source_id", "line_no": "look_line_no"}).collect()
     if not times.height:
         return pl.LazyFrame(schema=LOOKS)
     calls = calls_of(operations)
@@ -46,6 +63,26 @@ def looks(collected: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyF
     age = (pl.col("looked_ns") - pl.col("since_ns")) / 1e6
     found = spans.join(times, on="rank").with_columns(age_ms=age, longest_ms=pl.col("longest_ns") / 1e6)
     return found.sort("rank").select([pl.col(c).cast(t) for c, t in LOOKS.items()]).lazy()
+
+
+def _noticed(fr_entries: pl.LazyFrame | FoldedTable, dumps: pl.LazyFrame) -> pl.LazyFrame:
+    """The latest time at which each rank's recorder found something while it wrote. Whoever takes an operation off the list notes its begin and its end
+    (PyTorch 2.3 to 2.13 ``FlightRecorder::retire_id``), so that what is on it has none, or that of the dump."""
+    folded = fr_entries if isinstance(fr_entries, FoldedTable) else FoldedTable.of(fr_entries, TABLES["fr_entries"].own)
+    listed = folded.words.select(~pl.col("retired")).to_series().fill_null(False)
+    parts = [pl.DataFrame(schema={"source_id": pl.UInt32(), "looked_ns": pl.Int64()})]
+    for rows, at, _ in folded.rows(_NOTICED):
+        found = rows.filter(listed.gather(at)).group_by("source_id").agg(looked_ns=pl.max_horizontal(pl.col(_NOTICED).max()))
+        parts.append(found.select([pl.col(c).cast(t) for c, t in parts[0].schema.items()]))
+    chosen = dumps.filter(pl.col("use") == "chosen").select("rank", "source_id")
+    return chosen.join(pl.concat(parts).lazy(), on="source_id").with_columns(line_no=pl.lit(None, dtype=pl.UInt32()))
+
+
+def ordinary(looks: pl.LazyFrame, ranks: int) -> bool:
+    """Whether half of so many ranks were looked at and what was open on them had been so for no longer than operations of the job take."""
+    seen = looks.select(pl.len(), pl.col("age_ms", "longest_ms").max(), pl.col("finished").sum()).collect()
+    looked_at, age, longest, finished = seen.row(0)
+    return 2 * looked_at >= ranks and finished >= _USED and longest is not None and age <= _LONGER * longest
 
 
 def _took() -> pl.Expr:

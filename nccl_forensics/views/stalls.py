@@ -28,6 +28,7 @@ from nccl_forensics.views.levels import (
     still_enqueuing,
 )
 from nccl_forensics.views.log_ends import tails
+from nccl_forensics.views.looks import ordinary
 from nccl_forensics.views.motion import advances
 from nccl_forensics.views.own_pace import in_one_order
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
@@ -136,6 +137,7 @@ def stalls(
     worker_exits: pl.LazyFrame | None = None,
     motion: pl.LazyFrame | None = None,
     trace_measures: pl.LazyFrame | None = None,
+    looks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -182,6 +184,9 @@ def stalls(
         advances(motion) or advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))
     ):
         found = {}
+    if not scene.timed_out and looks is not None and ordinary(looks, len(scene.known())):
+        # What is open has been so for no longer than what ended: nobody is seen to wait.
+        found = {r: row for r, row in found.items() if row["seen_by"] != "progress" or row["kind"] in ("jumped", "swapped")}
     tail = tails(calls, found) if calls is not None else {}
     rows = _doubted(scene, found, _with_causes(scene, found, tail), tail, written)
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()

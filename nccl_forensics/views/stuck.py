@@ -86,7 +86,7 @@ def stuck(
         size = _size(group, world)
         ranks = part["rank"].to_list()
         first = part.row(0, named=True)
-        op = next((o for o in part["last_op"].to_list() if o), None)
+        op = next((o for o in part.select(pl.coalesce("pending_op", "last_op")).to_series() if o), None)
         held = part.filter(pl.col("first_open") < pl.col("pending_order")).height > 0
         # As many that other files tell of as are not seen at all, and these are few: then files were lost.
         lost = len((members & seen).difference(ranks)) >= len(unseen) and len(unseen) * _FEW <= world

@@ -223,3 +223,9 @@ def test_operations_that_may_just_take_their_time_are_none(ranks: list[tuple[flo
 
 def test_a_job_that_moves_is_no_hang_however_long_an_operation_takes() -> None:
     assert signs(looks=looked(*[(300.0, 20.0, 500)] * 3), motion=moves(True, True, True)) == []
+
+
+def test_ranks_that_wait_for_no_longer_than_usual_are_no_sign() -> None:
+    waiting = rows(WAITS, *({"waiter": r, "awaited": 3, "kind": "behind", "domain": "fr", "group_key": "pg:0"} for r in range(3)))
+    assert signs(waits=waiting, looks=looked(*[(2.0, 20.0, 500)] * 3)) == []
+    assert signs(waits=waiting, looks=looked(*[(90.0, 20.0, 500)] * 3)) != []

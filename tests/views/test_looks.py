@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.looks import LOOKS, looks
+from nccl_forensics.views.looks import LOOKS, looks, ordinary
 from tests.rules.host_frames import table
-from tests.views.frames import operations
+from tests.views.frames import operations, rows
 
 SECOND = 10**9
 
@@ -39,3 +39,28 @@ def test_where_all_is_finished_or_nobody_says_when_it_was_asked_nothing_is_told(
     nothing = looks(asked((3, None), (None, 90)), ring(3, (10, None))).collect()
     assert nothing.is_empty()
     assert nothing.schema == LOOKS
+
+
+def entry(source: int, retired: bool, started: int | None, completed: int | None) -> dict[str, object]:
+    times = {f"time_{name}_ns": None if at is None else at * SECOND for name, at in (("started", started), ("completed", completed))}
+    return {"source_id": source, "retired": retired} | times
+
+
+def test_a_recorder_that_finds_while_it_writes_what_has_begun_or_is_over_tells_when_it_was_asked() -> None:
+    entries = table("fr_entries", entry(0, True, 12, 12), entry(0, False, 95, None), entry(1, False, None, 97), entry(2, True, None, 98))
+    dumps = pl.LazyFrame({"source_id": [0, 1, 2], "rank": [3, 4, 5], "use": ["chosen"] * 3}, schema_overrides={"source_id": pl.UInt32})
+    held = pl.concat([ring(rank, (10, 12), (30, None)) for rank in (3, 4, 5)])
+    found = looks(None, held, entries, dumps).select("rank", "age_ms", "look_source_id", "look_line_no").collect()
+    assert found.rows() == [(3, 65_000.0, 0, None), (4, 67_000.0, 1, None)]
+
+
+def test_what_is_open_for_no_longer_than_others_took_is_ordinary_where_half_of_the_ranks_tell() -> None:
+    def usual(*ages: int, finished: int = 20) -> bool:
+        return ordinary(
+            rows(LOOKS, *({"rank": r, "age_ms": age, "longest_ms": 100.0, "finished": finished} for r, age in enumerate(ages))), 4
+        )
+
+    assert usual(90, 250)
+    assert not usual(90), "one of four"
+    assert not usual(90, 60_000), "one stands"
+    assert not usual(90, 90, finished=1), "too few tell what is usual"

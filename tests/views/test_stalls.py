@@ -15,6 +15,7 @@ from nccl_forensics.views.divergence import divergences
 from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.log_ends import _period
+from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.motion import MOTION
 from nccl_forensics.views.stall_causes import cause_of
 from nccl_forensics.views.stalls import _swapped, stalls
@@ -140,6 +141,17 @@ def test_a_gpu_behind_ranks_that_have_nothing_open_stands_only_where_something_t
     assert named(0) == []
     assert named(3) == [3], "they wait in what comes next"
     assert named(0, table("watchdog", {"kind": "timeout"})) == [3]
+
+
+def test_behind_operations_that_are_open_for_no_longer_than_others_took_nobody_stands() -> None:
+    behind, state = blocker(3, "gpu", own_record="entries[4]", in_group=[0, 1, 2]), progress({"pg:0": dict.fromkeys(range(4), (9, 8))})
+
+    def named(age_ms: float, watchdog: pl.LazyFrame | None = None) -> list[int]:
+        seen = rows(LOOKS, *({"rank": r, "age_ms": age_ms, "longest_ms": 90.0, "finished": 20} for r in range(4)))
+        return stalls(behind, *[None] * 5, state, watchdog, *[None] * 10, seen).collect()["rank"].to_list()
+
+    assert (named(100), named(60_000)) == ([], [3])
+    assert named(100, table("watchdog", {"kind": "timeout"})) == [3], "another group waited longer"
 
 
 def test_dumps_of_a_host_whose_logs_are_there_were_left_behind() -> None:

@@ -56,6 +56,11 @@ def test_where_calls_diverge_or_a_recorder_shows_who_is_behind_one_position_is_n
     assert stuck(told, members, None, None, None).collect().height == 1
 
 
+def test_it_bears_the_name_of_the_operation_that_is_open_and_not_of_one_enqueued_behind_it() -> None:
+    state = progress({"pg:0": {0: (9, 5), 1: (9, 5)}}).with_columns(pending_op=pl.lit("broadcast"))
+    assert stuck(state, groups({"pg:0": [0, 1]}), None, None, None).select("op").collect().item() == "broadcast"
+
+
 def test_hosts_that_enqueued_further_than_others_stand_in_the_first_operation_that_nobody_finished() -> None:
     assert found({0: (9, 5), 1: (8, 5)}, [0, 1]) == [(6, "all_reduce", [0, 1], True)]
 
