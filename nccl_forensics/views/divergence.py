@@ -8,7 +8,7 @@ from math import prod
 
 import polars as pl
 
-from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, fewer_by, read_divergence
+from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, expect, fewer_by, read_divergence
 from nccl_forensics.damage import one_bit
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views import view
@@ -386,6 +386,10 @@ def _different_op(
     if kind == "different" and certain and goes_on and _from_its_own_line(group, odd, peers):
         why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
         return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
+    if kind == "different" and certain and signature(own) in history and not expect(history, 1):
+        # Less than a step is kept before, and nothing is foretold: what comes again was made in its turn, as it seems, and not in place of another.
+        why = "what it called had been called before, and what its peers call had not: it is in its next step, as it seems"
+        return _row(base, "skipped", by_rank, odd, peers, at, None, False, why)
     # Without a majority, the reading that sees a jump on one side only tells who skipped.
     if not certain and len(peers) >= 1:
         own_line = _longest(by_rank, odd, at)

@@ -229,17 +229,23 @@ def across(gap: int, lost: tuple[int, ...] = ()) -> list[tuple[object, ...]]:
     between = operations({r: ["barrier"] * gap for r in (3, 4, 5) if r not in lost}, first=7) if lost else operations({})
     parting = {3: ["all_reduce [30]", "all_gather [5]"], 4: ["all_reduce [30]"] * 2, 5: ["all_reduce [30]", "all_gather [5]"]}
     found = divergences(pl.concat([before, between, operations(parting, first=7 + gap)])).collect()
-    return found.select("kind", "ranks", "seq").rows()
+    return found.select("kind", "ranks", "seq", "sure").rows()
 
 
 def test_numbers_that_nobody_recorded_do_not_end_the_habit_of_a_group() -> None:
-    assert across(0) == [("skipped", [4], 8)]
-    assert across(2) == [("skipped", [4], 10)]
+    assert across(0) == [("skipped", [4], 8, True)]
+    assert across(2) == [("skipped", [4], 10, True)]
 
 
 def test_records_that_one_rank_lost_end_what_is_known_of_it_alone() -> None:
     assert [kind for kind, *_ in across(2, lost=(4,))] == ["skipped"]
 
 
-def test_beyond_a_long_stretch_of_numbers_without_a_record_nothing_is_foretold() -> None:
-    assert [kind for kind, *_ in across(12)] == ["different"]
+def test_where_nothing_is_foretold_a_call_that_came_before_is_in_its_next_turn_and_not_surely() -> None:
+    assert across(12) == [("skipped", [4], 20, False)], "beyond a long stretch of numbers without a record"
+    [row] = read({0: ["reduce_scatter [8]", "all_gather [5]"], 1: ["reduce_scatter [8]"] * 2, 2: ["reduce_scatter [8]", "all_gather [5]"]})
+    assert (row["kind"], row["ranks"], row["seq"], row["sure"]) == ("skipped", [1], 2, False)
+    [row] = read(
+        {0: ["reduce_scatter [8]", "all_gather [5]"], 1: ["reduce_scatter [8]", "barrier"], 2: ["reduce_scatter [8]", "all_gather [5]"]}
+    )
+    assert (row["kind"], row["ranks"]) == ("different", [1])
