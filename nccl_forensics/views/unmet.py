@@ -97,7 +97,7 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         lead = 0 if {own, peer} <= whole else _lead(sides, _number(row, "order"))
         number = sides.mine.len() - _number(row, "open") + 1
         theirs, mine = reached.get(peer, {}), reached.get(own, {})
-        passed = _beyond(row, mine, theirs)
+        passed = _beyond(row, mine, theirs) or _both_beyond(row, sides)
         beyond: dict[str, object] | None = None
         if lead is not None and _called(sides, passed) + lead < number:
             beyond = passed or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
@@ -224,6 +224,12 @@ def _beyond(row: dict[str, object], mine: dict[str, dict[str, object]], theirs: 
     after = sorted((p for p in mine.values() if _number(p, "pending_order") > _number(row, "order")), key=_by_order)
     entered = (p for p in after if _number(theirs.get(str(p["group_key"]), {}), "last_seq") >= _number(p, "first_pending"))
     return next(entered, None)
+
+
+def _both_beyond(row: dict[str, object], sides: _Sides) -> dict[str, object] | None:
+    """The first of what both entered that the waiter enqueued after it, whatever became of it."""
+    after = sides.both.filter(pl.col("order") > _number(row, "order")).sort("order").head(1)
+    return {"group_key": after["group_key"][0], "first_pending": after["seq"][0]} if after.height else None
 
 
 def _called(sides: _Sides, passed: dict[str, object] | None) -> int:

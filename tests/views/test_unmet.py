@@ -49,9 +49,9 @@ def test_a_half_that_may_be_there_is_no_proof(sends: int, receives: int, more: d
     assert found(sends, receives, **more) == []  # type: ignore[arg-type]
 
 
-def stepped(sends: tuple[int, ...], receives: tuple[int, ...], *, came: bool = True) -> list[tuple[object, ...]]:
+def stepped(sends: tuple[int, ...], receives: tuple[int, ...], *, came: bool = True, over: bool = False) -> list[tuple[object, ...]]:
     """Recorders that have lost their first entries. Rank 4 sends to rank 7, in each step so often, then both call an operation of the job; the last receive of
-    rank 7 is open, and it enqueues that step's operation where it ``came`` to it: rank 4 did."""
+    rank 7 is open, and it enqueues that step's operation where it ``came`` to it: rank 4 did. ``over``: the operation has ended."""
     every: list[dict[str, object]] = []
     for rank, op, peer, steps in ((4, "send", 1, sends), (7, "recv", 0, receives)):
         for step, count in enumerate(steps):
@@ -61,13 +61,14 @@ def stepped(sends: tuple[int, ...], receives: tuple[int, ...], *, came: bool = T
                 every.append(own | {"rank": rank, "order": len(every)})
             last = step == len(steps) - 1
             if not last or rank == 4 or came:
-                own = {"group_key": "pg:0", "op": "all_reduce", "is_p2p": False, "seq": 60 + step, "done": not last, "pending": last}
+                left = last and not over
+                own = {"group_key": "pg:0", "op": "all_reduce", "is_p2p": False, "seq": 60 + step, "done": not left, "pending": left}
                 every.append(own | {"rank": rank, "order": len(every)})
     entries = [{"domain": "fr", "source_id": e["rank"], "record": f"entries[{e['order']}]"} | e for e in every]
     kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [700, 700]}, schema_overrides={"rank": pl.Int32})
     end = 60 + len(sends) - 1
     placed = {e["rank"]: e["order"] for e in entries if e["group_key"] == "pg:0" and e["pending"]}
-    state = progress({"pg:0": {4: (end, end - 1), 7: (end if came else end - 1, end - 1)}})
+    state = progress({"pg:0": {4: (end, end if over else end - 1), 7: (end if came else end - 1, end if over else end - 1)}})
     state = state.with_columns(pending_order=pl.col("rank").cast(pl.Int64).replace_strict(placed, default=None, return_dtype=pl.Int64))
     frame = unmet(rows(OPERATIONS, *entries), kept, state, groups(_WORLD))
     return frame.select("rank", "waiter", "op", "beyond_seq", "followed").collect().rows()
@@ -77,6 +78,11 @@ def test_counts_of_recorders_that_have_lost_their_first_entries_are_told_by_the_
     assert stepped((2, 3, 3, 2), (1, 3, 3, 3)) == [(4, 7, "send", 63, True)], "the first step of one is cut"
     assert stepped((3, 3, 3, 3), (3, 3, 3, 3)) == []
     assert stepped((2, 3, 1, 2), (1, 3, 3, 3)) == [], "steps in which the sides do not agree give no count"
+
+
+def test_what_both_have_finished_that_the_waiter_enqueued_after_it_tells_as_much() -> None:
+    assert stepped((2, 3, 3, 2), (1, 3, 3, 3), over=True) == [(4, 7, "send", 63, True)]
+    assert stepped((3, 3, 3, 3), (3, 3, 3, 3), over=True) == []
 
 
 def test_who_waits_in_what_the_other_has_not_come_to_left_out_what_it_called_in_the_step_before() -> None:
