@@ -48,7 +48,9 @@ def stall_findings(
         inside = sorted({w for ws in here["in_group"].to_list() for w in (ws or [])} - set(ranks)) or waiters
         behind = len(set(waiters) - set(inside))
         # What a GPU has not finished its peers may have behind them: they stand in what comes next.
-        ahead = f"for {verb(ranks, 'it', 'them')}, at {waited}{group} or beyond" if cause == "gpu-stall" else f"in {waited}{group}"
+        # So may the peer of one that made a call once more.
+        beyond = cause == "gpu-stall" or (cause == "collective-mismatch" and not placed)
+        ahead = f"for {verb(ranks, 'it', 'them')}, at {waited}{group} or beyond" if beyond else f"in {waited}{group}"
         peers = (
             f"; {ranks_words(inside)} {verb(inside, 'waits', 'wait')} {ahead}"
             + (

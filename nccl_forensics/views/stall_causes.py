@@ -136,6 +136,9 @@ def _in_another_order(case: _Case) -> Cause | None:
         by_another = bool(row.get("another_path"))
         against = row.get("no_swap")
         swap = ((), "group-deadlock", None if against is None else str(against)) if by_another or against is not None else ()
+        if row.get("either") is not None:
+            other = f"{why}, or {ranks_words(as_ranks([row['either']]))} called it once too often: the two are alone in this group, and nothing tells which"
+            return Cause("collective-skipped", "low", other)
         if row.get("domain") == "nccl":
             # Lines of a log bear no number over all groups: one that was lost looks like a call left out.
             return Cause("collective-skipped", "medium", f"{why}; a line lost from its log would look the same", *swap)
@@ -146,6 +149,9 @@ def _in_another_order(case: _Case) -> Cause | None:
         # A word that no operation bears is more likely a damaged record.
         known = row["op"] is None or row["op"] in OP_WORDS
         return Cause("collective-skipped", "high" if known else "medium", why, *swap)
+    if case.kind == "once-more":
+        why = f"it called {row['op']} once more than its peer, which has made the very calls that others make in groups of two"
+        return Cause("collective-mismatch", "medium", f"{why}; a doubled line would look the same")
     if case.kind == "beyond":
         why = f"a monitored barrier names it as missing while it stands beyond that barrier, in {row['later']}, which the others never entered"
         return Cause("collective-skipped", "high", why)

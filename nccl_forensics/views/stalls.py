@@ -30,6 +30,7 @@ from nccl_forensics.views.levels import (
 from nccl_forensics.views.log_ends import tails
 from nccl_forensics.views.looks import ordinary
 from nccl_forensics.views.motion import advances
+from nccl_forensics.views.of_two import odd_of_two
 from nccl_forensics.views.own_pace import in_one_order
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
 from nccl_forensics.views.stack_pairs import beside_waiters, in_circles
@@ -276,7 +277,7 @@ def _by_order_of_calls(
         ends = [row for row in found.values() if row["kind"] == "behind"]
         if not ends and blockers is not None:
             ends = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
-        jumped = passed_over(ends, calls)
+        jumped = odd_of_two(passed_over(ends, calls), calls.counts)
     if jumped and calls is not None:
         jumped = in_one_order(jumped, calls.every)
     if not jumped:
@@ -287,6 +288,8 @@ def _by_order_of_calls(
     for rank, (behind, ahead) in jumped.items():
         waits = _waiting_in(progress, behind) if progress is not None and not behind.get("waiters") else {}
         passed[rank] = {**passed.get(rank, {}), **behind, **how, **waits, "ahead": ahead, "seen_by": "progress"}
+        if behind.get("once_more"):
+            passed[rank]["kind"] = "once-more"
     if calls is not None and fr_entries is not None and not swapped:
         went_on = {r: ahead for r, (_, ahead) in jumped.items()}
         for rank, why in no_swap(calls, went_on).items():
