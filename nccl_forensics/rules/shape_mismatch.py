@@ -357,6 +357,8 @@ def _what_differs(row: dict[str, object], odd: tuple[int, ...], last_calls: pl.L
     behind = row["own_seq"] is not None and not here and (not stood or _place(row["own_call_site"]) in stood)
     if row["odd"] == row["receiver"] and (away or behind):
         return "collective-skipped"
+    if row["one_type"]:
+        return "shape-mismatch"
     return "dtype-mismatch" if int(str(row["got_bytes"])) in {n * int(str(row["expected_bytes"])) for n in (2, 4, 8)} else "shape-mismatch"
 
 

@@ -11,7 +11,7 @@ from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
-from nccl_forensics.views.ended_before import left, not_stopped
+from nccl_forensics.views.ended_before import PEER_GONE, left, not_stopped
 from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -273,17 +273,24 @@ def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
 def _signalled_by_others(
     people: Mapping[tuple[str, object], dict[str, object]], asked: set[tuple[str, object]], exits: pl.DataFrame | None
 ) -> None:
-    """Gives those an end of their own that a signal told to end which their launcher never sent: the first that it saw fail, where it tells whom it
-    stopped then and was not told to end itself."""
-    if exits is None or not asked or (exits["kind"] == "launcher-signal").any():
+    """Gives those an end of their own that a signal told to end which their launcher never sent, and was not told to end itself: the first that it saw
+    fail, where it tells whom it stopped then; else the only one of all ranks whose peer did not go away first."""
+    if exits is None or (exits["kind"] == "launcher-signal").any():
         return
     first = set(exits.filter(pl.col("kind").is_in(["failed", "root-cause"]))["pid"].drop_nulls().to_list())
-    for who in people.values():
-        if who["kind"] is None and who["pid"] in first and asked.isdisjoint({("rank", who["rank"]), ("pid", who["pid"])}):
-            judged = _judge(who)
-            if judged["kind"] == "terminated":
+    told = [who for who in people.values() if who["kind"] is None and _judge(who)["kind"] == "terminated"]
+    rest = [who for who in people.values() if who not in told]
+    everyone = {who["rank"] for who in people.values()} == set(range(len(people)))
+    alone = len(told) == 1 and everyone and len(rest) > 1 and all(who["signature"] in PEER_GONE for who in rest)
+    for who in told:
+        why = None
+        if asked:
+            if who["pid"] in first and asked.isdisjoint({("rank", who["rank"]), ("pid", who["pid"])}):
                 why = "ended by a signal that its launcher did not send: it stopped the others after that, and not this one"
-                who.update(kind="killed", own=True, signal=who["signal"] or "SIGTERM", why=why)
+        elif alone:
+            why = "ended by a signal, and all others ended as a peer of theirs was gone: it went first"
+        if why:
+            who.update(kind="killed", own=True, signal=who["signal"] or "SIGTERM", why=why)
 
 
 def _raised(

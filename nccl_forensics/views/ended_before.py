@@ -9,7 +9,7 @@ import polars as pl
 from nccl_forensics.views.pids import Pids
 
 #: What a process says whose peer ended.
-_PEER_GONE = ("gloo-closed", "gloo-reset", "nccl-remote")
+PEER_GONE = ("gloo-closed", "gloo-reset", "nccl-remote")
 
 
 def left(
@@ -26,7 +26,7 @@ def left(
         "source_id", "line_no"
     )
     listed = report.collect()
-    if not listed.height or listed["source_id"].n_unique() != 1 or not any(o["signature"] in _PEER_GONE for o in others):
+    if not listed.height or listed["source_id"].n_unique() != 1 or not any(o["signature"] in PEER_GONE for o in others):
         return []
     folders = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("source_id", "attempt_local_rank").collect()
     launched = {ranks_of_source[s] for s in folders["source_id"].to_list() if s in ranks_of_source}
@@ -67,7 +67,7 @@ def not_stopped(
         return []
     told = lines["kind"][0] != "closing-signal"
     missed = {int(n) for o in others for said in _MISSED.findall(str(o["message"])) for n in said.replace(",", " ").split()}
-    if told and not missed and not any(o["signature"] in _PEER_GONE for o in others):
+    if told and not missed and not any(o["signature"] in PEER_GONE for o in others):
         return []  # told to end from outside, it stops all that still run: one may have ended in good order
     batch = lines.filter(pl.col("kind") == "closing-signal")
     pids = batch["pid"].drop_nulls().unique().sort().to_list()

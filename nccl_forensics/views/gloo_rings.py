@@ -1,4 +1,4 @@
-"""Who sent what a process of gloo could not receive: neighbours in the ring of an all_reduce."""
+"""Who sent what a process of gloo could not receive: neighbours in the ring of an all_reduce or an all_gather."""
 
 from __future__ import annotations
 
@@ -182,8 +182,12 @@ def _with_segments(calls: pl.DataFrame, members: int) -> pl.DataFrame:
     """Calls with the ``width`` of an element and the ``segment`` in which a member sends them, in bytes; null where the type is not known."""
     widths = pl.col("dtype").str.to_lowercase().replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int32())
     calls = calls.with_columns(width=widths)
-    told = calls.select("shape", "width").iter_rows()
-    lengths = [_segment(_elements(shape) * width, width, members) if width else None for shape, width in told]
+    told = calls.select("op", "shape", "width").iter_rows()
+    # What each brings to an all_gather goes round in two halves (gloo/allgather.cc).
+    lengths = [
+        (_elements(shape) * width // 2 if op == "all_gather" else _segment(_elements(shape) * width, width, members)) if width else None
+        for op, shape, width in told
+    ]
     return calls.with_columns(segment=pl.Series(lengths, dtype=pl.Int64()))
 
 
@@ -201,11 +205,14 @@ RING_RECEIVERS = {
     **_CALL,
     "own_seq": pl.Int64(),
     "own_call_site": pl.String(),
+    "one_type": pl.Boolean(),
     "by_reducer": pl.Boolean(),
     **_PLACES,
 }
 #: Earlier calls of one size from one line that make a habit, and other members that make a majority.
 _HABIT = 2
+#: How far ahead in the ring that member is from which one receives (gloo/allreduce.cc, gloo/allgather.cc).
+_FROM = {"all_reduce": 1, "all_gather": -1}
 #: What runs backward in C++: a call with nothing of Python above it was made by the reducer of DistributedDataParallel (torch/autograd/graph.py).
 ENGINE = "_engine_run_backward ("
 #: DistributedDataParallel, which compares and sends its parameters when it is made.
@@ -220,12 +227,13 @@ def ring_receivers(
     groups: pl.LazyFrame,
     fr_entries: pl.LazyFrame | FoldedTable,
 ) -> pl.LazyFrame:
-    """Which all_reduce of gloo it was that a rank without a record could not receive, by the length of what came: what its neighbour had recorded.
+    """Which all_reduce (or all_gather) of gloo it was that a rank without a record could not receive, by the length of what came: what its neighbour had recorded.
 
     ``seq``, ``op``, ``shape``, ``dtype`` (of ``width`` bytes) and ``call_site`` are those that ``agreeing`` recorded. ``odd`` is the rank that was in another
     one: the receiver, if most members agree (or, in a group of two, if the neighbour's call is of the size that its calls from that line always
     had, or the neighbour left no record, and no call of any other has the receiver's length), else the neighbour, whose call is of another size than ever, where the receiver's is of the usual one. ``own_seq``: another
-    all_reduce of which the receiver's own length is, the next of that size or else the last. ``by_reducer``: the others' call was made by the reducer of DDP, and so is the one before ``own_seq``.
+    such call of which the receiver's own length is, the next of that size or else the last. ``one_type``: the odd rank's calls from that line were of
+    one type, all that are recorded. ``by_reducer``: the others' call was made by the reducer of DDP, and so is the one before ``own_seq``.
     """
     rows: list[dict[str, object]] = []
     aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
@@ -236,18 +244,22 @@ def ring_receivers(
     made = calls_of(operations).recent().filter(own).sort("group_key", "rank", "seq").collect()
     made = made.filter(~pl.col("rank").is_in(in_exchanges(progress).implode()))
     members = {g: list(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows() if d == "fr" and m}
+    latest = set(made.sort("rank", "order").unique("rank", keep="last").select("source_id", "record").iter_rows())
     for rank, (line, said) in lengths.items():
         got, expected = int(said[1]), int(said[2])
+        own_rows: list[dict[str, object]] = []
         for (key,), part in made.group_by("group_key", maintain_order=True):
             # Of a group that nothing states, those that recorded it are known; whether this rank is of it the length tells.
             ring = sorted({*members.get(str(key), []), rank})
             if len(ring) < 2 or rank in part["rank"].to_list() or got <= expected:
                 continue
-            sender = ring[(ring.index(rank) + 1) % len(ring)]
-            found = _left_out(part, rank, sender, len(ring), got, expected)
+            each = ((op, ring[(ring.index(rank) + ahead) % len(ring)]) for op, ahead in _FROM.items())
+            found = next((f for op, sender in each if (f := _left_out(part, op, rank, sender, len(ring), got, expected)) is not None), None)
             if found is not None:
                 told = told_at(line)
-                rows.append(found | {"receiver": rank, "line_source_id": told["source_id"], "line_no": told["line_no"]})
+                own_rows.append(found | {"receiver": rank, "line_source_id": told["source_id"], "line_no": told["line_no"]})
+        # Of several groups with a call of that length the one in which somebody stood last.
+        rows += [row for row in own_rows if (row["source_id"], row["record"]) in latest] or own_rows
     if not rows:
         return pl.DataFrame(rows, schema=RING_RECEIVERS).lazy()
     schema = {k: t for k, t in RING_RECEIVERS.items() if k != "by_reducer"} | {"before_record": pl.String()}
@@ -269,10 +281,14 @@ def of_reducer(calls: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> p
     return itself.fill_null(value=False)
 
 
-def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:
-    """The last all_reduce of the sender of which the length is that of what came, and who is the odd one of it."""
+def _left_out(part: pl.DataFrame, op: str, receiver: int, sender: int, size: int, got: int, expected: int) -> dict[str, object] | None:
+    """The last such call of the sender of which the length is that of what came, and who is the odd one of it."""
     line = part.filter(pl.col("rank") == sender)
-    part = part.filter(pl.col("op") == "all_reduce")
+    # Half of what one brings is as long as many other things: of calls that are no reductions only the sender's last tells.
+    reduction = op == "all_reduce"
+    if not reduction and line["op"].to_list()[-1:] != [op]:
+        return None
+    part = part.filter(pl.col("op") == op)
     mine = _with_segments(part.filter(pl.col("rank") == sender), size)
     if not mine.height:
         # Another's record tells as much of a length that never was: what came is usual there, and what was expected is of no call.
@@ -280,7 +296,7 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
         if expected in mine["segment"].to_list():
             return None
     sent = mine.filter(pl.col("segment") == got).tail(1)
-    if not sent.height:
+    if not sent.height or not (reduction or sent["seq"][0] == line["seq"][-1]):
         return None
     row = sent.row(0, named=True)
     there = part.filter(pl.col("seq") == row["seq"])
@@ -290,7 +306,8 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
         apart = _with_segments(there.join(agreeing, on="rank", how="anti"), size)
         if not (apart["segment"] == expected).fill_null(value=False).all():
             return None
-    before = mine.filter((pl.col("seq") < row["seq"]) & (pl.col("call_site") == row["call_site"]))["segment"]
+    from_there = mine.filter(pl.col("call_site").eq_missing(pl.lit(row["call_site"])))
+    before = from_there.filter(pl.col("seq") < row["seq"])["segment"]
     usual = {length for length, times in before.value_counts().iter_rows() if times >= _HABIT}
     behind = mine.clear()
     if agreeing.height * 2 > size > _HABIT or (got in usual and expected not in usual):
@@ -303,7 +320,7 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
         if agreeing.height >= _HABIT and behind.height:
             odd = receiver  # in what came next when this call was made before
         else:
-            told = _out_of_habit(_with_segments(line, size), row["seq"], got, expected) if line.height else None
+            told = _out_of_habit(_with_segments(line, size), row["seq"], got, expected) if line.height and reduction else None
             if told is None:
                 return None
             odd = receiver if told == _IN_HABIT else sender
@@ -318,6 +335,7 @@ def _left_out(part: pl.DataFrame, receiver: int, sender: int, size: int, got: in
         "expected_bytes": expected,
         "own_seq": other["seq"][0] if other.height else None,
         "own_call_site": other["call_site"][0] if other.height else None,
+        "one_type": odd == sender and from_there["dtype"].n_unique() == 1,
         "before_record": mine.filter(pl.col("seq") == other["seq"][0] - 1)["record"].first() if other.height else None,
     }
 

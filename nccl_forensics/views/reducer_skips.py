@@ -16,8 +16,14 @@ def reducer_skips(
     divergences: pl.LazyFrame, operations: pl.LazyFrame | Calls, fr_entries: pl.LazyFrame | FoldedTable, ring_receivers: pl.LazyFrame | None
 ) -> pl.LazyFrame:
     """The ``divergences`` in which ranks left out an all_reduce that the reducer of the others made, and went on to what they called behind one
-    before. To ``ranks`` are added those that aborted as they could not receive it (``ring_receivers``)."""
-    left = (pl.col("kind") == "skipped") & (pl.col("expected_op") == "all_reduce") & (pl.col("domain") == "fr") & pl.col("sure")
+    of theirs before. To ``ranks`` are added those that aborted as they could not receive it (``ring_receivers``)."""
+    # Where the others stand in this bucket, nothing tells that they would have come to what these ranks called: it looks like another call in its place.
+    left = (
+        pl.col("kind").is_in(["skipped", "different"])
+        & (pl.col("expected_op") == "all_reduce")
+        & (pl.col("domain") == "fr")
+        & pl.col("sure")
+    )
     rows = divergences.filter(left & pl.col("record").is_not_null() & pl.col("peer_record").is_not_null()).sort("group_key").collect()
     if not rows.height:
         return rows.lazy()

@@ -108,6 +108,8 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
     if reason == UNANSWERED:
         # A pipeline that works stands so at any moment.
         return ("p2p-deadlock", "low") if twice or failed else None
+    if reason == BUSY and place == "rendezvous":
+        return None  # in init it waits for others itself, which have passed without it or wait elsewhere
     if reason == BUSY and place not in WAITING:
         if place in _PLAIN and not (twice or failed):
             return None

@@ -236,6 +236,8 @@ def test_who_was_in_another_call_than_the_one_that_came_left_it_out() -> None:
     assert by_length(placed(2), branch) == ("shape-mismatch", "medium", (2,))
     assert by_length(placed(2), standing("collective", "finish (train.py:40)")) == ("shape-mismatch", "medium", (2,))
     assert by_length(placed(2, expected_bytes=1200)) == ("dtype-mismatch", "low", (2,))
+    # Its own record tells that the type is the one that it always brought there.
+    assert by_length(placed(2, expected_bytes=1200, one_type=True)) == ("shape-mismatch", "medium", (2,))
 
 
 def test_a_bucket_of_gradients_that_ranks_passed_is_one_of_unused_parameters() -> None:

@@ -237,6 +237,15 @@ def test_a_signal_that_the_launcher_did_not_send_ended_the_one_that_it_saw_fail_
         assert [e["own"] for e in ended(table("worker_exits", *lines, *report))] == [False, False]
 
 
+def test_a_signal_ended_the_one_rank_that_lost_no_peer() -> None:
+    codes = table("worker_exits", *({"kind": "failure", "rank": r, "exit_code": -15 if r == 2 else 1, "line_no": 30 + r} for r in range(4)))
+    assert [e["kind"] for e in ended(codes, *(raised("gloo-closed", r) for r in (0, 1, 3)))] == ["victim", "victim", "killed", "victim"]
+    # One of them gave up waiting; of one nothing is known.
+    waited = ended(codes, *(raised("gloo-closed" if r else "gloo-timeout", r) for r in (0, 1, 3)))
+    fewer = ended(codes.filter(pl.col("rank") != 1), *(raised("gloo-closed", r) for r in (0, 3)))
+    assert "killed" not in [e["kind"] for e in (*waited, *fewer)]
+
+
 def test_a_system_call_that_broke_off_at_the_launchers_signal_is_no_fault_of_its_own() -> None:
     asked = {"kind": "closing-signal", "signal": "SIGTERM", "pid": 42, "line_no": 4}
     report = {"kind": "failure", "rank": 2, "pid": 42, "exit_code": 1, "line_no": 30}

@@ -159,3 +159,28 @@ def test_of_two_the_one_whose_size_is_another_than_ever_is_odd() -> None:
     # Two calls make no habit, nor do calls of as many sizes.
     assert received("800 vs 732", {0: usual[:2]}, 2, [0, 2]) == []
     assert received("800 vs 732", {0: ["all_reduce [[400]]", "all_reduce [[600]]", "all_reduce [[800]]"]}, 2, [0, 2]) == []
+
+
+def test_of_an_all_gather_halves_come_from_the_member_before() -> None:
+    usual = ["all_gather [[8]]"] * 3
+    # What each brings, 16 floats here and 8 before, goes round in halves.
+    longer = [*usual, "all_gather [[16]]"]
+    assert received("32 vs 16", {0: longer}, 1, [0, 1]) == [(0, [0], 4, None, False)]
+    assert received("32 vs 16", {0: longer, 2: [*usual, "all_gather [[8]]"]}, 1, [0, 1, 2]) == [(0, [0], 4, None, False)]
+    assert received("32 vs 16", {2: longer, 0: [*usual, "all_gather [[8]]"]}, 1, [0, 1, 2]) == []
+    # Half of that is as long as many other things: it was called last.
+    assert received("32 vs 16", {0: [*longer, "all_reduce [[1]]"]}, 1, [0, 1]) == []
+
+
+def test_of_several_groups_with_a_call_of_that_length_the_one_in_which_somebody_stood_last_is_meant() -> None:
+    made = pl.concat(
+        operations({0: calls}, group=group, first=1).with_columns(order=pl.int_range(pl.len()) + at)
+        for group, calls, at in (
+            ("pg:1", ["all_reduce [[8]]"] * 3 + ["all_reduce [[16]]"], 0),
+            ("pg:0", ["all_reduce [[8]]"] * 3 + ["all_reduce [[16]]"], 9),
+        )
+    ).with_columns(call_site=pl.lit("step (train.py:9)"), record=pl.format("entries[{}]", "order"))
+    aborted = endings({"rank": 1, "signature": "gloo-size-mismatch", "message": "op.preamble.length <= op.nbytes. 16 vs 8. Received data"})
+    last = progress({"pg:0": {0: (4, None)}}).with_columns(last_op=pl.lit("all_reduce"))
+    rings = groups({"pg:0": [0, 1], "pg:1": [0, 1]})
+    assert ring_receivers(aborted, made, last, rings, table("fr_entries")).collect()["group_name"].to_list() == ["0"]

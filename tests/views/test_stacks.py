@@ -422,6 +422,11 @@ def test_that_ranks_wait_for_one_that_left_nothing_is_no_failure() -> None:
     assert verdicts(*rows, failed="watchdog timeouts") == [("host-stall", "low", 3)]
 
 
+def test_who_waits_in_init_for_others_that_passed_without_it_is_not_busy_on_its_host() -> None:
+    making = ["init_process_group (torch/distributed/distributed_c10d.py:2721)", "main (train.py:9)", "<module> (train.py:68)"]
+    assert verdicts(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, making), failed=True) == []
+
+
 def test_a_single_snapshot_of_a_rank_that_computes_proves_nothing() -> None:
     rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, COMPUTE)]
     assert verdicts(*rows) == []
