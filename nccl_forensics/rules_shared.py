@@ -14,12 +14,16 @@ from nccl_forensics.views.failures import BADLY, EXCEPTIONS
 from nccl_forensics.words import group_words, operation_words, ranks_words, time_words, verb
 
 
+def signs_beside_endings(failures: pl.LazyFrame | None) -> set[str]:
+    """Signs of failure other than that processes ended or raised."""
+    return set(failures.collect()["sign"].to_list()) - {BADLY, EXCEPTIONS} if failures is not None else set()
+
+
 def nobody_missed(mine: pl.DataFrame, every: pl.DataFrame, heard: int, failures: pl.LazyFrame | None) -> bool:
     """Whether a traceback in the processes' own files, which they may have caught, is all that tells of any end (``mine`` of ``every`` ending), and ranks
     that were ``heard`` show no failure: whom others wait for is missed by them."""
-    shown = set(failures.collect()["sign"].to_list()) - {BADLY, EXCEPTIONS} if failures is not None else set()
-    caught = (mine["kind"] == "exception").all() and not mine["over"].fill_null(value=True).all()
-    return caught and mine.height == every.height and mine["rank"].n_unique() < heard and not shown
+    caught = mine["kind"].is_in(["exception", "out-of-memory"]).all() and not mine["over"].fill_null(value=True).all()
+    return caught and mine.height == every.height and mine["rank"].n_unique() < heard and not signs_beside_endings(failures)
 
 
 def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:

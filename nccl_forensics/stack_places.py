@@ -32,6 +32,8 @@ WAITING = ("collective", "p2p")
 WAITING_ON_GPU = ("cuda-sync", "backward")
 #: Places of a stack of which no frame tells what the process does or waits in.
 UNTOLD = ("compute", "user-code", "unknown")
+#: Places that say nothing by themselves: a snapshot of a healthy job shows them too.
+PLAIN = (*UNTOLD, *WAITING_ON_GPU)
 #: Where a process of Python's multiprocessing begins.
 _BEGIN = "_bootstrap (multiprocessing/process.py)"
 #: What runs a script as a program, for a launcher that is one itself.

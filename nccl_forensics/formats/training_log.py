@@ -24,10 +24,12 @@ _SKIPPED = r"(?i)number of skipped iterations:\s*([0-9]+)"
 #: A clock of the training loop itself, where no launcher's prefix told the time.
 _CLOCK = r"^.{0,40}?([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})"
 _DICTIONARY = r"^\s*\{'loss': "
+#: Trainer's last dictionary, Lightning's word, Megatron-LM's (``[after training is done]``), and what people print themselves.
+_DONE = r"(?i)'train_runtime':|`trainer\.fit` stopped: `max_|\btraining (?:is |has |was )?(?:finished|completed?|done)\b|\b(?:finished|completed) training\b"
 
 
 def read(text: Text) -> Reading:
-    """One row per line with a training loss."""
+    """One row per line with a training loss, and the word that it is over."""
     body = pl.col("text")
     found = (
         text.hits.with_columns(
@@ -46,7 +48,12 @@ def read(text: Text) -> Reading:
     clock = own.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ns", strict=False).cast(pl.Int64)
     kind = pl.coalesce("time_kind", pl.when(clock.is_not_null()).then(pl.lit("local-unzoned")))
     found = found.with_columns(time_raw_ns=pl.coalesce("time_raw_ns", clock), time_kind=kind)
-    return Reading(frames={"training_steps": TABLES["training_steps"].conform(found)}, lines=found["line_no"])
+    over = text.hits.filter((pl.col("line_no") > found["line_no"].max()) & body.str.contains(_DONE)).with_columns(
+        message=body.str.strip_chars().str.slice(0, 200)
+    )
+    frames = {"training_steps": TABLES["training_steps"].conform(found)}
+    frames |= {"training_ends": TABLES["training_ends"].conform(over)} if over.height else {}
+    return Reading(frames=frames, lines=pl.concat([found["line_no"], over["line_no"]]))
 
 
 def _value(text: pl.Expr) -> pl.Expr:
@@ -57,8 +64,8 @@ def _value(text: pl.Expr) -> pl.Expr:
 FORMAT = TextFormat(
     name="training-log",
     title="loss and gradient norm of a training loop",
-    tables=("training_steps",),
-    anchors=("loss", "Loss"),
+    tables=("training_steps", "training_ends"),
+    anchors=("loss", "Loss", "raining", "train_runtime", "Trainer.fit"),
     read=read,
     priority=75,
 )

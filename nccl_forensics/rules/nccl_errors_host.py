@@ -24,7 +24,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.cuda_errors import cuda_error, texts
 from nccl_forensics.model import Action, Culprit, Evidence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.rules_shared import hosts_of, nobody_missed, ranks_of, where_reported
 from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import ranks_words
 
@@ -118,8 +118,14 @@ def memlock_limit_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> It
 
 
 @rule(name="out-of-memory-nccl", code="HO03", cause="out-of-memory", severity="critical", at_most=8, explains=_FALLOUT)
-def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, endings: pl.LazyFrame | None) -> Iterator[Finding]:
-    """CUDA out of memory in NCCL's warnings or in a rank's own exception."""
+def out_of_memory_nccl(
+    nccl_errors: pl.LazyFrame | None,
+    processes: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
+    """CUDA out of memory in NCCL's warnings or in a rank's own exception, which is less sure where nobody missed the rank."""
     said = (
         where_reported(
             nccl_errors.filter(
@@ -135,10 +141,12 @@ def out_of_memory_nccl(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame
     hosts = tuple(sorted({*(hosts_of(said) if said.height else ()), *(hosts_of(raised) if raised.height else ())}))
     if not said.height and not raised.height:
         return
+    heard = source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0
+    caught = not said.height and endings is not None and nobody_missed(raised, endings.collect(), heard, failures)
     yield Finding(
         title=f"{ranks_words(ranks) if ranks else 'a process'} ran out of memory" + (f" on {', '.join(hosts)}" if hosts else ""),
         summary="The allocation failed in this process; its peers only lost a partner.",
-        confidence="high" if ranks else "medium",
+        confidence="high" if ranks and not caught else "medium",
         ranks=ranks,
         hosts=hosts,
         culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),

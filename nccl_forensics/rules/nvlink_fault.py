@@ -79,7 +79,11 @@ def nvlink_fault(
         if not inside.all():
             yield untimely_finding(rows.filter(~inside), "SXid lines")
     if fabric_events is not None:
-        yield from _fabric(located(fabric_events, source_hosts))
+        rows = located(fabric_events, source_hosts)
+        inside = timely(rows, job_times, window_h)
+        yield from _fabric(rows.filter(inside), job)
+        if not inside.all():
+            yield untimely_finding(rows.filter(~inside), "lines of the fabric manager")
     if nvlinks is not None:
         yield from with_placements(_links(located(nvlinks, source_hosts), who, job), who)
     if gpu_topology is not None:
@@ -210,7 +214,7 @@ def _switch(rows: pl.DataFrame, off_bus: dict[object, list[int]], after_s: float
         yield tied(found, job.tie(part, host))
 
 
-def _fabric(rows: pl.DataFrame) -> Iterator[Finding]:
+def _fabric(rows: pl.DataFrame, job: Job) -> Iterator[Finding]:
     words = {
         "multicast-handle": "the fabric manager does not know a GPU that asked for an NVLink SHARP team: NCCL's NVLS setup fails",
         "topology": "the fabric manager found fewer NVSwitches than any known system has and gave up",
@@ -221,7 +225,7 @@ def _fabric(rows: pl.DataFrame) -> Iterator[Finding]:
     bad = rows.filter(pl.col("kind").is_in(list(words)) & pl.col("severity").is_in(["fatal", "degraded"]))
     for (host, kind), part in bad.group_by("host", "kind", maintain_order=True):
         stop = kind in ("topology", "version-mismatch")
-        yield _finding(
+        found = _finding(
             f"{host or 'A host'}: {words[str(kind)]}",
             f'The log says: "{part["message"][0]}".',
             part,
@@ -232,6 +236,7 @@ def _fabric(rows: pl.DataFrame) -> Iterator[Finding]:
             subject=(str(kind),),
             action="fix_config" if kind in ("multicast-handle", "version-mismatch") else "reboot_node",
         )
+        yield tied(found, job.tie(part, host))
 
 
 def _links(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people
-from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, nobody_missed, own_signal
+from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, nobody_missed, own_signal, signs_beside_endings
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import first_label, ranks_words
 
@@ -85,6 +85,7 @@ def rank_died(
     every = endings.collect()
     everyone = every.height
     heard = source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0
+    shown = signs_beside_endings(failures)
     if (everyone >= 3 and _alike(own, everyone)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
     for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
@@ -115,6 +116,8 @@ def rank_died(
         printed = kind == "exception" and not part["over"].fill_null(value=True).all()
         sure = sure and not printed
         # Whom others wait for is missed by them, and a job that shows another sign of failure may well be without it.
+        # A process of unknown rank whom no rank misses was a helper of the job, or a program that it ran.
+        helper = not ranks and heard > 1 and part.height == everyone and not shown
         alone = printed and nobody_missed(part, every, heard, failures) and not stood - set(ranks)
         # What the C++ runtime says of a thread that nobody joined: a process on its way out says so too.
         sure = sure and not unthrown
@@ -126,8 +129,9 @@ def rank_died(
         yield Finding(
             title=f"{names}{where} {said}{detail}{place}",
             summary=f"{first['why']}." + (" Nobody missed it, and nothing but this traceback says that it ended." if alone else ""),
+            severity="warning" if helper else "critical",
             confidence="low"
-            if alone or waited or set(part["signature"].to_list()) == {"nccl-error"}
+            if alone or helper or waited or set(part["signature"].to_list()) == {"nccl-error"}
             else "high"
             if ranks and sure
             else "medium",

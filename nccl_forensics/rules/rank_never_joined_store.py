@@ -52,6 +52,9 @@ def rank_never_joined_by_store(
     # Whoever hosts the store waits for all of its clients first, and for no address of its own (torch/csrc/distributed/c10d/TCPStore.cpp).
     hosts = pl.col("message").fill_null("").str.contains("waiting for clients", literal=True)
     came = set(ended.filter((pl.col("signature") == "gloo-connect") | hosts)["rank"].to_list())
+    # It puts its own address there before it waits for any other's, too: who waited for a third one came, though late.
+    late = waiting.filter(pl.col("awaited") != pl.col("rank"))["rank"].to_list()
+    came |= set(late) if set(waiting["awaited"].to_list()) - came - set(late) else set()
     if processes is not None:
         known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     for (awaited,), part in waiting.group_by("awaited", maintain_order=True):

@@ -231,4 +231,9 @@ TABLES: tuple[Table, ...] = (
             "skipped": (I64, "iterations skipped so far, where told"),
         },
     ),
+    Table(
+        "training_ends",
+        "One line in which a training loop says that it is done, after the last line with its loss in that source.",
+        {**LINE, **TIME, **HINT, "message": (S, "the line, shortened")},
+    ),
 )

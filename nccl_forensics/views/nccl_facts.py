@@ -91,10 +91,14 @@ NETWORKS = {"host": pl.String(), "network": pl.String(), "ranks": pl.List(pl.Int
 
 
 @view(rows="hosts x networks")
-def networks(nccl_network: pl.LazyFrame, processes: pl.LazyFrame) -> pl.LazyFrame:
-    """Which network ('Using network …') the processes of each host chose."""
+def networks(nccl_network: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> pl.LazyFrame:
+    """Which network ('Using network …') the processes of each host chose. One that is alone in its communicators uses none, and chose for nobody."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     chosen = nccl_network.filter((pl.col("item") == "using") & pl.col("host").is_not_null()).sort("source_id", "line_no")
+    if comms is not None:
+        alone = comms.group_by("host", "pid").agg(pl.col("nranks").max()).filter(pl.col("nranks") == 1)
+        others = comms.filter(pl.col("nranks") > 1).select("nranks").head(1).collect()
+        chosen = chosen.join(alone, on=["host", "pid"], how="anti") if others.height else chosen
     return (
         chosen.join(people, on=["host", "pid"], how="left")
         .sort("source_id", "line_no")
@@ -224,7 +228,7 @@ def _name_unseen(gpus: list[dict[str, object]]) -> None:
 
 @view(rows="communicators x ranks")
 def local_channels(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: pl.LazyFrame) -> pl.LazyFrame:
-    """Channel counts ('N coll channels') on hosts of which some communicator has all of its ranks there: ``host``, ``coll``, ``nvlink_gb_s``
+    """Channel counts ('N coll channels') on the job's hosts of which some communicator has all of its ranks there: ``host``, ``coll``, ``nvlink_gb_s``
     (the most that a GPU of the host has; null where no line tells), and the line."""
     single = (
         comms.filter(pl.col("nranks") > 1)
@@ -235,10 +239,12 @@ def local_channels(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: 
         .unique()
     )
     links = gpu_links.group_by("host").agg(pl.col("nvlink_gb_s").max())
+    # A program beside the job has hosts, and as few channels as it needs.
+    world = comms.filter(pl.col("nranks") == pl.col("nranks").max()).select("host").unique()
     return (
         nccl_channels.filter(pl.col("coll") > 0)
         .join(links, on="host", how="left")
-        .join(single, on="host")
+        .join(single.join(world, on="host"), on="host")
         .select("host", "coll", "nvlink_gb_s", "source_id", "line_no")
         .sort("source_id", "line_no")
     )

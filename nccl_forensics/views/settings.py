@@ -86,8 +86,8 @@ def settings(
     return pl.DataFrame(list(_rows(known)), schema=SETTINGS, infer_schema_length=None).lazy()
 
 
-#: Families of variables that only NCCL and RCCL read, and the libraries that they move data with.
-_OF_NCCL = r"^(?:NCCL|RCCL|MSCCL|OFI_NCCL|FI|TORCH_NCCL)_"
+#: Families of variables that only NCCL and RCCL read, and the libraries that they move data with; and those that decide how its kernels overlap others.
+_OF_NCCL = r"^(?:NCCL|RCCL|MSCCL|OFI_NCCL|FI|TORCH_NCCL)_|^CUDA_LAUNCH_BLOCKING$|^CUDA_DEVICE_MAX_CONNECTIONS$"
 
 
 @view(rows="settings x values")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import has_rows
 from nccl_forensics.stack_frames import function_of, split_frame
-from nccl_forensics.stack_places import WAITING, WAITING_ON_GPU
+from nccl_forensics.stack_places import PLAIN, WAITING, WAITING_ON_GPU
 from nccl_forensics.stack_tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
 from nccl_forensics.views.failures import WAITS
@@ -36,8 +37,6 @@ STACK_STALLS = {
     "peer_line_no": pl.UInt32(),
     "peer_record": pl.String(),
 }
-#: Places that say nothing by themselves: a snapshot of a healthy job shows them too.
-_PLAIN = ("compute", "user-code", "unknown", "backward", "cuda-sync")
 
 
 @view(rows="processes")
@@ -50,6 +49,7 @@ def stack_stalls(
     blockers: pl.LazyFrame | None,
     last_calls: pl.LazyFrame | None,
     progress: pl.LazyFrame | None,
+    training_ends: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, p2p-deadlock,
     collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
@@ -85,6 +85,8 @@ def stack_stalls(
             if row["reason"] == ALIKE and not all(moved.get(r) is False for r in row["others"] or ()):
                 continue  # one look at threads that sleep tells nothing
             judged = _judge(row, failed)
+            if judged is not None and not failed and has_rows(training_ends):
+                judged = judged[0], "low"  # the training loop said that it was done
             if judged is not None:
                 rows.append({name: row[name] for name in STACK_STALLS if name in row} | {"cause": judged[0], "confidence": judged[1]})
     return pl.DataFrame(rows, schema=STACK_STALLS, infer_schema_length=None).lazy()
@@ -111,11 +113,11 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
     if reason == BUSY and place == "rendezvous":
         return None  # in init it waits for others itself, which have passed without it or wait elsewhere
     if reason == BUSY and place not in WAITING:
-        if place in _PLAIN and not (twice or failed):
+        if place in PLAIN and not (twice or failed):
             return None
         if not row["sure"] and not (twice or failed):
             return None
-        confidence = "high" if row["sure"] and (twice or failed) and place not in _PLAIN else "low" if place == "user-code" else "medium"
+        confidence = "high" if row["sure"] and (twice or failed) and place not in PLAIN else "low" if place == "user-code" else "medium"
         return "input-stall" if place == "data-loader" else "host-stall", confidence
     if reason == PASSED:
         return "collective-skipped", "medium"

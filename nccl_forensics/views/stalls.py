@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
+from nccl_forensics.frames import has_rows
 from nccl_forensics.ranklist import as_ranks
-from nccl_forensics.stack_places import UNTOLD, WAITING
+from nccl_forensics.stack_places import PLAIN, UNTOLD, WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.call_paths import by_another_path, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
@@ -86,9 +87,10 @@ _Found = dict[int, dict[str, object]]
 class _Scene:
     """What every stage looks at.
 
-    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something gave up waiting; ``at_a_moment``: recorders were asked at a moment that nothing ties to a standstill; ``parted``: the calls of some
-    group diverge; ``dead``: ranks that ended by themselves; ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was
-    under way.
+    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something
+    gave up waiting; ``at_a_moment``: recorders were asked at a moment that nothing ties to a standstill; ``ended``: the training loop said that it was
+    done; ``parted``: the calls of some group diverge; ``dead``: ranks that ended by themselves;
+    ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was under way.
     """
 
     stacks: dict[int, dict[str, object]]
@@ -99,6 +101,7 @@ class _Scene:
     divergences: pl.LazyFrame | None
     timed_out: bool
     at_a_moment: bool
+    ended: bool
     parted: bool
     dead: frozenset[int]
     waiting_share: Mapping[int, float]
@@ -139,6 +142,7 @@ def stalls(
     motion: pl.LazyFrame | None = None,
     trace_measures: pl.LazyFrame | None = None,
     looks: pl.LazyFrame | None = None,
+    training_ends: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
     collective-skipped. Ranks that died by their own fault are left out: their death says it all.
@@ -158,6 +162,7 @@ def stalls(
         divergences=divergences,
         timed_out=_timed_out(rank_reports, watchdog, endings),
         at_a_moment=_at_a_moment(dumps, worker_exits),
+        ended=has_rows(training_ends),
         parted=divergences is not None and divergences.collect().height > 0,
         dead=_gone(endings, gone_peers),
         waiting_share=_waiting_share(trace_measures),
@@ -379,8 +384,9 @@ def _by_stacks(scene: _Scene, written: set[int]) -> _Found:
     # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
     found = odd_stacks(seen) if seen else odd_calls(stacks)
     if seen and not scene.timed_out:
-        # One look at a thread that sleeps in its own function tells nothing; the stack views weigh a second one.
-        found = {rank: row for rank, row in found.items() if stacks[rank]["place"] != "user-code"}
+        # One look at a thread that computes, or sleeps in its own function, tells nothing; the stack views weigh a second one of the latter.
+        plain = {rank for rank in found if stacks[rank]["place"] in PLAIN and stacks[rank]["moved"] is None}
+        found = {rank: row for rank, row in found.items() if rank not in plain and stacks[rank]["place"] != "user-code"}
     if not seen and (scene.dead or not scene.job() | written <= set(stacks)):
         # Whoever gave up in another collective than most may have waited there for a rank that is gone, or that left no word.
         found = {rank: row for rank, row in found.items() if row["kind"] != "other-call" or rank in scene.dead}
@@ -455,6 +461,7 @@ def _doubted(
         asked = scene.at_a_moment
         rows = [_glimpsed(r) if r["rank"] in glimpsed and (asked or r["place"]) else r for r in rows]
         rows = [_as_traced(r, shares) if (shares := _usual_waits(scene, r)) else r for r in rows]
+        rows = [_passed(r) if scene.ended and r["place"] else r for r in rows]
     known = scene.known()
     bare = {r["rank"] for r in rows if r["cause"] in ("host-stall", "gpu-stall") and r["place"] is None and r["seen_by"] == "progress"}
     if len(known) >= 4 and len(bare) * 2 >= len(known):
@@ -518,6 +525,11 @@ def _as_traced(row: dict[str, object], share: float) -> dict[str, object]:
     """A stall by stacks of a job whose traces go on, and show the same waits."""
     why = f"{row['why']}; nothing has timed out, and by their traces the others wait for {share:.0%} of the time in a job that goes on"
     return row | {"confidence": "low", "why": why}
+
+
+def _passed(row: dict[str, object]) -> dict[str, object]:
+    """A stall that stacks show in a job whose training loop came to its end, unless it is at the very end that it stands."""
+    return row | {"confidence": "low", "why": f"{row['why']}; the training loop said that it was done, and nothing has timed out"}
 
 
 def _apart(row: dict[str, object]) -> dict[str, object]:

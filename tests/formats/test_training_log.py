@@ -45,3 +45,15 @@ def test_a_loss_without_a_step_is_no_training_step() -> None:
 def test_a_count_of_skipped_iterations_is_read() -> None:
     found = read_source(b"iteration 5/ 9 | lm loss: 2.0E+00 | number of skipped iterations:   2 |\n")
     assert found.frames["training_steps"].select(pl.col("skipped")).item() == 2
+
+
+def test_the_word_that_the_training_is_over_is_read_behind_the_last_step() -> None:
+    text = (
+        b"training done soon\nstep 1 loss 2.0\nevaluating\nTraining completed. Do not forget to share your model\n{'train_runtime': 3.1}\n"
+    )
+    found = read_source(text).frames["training_ends"]
+    assert found.select("line_no", "message").rows() == [
+        (4, "Training completed. Do not forget to share your model"),
+        (5, "{'train_runtime': 3.1}"),
+    ]
+    assert "training_ends" not in read_source(b"warmup training finished\nstep 1 loss 2.0\n").frames

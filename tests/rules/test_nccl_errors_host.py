@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from nccl_forensics.reading import read_source
@@ -72,6 +73,15 @@ def test_the_ranks_own_exception_counts_too_and_needs_no_nccl_log() -> None:
     [finding] = out_of_memory_nccl.check(None, PEOPLE, raised)
     assert told(finding) == ("critical", "high", (0,))
     assert cited(finding) == [(4, 70)]
+
+
+def test_a_traceback_of_a_rank_that_nobody_missed_may_have_been_caught() -> None:
+    raised = endings({"rank": 0, "kind": "out-of-memory", "over": False, "exc_source_id": 4, "exc_line_no": 70})
+    heard = pl.LazyFrame({"rank": [0, 1]}, schema={"rank": pl.Int32()})
+    [finding] = out_of_memory_nccl.check(None, PEOPLE, raised, heard, pl.LazyFrame({"sign": ["exceptions"]}))
+    assert told(finding) == ("critical", "medium", (0,))
+    [finding] = out_of_memory_nccl.check(None, PEOPLE, raised, heard, pl.LazyFrame({"sign": ["watchdog timeouts"]}))
+    assert told(finding) == ("critical", "high", (0,))
 
 
 def test_a_process_of_unknown_rank_is_named_by_its_host_with_less_confidence() -> None:

@@ -103,3 +103,15 @@ def test_a_rank_that_was_killed_where_all_stood_for_another_was_killed_to_end_th
     # One look tells nothing of what came after it.
     [finding] = rank_died.check(killed, seen(moved=None), held)
     assert told(finding) == ("critical", "high", (2,))
+
+
+def test_a_process_of_unknown_rank_whom_nobody_misses_was_a_helper() -> None:
+    killed = endings({"pid": 4411, "kind": "killed", "signal": "SIGKILL"})
+    heard = pl.LazyFrame({"rank": [0, 1]}, schema={"rank": pl.Int32()})
+
+    def judged(*signs: str) -> tuple[str | None, str]:
+        [finding] = rank_died.check(killed, None, None, heard, pl.LazyFrame({"sign": ["processes ended badly", *signs]}))
+        return finding.severity, finding.confidence
+
+    assert judged() == ("warning", "low")
+    assert judged("watchdog timeouts") == ("critical", "medium")

@@ -83,3 +83,10 @@ def test_other_keys_name_nobody(message: str | None) -> None:
 
 def test_numbers_inside_other_groups_are_no_ranks_of_the_job() -> None:
     assert rank_never_joined_by_store.check(endings(*waited(1, 4, 6, group="3")), None, None, None) == []
+
+
+def test_a_rank_that_waited_for_another_one_had_put_its_own_address_there() -> None:
+    found = rank_never_joined_by_store.check(endings(*waited(1, 0), *waited(2, 1, 3), {"rank": 2, "kind": "terminated"}), None, None, None)
+    assert [f.ranks for f in found] == [(2,)]
+    crossed = rank_never_joined_by_store.check(endings(*waited(1, 0), *waited(0, 1)), None, None, None)
+    assert [f.ranks for f in crossed] == [(1,), (0,)], "each of two that wait for the other may use a store of its own"

@@ -238,3 +238,14 @@ def test_signs_are_of_the_ranks_that_failed_by_themselves_and_ranks_that_left_no
     found = signs_of(processes((0, "node1.cluster", 10, "17000")), ended, None, None, None, parted, comms).collect()
     assert found["sign"].to_list() == ["parted", "taken", None, None]
     assert found.row(0) == (0, "node1", 10, "0000:17:00.0", "parted")
+
+
+def test_an_error_of_the_fabric_manager_in_a_job_that_went_on_is_a_warning():
+    line = {"kind": "multicast-handle", "severity": "fatal", "message": "failed to find the GPU handle", "host": "node1", "line_no": 3}
+    [found] = check(nvlink_fault, fabric_events=table("fabric_events", line), job_signs=HEALTHY)
+    assert (found.severity, found.confidence) == ("warning", "low")
+    [found] = check(nvlink_fault, fabric_events=table("fabric_events", line))
+    assert (found.severity, found.confidence) == ("error", "medium")
+    old = line | {"time_kind": "local-unzoned", "time_raw_ns": -90 * 24 * HOUR}
+    [found] = check(nvlink_fault, fabric_events=table("fabric_events", old), job_signs=PARTED, job_times=TIMES, failures=FAILED)
+    assert found.severity == "info"

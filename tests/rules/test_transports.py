@@ -109,3 +109,10 @@ def test_one_channel_is_a_limit_where_no_line_tells_the_links_and_two_may_be_all
 
 def test_sixteen_channels_are_enough() -> None:
     assert few_channels.check(local_channels(channels(16), comms(["a"]), links("a", 370.8))) == []
+
+
+def test_a_program_on_another_host_than_the_jobs_has_as_few_channels_as_it_likes() -> None:
+    few = channels(1).with_columns(host=pl.lit("c"))
+    job, helper = comms(["a", "a", "b", "b"]), comms(["c", "c"]).with_columns(comm_key=pl.lit("other"))
+    assert few_channels.check(local_channels(few, pl.concat([job, helper]), links("a", 370.8))) == []
+    assert len(few_channels.check(local_channels(few, helper, links("a", 370.8)))) == 1

@@ -35,6 +35,13 @@ def test_devices_are_listed_once_per_host_with_their_speed() -> None:
     ]
 
 
+def test_a_process_that_is_alone_in_its_communicator_chose_no_network_for_the_job() -> None:
+    lines = table("nccl_network", *[by(r, item="using", name="Socket" if r == 1 else "IB", line_no=9) for r in range(3)])
+    members = [by(r, comm_key="0xb" if r == 1 else "0xa", nranks=1 if r == 1 else 3) for r in range(3)]
+    assert networks(lines, PEOPLE, rows(COMMS_SCHEMA, *members)).collect()["network"].to_list() == ["IB", "IB"]
+    assert networks(lines, PEOPLE, rows(COMMS_SCHEMA, members[1])).collect().height == 3, "nobody else has one"
+
+
 def test_a_device_listed_with_its_port_and_without_is_one_and_bears_its_speed() -> None:
     lines = [
         by(0, item="ib-device", name="mlx5_0:1", port=0, link="IB", line_no=5),

@@ -1020,3 +1020,14 @@ def test_whoever_gave_up_in_another_collective_may_have_waited_there_for_one_tha
     written = rows(SOURCE_RANKS_SCHEMA, *({"source_id": r, "rank": r} for r in range(6)))
     assert found(None, gave_up, files=written) == []
     assert found(None, gave_up, files=written.filter(pl.col("rank") < 5))
+
+
+def test_a_rank_that_was_looked_at_in_a_job_that_came_to_its_end_is_hardly_to_blame() -> None:
+    places = standing(r0="collective", r1="collective", r2="checkpoint")
+    over = table("training_ends", {"message": "training finished", "line_no": 120})
+    assert found(None, places) == [(2, "host-stall", "high", "stacks")]
+    [told] = stalls(None, places, *[None] * 17, over).collect().to_dicts()
+    assert (told["confidence"], told["why"].rpartition("; ")[2]) == (
+        "low",
+        "the training loop said that it was done, and nothing has timed out",
+    )
