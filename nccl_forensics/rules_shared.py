@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
-from nccl_forensics.evidence import cite, whereabouts
-from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.evidence import AT_MOST, cite, whereabouts
+from nccl_forensics.model import CONFIDENCES, Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.views.failures import BADLY, EXCEPTIONS
@@ -148,6 +149,8 @@ _MEANWHILE = {
 _FEW = 4
 #: Chance that a rank that is like its peers costs most in so many steps, up to which it may be named, and from which on nothing else is needed.
 _BY_CHANCE, _HARDLY, _SURELY = 0.12, 0.02, 0.001
+#: What a rank does by itself, that no role in the job asks of it.
+_OF_ITS_OWN = ("gc", "loader", "memcpy")
 #: Of three delays that are about alike the worst makes up no more.
 _ONE_OF_THREE = 0.45
 
@@ -158,7 +161,7 @@ def late_rows(
     """Groups in which one rank costs the others a good part of the traced time, and not by chance: it comes last too often for that, or it
     alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective each,
     half of the time must be lost to it, and what it did meanwhile must be seen; of two ranks so too, in all of three steps or more, where it is nothing that
-    one of two may be meant to do. Who is late by a batch that is longer this time is last in all collectives of a
+    one of two may be meant to do. Beside a rank of another group that costs more, one is told by the steps of its own group. Who is late by a batch that is longer this time is last in all collectives of a
     step, so that steps are what counts where they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
     # Two of three steps are soon said of some rank among many.
@@ -176,15 +179,19 @@ def late_rows(
         & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
     )
     seen = (pl.col("window_share") >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8) & (pl.col("reason") != "host")
-    pair = (
-        (pl.col("members") == 2)
-        & (pl.col("collectives") >= _FEW)
-        & (pl.col("last_steps") >= 3)
-        & (pl.col("last_steps") == pl.col("slow_steps"))
-        & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
-        & pl.col("reason").is_in(["gc", "loader", "memcpy"])
+    own = (
+        pl.col("reason").is_in(_OF_ITS_OWN)
+        & (pl.col("window_share") >= 0.2)
+        & (pl.col("lost_share") >= 0.9)
+        & (pl.col("reason_share") >= 0.8)
     )
-    told = (steady & ((enough & costly & sure) | (few & seen).fill_null(value=False))) | (pair & seen).fill_null(value=False)
+    of_two = (pl.col("members") == 2) & (pl.col("collectives") >= _FEW) & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
+    always = (pl.col("last_steps") >= 3) & (pl.col("last_steps") == pl.col("slow_steps"))
+    # Several that are slow at once, each in a group of its own, share the steps in which they cost most.
+    beside = enough & sure & (pl.col("group_step_chance") <= _HARDLY)
+    told = (steady & ((enough & costly & sure) | (few & seen).fill_null(value=False))) | (own & ((of_two & always) | beside)).fill_null(
+        value=False
+    )
     rows = late_ranks.filter(told | alone.fill_null(value=False)).sort("lost_ms", "group_key", descending=[True, False]).collect()
     return rows.unique("rank", keep="first", maintain_order=True).to_dicts()
 
@@ -252,7 +259,7 @@ def stalled_or_late(
     remedy: str,
     prevention: str,
 ) -> Iterator[Finding]:
-    """Findings about ranks of a job that stands still; then one for each other rank that traces show late for one of these reasons.
+    """Findings about ranks of a job that stands still; then one for all other ranks that traces show late for one of these reasons.
 
     ``what``: what such a rank does while the others wait.
     """
@@ -262,14 +269,41 @@ def stalled_or_late(
         yield found
     if late_ranks is None:
         return
-    for row in late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least):
-        if row["reason"] in reasons and row["rank"] not in known and float(str(row["reason_share"])) >= reason_share:
-            yield late_finding(
-                row,
-                f"rank {row['rank']} keeps the others waiting while {what}: {time_words(row['lost_ms'])} lost in the traced steps",
-                remedy=remedy,
-                prevention=prevention,
-            )
+    rows = [
+        row
+        for row in late_rows(late_ranks, lost_share=lost_share, window_share=window_share, p_value=p_value, at_least=at_least)
+        if row["reason"] in reasons and row["rank"] not in known and float(str(row["reason_share"])) >= reason_share
+    ]
+    late = [
+        late_finding(
+            row,
+            f"rank {row['rank']} keeps the others waiting while {what}: {time_words(row['lost_ms'])} lost in the traced steps",
+            remedy=remedy,
+            prevention=prevention,
+        )
+        for row in rows
+    ]
+    if len(late) > 1:
+        yield _together(late, f"keep the others of their groups waiting, each while {what}")
+    else:
+        yield from late
+
+
+def _together(late: Sequence[Finding], words: str) -> Finding:
+    """One finding of several, each about a rank that comes late for the same reason."""
+    ranks = tuple(sorted(r for found in late for r in found.ranks))
+    return replace(
+        late[0],
+        title=f"{ranks_words(ranks)} {words}",
+        summary=" ".join(f"{ranks_words(found.ranks).capitalize()}: {found.summary}" for found in late),
+        confidence=max((found.confidence for found in late), key=CONFIDENCES.index),
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+        subject=("traces", ",".join(map(str, ranks))),
+        evidence=tuple(e for found in late for e in found.evidence)[:AT_MOST],
+        evidence_total=sum(found.evidence_total or 0 for found in late),
+        actions=tuple(replace(action, ranks=ranks) for action in late[0].actions),
+    )
 
 
 def where_reported(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> pl.DataFrame:

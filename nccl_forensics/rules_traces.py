@@ -5,19 +5,17 @@ from __future__ import annotations
 import polars as pl
 
 
-def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None) -> pl.DataFrame:
+def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_pair_waits: pl.LazyFrame | None = None) -> pl.DataFrame:
     """One row per trace, of its steps together or of the whole where it has none, with shares of the span.
 
-    ``exposed_share``; ``waited_share``: what it waited for the last rank of collectives (null where no other rank was traced);
+    ``exposed_share``; ``waited_share``: what it waited for the last rank of collectives, and in sends and receives for its partner (null where no other rank was traced);
     ``transfer_share``: exposed without waiting; ``compute_share``; ``gain_share``: what hiding communication could win at most.
     """
     steps = pl.col("window") == "steps"
     chosen = trace_measures.filter(pl.col("span_ms") > 0).filter(steps | ~steps.any().over("source_id"))
-    waited = (
-        trace_lag.group_by("rank").agg(pl.col("waited_ms").sum())
-        if trace_lag is not None
-        else pl.LazyFrame(schema={"rank": pl.Int32, "waited_ms": pl.Float64})
-    )
+    none = pl.LazyFrame(schema={"rank": pl.Int32, "waited_ms": pl.Float64})
+    told = [frame.select("rank", "waited_ms") for frame in (trace_lag, trace_pair_waits) if frame is not None]
+    waited = pl.concat([none, *told]).group_by("rank").agg(pl.col("waited_ms").sum())
     # Waiting is known for all windows of a rank together.
     captures = pl.len().over("rank")
     joined = chosen.join(waited, on="rank", how="left").with_columns(waited_share=pl.col("waited_ms") / captures / pl.col("span_ms"))

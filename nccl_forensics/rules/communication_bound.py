@@ -2,7 +2,8 @@
 
 ## What it finds
 Profiler traces in which communication kernels run alone for a large share of the time, and not because they wait for a late rank: what each
-rank waits for others is taken off (known where several ranks were traced; a collective ends on all of them together).
+rank waits for others is taken off (known where several ranks were traced; a collective ends on all of them together, and a receive that waits takes longer
+than the shortest of its size). The bubbles of a pipeline are waiting, not transfer.
 
 ## Why it matters
 While only communication runs, the arithmetic units of every GPU stand still. Faster GPUs would not make this job faster.
@@ -31,6 +32,7 @@ from nccl_forensics.rules_traces import balance
 def communication_bound(
     trace_measures: pl.LazyFrame,
     trace_lag: pl.LazyFrame | None,
+    trace_pair_waits: pl.LazyFrame | None = None,
     *,
     exposed_share: Annotated[float, "share of the time in which communication runs alone"] = 0.3,
     transfer_share: Annotated[float, "share of the time that it does so without waiting for a late rank"] = 0.2,
@@ -38,7 +40,7 @@ def communication_bound(
     at_least_ms: Annotated[float, "milliseconds that must have been traced"] = 5.0,
 ) -> Iterator[Finding]:
     """At most one finding: the median rank speaks for the job."""
-    ranks = balance(trace_measures, trace_lag).filter(pl.col("span_ms") >= at_least_ms)
+    ranks = balance(trace_measures, trace_lag, trace_pair_waits).filter(pl.col("span_ms") >= at_least_ms)
     if not ranks.height:
         return
     middle = ranks.select(pl.col("exposed_share", "transfer_share", "waited_share", "compute_share").median()).row(0, named=True)
@@ -48,7 +50,7 @@ def communication_bound(
         return
     severe = several and transfer >= severe_share and bool((ranks["device"] == "gpu").all()) and int(str(ranks["steps"].min())) >= 3
     waiting = (
-        f" Of that, {middle['waited_share']:.0%} of the time is waiting for the last rank of a collective."
+        f" Of that, {middle['waited_share']:.0%} of the time is waiting for the last rank of a collective or for a partner."
         if several
         else " Only one rank was traced, so transfer cannot be told from waiting for others."
     )

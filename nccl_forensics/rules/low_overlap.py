@@ -32,13 +32,16 @@ from nccl_forensics.rules_traces import balance
 def low_overlap(
     trace_measures: pl.LazyFrame,
     trace_lag: pl.LazyFrame | None,
+    trace_pair_waits: pl.LazyFrame | None = None,
     *,
     overlap: Annotated[float, "share of communication that must run while something computes"] = 0.3,
     gain_share: Annotated[float, "share of the time that hiding it would win"] = 0.1,
     at_least_ms: Annotated[float, "milliseconds that must have been traced"] = 5.0,
 ) -> Iterator[Finding]:
     """At most one finding: the median rank speaks for the job."""
-    ranks = balance(trace_measures, trace_lag).filter((pl.col("span_ms") >= at_least_ms) & pl.col("overlap_fraction").is_not_null())
+    ranks = balance(trace_measures, trace_lag, trace_pair_waits).filter(
+        (pl.col("span_ms") >= at_least_ms) & pl.col("overlap_fraction").is_not_null()
+    )
     if not ranks.height:
         return
     middle = ranks.select(pl.col("overlap_fraction", "gain_share").median()).row(0, named=True)

@@ -76,7 +76,7 @@ def straggler(
         enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
         enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
     if not enqueued and not traced and trace_own_time is not None:
-        enqueued = list(_never_waiting(trace_own_time.collect(), _FEW_GAPS, at_least, own_share, margin, _OTHER_STEPS))
+        enqueued = list(_never_waiting(trace_own_time.collect(), _FEW_GAPS, _FEW_COLLECTIVES, own_share, margin, _OTHER_STEPS))
     if not enqueued and not traced and unseen_late is not None:
         yield from _unseen(unseen_late, unseen_share)
     if not enqueued and not traced:
@@ -194,7 +194,7 @@ def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
 #: A rank with so many times the own time of any other, in half of the window or more, is busy where the others are not. One gap alone is no rule.
 _BUSIER, _HALF, _ONE_GAP = 3.0, 0.5, 0.45
 #: Traces are of few steps: so many long times of its own.
-_FEW_GAPS = 3
+_FEW_GAPS, _SOME_GAPS = 3, 4
 _OTHER_CLOCKS = "the ranks are not on one host, so that their clocks differ"
 _OTHER_STEPS = "in the same steps without the profiler no rank waits"
 
@@ -234,8 +234,8 @@ def _never_waiting(
         title=f"rank {worst['rank']} {'never waits while every other rank does' if worst['share'] >= own_share else 'works while every other rank waits'}: {time_words(worst['own_ms'])} of {time_words(worst['span_ms'])} are its own between collectives",
         summary=f"The next busiest, rank {second['rank']}, spends {second['share']:.0%} of the time by itself. Who is late makes those that wait for it "
         "late in what follows; the one that waits for nobody is where it begins.",
-        # Of two either may be meant to wait for the other.
-        confidence="low" if rows.height == 2 else "medium",
+        # Of two either may be meant to wait for the other; and a few steps tell little.
+        confidence="low" if rows.height == 2 or worst["long_count"] < _SOME_GAPS else "medium",
         ranks=(worst["rank"],),
         culprits=(Culprit(rank=worst["rank"]),),
         subject=("straggler", "own time"),

@@ -23,6 +23,7 @@ LATE_RANKS = {
     "slow_steps": pl.UInt32(),
     "last_steps": pl.UInt32(),
     "step_chance": pl.Float64(),
+    "group_step_chance": pl.Float64(),
     "lost_ms": pl.Float64(),
     "worst_ms": pl.Float64(),
     "lost_share": pl.Float64(),
@@ -40,6 +41,7 @@ LATE_RANKS = {
 REASONS = {"compute": None, "memcpy": None, "loader": "data-loader", "gc": "gc", "lead": "lead", "host": "host-gap"}
 
 
+_LOSSES = {"group_key": pl.String(), "capture": pl.UInt32(), "step": pl.Int64(), "rank": pl.Int32(), "lost_ns": pl.Int64()}
 #: A step counts as slow where as much is lost as this share of what the rank usually costs.
 _AS_MUCH = 0.5
 
@@ -53,7 +55,7 @@ def late_ranks(
     ``lost_share`` is its share of all time lost in the group, ``worst_ms`` what was lost in one collective alone, ``window_share`` that loss as a share of its trace, ``p_value`` the chance of
     so many last places if all were alike. Collectives of one step are no trials of their own where one long batch makes a rank late to all of them:
     ``step_chance`` is the chance that one rank of the job costs most in so many (``last_steps``) of the ``slow_steps``, those in which half as much is
-    lost as it usually costs (null where steps are not marked). ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
+    lost as it usually costs (null where steps are not marked); ``group_step_chance`` is that within its group alone, where another one of the job may cost more. ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
     loss (null where nothing stands out; what lies before a step's first operator is host where the trace shows the data loader in ranges of its own); ``span_record`` points at its longest range of that kind. Groups that the traces do not name are
     left out where the job has several: their collectives may have been matched over groups. Whether a row is a finding, rules say.
     """
@@ -70,7 +72,8 @@ def late_ranks(
         .collect()
     )
     spans = trace_spans.collect() if trace_spans is not None else None
-    steps, traced = _step_losses(trace_arrivals)
+    summed = _step_losses(trace_arrivals)
+    steps, traced = _dearest(summed), summed["rank"].n_unique()
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
         excess = {r: float(row[f"{r}_excess_ms"] or 0.0) for r in REASONS}
@@ -86,6 +89,9 @@ def late_ranks(
                 **{c: row.get(c) for c in LATE_RANKS},
                 **where,
                 **_by_steps(steps, traced, row["rank"]),
+                "group_step_chance": _by_steps(
+                    _dearest(summed.filter(pl.col("group_key") == row["group_key"])), row["members"], row["rank"]
+                ).get("step_chance"),
                 "lost_share": row["lost_ms"] / row["all_lost"],
                 "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,
                 "reason": reason if known else None,
@@ -96,16 +102,21 @@ def late_ranks(
     return pl.DataFrame(out, schema=LATE_RANKS, infer_schema_length=None).lazy()
 
 
-def _step_losses(trace_arrivals: pl.LazyFrame | None) -> tuple[pl.DataFrame, int]:
-    """What each step lost to the rank that cost most in it, over all groups of the job, and the number of ranks compared."""
-    nothing = pl.DataFrame(schema={"rank": pl.Int32(), "lost_ns": pl.Int64()})
+def _step_losses(trace_arrivals: pl.LazyFrame | None) -> pl.DataFrame:
+    """What each group lost to each of its ranks in each step; empty where steps are not marked."""
     if trace_arrivals is None:
-        return nothing, 0
-    summed = trace_arrivals.group_by("capture", "step", "rank").agg(pl.col("lost_ns").sum()).collect()
-    if not summed.height or summed["step"].null_count() > summed["rank"].n_unique():
-        return nothing, 0
-    dearest = summed.drop_nulls("step").sort("lost_ns", "rank", descending=[True, False]).unique(["capture", "step"], keep="first")
-    return dearest.select("rank", "lost_ns"), summed["rank"].n_unique()
+        return pl.DataFrame(schema=_LOSSES)
+    summed = trace_arrivals.group_by("group_key", "capture", "step", "rank").agg(pl.col("lost_ns").sum()).collect()
+    marked = summed.drop_nulls("step")
+    unmarked = summed.filter(pl.col("step").is_null()).select("capture", "rank").unique().height
+    return marked if marked.height and unmarked <= summed["rank"].n_unique() else pl.DataFrame(schema=_LOSSES)
+
+
+def _dearest(losses: pl.DataFrame) -> pl.DataFrame:
+    """What each step lost to the rank that cost most in it, over these groups."""
+    summed = losses.group_by("capture", "step", "rank").agg(pl.col("lost_ns").sum())
+    dearest = summed.sort("lost_ns", "rank", descending=[True, False]).unique(["capture", "step"], keep="first")
+    return dearest.select("rank", "lost_ns")
 
 
 def _by_steps(steps: pl.DataFrame, traced: int, rank: int) -> Mapping[str, object]:

@@ -27,11 +27,17 @@ def of_nccl() -> pl.Expr:
 
 
 @view(rows="dumps")
-def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
+def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Flight Recorder dumps with their rank and use: ``chosen``, ``duplicate`` (same facts in another encoding), ``older`` (another
-    sample of the same process), ``stale`` (an earlier run: it ends before the chosen dumps of the others begin)."""
+    sample of the same process), ``stale`` (an earlier run: it ends before the chosen dumps of the others begin). ``finished``: how many operations its
+    counters call completed, in all groups."""
+    none = pl.LazyFrame(schema={"source_id": pl.UInt32(), "last_completed": pl.Int64()})
+    counted = (none if fr_status is None else fr_status).group_by("source_id").agg(pl.col("last_completed").sum().alias("finished"))
     frame = (
-        fr_dumps.join(source_ranks.select("source_id", "rank", "strength", "how"), on="source_id", how="left").sort("source_id").collect()
+        fr_dumps.join(source_ranks.select("source_id", "rank", "strength", "how"), on="source_id", how="left")
+        .join(counted, on="source_id", how="left")
+        .sort("source_id")
+        .collect()
     )
     rows = frame.to_dicts()
     begins = [r["first_created_ns"] for r in rows if r["first_created_ns"] is not None]
@@ -56,7 +62,7 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame) -> pl.LazyFrame:
         if r["use"] is None:
             by_rank.setdefault(r["rank"] if r["rank"] is not None else f"source {r['source_id']}", []).append(r)
     for group in by_rank.values():
-        group.sort(key=lambda r: (_known(r["last_created_ns"]), r["encoding"] == "pickle", -_known(r["source_id"])))
+        group.sort(key=lambda r: (_known(r["last_created_ns"]), _known(r["finished"]), r["encoding"] == "pickle", -_known(r["source_id"])))
         chosen = group[-1]
         chosen["use"] = "chosen"
         for r in group[:-1]:

@@ -85,26 +85,22 @@ def advances(motion: pl.LazyFrame | None) -> bool:
 
 
 def _dumps(dumps: pl.LazyFrame, stand: frozenset[int], say: object) -> None:
-    """The last two dumps of one process: newer operations in the later one, or none. ``stand``: ranks that stood still when they were looked at last."""
+    """The last two dumps of one process: operations that were enqueued or ended between them, or none. ``stand``: ranks that stood still when they were looked at last."""
     assert callable(say)
     known = dumps.filter(pl.col("rank").is_not_null() & pl.col("use").is_in(["chosen", "older"])).sort(
-        "rank", "last_created_ns", nulls_last=False
+        "rank", "last_created_ns", "finished", nulls_last=False
     )
-    created = pl.col("last_created_ns")
+    moment = pl.struct("last_created_ns", "finished")
     looks = known.group_by("rank", maintain_order=True).agg(
-        pl.col("source_id").last(), dumps=pl.len(), before=created.get(-2, null_on_oob=True), last=created.last()
+        pl.col("source_id").last(), dumps=pl.len(), before=moment.get(-2, null_on_oob=True), last=moment.last()
     )
     for row in looks.collect().iter_rows(named=True):
         if row["dumps"] < 2:
             say(row["rank"], "unknown", "one dump of its recorder", row)
-        elif row["before"] is not None and row["last"] > row["before"] and row["rank"] not in stand:
-            say(row["rank"], "moving", f"{row['dumps']} dumps of its recorder, the last with newer operations", row)
+        elif row["before"]["last_created_ns"] is not None and row["last"] != row["before"] and row["rank"] not in stand:
+            say(row["rank"], "moving", f"{row['dumps']} dumps of its recorder, the last beyond the one before", row)
         else:
-            why = (
-                "its oldest operation is in flight for longer than any before"
-                if row["rank"] in stand
-                else "the last with no newer operations"
-            )
+            why = "its oldest operation is in flight for longer than any before" if row["rank"] in stand else "the last with nothing new"
             say(row["rank"], "stuck", f"{row['dumps']} dumps of its recorder, {why}", row)
 
 

@@ -88,7 +88,7 @@ def _all_recorded(groups: pl.LazyFrame, seen: set[int]) -> bool:
 @view(rows="ranks")
 def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -> pl.LazyFrame:
     """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank is under
-    way, ``span_ms`` runs from its first collective to its last. Cites the collective before which it was longest.
+    way, ``span_ms`` runs from its first collective to its last; where steps are marked, which all ranks begin together, from there. Cites the collective before which it was longest.
 
     Two are compared here, as no clock is needed. Empty unless every rank of the job left a trace with as many collectives of each kind, sends and receives aside: who has fewer of them is by itself
     for longer in a good job too.
@@ -101,6 +101,9 @@ def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -
     alike = kinds.group_by("rank").agg(pl.struct("op", "len")).select(pl.col("op").n_unique()).item() == 1
     if kinds["rank"].n_unique() != traces.height or not alike:
         return pl.LazyFrame(schema=OWN_TIME)
-    own = pl.when(pl.col("ordinal") > pl.col("ordinal").min().over("rank")).then(pl.col("since_ns") / 1e6).otherwise(0.0)
-    timed = calls.with_columns(own=own, end=pl.col("start_ns") + pl.col("duration_ns"), call_site=pl.lit(None))
-    return _summed(timed, ((pl.col("end").max() - pl.col("start_ns").min()) / 1e6).alias("span_ms"))
+    first = pl.col("ordinal") == pl.col("ordinal").min().over("rank")
+    since = pl.when(first & pl.col("step").is_null()).then(0).otherwise(pl.col("since_ns"))
+    timed = calls.with_columns(
+        own=since / 1e6, begin=pl.col("start_ns") - since, end=pl.col("start_ns") + pl.col("duration_ns"), call_site=pl.lit(None)
+    )
+    return _summed(timed, ((pl.col("end").max() - pl.col("begin").min()) / 1e6).alias("span_ms"))

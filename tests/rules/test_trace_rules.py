@@ -18,6 +18,7 @@ from nccl_forensics.views.late_ranks import LATE_RANKS
 from nccl_forensics.views.trace_bandwidth import TRACE_BANDWIDTH
 from nccl_forensics.views.trace_lag import TRACE_LAG
 from nccl_forensics.views.trace_measures import MEASURES
+from nccl_forensics.views.trace_pair_waits import TRACE_PAIR_WAITS
 
 Frame = pl.LazyFrame
 
@@ -95,6 +96,13 @@ def test_exposed_communication_that_is_waiting_for_a_late_rank_is_not() -> None:
     assert communication_bound.check(measures(70, 30, 25), waits(0.0)) == []
 
 
+def test_the_bubbles_of_a_pipeline_are_waiting_and_no_transfer() -> None:
+    bubbles = frame(TRACE_PAIR_WAITS, *({"rank": r, "calls": 8, "waited_ms": 30.0} for r in range(4)))
+    assert communication_bound.check(measures(40, 60, 55), waits(10.0), bubbles) == []
+    assert communication_bound.check(measures(40, 60, 55), None, bubbles)[0].confidence == "medium", "of which some is known to be transfer"
+    assert low_overlap.check(measures(60, 30, 28), None, bubbles) == []
+
+
 def test_communication_beside_idle_computation_has_low_overlap() -> None:
     assert only(low_overlap.check(measures(60, 30, 28), waits(0.0))).metrics["gain_share"] == 0.28
 
@@ -165,14 +173,29 @@ def test_one_of_two_that_collects_garbage_or_loads_in_every_step_is_told_and_one
         {"reason": "compute"},
         {"last_steps": 2},
         {"slow_steps": 2, "last_steps": 2},
-        {"window_share": 0.3},
+        {"window_share": 0.1},
         {"reason_share": 0.5},
     ):
         assert straggler.check(None, late(**pair | quiet)) == [], quiet
 
 
+def test_one_that_loads_in_every_step_of_its_own_group_is_told_beside_another_that_costs_more() -> None:
+    second = {"slow_steps": 8, "last_steps": 3, "step_chance": 0.17, "group_step_chance": 0.0005}
+    assert only(input_stall.check(None, late(**second))).ranks == (2,)
+    for quiet in ({"group_step_chance": 0.05}, {"reason": "compute"}, {"lost_share": 0.7}):
+        assert input_stall.check(None, late(**second | quiet)) == [], quiet
+
+
+def test_several_that_load_in_groups_of_their_own_are_told_together() -> None:
+    both = pl.concat([late(p_value=1e-8), late(rank=6, group_key="trace:1:4-7", group_name="1", group_desc="tp")])
+    found = only(input_stall.check(None, both))
+    assert (found.ranks, found.confidence, len(found.culprits)) == ((2, 6), "medium", 2)
+    assert found.summary.startswith("Rank 2: ")
+    assert " Rank 6: " in found.summary
+
+
 def test_a_few_long_pauses_of_one_rank_of_many_are_told_by_steps() -> None:
-    pauses = {"p_value": 1.0, "slow_steps": 3, "last_steps": 3, "step_chance": 0.001, "members": 2, "worst_ms": 400.0}
+    pauses = {"reason": "host", "p_value": 1.0, "slow_steps": 3, "last_steps": 3, "step_chance": 0.001, "members": 2, "worst_ms": 400.0}
     assert only(straggler.check(None, late(**pauses))).confidence == "medium"
     assert straggler.check(None, late(**pauses | {"step_chance": 0.06})) == []
     assert straggler.check(None, late(**pauses | {"window_share": 0.05})) == []

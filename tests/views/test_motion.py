@@ -24,11 +24,14 @@ def stacks(**ranks: tuple[int, bool]) -> pl.LazyFrame:
     )
 
 
-def dumps(*ends: tuple[int, str, int]) -> pl.LazyFrame:
-    """(rank, use, time of its last operation)."""
+def dumps(*ends: tuple[int, str, int] | tuple[int, str, int, int]) -> pl.LazyFrame:
+    """(rank, use, time of its last operation), and how many it has finished."""
     return pl.LazyFrame(
-        [{"rank": r, "use": u, "last_created_ns": t, "source_id": 20 + n} for n, (r, u, t) in enumerate(ends)],
-        schema={"rank": pl.Int32, "use": pl.String, "last_created_ns": pl.Int64, "source_id": pl.UInt32},
+        [
+            {"rank": r, "use": u, "last_created_ns": t, "finished": f[0] if f else 3, "source_id": 20 + n}
+            for n, (r, u, t, *f) in enumerate(ends)
+        ],
+        schema={"rank": pl.Int32, "use": pl.String, "last_created_ns": pl.Int64, "finished": pl.Int64, "source_id": pl.UInt32},
     )
 
 
@@ -47,6 +50,11 @@ def test_two_samples_tell_and_one_does_not() -> None:
 def test_two_dumps_of_a_rank_tell_by_their_operations() -> None:
     frame = dumps((0, "older", 5), (0, "chosen", 9), (1, "older", 9), (1, "chosen", 9), (2, "chosen", 9), (2, "duplicate", 9))
     assert [row[:2] for row in told(None, frame, None, None)] == [(0, "moving"), (1, "stuck"), (2, "unknown")]
+
+
+def test_a_rank_whose_gpu_works_off_what_it_enqueued_long_before_moves() -> None:
+    frame = dumps((0, "older", 9, 3), (0, "chosen", 9, 7), (1, "older", 9, 3), (1, "chosen", 9, 3))
+    assert [row[:2] for row in told(None, frame, None, None)] == [(0, "moving"), (1, "stuck")]
 
 
 def test_of_many_dumps_the_last_two_tell() -> None:

@@ -132,10 +132,17 @@ CALLS = {"source_id": pl.UInt32(), **TABLES["trace_collectives"].schema}
 
 
 def traced(
-    late_ms: list[int], *, slow: int = 1, root: int = 0, size: int = 4, seen: tuple[int, ...] = (0, 1, 2, 3), more: str | None = None
+    late_ms: list[int],
+    *,
+    slow: int = 1,
+    root: int = 0,
+    size: int = 4,
+    seen: tuple[int, ...] = (0, 1, 2, 3),
+    more: str | None = None,
+    marked: bool = False,
 ) -> pl.LazyFrame:
     """View ``trace_own_time`` of steps in which only the root waits for the slow rank in the scatter, and the others in what follows;
-    ``more``: one further operation of the root."""
+    ``more``: one further operation of the root; ``marked``: its steps are."""
     made: list[dict[str, object]] = []
     for rank in seen:
         at = 0
@@ -145,6 +152,7 @@ def traced(
                 gap = late if rank == slow and op == "scatter" else 10
                 at += gap * MS
                 own: dict[str, object] = {"source_id": rank, "record": f"traceEvents[{step}{place}]", "ordinal": len(KINDS) * step + place}
+                own["step"] = step if marked else None
                 made.append(own | {"op": op, "start_ns": at, "duration_ns": held.get(op, 1) * MS, "since_ns": gap * MS})
                 at += held.get(op, 1) * MS
     ranks = rows(TRACE_RANKS, *({"rank": r, "source_id": r, "world_size": size, "capture": 0} for r in seen))
@@ -162,6 +170,13 @@ def test_in_traces_the_rank_that_waits_in_nothing_is_named_although_it_is_last_o
     [found] = straggler.check(None, trace_own_time=traced(STEPS))
     assert (found.ranks, found.confidence) == ((1,), "medium")
     assert told(traced(STEPS, slow=2)) == [(2,)]
+
+
+def test_three_marked_steps_are_told_as_a_guess_and_the_first_of_them_counts() -> None:
+    [found] = straggler.check(None, trace_own_time=traced(STEPS[:3], marked=True))
+    assert (found.ranks, found.confidence) == ((1,), "low")
+    assert told(traced(STEPS[:3])) == [], "when the first began is not known"
+    assert told(traced(STEPS[:2], marked=True)) == []
 
 
 def test_traces_of_ranks_that_work_alike_are_quiet() -> None:

@@ -248,6 +248,21 @@ def test_copies_are_compared_by_direction_where_they_move_as_many_bytes(tmp_path
     assert paces["memcpy", 0]["pace"] == pytest.approx(1.0)
 
 
+def test_what_a_receive_takes_beyond_the_shortest_of_its_size_is_waiting(tmp_path: Path) -> None:
+    made = []
+    for rank in range(2):
+        trace = Sample(rank, 2)
+        for n in range(4):
+            args = collective(elements=64, group="line", ranks=range(2)) | {"Collective name": "recv" if rank else "send"}
+            trace.kernel(ALL_REDUCE, n * 10_000, 500 + 2_000 * rank, stream=9, args=args)
+        made.append(trace)
+    waits = {r["rank"]: (r["calls"], round(float(str(r["waited_ms"])), 2)) for r in rows(resolver(tmp_path, made), "trace_pair_waits")}
+    assert waits == {0: (4, 0.0), 1: (4, 8.0)}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert rows(resolver(alone, made[:1]), "trace_pair_waits") == [], "of one rank nothing is known"
+
+
 def test_ranks_at_one_place_of_a_pipeline_are_mates(tmp_path: Path) -> None:
     made = []
     for rank in range(4):
