@@ -73,6 +73,8 @@ def standing(frames: Sequence[str], active: bool | None = None) -> Standing:
         return Standing(call[0], call[1], maker, call[2], f"frame {call[2]}: {frames[call[2]]}")
     found = _first(PLACES, plain)
     if found:
+        # What stands below the end of a function started it.
+        user = None if found[0] == "ended" else user
         return Standing(found[0], None, user, found[1], f"frame {found[1]}: {frames[found[1]]}")
     own = [n for n, frame in enumerate(frames) if is_user(frame)][:_HINTING]
     hinted = _hint(frames, own)

@@ -34,7 +34,12 @@ GUIDE: tuple[Row, ...] = (
         "rank-never-joined init-never-finished clients-never-joined died-in-init",
         "nccl-log traceback",
     ),
-    _r("H4", "processes that are gone, ports that do not answer", "rank-died unreachable-host", "host-listing network launcher-log"),
+    _r(
+        "H4",
+        "processes that are gone, ports that do not answer",
+        "rank-died rank-ended rank-ended-by-stacks unreachable-host",
+        "host-listing network launcher-log",
+    ),
     _r("H5", "the watchdog's operation, sequence number and timeout", "collective-mismatch-by-watchdog timeout-too-short", "c10d-log"),
     _r("H6", "Flight Recorder dumps compared", "collective-skipped collective-mismatch", "flight-recorder", "accuracy.md"),
     _r("H7", "py-spy stacks of all ranks merged", "collective-skipped-by-stacks host-stall-by-stacks", "py-spy py-spy-json"),

@@ -46,7 +46,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Are all processes of the job still there?",
-        "rank-died process-stopped peer-gone",
+        "rank-died rank-ended rank-ended-by-stacks process-stopped peer-gone",
         "endings host_processes gone_peers",
         "ps -ef on every node",
     ),

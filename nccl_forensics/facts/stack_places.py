@@ -75,6 +75,12 @@ INTERRUPTIONS: tuple[Place, ...] = (
 #: Decide by themselves, in this order, each within its depth.
 PLACES: tuple[Place, ...] = (
     _place(
+        # The main thread is done: it waits for other threads, for its child processes, or for its launcher to fetch what its function returned.
+        "ended",
+        r"^_shutdown \(threading\.py|^_exit_function \(multiprocessing/util\.py|^_wrap \(torch/distributed/elastic/multiprocessing/api\.py",
+        4,
+    ),
+    _place(
         "data-loader",
         r"\((?:torch/utils/data/|torchdata/|webdataset/|datasets/|litdata/|ffcv/|nvidia/dali/|streaming/base/|grain/|petastorm/|transformers/tokenization_|tokenizers/|megatron/core/datasets/)"
         r"|^(?:_try_get_data|_next_data|_next_index) \(",

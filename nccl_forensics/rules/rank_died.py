@@ -29,6 +29,7 @@ from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules_hosts import located, near_job, people
 from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, nobody_missed, own_signal, signs_beside_endings
+from nccl_forensics.rules_stalls import stall_findings
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.words import first_label, ranks_words
 
@@ -151,6 +152,19 @@ def rank_died(
             ),
             alternatives=(("software-crash", (), "the others were stopped before they could crash as well"),) if several else (),
         )
+
+
+@rule(name="rank-ended", code="DE12", cause="rank-died", severity="critical", at_most=8, explains=(*_CONSEQUENCES, "straggler"))
+def rank_ended(stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Ranks that others wait for and whose stacks show that their program is over, though the process still waits for a thread, a child or its launcher."""
+    yield from stall_findings(
+        stalls,
+        "rank-died",
+        ("has ended its program early", "have ended their programs early"),
+        remedy="Find out why its loop ended before that of the others: less data, a break, a return, sys.exit.",
+        prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+        action="fix-code",
+    )
 
 
 #: How the kernel names processes that train (it cuts names at 15 characters), and libraries that only they load.

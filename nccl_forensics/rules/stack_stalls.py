@@ -54,6 +54,18 @@ def host_stall_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
     )
 
 
+@rule(name="rank-ended-by-stacks", code="ST22", cause="rank-died", severity="critical", at_most=8, explains=_EXPLAINS)
+def rank_ended_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
+    """Processes whose program is over while the others wait."""
+    yield from _findings(
+        stack_stalls,
+        "rank-died",
+        "at the end of their programs",
+        remedy="Find out why its loop ended before that of the others: less data, a break, a return, sys.exit.",
+        prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+    )
+
+
 @rule(name="p2p-deadlock-by-stacks", code="ST13", cause="p2p-deadlock", severity="critical", at_most=8, explains=_EXPLAINS)
 def p2p_deadlock_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
     """Processes in point-to-point calls among themselves that the others have left behind."""

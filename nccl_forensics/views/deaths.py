@@ -11,7 +11,7 @@ from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
-from nccl_forensics.views.ended_before import PEER_GONE, left, not_stopped
+from nccl_forensics.views.ended_before import PEER_GONE, gone_before, left, not_stopped
 from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -116,6 +116,14 @@ def ended_themselves(endings: pl.LazyFrame | None) -> set[int]:
     return set(endings.filter(pl.col("own") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
 
 
+def gave_up(endings: pl.LazyFrame | None) -> set[int]:
+    """Ranks that raised something, whosever fault it was; ``endings`` is the view."""
+    if endings is None:
+        return set()
+    raised = endings.filter(pl.col("signature").is_not_null() & pl.col("rank").is_not_null())
+    return set(raised.select("rank").collect()["rank"].to_list())
+
+
 def told_at(ending: Mapping[str, object]) -> dict[str, object]:
     """Where a row of ``endings`` has its message from: ``source_id`` and ``line_no`` of the exception, else of the line that tells the ending."""
     exception = "exc_" if ending["exc_source_id"] is not None else ""
@@ -184,6 +192,8 @@ def endings(
         before = left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or not_stopped(
             worker_exits, path_hints, by_pid, rows_out
         )
+        if not before and progress is not None:
+            before = gone_before(worker_exits, progress, rows_out)
         rows_out += [dict.fromkeys(DEATHS) | row for row in before]
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 

@@ -86,3 +86,43 @@ def not_stopped(
     why = f"the launcher stopped all the other workers {how} and not this one: it had ended before"
     place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
     return [place | {"rank": fitting[0], "own": True, "kind": "left", "why": why}]
+
+
+#: Zones differ by quarters of an hour, and launchers round to seconds.
+_QUARTER_NS, _ROUNDED_NS = 900 * 10**9, 2 * 10**9
+#: A wait that lasted no longer than this part of what it may was not given up.
+_EARLY = 0.5
+
+
+def gone_before(worker_exits: pl.LazyFrame, progress: pl.LazyFrame, others: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The one rank of a group that never came to the call in which recorders show all others, where those whose words are known lost a peer, long before
+    that wait could time out: one that stands still keeps its connections.
+
+    Launchers of functions print what the first that failed raised, and nothing of the others (torch/multiprocessing/spawn.py).
+    """
+    raised = [o["signature"] for o in others if o["signature"] is not None]
+    failed = worker_exits.filter(pl.col("kind").is_in(["root-cause", "failure"]) & pl.col("time_raw_ns").is_not_null()).sort("time_raw_ns")
+    first = failed.head(1).collect()
+    if not raised or not first.height or any(signature not in PEER_GONE for signature in raised):
+        return []
+    known = progress.filter(
+        (pl.col("domain") == "fr") & pl.col("last_seq").is_not_null() & pl.col("last_created_ns").is_not_null()
+    ).collect()
+    latest = known.filter(pl.col("group_key") == known.sort("last_created_ns")["group_key"].last()) if known.height else known
+    there = latest.filter(pl.col("last_seq") == pl.col("last_seq").max())
+    away = latest.filter(pl.col("last_seq") == pl.col("last_seq").max() - 1)
+    # Of a rank without a recorder more could be told: it may be the one that went.
+    everyone = sorted(latest["rank"].to_list()) == list(range(max([*latest["rank"].to_list(), *(_rank(o) for o in others)], default=0) + 1))
+    if away.height != 1 or there.height < 2 or there.height + 1 != latest.height or not everyone:
+        return []
+    row, timeout = away.row(0, named=True), there["timeout_ms"].min()
+    waited = (int(first["time_raw_ns"][0]) - int(str(there["last_created_ns"].max())) + _ROUNDED_NS) % _QUARTER_NS
+    if row["rank"] in {o["rank"] for o in others} or timeout is None or waited > _EARLY * int(str(timeout)) * 10**6:
+        return []
+    why = "all others came to their next call, lost a peer long before it could time out, and this one never came to it: it had gone"
+    place = {k: first[k][0] for k in ("host", "source_id", "line_no", "end_line")}
+    return [place | {"rank": row["rank"], "own": True, "kind": "vanished", "why": why}]
+
+
+def _rank(ending: dict[str, object]) -> int:
+    return int(str(ending["rank"])) if ending["rank"] is not None else 0

@@ -95,6 +95,21 @@ def alone_in_group(progress: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
+def alike_in_another(progress: pl.LazyFrame, awaited: Mapping[int, str]) -> set[int]:
+    """Those of the ranks that others wait for in a group (``awaited``) whose latest operation is one and the same of another group, not known to have ended."""
+    latest = (
+        progress.filter(pl.col("rank").is_in(sorted(awaited)) & pl.col("last_order").is_not_null())
+        .sort("last_order")
+        .unique("rank", keep="last", maintain_order=True)
+        .filter(pl.col("last_done").is_null() | (pl.col("last_done") < pl.col("last_seq")))
+        .select("rank", "group_key", "last_seq")
+        .collect()
+    )
+    elsewhere = latest.filter([awaited[rank] != key for rank, key, _ in latest.iter_rows()])
+    level = elsewhere.filter(pl.len().over("group_key", "last_seq") > 1)
+    return set(level["rank"].to_list())
+
+
 def awaited_alone(
     waiting: pl.DataFrame, groups: pl.LazyFrame, progress: pl.LazyFrame, on_host: Iterable[int]
 ) -> dict[int, dict[str, object]]:

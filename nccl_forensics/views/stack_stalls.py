@@ -9,6 +9,7 @@ from nccl_forensics.stack_frames import function_of, split_frame
 from nccl_forensics.stack_places import PLAIN, WAITING, WAITING_ON_GPU
 from nccl_forensics.stack_tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
+from nccl_forensics.views.deaths import gave_up
 from nccl_forensics.views.failures import WAITS
 from nccl_forensics.views.levels import came_after_all
 
@@ -51,8 +52,8 @@ def stack_stalls(
     progress: pl.LazyFrame | None,
     training_ends: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, p2p-deadlock,
-    collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
+    """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, rank-died,
+    p2p-deadlock, collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
     a rank that died, or recorders that show that the rank came and finished what the others waited in.
     """
     told = any(frame is not None and frame.collect().height > 0 for frame in (stalls, divergences))
@@ -66,6 +67,8 @@ def stack_stalls(
     moved = dict(known.select("rank", "moved").iter_rows()) if known is not None else {}
     # A wait that leaves no frame of its own, which the process said itself when it gave up.
     waits = set(known.filter(pl.col("place").is_in(WAITING))["rank"].to_list()) if known is not None else set()
+    # Whoever gave up waiting ended after that.
+    over = gave_up(endings)
     if not told and not died:
         for row in odd_stacks.collect().iter_rows(named=True):
             peers = [m for r in row["others"] or () if (m := moved.get(r)) is not None]
@@ -80,7 +83,7 @@ def stack_stalls(
                 )
             ):
                 continue
-            if row["place"] not in WAITING and row["rank"] in waits:
+            if (row["place"] not in WAITING and row["rank"] in waits) or (row["place"] == "ended" and row["rank"] in over):
                 continue
             if row["reason"] == ALIKE and not all(moved.get(r) is False for r in row["others"] or ()):
                 continue  # one look at threads that sleep tells nothing
@@ -112,6 +115,8 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
         return ("p2p-deadlock", "low") if twice or failed else None
     if reason == BUSY and place == "rendezvous":
         return None  # in init it waits for others itself, which have passed without it or wait elsewhere
+    if reason == BUSY and place == "ended":
+        return "rank-died", "high" if twice or failed else "medium"
     if reason == BUSY and place not in WAITING:
         if place in PLAIN and not (twice or failed):
             return None

@@ -42,7 +42,7 @@ _ALIVE = ("active", "Has the GIL")
 @view(rows="processes x samples")
 def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
     """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell nothing): ``place`` (collective, p2p, data-loader, lock,
-    gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, compute, user-code, unknown),
+    gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, ended, compute, user-code, unknown),
     ``op``, ``peer`` (whom a send or receive is for, where arguments were taken), ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), with the frame that decided in ``reason``; ``by_name`` where only a
     name of the user's code hints at it.
 

@@ -186,6 +186,8 @@ def _at_work_on_its_host(case: _Case) -> Cause | None:
     if case.stack is None:
         return None
     reason, seen_by = case.stack["reason"], case.row["seen_by"]
+    if case.place == "ended":
+        return Cause("rank-died", "high" if case.sure else "medium", f"its program is over ({reason}), and its process waits to end")
     if case.place in _INPUT:
         return Cause("input-stall", "high" if case.sure else "medium", f"its stack is in its data loading ({reason})")
     why = f"its stack is outside any collective: {case.place} ({reason})"

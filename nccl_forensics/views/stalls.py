@@ -14,10 +14,11 @@ from nccl_forensics.stack_places import PLAIN, UNTOLD, WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.call_paths import by_another_path, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
-from nccl_forensics.views.deaths import ended_themselves
+from nccl_forensics.views.deaths import ended_themselves, gave_up
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
 from nccl_forensics.views.levels import (
+    alike_in_another,
     alone_in_group,
     awaited_alone,
     came_after_all,
@@ -144,8 +145,8 @@ def stalls(
     looks: pl.LazyFrame | None = None,
     training_ends: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock or
-    collective-skipped. Ranks that died by their own fault are left out: their death says it all.
+    """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock, collective-skipped or
+    rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
 
     ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it),
     stacks (the others stand in a collective and it does not, or is the only one without a stack) or endings (the others timed out and it did not).
@@ -154,7 +155,7 @@ def stalls(
     """
     calls = calls_of(operations) if operations is not None else None
     scene = _Scene(
-        stacks=_telling(last_calls),
+        stacks=_telling(last_calls, gave_up(endings)),
         calls=calls,
         progress=progress,
         absent=never_entered,
@@ -198,10 +199,12 @@ def stalls(
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
 
 
-def _telling(last_calls: pl.LazyFrame | None) -> dict[int, dict[str, object]]:
-    """The last call of each rank that tells where its time went: where an exception was raised does not, except inside a call that waits."""
+def _telling(last_calls: pl.LazyFrame | None, gave_up: set[int]) -> dict[int, dict[str, object]]:
+    """The last call of each rank that tells where its time went: where an exception was raised does not, except inside a call that waits; nor does the end
+    of a program that ``gave_up``."""
     rows = last_calls.collect().iter_rows(named=True) if last_calls is not None else ()
-    return {row["rank"]: row for row in rows if row["witness"] == "stack" or row["place"] in WAITING}
+    told = {row["rank"]: row for row in rows if row["witness"] == "stack" or row["place"] in WAITING}
+    return {rank: row for rank, row in told.items() if row["place"] != "ended" or rank not in gave_up}
 
 
 def _timed_out(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | None, endings: pl.LazyFrame | None) -> bool:
@@ -467,6 +470,10 @@ def _doubted(
     if len(known) >= 4 and len(bare) * 2 >= len(known):
         # Most of the job cannot be what the rest waits for: the end of the walk is not in the evidence, or is no rank at all.
         rows = [r for r in rows if r["rank"] not in bare]
+    if progress is not None and len(bare) > 1:
+        # Several that came last to one call of another group wait there for a member of which nothing is seen, rather than stall at once.
+        level = alike_in_another(progress, {rank: str(found[rank].get("group_key")) for rank in map(_rank, rows) if rank in bare})
+        rows = [r for r in rows if r["rank"] not in level]
     mixed = {r["rank"] for r in rows if r["cause"] == "group-deadlock" and r["confidence"] == "low" and len(as_ranks(r["partners"])) > 1}
     if len(known) >= 4 and len(mixed) * 2 > len(known):
         # Circles of sends and collectives through most of the job: what closes them is none of these ranks alone.

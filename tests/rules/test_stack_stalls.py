@@ -12,6 +12,7 @@ from nccl_forensics.rules.stack_stalls import (
     host_stall_by_stacks,
     input_stall_by_stacks,
     p2p_deadlock_by_stacks,
+    rank_ended_by_stacks,
 )
 from nccl_forensics.stack_tree import BUSY, CHAINED, PASSED, UNANSWERED
 from nccl_forensics.views.stack_stalls import STACK_STALLS
@@ -90,12 +91,13 @@ def test_other_causes_are_quiet() -> None:
         (input_stall_by_stacks, "input-stall"),
         (host_stall_by_stacks, "host-stall"),
         (p2p_deadlock_by_stacks, "p2p-deadlock"),
+        (rank_ended_by_stacks, "rank-died"),
         (collective_skipped_by_stacks, "collective-skipped"),
         (collective_mismatch_by_stacks, "collective-mismatch"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_each_cause_is_the_matter_of_one_rule(rule: Rule, cause: str) -> None:
-    others = sorted({"input-stall", "host-stall", "p2p-deadlock", "collective-skipped", "collective-mismatch"} - {cause})
+    others = sorted({"input-stall", "host-stall", "p2p-deadlock", "rank-died", "collective-skipped", "collective-mismatch"} - {cause})
     assert [f.cause for f in rule.check(table(stall(rank=1, cause=cause)))] == [cause]
     assert rule.check(table(*[stall(rank=1, cause=other) for other in others])) == []

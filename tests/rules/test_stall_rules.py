@@ -10,9 +10,10 @@ from nccl_forensics.rules.group_deadlock import group_deadlock
 from nccl_forensics.rules.host_stall import host_stall
 from nccl_forensics.rules.input_stall import input_stall
 from nccl_forensics.rules.p2p_deadlock import p2p_deadlock
+from nccl_forensics.rules.rank_died import rank_ended
 from tests.rules.frames import cited, stalls, told
 
-ALL = (gpu_stall, group_deadlock, host_stall, input_stall, p2p_deadlock)
+ALL = (gpu_stall, group_deadlock, host_stall, input_stall, p2p_deadlock, rank_ended)
 
 
 @pytest.mark.parametrize("rule", ALL, ids=lambda r: r.name)

@@ -11,7 +11,7 @@ from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.matching import PROGRESS
 from nccl_forensics.views.raised import raised as raised_by
 from tests.rules.host_frames import table
-from tests.views.frames import rows
+from tests.views.frames import progress, rows
 
 
 def left(code: int | None, rank: int | None = 2, **more: object) -> pl.LazyFrame:
@@ -638,6 +638,22 @@ def test_of_several_hosts_the_one_that_the_line_names_tells_the_rank() -> None:
 
 
 # ---- a launcher that lists the first failure alone ----
+
+
+def test_the_one_that_never_came_while_a_peer_was_lost_before_any_timeout_had_gone() -> None:
+    def gone(after_s: float, *, closed: str = "gloo-closed", ranks: tuple[int, ...] = (0, 1, 2, 3)) -> list[tuple[object, object]]:
+        last = progress({"pg:0": {r: (6 if r == 2 else 7, None) for r in ranks}})
+        last = last.with_columns(last_created_ns=pl.lit(1_795_479_365 * 10**9), timeout_ms=pl.lit(20_000, dtype=pl.Int64))
+        # The launcher's clock is three hours ahead of UTC.
+        report = left(1, 0, time_raw_ns=(1_795_479_365 + 3 * 3600) * 10**9 + int(after_s * 10**9), kind="root-cause")
+        found = ended(report, raised(closed, 0), progress=last, hints=FOLDERS.clear())
+        return [(o["rank"], o["kind"]) for o in found if o["kind"] != "victim"]
+
+    assert gone(0.3) == gone(-0.4) == [(2, "vanished")]
+    # Another may have given up waiting, and said so where nobody kept it.
+    assert gone(20) == gone(0.3, closed="gloo-timeout") == []
+    # Of a rank without a record more could be told.
+    assert gone(0.3, ranks=(0, 2, 3)) == []
 
 
 def one_listed(*stopped: int) -> pl.LazyFrame:

@@ -427,6 +427,25 @@ def test_who_waits_in_init_for_others_that_passed_without_it_is_not_busy_on_its_
     assert verdicts(*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, making), failed=True) == []
 
 
+def test_whose_program_is_over_has_left_unless_it_gave_up_waiting() -> None:
+    over = ["Thread._wait_for_tstate_lock (threading.py:1132)", "_shutdown (threading.py:1583)"]
+    fetched = [
+        "Event.wait (multiprocessing/synchronize.py:356)",
+        "_wrap (torch/distributed/elastic/multiprocessing/api.py:708)",
+        "<module> (launch.py:8)",
+    ]
+    peers = [ranked(r, ALL_REDUCE) for r in range(3)]
+    assert verdicts(*peers, ranked(3, over)) == [("rank-died", "medium", 3)]
+    assert verdicts(*peers, ranked(3, fetched), failed=True) == [("rank-died", "high", 3)]
+    # The function that it runs stands between.
+    assert verdicts(*peers, ranked(3, [fetched[0], "step (train.py:9)", "wrapper (x.py:1)", "run (x.py:2)", *fetched[1:]])) == [
+        ("host-stall", "medium", 3)
+    ]
+    odd = odd_stacks(states(stacks(*peers, ranked(3, over))))
+    ended = pl.LazyFrame({"own": [False], "rank": [3], "signature": ["gloo-timeout"]})
+    assert stack_stalls(odd, None, None, ended, None, None, None, None).collect().height == 0
+
+
 def test_a_single_snapshot_of_a_rank_that_computes_proves_nothing() -> None:
     rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, COMPUTE)]
     assert verdicts(*rows) == []
@@ -480,7 +499,12 @@ def test_better_evidence_silences_the_stacks() -> None:
     told = pl.LazyFrame({"rank": [1]})
     assert stack_stalls(odd, told, None, None, None, None, None, None).collect().height == 0
     assert stack_stalls(odd, None, told, None, None, None, None, None).collect().height == 0
-    assert stack_stalls(odd, None, None, pl.LazyFrame({"own": [True]}), None, None, None, None).collect().height == 0
+    assert (
+        stack_stalls(odd, None, None, pl.LazyFrame({"own": [True], "rank": [1], "signature": ["user"]}), None, None, None, None)
+        .collect()
+        .height
+        == 0
+    )
     assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["behind"]}), None, None).collect().height == 0
     assert stack_stalls(odd, None, None, None, None, pl.LazyFrame({"kind": ["unseen"]}), None, None).collect().height == 1
 

@@ -79,6 +79,7 @@ def found(
         ("checkpoint", "host-stall", "high"),
         ("user-code", "host-stall", "medium"),
         ("evaluation", "host-stall", "high"),
+        ("ended", "rank-died", "high"),
         ("cuda-sync", "gpu-stall", "low"),
         ("backward", "host-stall", "low"),
         ("collective", "group-deadlock", "low"),
@@ -515,6 +516,20 @@ def test_a_rank_that_waits_in_a_group_of_its_own_gives_way_to_the_one_on_its_hos
     )
     states = standing(r0="collective", r1="collective", r2="data-loader")
     assert found(blocker(1), states, reached=reached) == [(2, "input-stall", "high", "stacks")]
+
+
+def test_several_that_came_last_to_one_call_of_another_group_wait_there_themselves() -> None:
+    own = progress({"pg:0": {0: (6, None), 1: (5, None), 2: (5, None)}}).with_columns(last_order=1)
+    both = pl.concat([blocker(1), blocker(2)])
+    assert [row[0] for row in found(both, reached=own)] == [1, 2]
+
+    def beside(seq: dict[int, int], done: int | None = None) -> list[object]:
+        apart = progress({"pg:4": {rank: (n, done) for rank, n in seq.items()}}).with_columns(last_order=2)
+        return [row[0] for row in found(both, reached=pl.concat([own, apart]))]
+
+    assert beside({1: 9, 2: 9}) == []
+    # At calls of their own, or with what they came to done, they stall.
+    assert beside({1: 9, 2: 8}) == beside({1: 9, 2: 9}, done=9) == [1, 2]
 
 
 def test_without_its_stack_it_is_named_weakly() -> None:
