@@ -2,7 +2,8 @@
 
 ## What it finds
 Processes whose main thread stands elsewhere than that of the others: in a data loader, a lock, a checkpoint or other work of the host,
-in point-to-point calls among themselves, or in another collective. It speaks only where no dump, log or launcher line names a rank.
+in point-to-point calls among themselves, or in another collective. It speaks only where no dump, log or launcher line names a rank. Of a job that goes on, the one rank
+that is at work in each of three looks and more while all others wait (`straggler-by-stacks`): a guess, as looks are few.
 
 ## Why it matters
 The odd one out is what the others wait for, and the frame at which its stack parts from theirs is the line to look at.
@@ -100,6 +101,32 @@ def collective_mismatch_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Findin
         remedy="Find the branch that makes ranks call different collectives at the same point.",
         prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
     )
+
+
+@rule(name="straggler-by-stacks", code="ST20", cause="straggler", severity="error", at_most=1)
+def straggler_by_stacks(stack_work: pl.LazyFrame) -> Iterator[Finding]:
+    """The one rank that is at work whenever somebody looks."""
+    for row in stack_work.collect().iter_rows(named=True):
+        where = f" at {row['user_frame']}" if row["user_frame"] else ""
+        rank, others = row["rank"], ranks_words(row["others"])
+        yield Finding(
+            title=f"rank {rank} is at work in each of {row['samples']} looks at its stack{where}, while {others} wait in all of theirs",
+            summary=f"It moves between the looks, so that the job goes on, and none of them finds it waiting. Of the others none is found at work: they are done "
+            f"sooner in each step, or rank {rank} has more to do.",
+            confidence="low",
+            ranks=(rank,),
+            culprits=(Culprit(rank=rank, host=row["host"], pid=row["pid"]),),
+            subject=("stacks", str(row["user_frame"] or row["place"])),
+            evidence=(
+                *at_frame(cite([row], f"stack of rank {rank}: {row['place']}"), row["user_frame"]),
+                *cite([whereabouts(row, "peer_")], "stack of one of the others, which wait"),
+            ),
+            remedy="Look at what this rank does at the quoted line that takes the others less time: its data, its clocks, a noisy neighbour.",
+            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            would_refute=("more looks that find it waiting, and others at work", "the program gives this rank more to do than the others"),
+            alternatives=(("host-stall", (rank,), "its stack differs between the looks, so that it does not stand"),),
+            actions=(Action("collect-more", ranks=(rank,), command="py-spy record -d 30 -f raw --idle --pid <pid>"),),
+        )
 
 
 def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str, prevention: str) -> Iterator[Finding]:

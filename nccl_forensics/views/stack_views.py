@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from nccl_forensics.stack_frames import function_of, python_frames, runs_python, split_frame, without_address
-from nccl_forensics.stack_places import UNTOLD, WAITING, Standing, is_user, place_of, role_of, standing
+from nccl_forensics.stack_places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, is_user, place_of, role_of, standing
 from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
 
@@ -20,6 +20,7 @@ THREAD_STATES = {
     "sample": pl.UInt32(),
     "samples": pl.UInt32(),
     "moved": pl.Boolean(),
+    "waits": pl.UInt32(),
     "place": pl.String(),
     "op": pl.String(),
     "peer": pl.Int32(),
@@ -43,7 +44,7 @@ _ALIVE = ("active", "Has the GIL")
 def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
     """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell nothing): ``place`` (collective, p2p, data-loader, lock,
     gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, ended, compute, user-code, unknown),
-    ``op``, ``peer`` (whom a send or receive is for, where arguments were taken), ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), with the frame that decided in ``reason``; ``by_name`` where only a
+    ``op``, ``peer`` (whom a send or receive is for, where arguments were taken), ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), ``waits`` (how many of its samples wait for others, or for its GPU), with the frame that decided in ``reason``; ``by_name`` where only a
     name of the user's code hints at it.
 
     ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here.
@@ -112,6 +113,7 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
     return {name: last.get(name) for name in THREAD_STATES if name in last} | {
         "samples": len(chosen) + (len(looks) if spot is not None else 0),
         "moved": moves,
+        "waits": sum(standing(_frames(r), _active(r)).place in (*WAITING, *WAITING_ON_GPU) for r in chosen),
         "place": found.place,
         "op": found.op,
         "peer": _peer(rows, found) if found.place == "p2p" else None,

@@ -13,9 +13,12 @@ from nccl_forensics.rules.stack_stalls import (
     input_stall_by_stacks,
     p2p_deadlock_by_stacks,
     rank_ended_by_stacks,
+    straggler_by_stacks,
 )
 from nccl_forensics.stack_tree import BUSY, CHAINED, PASSED, UNANSWERED
 from nccl_forensics.views.stack_stalls import STACK_STALLS
+from nccl_forensics.views.stack_views import THREAD_STATES
+from nccl_forensics.views.stack_work import stack_work
 from tests.views.frames import rows
 
 
@@ -101,3 +104,38 @@ def test_each_cause_is_the_matter_of_one_rule(rule: Rule, cause: str) -> None:
     others = sorted({"input-stall", "host-stall", "p2p-deadlock", "rank-died", "collective-skipped", "collective-mismatch"} - {cause})
     assert [f.cause for f in rule.check(table(stall(rank=1, cause=cause)))] == [cause]
     assert rule.check(table(*[stall(rank=1, cause=other) for other in others])) == []
+
+
+def looked(*waits: int, samples: int = 3, place: str = "compute", others: str = "backward", moved: bool = True) -> list[tuple[int, ...]]:
+    """Whom looks at each rank's stack name, of which so many found it waiting."""
+    states = [
+        {
+            "rank": r,
+            "samples": samples,
+            "waits": w,
+            "moved": moved and w < samples,
+            "place": others if w else place,
+            "user_frame": "step (fit.py:9)",
+        }
+        | {"source_id": r, "line_no": 4}
+        for r, w in enumerate(waits)
+    ]
+    found = straggler_by_stacks.check(stack_work(rows(THREAD_STATES, *states)))
+    assert all((f.confidence, f.severity, len(f.evidence)) == ("low", "error", 2) for f in found)
+    return [f.ranks for f in found]
+
+
+def test_the_one_rank_that_every_look_finds_at_work_while_all_others_wait_is_a_guess() -> None:
+    assert looked(3, 0, 3) == [(1,)]
+    assert looked(3, 0, 3, 3, others="collective", place="data-loader") == [(1,)]
+
+
+def test_looks_that_find_others_at_work_too_or_that_are_few_tell_nobody() -> None:
+    assert looked(3, 1, 3) == [], "it waited, too"
+    assert looked(3, 0, 2) == [], "another one was at work, too"
+    assert looked(3, 0, 0, 3) == []
+    assert looked(3, 0) == []
+    assert looked(2, 0, 2, samples=2) == []
+    assert looked(3, 0, 3, moved=False) == [], "it stands: what others ask of stacks tells that"
+    assert looked(3, 0, 3, place="evaluation") == [], "one does that for all"
+    assert looked(3, 0, 3, others="p2p") == [], "stages of a pipeline wait in turns"

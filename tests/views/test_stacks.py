@@ -369,6 +369,9 @@ def test_the_plainest_sampler_speaks_and_its_last_sample_counts() -> None:
     frame = stacks(ranked(0, ALL_REDUCE, sampler="gdb"), ranked(0, COMPUTE, sample=0), ranked(0, LOADER, sample=1))
     [row] = states(frame).collect().to_dicts()
     assert (row["place"], row["samples"], row["moved"], row["sampler"], row["rank"]) == ("data-loader", 2, True, "py-spy", 0)
+    assert row["waits"] == 0
+    waiting = stacks(ranked(0, ALL_REDUCE, sampler="py-spy", sample=0), ranked(0, COMPUTE, sample=1), ranked(0, ALL_REDUCE, sample=2))
+    assert states(waiting).select("samples", "waits").collect().rows() == [(3, 2)]
 
 
 def test_a_profile_speaks_by_its_most_frequent_stack() -> None:
