@@ -28,6 +28,7 @@ from nccl_forensics.census import (
     only_warned,
     recorded_by_all,
     stood_still,
+    waits_for_one,
 )
 from nccl_forensics.extensions import extensions
 from nccl_forensics.rules import Value, run_rules
@@ -107,6 +108,7 @@ def judge_run(
     machines_only = known.world is None and not known.seen
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
+    shown = shown and not waits_for_one(resolver)
     verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone, shown=shown)
     found = [f for outcome in outcomes for f in outcome.found]
     outcome = outcome_of(verdict, found, resolver)

@@ -134,6 +134,19 @@ def all_found_waiting(resolver: Resolver) -> bool:
     return seen.height > 1 and bool(seen["place"].is_in(WAITING).all()) and not bool(seen["moved"].any())
 
 
+def waits_for_one(resolver: Resolver) -> bool:
+    """Whether traces show that the others of a group wait a good part of the time for one rank, and more than once: too little to blame it, perhaps, as it
+    may be meant to do more or the steps are few, and too much to call the job well."""
+    late = resolver.get("late_ranks")
+    if late is None:
+        return False
+    again = (pl.col("collectives") >= _FEW_CALLS) & (pl.col("worst_ms") <= _ONE_WAIT * pl.col("lost_ms"))
+    one = (pl.col("lost_share") >= _NEARLY_ALL) & (pl.col("window_share") >= _GOOD_PART) & again
+    return late.filter(one).head(1).collect().height > 0
+
+
+#: What counts as waiting for one rank again and again: in so many calls, most of the loss, of which one call is no more than this, and so much of the time.
+_FEW_CALLS, _NEARLY_ALL, _ONE_WAIT, _GOOD_PART = 4, 0.9, 0.7, 0.15
 #: Formats of stacks of running processes.
 _STACKS = frozenset({"py-spy", "py-spy-raw", "py-spy-json", "py-spy-speedscope", "pystack", "gdb", "faulthandler"})
 

@@ -20,11 +20,14 @@ from nccl_forensics.census import (
     only_looked_at,
     recorded_by_all,
     stood_still,
+    waits_for_one,
 )
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.late_ranks import LATE_RANKS
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 BOOTSTRAP = "node1:10:10 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nnode1:10:10 [0] NCCL INFO Using network Socket\n"
 STARTED = "node1:10:20 [0] NCCL INFO comm 0x55 rank 0 nranks 1 cudaDev 0 busId 1b000 - Init COMPLETE\n"
@@ -177,6 +180,15 @@ def test_a_look_that_finds_all_in_calls_that_wait_does_not_tell_a_job_that_works
 ) -> None:
     last = pl.DataFrame({"place": places}).with_columns(witness=pl.lit("stack"), moved=pl.lit(moved, dtype=pl.Boolean))
     assert all_found_waiting(Told(last_calls=last)) is waiting
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [({}, True), ({"lost_share": 0.7}, False), ({"window_share": 0.1}, False), ({"worst_ms": 90.0}, False), ({"collectives": 3}, False)],
+)
+def test_traces_in_which_all_wait_for_one_rank_again_and_again_do_not_tell_a_job_that_is_well(known: dict[str, object], told: bool) -> None:
+    row = {"collectives": 8, "lost_share": 0.95, "window_share": 0.3, "lost_ms": 100.0, "worst_ms": 40.0}
+    assert waits_for_one(Told(late_ranks=rows(LATE_RANKS, row | known).collect())) is told
 
 
 LINKS = "node1:10:20 [0] NCCL INFO === System : maxBw 240.0 totalBw 240.0 ===\n"

@@ -90,7 +90,7 @@ def straggler(
             sure = "high" if in_all_steps(row) else found.confidence
             yield replace(found, summary=f"{found.summary} {late_words(row)}", confidence=sure, evidence=(*found.evidence, *cited))
     for rank, row in traced.items():
-        if lag is not None and _only_in_the_window(lag, rank, int(str(row["collectives"])), time_share):
+        if lag is not None and not _by_its_gpu(row) and _only_in_the_window(lag, rank, int(str(row["collectives"])), time_share):
             continue
         yield late_finding(
             row,
@@ -103,6 +103,11 @@ def straggler(
 
 #: A recorder that holds so many times the collectives of the traces speaks for the whole run, of which they are a moment.
 _WHOLE_RUN = 4
+
+
+def _by_its_gpu(row: Mapping[str, object]) -> bool:
+    """Whether a rank is late by what its GPU does: its host, which runs ahead of it, enqueues no later than others then."""
+    return bool(row["on_gpu"]) and row["reason"] in ("compute", "memcpy", None)
 
 
 def _only_in_the_window(lag: pl.LazyFrame, rank: int, traced: int, time_share: float) -> bool:

@@ -24,6 +24,7 @@ LATE_RANKS = {
     "last_steps": pl.UInt32(),
     "step_chance": pl.Float64(),
     "group_step_chance": pl.Float64(),
+    "on_gpu": pl.Boolean(),
     "lost_ms": pl.Float64(),
     "worst_ms": pl.Float64(),
     "lost_share": pl.Float64(),
@@ -57,7 +58,7 @@ def late_ranks(
     ``step_chance`` is the chance that one rank of the job costs most in so many (``last_steps``) of the ``slow_steps``, those in which half as much is
     lost as it usually costs (null where steps are not marked); ``group_step_chance`` is that within its group alone, where another one of the job may cost more. ``reason`` is compute, memcpy, loader, gc, lead or host, with ``reason_ms`` and its share of the
     loss (null where nothing stands out; what lies before a step's first operator is host where the trace shows the data loader in ranges of its own); ``span_record`` points at its longest range of that kind. Groups that the traces do not name are
-    left out where the job has several: their collectives may have been matched over groups. Whether a row is a finding, rules say.
+    left out where the job has several: their collectives may have been matched over groups. ``on_gpu``: its trace is of a GPU, which its host runs ahead of. Whether a row is a finding, rules say.
     """
     several = int(trace_ranks.select(pl.col("groups").max().fill_null(1)).collect().item() or 1) > 1
     rows = trace_lag.with_columns(
@@ -74,6 +75,7 @@ def late_ranks(
     spans = trace_spans.collect() if trace_spans is not None else None
     summed = _step_losses(trace_arrivals)
     steps, traced = _dearest(summed), summed["rank"].n_unique()
+    devices = dict(trace_ranks.select("rank", "device").unique("rank", keep="any").collect().iter_rows())
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
         excess = {r: float(row[f"{r}_excess_ms"] or 0.0) for r in REASONS}
@@ -92,6 +94,7 @@ def late_ranks(
                 "group_step_chance": _by_steps(
                     _dearest(summed.filter(pl.col("group_key") == row["group_key"])), row["members"], row["rank"]
                 ).get("step_chance"),
+                "on_gpu": devices.get(row["rank"]) == "gpu",
                 "lost_share": row["lost_ms"] / row["all_lost"],
                 "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,
                 "reason": reason if known else None,

@@ -14,6 +14,7 @@ from nccl_forensics.rules.nccl_settings import few_channels_by_setting
 from nccl_forensics.rules.small_buckets import small_buckets
 from nccl_forensics.rules.straggler import straggler
 from nccl_forensics.rules.transports import few_channels
+from nccl_forensics.views.lag import LAG
 from nccl_forensics.views.late_ranks import LATE_RANKS
 from nccl_forensics.views.trace_bandwidth import TRACE_BANDWIDTH
 from nccl_forensics.views.trace_lag import TRACE_LAG
@@ -192,6 +193,14 @@ def test_several_that_load_in_groups_of_their_own_are_told_together() -> None:
     assert (found.ranks, found.confidence, len(found.culprits)) == ((2, 6), "medium", 2)
     assert found.summary.startswith("Rank 2: ")
     assert " Rank 6: " in found.summary
+
+
+def test_a_recorder_of_the_whole_run_speaks_for_a_host_and_not_for_its_gpu() -> None:
+    """A host that runs ahead of its GPU enqueues in time, however slow the GPU is."""
+    whole = frame(LAG, *({"rank": r, "members": 4, "collectives": 400, "lost_ms": 1.0, "span_ms": 9000.0} for r in range(4)))
+    assert straggler.check(whole, late(reason="compute", on_gpu=False)) == []
+    assert only(straggler.check(whole, late(reason="compute", on_gpu=True))).ranks == (2,)
+    assert straggler.check(whole, late(reason="loader", on_gpu=True)) == []
 
 
 def test_a_few_long_pauses_of_one_rank_of_many_are_told_by_steps() -> None:
