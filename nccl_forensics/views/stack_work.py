@@ -23,8 +23,8 @@ STACK_WORK = {
 }
 #: So many looks at each of so many ranks: two find somebody at work now and then in a good job, too.
 _LOOKS, _RANKS = 3, 3
-#: What one rank does for all, once in a while and for long.
-_FOR_ALL = ("evaluation", "checkpoint", "compile", "import")
+#: What one rank does for all, once in a while and for long, or when its program is over.
+_FOR_ALL = ("evaluation", "checkpoint", "compile", "import", "ended")
 
 
 @view(rows="ranks")
