@@ -113,13 +113,18 @@ def clients_never_joined(
     )
 
 
+#: Missing ranks that are named, at most.
+_MOST = 4096
+
+
 def _not_among(endings: pl.LazyFrame, came: int, wanted: int) -> tuple[int, ...]:
     """The ranks that are missing where just as many as came say that they gave up there; nobody where only the highest number is, as the number of ranks
     that all of them were told may be wrong as well."""
     said = endings.filter((pl.col("signature") == "store-timeout") & (pl.col("rank") < wanted)).select("rank").unique().collect()
     known = set(said["rank"].to_list())
-    missing = sorted(set(range(wanted)) - known)
-    return tuple(missing) if len(known) == came and missing[-1] < max(known) else ()
+    if len(known) != came or wanted - 1 not in known or wanted - came > _MOST:
+        return ()
+    return tuple(rank for rank in range(wanted) if rank not in known)
 
 
 def _away(last_calls: pl.LazyFrame, wanted: int, missing: int) -> pl.DataFrame | None:

@@ -111,8 +111,9 @@ def gone_before(worker_exits: pl.LazyFrame, progress: pl.LazyFrame, others: list
     latest = known.filter(pl.col("group_key") == known.sort("last_created_ns")["group_key"].last()) if known.height else known
     there = latest.filter(pl.col("last_seq") == pl.col("last_seq").max())
     away = latest.filter(pl.col("last_seq") == pl.col("last_seq").max() - 1)
-    # Of a rank without a recorder more could be told: it may be the one that went.
-    everyone = sorted(latest["rank"].to_list()) == list(range(max([*latest["rank"].to_list(), *(_rank(o) for o in others)], default=0) + 1))
+    # Of a rank without a recorder more could be told: it may be the one that went. Processes of unknown rank have numbers far beyond any rank.
+    ranks = set(latest["rank"].to_list())
+    everyone = bool(ranks) and len(ranks) == max(*ranks, *(_rank(o) for o in others), 0) + 1
     if away.height != 1 or there.height < 2 or there.height + 1 != latest.height or not everyone:
         return []
     row, timeout = away.row(0, named=True), there["timeout_ms"].min()

@@ -652,8 +652,8 @@ def test_the_one_that_never_came_while_a_peer_was_lost_before_any_timeout_had_go
     assert gone(0.3) == gone(-0.4) == [(2, "vanished")]
     # Another may have given up waiting, and said so where nobody kept it.
     assert gone(20) == gone(0.3, closed="gloo-timeout") == []
-    # Of a rank without a record more could be told.
-    assert gone(0.3, ranks=(0, 2, 3)) == []
+    # Of a rank without a record more could be told, and of a process of unknown rank nothing.
+    assert gone(0.3, ranks=(0, 2, 3)) == gone(0.3, ranks=(0, 2, 3, (1 << 31) - 1)) == []
 
 
 def one_listed(*stopped: int) -> pl.LazyFrame:
