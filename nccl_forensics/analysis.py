@@ -12,6 +12,7 @@ from nccl_forensics.census import (
     all_found_waiting,
     all_seen,
     began,
+    broke_off,
     by_nccl_alone,
     census,
     ended_orderly,
@@ -109,7 +110,11 @@ def judge_run(
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
     shown = shown and not waits_for_one(resolver)
-    verdict = judge(outcomes, signs, told, complete, enough=enough, lost=lost, machines_only=machines_only, everyone=everyone, shown=shown)
+    # So is one that worked, and of which it tells no end.
+    unsure = lost or (alone and broke_off(resolver))
+    verdict = judge(
+        outcomes, signs, told, complete, enough=enough, lost=unsure, machines_only=machines_only, everyone=everyone, shown=shown
+    )
     found = [f for outcome in outcomes for f in outcome.found]
     outcome = outcome_of(verdict, found, resolver)
     verdict, judged = as_it_went(verdict, outcomes, outcome)

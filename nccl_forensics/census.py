@@ -223,6 +223,16 @@ def lost_a_peer(resolver: Resolver) -> bool:
     return comms is None or not comms.filter(pl.col("ended").is_not_null()).head(1).collect().height
 
 
+def broke_off(resolver: Resolver) -> bool:
+    """Whether NCCL's log tells of operations, and of communicators none of which was taken down: the job had worked, and whether it went on, stood or was
+    gone when its log ends is not known."""
+    progress, comms = resolver.get("progress"), resolver.get("comms")
+    if progress is None or comms is None or not progress.filter(pl.col("domain") == "nccl").head(1).collect().height:
+        return False
+    ended = comms.filter(pl.col("completed")).select("ended").collect()["ended"]
+    return ended.len() > 0 and ended.null_count() == ended.len()
+
+
 def left_connecting(resolver: Resolver) -> bool:
     """Whether a process began to connect channels and its log ends before it says that all are connected: one that hangs in it and one whose log was
     copied too early look alike."""

@@ -11,6 +11,7 @@ from nccl_forensics.api import analyze
 from nccl_forensics.census import (
     all_found_waiting,
     began,
+    broke_off,
     census,
     ended_unlike,
     left_connecting,
@@ -239,6 +240,16 @@ def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_p
     afar = pl.DataFrame({"kind": ["peer-closed"]})
     assert lost_a_peer(Told(nccl_errors=afar, comms=open_ended))
     assert not lost_a_peer(Told(nccl_errors=afar.clear(), comms=open_ended))
+
+
+def test_a_job_that_worked_and_of_which_no_end_is_told_may_have_stood_or_lost_a_process() -> None:
+    def comms(*ends: str | None) -> pl.DataFrame:
+        return pl.DataFrame({"completed": [True] * len(ends), "ended": ends}, schema_overrides={"ended": pl.String()})
+
+    called = pl.DataFrame({"domain": ["nccl"]})
+    assert broke_off(Told(progress=called, comms=comms(None, None)))
+    assert not broke_off(Told(progress=called, comms=comms(None, "destroy-complete")))
+    assert not broke_off(Told(progress=called.clear(), comms=comms(None))), "whether it came to its steps is not known"
 
 
 @pytest.mark.parametrize(
