@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.stack_places import WAITING
 from nccl_forensics.views import view
-from nccl_forensics.views.looks import in_flight_for_longer, ordinary
+from nccl_forensics.views.looks import ordinary, standing
 from nccl_forensics.views.motion import advances
 from nccl_forensics.views.raised import lived_on
 
@@ -161,8 +161,7 @@ def failures(
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
         add(stopped.sort("source_id", "line_no").head(1), STANDSTILL)
     if looks is not None and not advances(motion):
-        far = in_flight_for_longer()
-        longer = looks.filter(far & (2 * far.sum() >= pl.len())).sort("rank")
+        longer = standing(looks).sort("rank")
         add(longer, LONGER, pl.col("rank").implode(), pl.col("record").first())
     frames = [p.select([pl.col(c).cast(t) for c, t in FAILURES.items()]) for p in parts]
     return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)

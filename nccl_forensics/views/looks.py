@@ -35,6 +35,12 @@ def in_flight_for_longer() -> pl.Expr:
     return (pl.col("age_ms") >= _LONG_MS) & (pl.col("age_ms") >= _LONGER * pl.col("longest_ms")) & (pl.col("finished") >= _USED)
 
 
+def standing(looks: pl.LazyFrame) -> pl.LazyFrame:
+    """The rows of what is in flight for far longer than any operation before, if that is so on half of the ranks that were looked at or more."""
+    far = in_flight_for_longer()
+    return looks.filter(far & (2 * far.sum() >= pl.len()))
+
+
 @view(rows="ranks")
 def looks(
     collected: pl.LazyFrame | None,

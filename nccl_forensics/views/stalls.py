@@ -30,7 +30,7 @@ from nccl_forensics.views.levels import (
     still_enqueuing,
 )
 from nccl_forensics.views.log_ends import tails
-from nccl_forensics.views.looks import ordinary
+from nccl_forensics.views.looks import ordinary, standing
 from nccl_forensics.views.motion import advances
 from nccl_forensics.views.of_two import odd_of_two
 from nccl_forensics.views.own_pace import in_one_order
@@ -89,7 +89,7 @@ class _Scene:
     """What every stage looks at.
 
     ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something
-    gave up waiting; ``at_a_moment``: recorders were asked at a moment that nothing ties to a standstill; ``ended``: the training loop said that it was
+    gave up waiting, or has waited as long; ``at_a_moment``: recorders were asked at a moment that nothing ties to a standstill; ``ended``: the training loop said that it was
     done; ``parted``: the calls of some group diverge; ``dead``: ranks that ended by themselves;
     ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was under way.
     """
@@ -161,7 +161,7 @@ def stalls(
         absent=never_entered,
         groups=groups,
         divergences=divergences,
-        timed_out=_timed_out(rank_reports, watchdog, endings),
+        timed_out=_timed_out(rank_reports, watchdog, endings) or _held(looks, motion),
         at_a_moment=_at_a_moment(dumps, worker_exits),
         ended=has_rows(training_ends),
         parted=divergences is not None and divergences.collect().height > 0,
@@ -215,6 +215,11 @@ def _timed_out(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | None,
         (endings, ("victim",)),
     )
     return any(table is not None and table.filter(pl.col("kind").is_in(kinds)).collect().height > 0 for table, kinds in told)
+
+
+def _held(looks: pl.LazyFrame | None, motion: pl.LazyFrame | None) -> bool:
+    """Whether recorders tell that what is open has been so for far longer than anything before: as long a wait as one that is given up."""
+    return looks is not None and not advances(motion) and standing(looks).head(1).collect().height > 0
 
 
 def _waiting_share(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
@@ -444,13 +449,14 @@ def _doubted(
     stacks, progress, groups, timed_out = scene.stacks, scene.progress, scene.groups, scene.timed_out
     # Of a stack that was looked at once it is not known whether it stands: a job that goes on has ranks in their loaders, too.
     glimpsed = {rank for rank in found if stacks.get(rank, {}).get("moved") is None}
-    alone = [r for r in rows if r["seen_by"] == "progress" and r["rank"] in glimpsed]
+    # Behind its peers in one group and ahead of them in another is nobody who keeps to the order, whenever each of them was looked at.
+    alone = [r for r in rows if r["seen_by"] == "progress" and r["rank"] in glimpsed and found[_rank(r)].get("beyond") is None]
     goes_on, may = (
         still_enqueuing(progress, groups, len(alone)) if alone and progress is not None and groups is not None else (False, False)
     )
+    spoken = {r["rank"] for r in alone}
     if goes_on and not timed_out:
         # A job that goes on looks the same at the moment at which its recorders were looked at.
-        spoken = {r["rank"] for r in alone}
         rows = [r for r in rows if r["rank"] not in spoken]
     # A job that goes on is held up here by a loader and there by a GPU; two faults at once are rare.
     several = len({r["cause"] for r in alone}) > 1
@@ -459,7 +465,7 @@ def _doubted(
         # Of a job that stands, those who have finished what a GPU has not wait for it in what comes next.
         rows = [r for r in rows if r["cause"] != "gpu-stall" or r["seen_by"] != "progress" or r["rank"] not in glimpsed]
     if not timed_out and progress is not None and (may or several or idle):
-        rows = [_unsure(r) if r["seen_by"] == "progress" and r["rank"] in glimpsed else r for r in rows]
+        rows = [_unsure(r) if r["rank"] in spoken else r for r in rows]
     if not timed_out:
         asked = scene.at_a_moment
         rows = [_glimpsed(r) if r["rank"] in glimpsed and (asked or r["place"]) else r for r in rows]

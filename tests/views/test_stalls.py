@@ -155,6 +155,20 @@ def test_behind_operations_that_are_open_for_no_longer_than_others_took_nobody_s
     assert named(100, table("watchdog", {"kind": "timeout"})) == [3], "another group waited longer"
 
 
+def test_what_recorders_show_in_flight_for_far_longer_than_anything_before_is_as_good_as_a_timeout() -> None:
+    late = operations({0: ["all_reduce"], 1: ["all_reduce"], 2: ["all_reduce"]}).with_columns(
+        pending=pl.lit(True), done=pl.lit(False), state=pl.when(pl.col("rank") == 2).then(pl.lit("scheduled")).otherwise(pl.lit("started"))
+    )
+    state = progress({"pg:0": dict.fromkeys(range(3), (1, 0))})
+
+    def sure(age_ms: float) -> str:
+        seen = rows(LOOKS, *({"rank": r, "age_ms": age_ms, "longest_ms": 90.0, "finished": 20} for r in range(3)))
+        frame = stalls(blocker(2, "unseen", walked=True), *[None] * 4, late, state, *[None] * 11, seen).collect()
+        return str(frame["confidence"][0])
+
+    assert (sure(500), sure(600_000)) == ("low", "medium")
+
+
 def test_dumps_of_a_host_whose_logs_are_there_were_left_behind() -> None:
     def named(*ranks: int, files: tuple[int, ...], watchdog: pl.LazyFrame | None = None) -> list[int]:
         ends = pl.concat([blocker(r, "unseen", waiters=[0, 1], walked=True) for r in ranks])
@@ -264,6 +278,18 @@ def _ended(communicators: list[str]) -> str:
 def test_a_rank_behind_in_one_group_and_ahead_in_another_left_an_operation_out() -> None:
     reached = progress({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}, "pg:1": {0: (3, 3), 1: (3, 3), 2: (4, 3)}})
     assert found(blocker(), reached=reached) == [(2, "collective-skipped", "high", "progress")]
+
+
+def test_hosts_at_unlike_places_do_not_hide_who_is_behind_in_one_group_and_ahead_in_another() -> None:
+    """In a pipeline those who wait stand at unlike places of the program, as the ranks of a job that goes on do."""
+    apart = {f"pg:{n}": {n: (20 + n, 4), n + 10: (4, 4)} for n in (20, 21, 23, 24)}
+    made = groups({"pg:0": [0, 1, 2], "pg:1": [0, 1, 2], **{key: list(own) for key, own in apart.items()}})
+    made = made.with_columns(group_desc=pl.when(pl.col("group_key").is_in(list(apart))).then(pl.lit("stage")))
+    others = {"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}}
+    ahead = progress(others | {"pg:1": {0: (3, 3), 1: (3, 3), 2: (4, 3)}} | apart)
+    assert found(blocker(), reached=ahead, made=made) == [(2, "collective-skipped", "high", "progress")]
+    level = progress(others | {"pg:1": {0: (3, 3), 1: (3, 3), 2: (3, 3)}} | apart)
+    assert found(blocker(pending=False, own_record="entries[4]"), reached=level, made=made) == []
 
 
 def test_a_rank_behind_in_every_group_stalls_in_place() -> None:
