@@ -51,10 +51,14 @@ def collective_stuck(
     guessed = signs == {LONGER}
     seen = looks.collect() if looks is not None else pl.DataFrame(schema=LOOKS)
     # What stands behind something unfinished of another group waits for that.
-    for row in stuck.filter(~pl.col("held").fill_null(value=False)).sort("domain", "group_key").collect().iter_rows(named=True):
+    open_ones = stuck.filter(~pl.col("held").fill_null(value=False)).sort("domain", "group_key").collect()
+    # Where recorders of some members are there, what the others called, and whether their GPUs came to it, no watchdog's line tells.
+    recorded = open_ones.filter((pl.col("domain") == "fr") & ~pl.col("complete")).select("group_name", "seq").rows()
+    for row in open_ones.iter_rows(named=True):
         group = group_words(row)
         waited = operation_words(row["op"], row["seq"])
         evidence = cite([row], "a rank that waits in it")
+        in_part = row["domain"] == "watchdog" and (row["group_name"], row["seq"]) in recorded
         if watchdog is not None:
             evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
         # Only a recorder tells of each operation whether a GPU has begun it; before the first of a group there is none that it could stand in. A
@@ -87,10 +91,11 @@ def collective_stuck(
                 else "If the others are in it as well, it is the transport (network, plugin, links, GPU) and not the program; one that never came, "
                 "or came with something else, would look the same."
             )
-            + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else ""),
+            + (" Nothing states how many members it has." if row["complete"] and row["stated"] is False else "")
+            + (" Of some of them no recorder tells what they called." if in_part else ""),
             # Where those that are not seen may well hold it up that is no cause yet.
             severity="warning" if row["hidden"] else "critical",
-            confidence=_sure(row, reached=reached, guessed=guessed),
+            confidence=_sure(row, reached=reached, guessed=guessed, in_part=in_part),
             culprits=(),
             subject=_subject(row),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
@@ -152,9 +157,10 @@ def _subject(row: dict[str, object]) -> tuple[str, str]:
     return str(row["group_desc"] or row["group_name"] or "group"), str(row["op"] or "")
 
 
-def _sure(row: dict[str, object], *, reached: bool, guessed: bool) -> Confidence:
-    """A recorder without marks of begin leaves a second cause beside the transport: a GPU that never came to the operation."""
-    if not row["complete"]:
+def _sure(row: dict[str, object], *, reached: bool, guessed: bool, in_part: bool) -> Confidence:
+    """A recorder without marks of begin leaves a second cause beside the transport: a GPU that never came to the operation. So does one that is missing
+    (``in_part``)."""
+    if in_part or not row["complete"]:
         return "low"
     return "high" if row["stated"] is not False and reached and not guessed else "medium"
 

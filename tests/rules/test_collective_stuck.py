@@ -55,6 +55,12 @@ def test_watchdogs_count_the_calls_of_their_own_ranks() -> None:
     assert (finding.confidence, [cause for cause, _, _ in finding.alternatives]) == ("high", ["host-stall"])
 
 
+def test_where_the_recorder_of_a_member_is_missing_watchdogs_do_not_tell_what_it_called() -> None:
+    watched = stuck(begun=False).with_columns(domain=pl.lit("watchdog"))
+    found = collective_stuck.check(pl.concat([stuck(complete=False), watched]), None, sign("watchdog timeouts"), None)
+    assert [finding.confidence for finding in found] == ["low", "low"]
+
+
 def test_where_members_are_missing_from_the_evidence_it_is_less_sure() -> None:
     [finding] = collective_stuck.check(stuck(complete=False), None, sign("watchdog timeouts"), None)
     assert finding.confidence == "low"
