@@ -72,10 +72,11 @@ def looks(
 
 
 def _noticed(fr_entries: pl.LazyFrame | FoldedTable, dumps: pl.LazyFrame) -> pl.LazyFrame:
-    """The latest time at which each rank's recorder found something while it wrote. Whoever takes an operation off the list notes its begin and its end
-    (PyTorch 2.3 to 2.13 ``FlightRecorder::retire_id``), so that what is on it has none, or that of the dump."""
+    """The latest time at which each rank's recorder found something while it wrote. Whoever takes an operation of NCCL off the list notes its begin and its
+    end (PyTorch 2.3 to 2.13 ``FlightRecorder::retire_id``), so that what is on it has none, or that of the dump. Recorders of other libraries may note a
+    begin when it comes (``markStart``)."""
     folded = fr_entries if isinstance(fr_entries, FoldedTable) else FoldedTable.of(fr_entries, TABLES["fr_entries"].own)
-    listed = folded.words.select(~pl.col("retired")).to_series().fill_null(False)
+    listed = folded.words.select(~pl.col("retired") & (pl.col("backend") == "nccl")).to_series().fill_null(False)
     parts = [pl.DataFrame(schema={"source_id": pl.UInt32(), "looked_ns": pl.Int64()})]
     for rows, at, _ in folded.rows(_NOTICED):
         found = rows.filter(listed.gather(at)).group_by("source_id").agg(looked_ns=pl.max_horizontal(pl.col(_NOTICED).max()))

@@ -41,13 +41,15 @@ def test_where_all_is_finished_or_nobody_says_when_it_was_asked_nothing_is_told(
     assert nothing.schema == LOOKS
 
 
-def entry(source: int, retired: bool, started: int | None, completed: int | None) -> dict[str, object]:
+def entry(source: int, retired: bool, started: int | None, completed: int | None, backend: str = "nccl") -> dict[str, object]:
     times = {f"time_{name}_ns": None if at is None else at * SECOND for name, at in (("started", started), ("completed", completed))}
-    return {"source_id": source, "retired": retired} | times
+    return {"source_id": source, "retired": retired, "backend": backend} | times
 
 
 def test_a_recorder_that_finds_while_it_writes_what_has_begun_or_is_over_tells_when_it_was_asked() -> None:
-    entries = table("fr_entries", entry(0, True, 12, 12), entry(0, False, 95, None), entry(1, False, None, 97), entry(2, True, None, 98))
+    told = [entry(0, True, 12, 12), entry(0, False, 95, None), entry(1, False, None, 97), entry(2, True, None, 98)]
+    # A recorder of another library may note a begin when it comes.
+    entries = table("fr_entries", *told, entry(2, False, 99, None, "xccl"))
     dumps = pl.LazyFrame({"source_id": [0, 1, 2], "rank": [3, 4, 5], "use": ["chosen"] * 3}, schema_overrides={"source_id": pl.UInt32})
     held = pl.concat([ring(rank, (10, 12), (30, None)) for rank in (3, 4, 5)])
     found = looks(None, held, entries, dumps).select("rank", "age_ms", "look_source_id", "look_line_no").collect()
