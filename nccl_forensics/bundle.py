@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from nccl_forensics import journal, remote
-from nccl_forensics.archives import HEAD, Budget, Unpacked, Unpacker, junk, kind_of, room_in, shown, sniff
+from nccl_forensics import remote
+from nccl_forensics.decoding import journal
+from nccl_forensics.decoding.archives import HEAD, Budget, Unpacked, Unpacker, junk, kind_of, room_in, shown, sniff
 from nccl_forensics.errors import ForensicsError, UnusableEvidence
 from nccl_forensics.limits import Limits
 

@@ -44,8 +44,8 @@ DEFAULT_BYTES = 4 << 30
 ABOVE = frozenset(
     {
         "api", "assemble", "changes", "checklist", "cli", "collect", "commands", "config", "drawings", "exhibits", "extensions", "figures", "gaps", "gate", "lab",
-        "pictures", "presentation", "pseudonyms", "query", "ray_engine", "redaction", "remote", "render", "reporters", "rules", "rules_hosts", "rules_shared", "rules_stalls",
-        "rules_traces", "runs", "serve", "simulate", "suppressions", "trace_report", "traits", "verdict", "views", "watching",
+        "pictures", "presentation", "pseudonyms", "query", "ray_engine", "redaction", "remote", "render", "reporters", "rules",
+        "runs", "serve", "simulate", "suppressions", "trace_report", "traits", "verdict", "views", "watching",
     }
 )  # fmt: skip
 #: Libraries whose release may change what is read.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.matching import of_nccl
 from nccl_forensics.words import UNIDENTIFIED

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
-from nccl_forensics import journal
+from nccl_forensics.decoding import journal
 from nccl_forensics.folding import Folded, fold, joined
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import PLACE, Bulk, BulkReader, DocumentFormat, Found, Gap, Reading, Several, Text, TextFormat

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 from polars.exceptions import PanicException, PolarsError
 
-from nccl_forensics import journal
+from nccl_forensics.decoding import journal
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import PLACE, DocumentFormat, Gap, Reading, Several, Text, TextFormat
 from nccl_forensics.masking import mask_series

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from nccl_forensics.archives import junk
+from nccl_forensics.decoding.archives import junk
 from nccl_forensics.masking import mask
 
 Json = Mapping[str, object]

@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from nccl_forensics.api import analyze
-from nccl_forensics.archives import sniff
+from nccl_forensics.decoding.archives import sniff
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.errors import ForensicsError
 from tests import claims

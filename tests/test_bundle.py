@@ -21,8 +21,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import archives
 from nccl_forensics.bundle import Bundle, open_bundle
+from nccl_forensics.decoding import archives
 from nccl_forensics.errors import LimitReached, UnusableEvidence
 from nccl_forensics.limits import Limits
 from nccl_forensics.simulate.noise import mix

@@ -157,7 +157,7 @@ def test_a_broken_entry_is_read_again_and_never_believed(harm: str, evidence: Pa
 
 def test_nothing_of_an_entry_is_executed_and_only_arrow_and_json_are_read() -> None:
     loaded = imports(PACKAGE / "cache.py")
-    assert not {"pickle", "marshal", "shelve", "nccl_forensics.safe_pickle"} & loaded
+    assert not {"pickle", "marshal", "shelve", "nccl_forensics.decoding.safe_pickle"} & loaded
 
 
 def test_another_state_of_the_program_does_not_see_the_entries(evidence: Path, cache: Cache, engine: Counting) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nccl_forensics import chrome_json
-from nccl_forensics.chrome_json import Event, Trace, is_trace
+from nccl_forensics.decoding import chrome_json
+from nccl_forensics.decoding.chrome_json import Event, Trace, is_trace
 from tests.trace_samples import Sample
 
 

@@ -73,10 +73,10 @@ def test_stacks_are_asked_of_the_rank_that_a_sure_verdict_names_and_of_no_other(
 
 
 def test_no_stack_is_asked_of_ranks_whose_host_has_a_wrong_setting(tmp_path: Path) -> None:
-    """The processes of this job have several communicators each."""
+    """The processes of this job have several communicators each. Its logs tell no end, so that the loss may not be all that was wrong."""
     simulate(Request("p2p-disabled", 64, 821, platform="pcie", variant="log"), tmp_path)
     verdict, gaps = _told(tmp_path / "evidence")
-    assert (verdict["cause"], verdict["confidence"], len(verdict["culprits"])) == ("p2p-disabled", "high", 8)
+    assert (verdict["cause"], verdict["confidence"], len(verdict["culprits"])) == ("p2p-disabled", "medium", 8)
     assert not any(gap["what"].startswith("a stack of") for gap in gaps)
 
 

@@ -12,7 +12,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import api, journal
+from nccl_forensics import api
+from nccl_forensics.decoding import journal
 from nccl_forensics.engine import InlineEngine
 from nccl_forensics.reading import read_source
 from tests.corpus import ROOT

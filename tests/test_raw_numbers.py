@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from nccl_forensics import raw_numbers
-from nccl_forensics.raw_numbers import byte_column, bytes_of, number_column
+from nccl_forensics.decoding import raw_numbers
+from nccl_forensics.decoding.raw_numbers import byte_column, bytes_of, number_column
 
 
 @pytest.mark.parametrize("plain", [False, True])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nccl_forensics.decoding.safe_pickle import RefusedPickle, _check_each, _is_torch_like, is_pickle, load_plain
 from nccl_forensics.formats.flight_recorder import FORMAT
-from nccl_forensics.safe_pickle import RefusedPickle, _check_each, _is_torch_like, is_pickle, load_plain
 
 #: What a dump begins with, so that a hostile file would be taken for one.
 HEAD = b"\x80\x02}X\x07\x00\x00\x00entries"
@@ -63,6 +63,12 @@ def test_a_planted_object_deep_inside_a_dump_does_not_run(protocol: int):
     document = {"version": "2.10", "entries": [{"record_id": 1}, {"frames": [{"name": Planted()}]}]}
     with pytest.raises(RefusedPickle):
         load_plain(pickle.dumps(document, protocol=protocol))
+
+
+def test_an_escape_that_is_none_in_a_damaged_argument_is_no_warning():
+    with pytest.raises(RefusedPickle):
+        load_plain(b"ca\\q\nb\n.")
+    assert load_plain(b"S'a\\q'\n.") == "a\\q"
 
 
 def test_a_memo_number_far_beyond_the_size_is_refused():

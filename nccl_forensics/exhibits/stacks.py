@@ -9,8 +9,8 @@ from nccl_forensics.exhibits.base import Block, Item, Report, TreeLine, ranks_te
 from nccl_forensics.extras import Extras, StackClass
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation import number, part, rows, sentence
-from nccl_forensics.stack_frames import split_frame, without_address
-from nccl_forensics.stack_tree import Node, merge
+from nccl_forensics.stacks.frames import split_frame, without_address
+from nccl_forensics.stacks.tree import Node, merge
 
 #: Lines of the tree, classes of the table.
 LINES, CLASSES = 160, 24

@@ -10,10 +10,10 @@ from itertools import chain
 import orjson
 import polars as pl
 
+from nccl_forensics.decoding.raw_numbers import bytes_of
 from nccl_forensics.formats._recorder_columns import counter, integer, text_of_value
 from nccl_forensics.formats.base import PLACE
 from nccl_forensics.ranklist import fold
-from nccl_forensics.raw_numbers import bytes_of
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]

@@ -12,7 +12,7 @@ from itertools import accumulate, chain
 import polars as pl
 
 from nccl_forensics import folding
-from nccl_forensics.alike_pickle import Alike, Alikes, numbers_of
+from nccl_forensics.decoding.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.folding import SORT, Folded
 from nccl_forensics.formats._recorder_columns import OWN, TIMES, Budget, entries_frame, pointers, unset
 from nccl_forensics.formats._recorder_head import SPANS, Row, content_keys, dump_row, group_rows, operations, placed, repeated, status_rows

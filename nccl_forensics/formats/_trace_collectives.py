@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import polars as pl
 
-from nccl_forensics.chrome_json import Args, plain
+from nccl_forensics.decoding.chrome_json import Args, plain
 from nccl_forensics.facts.collective_kernels import message_bytes, operation
 from nccl_forensics.formats._trace_columns import Columns, whole
 from nccl_forensics.formats._trace_measures import Activity

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nccl_forensics.chrome_json import Args, Event, Trace, owned
+from nccl_forensics.decoding.chrome_json import Args, Event, Trace, owned
 
 #: Categories by kind, with the capitalised spellings of torch up to 1.8.
 _KINDS = {

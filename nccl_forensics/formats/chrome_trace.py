@@ -11,7 +11,7 @@ import re
 
 import polars as pl
 
-from nccl_forensics.chrome_json import Content, Trace, is_trace
+from nccl_forensics.decoding.chrome_json import Content, Trace, is_trace
 from nccl_forensics.formats._trace_collectives import collectives
 from nccl_forensics.formats._trace_columns import Columns, gather, whole
 from nccl_forensics.formats._trace_kernels import classify

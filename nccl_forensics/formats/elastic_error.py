@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import orjson
 
-from nccl_forensics.callstack import frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.masking import mask
 from nccl_forensics.raised_reports import said_of
+from nccl_forensics.stacks.callstack import frame_of, joined, user_frame
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 

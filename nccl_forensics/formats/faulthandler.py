@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from nccl_forensics.blocks import Line
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.stack_frames import frame_text, indent, origin, short_path, windows
+from nccl_forensics.stacks.frames import frame_text, indent, origin, short_path, windows
 from nccl_forensics.tables import TABLES
 
 _HEADER = r"^\s*(?:Current thread(?:'s C stack trace| 0x)|Thread 0x|Stack \().*\(?most recent call first\):"

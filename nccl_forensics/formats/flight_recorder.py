@@ -16,11 +16,11 @@ from dataclasses import replace
 
 import orjson
 
+from nccl_forensics.decoding.safe_pickle import RefusedPickle, is_pickle, load_plain
 from nccl_forensics.formats._recorder_columns import Budget
 from nccl_forensics.formats._recorder_rings import Ring, alikes, read_rings
 from nccl_forensics.formats._recorder_whole import Loaded, read_loaded, read_one
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Several, several
-from nccl_forensics.safe_pickle import RefusedPickle, is_pickle, load_plain
 
 _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"nccl_comm_state"', b'"hccl_comm_state"', b'"collective_seq_id"')
 _TOP = {"entries", "pg_config", "pg_status", "version", "nccl_comm_state", "hccl_comm_state", "comm_lib_version", "nccl_version"}

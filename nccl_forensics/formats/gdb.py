@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nccl_forensics.blocks import Line
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
-from nccl_forensics.stack_frames import frame_text, origin, short_path, windows
+from nccl_forensics.stacks.frames import frame_text, origin, short_path, windows
 from nccl_forensics.tables import TABLES
 
 _HEADER = r"^\s*Thread [0-9]{1,6} \((?:Thread 0x[0-9a-f]+ \()?(?:LWP|process) [0-9]"

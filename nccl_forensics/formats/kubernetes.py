@@ -9,9 +9,9 @@ import orjson
 import polars as pl
 
 from nccl_forensics.blocks import Line, after, classify, moment, whole
+from nccl_forensics.decoding.safe_yaml import BadYaml, load_all
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import mask_variable
-from nccl_forensics.safe_yaml import BadYaml, load_all
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 

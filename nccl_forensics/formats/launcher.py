@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from nccl_forensics.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar import load
 from nccl_forensics.hostlist import expand
 from nccl_forensics.masking import mask
+from nccl_forensics.stacks.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 from nccl_forensics.writers import HINTS, WriterLines, near_hits

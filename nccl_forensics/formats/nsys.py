@@ -22,7 +22,7 @@ from nccl_forensics.frames import text_of
 from nccl_forensics.tables import TABLES
 
 if TYPE_CHECKING:
-    from nccl_forensics.sqlite_reader import Database
+    from nccl_forensics.decoding.sqlite_reader import Database
 
 _KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
@@ -63,7 +63,7 @@ def _sniff(head: bytes) -> bool:
 
 def read(data: bytes | mmap.mmap) -> Reading:
     """The trace, its windows, collectives, kernels by name, telling ranges and the middle step."""
-    from nccl_forensics.sqlite_reader import BrokenDatabase, open_database  # few sources need SQLite
+    from nccl_forensics.decoding.sqlite_reader import BrokenDatabase, open_database  # few sources need SQLite
 
     try:
         with open_database(data) as database:

@@ -18,7 +18,7 @@ import orjson
 from nccl_forensics.blocks import Line
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import mask
-from nccl_forensics.stack_frames import LONGEST_FRAME, frame_text, indent, origin, outermost, split_frame, windows
+from nccl_forensics.stacks.frames import LONGEST_FRAME, frame_text, indent, origin, outermost, split_frame, windows
 from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 

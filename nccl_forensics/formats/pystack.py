@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nccl_forensics.blocks import Line
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
-from nccl_forensics.stack_frames import frame_text, indent, origin, outermost, short_path, windows
+from nccl_forensics.stacks.frames import frame_text, indent, origin, outermost, short_path, windows
 from nccl_forensics.tables import TABLES
 
 _HEADER = r"^\s*(?:Traceback for thread [0-9]{1,10} .*\(most recent call last\):|The frame stack for thread [0-9]{1,10} is empty)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics import pci, safe_xml
+from nccl_forensics import pci
+from nccl_forensics.decoding import safe_xml
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
 

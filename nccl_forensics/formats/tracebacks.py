@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from nccl_forensics import grammar
-from nccl_forensics.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.facts.signatures import UNTHROWN, classify
 from nccl_forensics.formats._nccl_rows import errors_of
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.masking import mask
 from nccl_forensics.raised_reports import said_of
+from nccl_forensics.stacks.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.tables import TABLES
 from nccl_forensics.writers import WriterLines, near_hits
 

@@ -26,7 +26,7 @@ from nccl_forensics.facts.setting_effects import SETTINGS, Harm, Setting
 from nccl_forensics.facts.settings import MUST_AGREE
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_ties import closest, job_of, tied
+from nccl_forensics.rules.common.ties import closest, job_of, tied
 from nccl_forensics.words import ranks_words
 
 _ORDER = ("error", "warning", "info")

@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located
+from nccl_forensics.rules.common.hosts import located
 
 _NETWORK = r"(?i)remote process exited|network error|unhandled system error|connection|timeout|retry"
 #: What a test's own error says of its cause, where it is no matter of the network; the texts are cudaGetErrorString's and hipError's.

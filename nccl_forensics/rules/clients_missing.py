@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import at_frame, cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import ranks_words, verb
 
 #: torch/csrc/distributed/c10d/TCPStore.cpp, since 2.0.

@@ -25,8 +25,8 @@ import polars as pl
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import certain, doubt_words
-from nccl_forensics.rules_stalls import stall_findings
+from nccl_forensics.rules.common.arguments import certain, doubt_words
+from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 

@@ -25,7 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_traces import balance
+from nccl_forensics.rules.common.traces import balance
 
 
 @rule(name="communication-bound", code="TP01", cause="communication-bound", severity="warning", at_most=1, explains=("low-overlap",))

@@ -28,7 +28,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.xid import CONTAINED, UNCONTAINED
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import People, located, people, place, timely
+from nccl_forensics.rules.common.hosts import People, located, people, place, timely
 
 _HOUR_NS = 3600 * 1_000_000_000
 #: Counters of uncorrected errors since the last reset, and of uncorrected errors that were mended by remapping.

@@ -22,7 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_ties import closest, job_of, tied
+from nccl_forensics.rules.common.ties import closest, job_of, tied
 
 
 @rule(name="data-corruption", code="BW02", cause="data-corruption", severity="critical", at_most=32, explains=("low-bus-bandwidth",))

@@ -25,7 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, near_job, people, place, untimely_finding
+from nccl_forensics.rules.common.hosts import located, near_job, people, place, untimely_finding
 
 
 @rule(

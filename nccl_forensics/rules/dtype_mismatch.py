@@ -21,7 +21,7 @@ import polars as pl
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import argument_findings
+from nccl_forensics.rules.common.arguments import argument_findings
 
 
 @rule(

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, place
+from nccl_forensics.rules.common.hosts import located, place
 from nccl_forensics.words import first_label
 
 

@@ -35,7 +35,7 @@ from nccl_forensics.facts.xid import DEPTH, RECOVERY, XIDS, Xid, xid
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import (
+from nccl_forensics.rules.common.hosts import (
     EXPLAINS_STOP,
     People,
     addressed,
@@ -48,8 +48,8 @@ from nccl_forensics.rules_hosts import (
     untimely_finding,
     with_placements,
 )
-from nccl_forensics.rules_ties import Job as TiedJob
-from nccl_forensics.rules_ties import Tie, closest, job_of, tied
+from nccl_forensics.rules.common.ties import Job as TiedJob
+from nccl_forensics.rules.common.ties import Tie, closest, job_of, tied
 from nccl_forensics.words import first_label, ranks_words
 
 #: Messages of the runtimes of GPUs, CUDA's and ROCm's.

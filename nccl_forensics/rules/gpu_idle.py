@@ -29,7 +29,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import People, people, place, ranks_of
+from nccl_forensics.rules.common.hosts import People, people, place, ranks_of
 from nccl_forensics.words import first_label, ranks_words
 
 Row = dict[str, object]

@@ -28,8 +28,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Evidence, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, ranks_of
-from nccl_forensics.rules_ties import closest, job_of, tied
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, place, ranks_of
+from nccl_forensics.rules.common.ties import closest, job_of, tied
 from nccl_forensics.words import first_label, ranks_words
 
 Row = dict[str, object]

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, people, place
+from nccl_forensics.rules.common.hosts import located, people, place
 
 
 @rule(name="gpu-shared", code="GP05", cause="straggler", severity="warning", at_most=16)

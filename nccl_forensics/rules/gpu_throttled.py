@@ -25,8 +25,8 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
 from nccl_forensics.model import Action, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import People, located, people, place, with_placements
-from nccl_forensics.rules_ties import job_of, tied
+from nccl_forensics.rules.common.hosts import People, located, people, place, with_placements
+from nccl_forensics.rules.common.ties import job_of, tied
 
 _US_PER_H = 3_600_000_000
 #: Fewer samples tell nothing of how long something lasted.

@@ -26,7 +26,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, near_job, place
+from nccl_forensics.rules.common.hosts import located, near_job, place
 
 #: Modules whose absence costs a path, with what they are for.
 _NEEDED = {

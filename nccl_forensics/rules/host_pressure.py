@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import place
+from nccl_forensics.rules.common.hosts import place
 
 _WORDS = {"memory": "memory: pages are reclaimed or swapped in", "io": "storage"}
 

@@ -26,7 +26,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, near_job, place, untimely_finding
+from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
 
 #: What the kernel says, its cause, what it does, and what to set (Linux Documentation/networking/nf_conntrack-sysctl, ip-sysctl, sysctl/fs).
 _FULL: tuple[tuple[str, str, str, str, str], ...] = (

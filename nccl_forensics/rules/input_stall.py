@@ -24,8 +24,8 @@ import polars as pl
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import stalled_or_late
-from nccl_forensics.rules_stalls import stall_findings
+from nccl_forensics.rules.common.late import stalled_or_late
+from nccl_forensics.rules.common.stalls import stall_findings
 
 
 @rule(

@@ -24,9 +24,9 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, timely
-from nccl_forensics.rules_ties import Job, Tie, job_of, tied
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, timely
+from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.failures import LONGER, STANDSTILL
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import first_label

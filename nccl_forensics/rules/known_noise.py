@@ -22,7 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located
+from nccl_forensics.rules.common.hosts import located
 
 
 @rule(name="known-noise", code="KN01", cause="gpu-fault", severity="info", at_most=24)

@@ -28,8 +28,8 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.bandwidth import LARGE_BYTES, ceiling
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located
-from nccl_forensics.rules_ties import closest, job_of, tied
+from nccl_forensics.rules.common.hosts import located
+from nccl_forensics.rules.common.ties import closest, job_of, tied
 
 _WATCH, _DEGRADED = 0.9, 0.75
 _RDMA_LARGE = 65536

@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, located, people, place, ranks_of
 from nccl_forensics.words import ranks_words
 
 _REFUSED = r"ibv_(?:reg_mr|reg_mr_iova2?|create_cq|create_qp|reg_dmabuf_mr|alloc_pd)\w* failed with error Cannot allocate memory"

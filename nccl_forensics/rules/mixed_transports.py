@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import hosts_of, where_reported
+from nccl_forensics.rules.common.errors import hosts_of, where_reported
 from nccl_forensics.words import ranks_words, verb
 
 #: Types of sockets in NCCL's handshake (src/include/socket.h, enum ncclSocketType).

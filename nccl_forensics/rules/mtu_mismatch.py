@@ -27,7 +27,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located
+from nccl_forensics.rules.common.hosts import located
 
 #: Interfaces inside a host: their MTU says nothing about a path between hosts.
 _INNER = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth.*|cni\d*|cbr\d*|flannel.*|cali.*|podman\d*|lxc.*|dummy\d*|kube-.*|tun\d*|ibmon.*)$"

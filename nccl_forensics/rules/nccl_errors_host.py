@@ -24,7 +24,8 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.cuda_errors import cuda_error, texts
 from nccl_forensics.model import Action, Culprit, Evidence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import hosts_of, nobody_missed, ranks_of, where_reported
+from nccl_forensics.rules.common.endings import nobody_missed
+from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
 from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import ranks_words
 

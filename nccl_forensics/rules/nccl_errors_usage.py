@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
 
 _KINDS = ("invalid-usage", "invalid-argument", "no-algorithm", "no-network", "no-transport")

@@ -25,15 +25,15 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.settings import EFFECTS
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_ties import Job, closest, job_of, tied
+from nccl_forensics.rules.common.ties import Job, closest, job_of, tied
 from nccl_forensics.words import ranks_words
 
 #: NVLink of an A100, of the last kind without NVLink SHARP: twelve links of 20 GB/s, as NCCL counts (NCCL 2.27 src/graph/topo.h).
 _BEFORE_NVLS_GB_S = 240.0
 
 
-def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True) -> Iterator[Finding]:
-    """``sure``: the hardware has what the setting switches off."""
+def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True, sure_of_some: bool = False) -> Iterator[Finding]:
+    """``sure``: the hardware has what the setting switches off; ``sure_of_some``: a setting of some ranks alone is not meant for the hardware."""
     for effect in EFFECTS:
         if effect.cause != cause:
             continue
@@ -49,7 +49,7 @@ def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True) -
                 summary="The setting stands in the log of the ranks that read it."
                 if row["origin"] == "nccl"
                 else "The setting stands in an environment that was saved with the evidence.",
-                confidence="high" if sure and (row["origin"] == "nccl" or ranks) else "medium",
+                confidence="high" if (sure or (sure_of_some and not everywhere)) and (row["origin"] == "nccl" or ranks) else "medium",
                 ranks=ranks,
                 hosts=tuple(row["hosts"]),
                 culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -85,9 +85,9 @@ def p2p_disabled_by_setting(
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; less sure of GPUs without NVLink, some of which cannot copy to each other."""
+    """NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; less sure on all ranks of GPUs without NVLink, some of which cannot copy to each other."""
     best = _most_nvlink(gpu_links)
-    yield from _found(job_settings, "p2p-disabled", job_of(job_signs, None, failures), sure=best is None or best > 0)
+    yield from _found(job_settings, "p2p-disabled", job_of(job_signs, None, failures), sure=best is None or best > 0, sure_of_some=True)
 
 
 def _most_nvlink(gpu_links: pl.LazyFrame | None) -> float | None:

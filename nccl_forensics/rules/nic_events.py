@@ -29,7 +29,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, near_job, place, untimely_finding
+from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
 
 _JUDGED = ("nic-health", "nic-link", "carrier", "nic-module", "nic-reset", "bond-down", "nic-heat", "nic-start-failed")
 #: Interfaces that containers and virtual machines come and go with; no cable ends there.

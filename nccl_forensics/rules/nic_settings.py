@@ -26,7 +26,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, place
+from nccl_forensics.rules.common.hosts import located, place
 
 #: Offloads without which TCP does not reach the rates of today's cards.
 _NEEDED = ("tcp-segmentation-offload", "generic-receive-offload", "generic-segmentation-offload")

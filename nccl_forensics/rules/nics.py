@@ -25,7 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import hosts_of, ranks_of, where_reported
+from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
 from nccl_forensics.words import first_label
 
 

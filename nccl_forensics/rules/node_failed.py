@@ -25,8 +25,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of, timely, untimely_finding
-from nccl_forensics.rules_ties import job_of, tied
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, located, people, place, ranks_of, timely, untimely_finding
+from nccl_forensics.rules.common.ties import job_of, tied
 
 _WORDS: dict[str, tuple[str, Severity, Confidence]] = {
     "panic": ("its kernel panicked", "critical", "high"),

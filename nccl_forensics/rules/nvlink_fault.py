@@ -30,8 +30,8 @@ from nccl_forensics.facts.sxid import LINK_DOWN, sxid
 from nccl_forensics.facts.xid import nvlink5_needs_reset, xid
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding, with_placements
-from nccl_forensics.rules_ties import Job, job_of, tied
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, place, timely, untimely_finding, with_placements
+from nccl_forensics.rules.common.ties import Job, job_of, tied
 
 #: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
 _BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors", "xGMI errors")

@@ -27,8 +27,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
-from nccl_forensics.rules_ties import Job, Tie, job_of, tied
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
+from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.views.tasks import rank_of_task
 from nccl_forensics.words import ranks_words

@@ -24,8 +24,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, people, place, with_placements
-from nccl_forensics.rules_ties import Job, Tie, job_of, tied
+from nccl_forensics.rules.common.hosts import located, people, place, with_placements
+from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 
 _NS = 1_000_000_000
 

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import People, located, people, place, ranks_of
+from nccl_forensics.rules.common.hosts import People, located, people, place, ranks_of
 from nccl_forensics.words import ranks_words
 
 #: Words of a command line that trains.

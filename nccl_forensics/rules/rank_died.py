@@ -27,10 +27,10 @@ from nccl_forensics.facts.signatures import UNTHROWN
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located, near_job, people
-from nccl_forensics.rules_shared import CRASHES, most_crashed_alike, nobody_missed, own_signal, signs_beside_endings
-from nccl_forensics.rules_stalls import stall_findings
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.rules.common.endings import CRASHES, most_crashed_alike, nobody_missed, own_signal, signs_beside_endings
+from nccl_forensics.rules.common.hosts import located, near_job, people
+from nccl_forensics.rules.common.stalls import stall_findings
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import first_label, ranks_words
 
 #: What to say and do for each kind of ending.

@@ -26,7 +26,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import ranks_words, verb
 
 

@@ -25,7 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import People, people
+from nccl_forensics.rules.common.hosts import People, people
 from nccl_forensics.words import natural, ranks_words, verb
 
 _OPS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")

@@ -22,8 +22,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import argument_findings
-from nccl_forensics.stack_frames import split_frame
+from nccl_forensics.rules.common.arguments import argument_findings
+from nccl_forensics.stacks.frames import split_frame
 from nccl_forensics.views.deaths import told_at
 from nccl_forensics.views.gloo_rings import wider_by
 from nccl_forensics.words import operation_words, ranks_words

@@ -24,8 +24,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import EXPLAINS_STOP, located, people, place, ranks_of
-from nccl_forensics.rules_shared import nobody_missed
+from nccl_forensics.rules.common.endings import nobody_missed
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, located, people, place, ranks_of
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import ranks_words
 

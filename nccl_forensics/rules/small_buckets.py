@@ -25,7 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_traces import balance
+from nccl_forensics.rules.common.traces import balance
 
 _BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
 

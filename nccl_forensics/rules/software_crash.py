@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_shared import most_crashed_alike, own_signal
+from nccl_forensics.rules.common.endings import most_crashed_alike, own_signal
 
 #: Libraries that carry the traffic; a crash whose innermost frames lie there is theirs (or of what they were handed).
 _LIBRARIES = r"(lib(?:uc[tpsm]|ucp|mpi|open-pal|fabric|ibverbs|mlx5|nccl|rccl|gloo|psm2|cxi)[\w.-]*\.so[\w.]*)"

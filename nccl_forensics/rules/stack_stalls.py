@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import AT_MOST, at_frame, cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.stack_tree import CHAINED, MAKING, PASSED, UNANSWERED
+from nccl_forensics.stacks.tree import CHAINED, MAKING, PASSED, UNANSWERED
 from nccl_forensics.words import ranks_words
 
 _EXPLAINS = ("timeout", "closed", "collective-stuck", "connection-failed", "straggler")

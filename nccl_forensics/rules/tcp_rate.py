@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules_hosts import located
+from nccl_forensics.rules.common.hosts import located
 
 #: What a single stream can fill, bounded by one core, and how many fill more.
 _ONE_STREAM_GBIT_S, _STREAMS = 25.0, 4

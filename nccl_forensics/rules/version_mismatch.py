@@ -51,8 +51,8 @@ def version_mismatch(
     nccl_network: pl.LazyFrame | None = None,
     comms: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """At most one finding. Processes that came up in communicators of their own release alone are another program's. Of a process whose log names no release, the error counts with which NCCL failed it: torch names the release
-    that it loaded (``NCCL error in: …, NCCL version 2.21.5``, c10d/NCCLUtils.hpp)."""
+    """At most one finding. Processes that came up in communicators of their own release alone are another program's. Of a process whose log
+    names no release, the error counts with which NCCL failed it: torch names the release that it loaded (``NCCL error in: …, NCCL version 2.21.5``, c10d/NCCLUtils.hpp)."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     # Up to 2.21, and at the level WARN, the line bears no process: it is that of the only process of its file.
     alone = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.folding import SORT, FoldedTable
-from nccl_forensics.stack_frames import shortened
-from nccl_forensics.stack_places import place_of
+from nccl_forensics.stacks.frames import shortened
+from nccl_forensics.stacks.places import place_of
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.words import UNIDENTIFIED

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stack_frames import shortened
-from nccl_forensics.stack_places import WAITING, place_of
+from nccl_forensics.stacks.frames import shortened
+from nccl_forensics.stacks.places import WAITING, place_of
 from nccl_forensics.views import view
 
 LAST_CALLS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.looks import in_flight_for_longer

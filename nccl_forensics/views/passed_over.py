@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import polars as pl
 
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from nccl_forensics.ranklist import as_ranks
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.words import ranks_words
 
 #: The half that ends a wait in this one.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.frames import has_rows
-from nccl_forensics.stack_frames import function_of, split_frame
-from nccl_forensics.stack_places import PLAIN, WAITING, WAITING_ON_GPU
-from nccl_forensics.stack_tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
+from nccl_forensics.stacks.frames import function_of, split_frame
+from nccl_forensics.stacks.places import PLAIN, WAITING, WAITING_ON_GPU
+from nccl_forensics.stacks.tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
 from nccl_forensics.views.deaths import gave_up
 from nccl_forensics.views.failures import WAITS

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics.stack_frames import function_of, python_frames, runs_python, split_frame, without_address
-from nccl_forensics.stack_places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, is_user, place_of, role_of, standing
-from nccl_forensics.stack_tree import key_list, moved, odd_ones_out
+from nccl_forensics.stacks.frames import function_of, python_frames, runs_python, split_frame, without_address
+from nccl_forensics.stacks.places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, is_user, place_of, role_of, standing
+from nccl_forensics.stacks.tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
 
 THREAD_STATES = {

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from nccl_forensics.ranklist import as_ranks
-from nccl_forensics.stack_frames import split_frame
-from nccl_forensics.stack_places import WAITING
+from nccl_forensics.stacks.frames import split_frame
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import ranks_words, verb
 

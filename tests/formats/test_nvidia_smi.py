@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics import safe_xml
+from nccl_forensics.decoding import safe_xml
 from nccl_forensics.gpu_values import boolean, clean, number, problem
 from nccl_forensics.pci import normal
 from nccl_forensics.reading import read_source

@@ -74,6 +74,8 @@ def test_what_the_gpus_links_tell_of_the_path_that_is_switched_off_counts() -> N
     assert [f.confidence for gb_s in (240.0, 370.8) for f in nvls_disabled_by_setting.check(off, nvlink(gb_s))] == ["medium", "high"]
     off = settings("NCCL_P2P_DISABLE", ("1", EVERYONE))
     assert [f.confidence for gb_s in (0.0, 240.0) for f in p2p_disabled_by_setting.check(off, nvlink(gb_s))] == ["medium", "high"]
+    some = settings("NCCL_P2P_DISABLE", ("1", [1]))
+    assert [f.confidence for f in p2p_disabled_by_setting.check(some, nvlink(0.0))] == ["high"]
 
 
 def test_a_job_on_one_host_uses_no_network_and_loses_nothing_there() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.rules.common.ties import job_of
 from nccl_forensics.rules.data_corruption import data_corruption
 from nccl_forensics.rules.gpu_fault import gpu_fault
 from nccl_forensics.rules.gpu_throttled import gpu_throttled
@@ -11,7 +12,6 @@ from nccl_forensics.rules.ib_link import ib_link
 from nccl_forensics.rules.job_stopped import job_stopped
 from nccl_forensics.rules.nvlink_fault import nvlink_fault
 from nccl_forensics.rules.out_of_memory import out_of_memory
-from nccl_forensics.rules_ties import job_of
 from nccl_forensics.views.job_signs import JOB_SIGNS
 from nccl_forensics.views.job_signs import job_signs as signs_of
 from tests.rules.host_frames import SECOND, check, processes, table, xid

@@ -15,7 +15,7 @@ from nccl_forensics.rules.stack_stalls import (
     rank_ended_by_stacks,
     straggler_by_stacks,
 )
-from nccl_forensics.stack_tree import BUSY, CHAINED, PASSED, UNANSWERED
+from nccl_forensics.stacks.tree import BUSY, CHAINED, PASSED, UNANSWERED
 from nccl_forensics.views.stack_stalls import STACK_STALLS
 from nccl_forensics.views.stack_views import THREAD_STATES
 from nccl_forensics.views.stack_work import stack_work

@@ -13,8 +13,21 @@ from hypothesis import strategies as st
 from nccl_forensics.bundle import open_bundle
 from nccl_forensics.engine import default_engine, read_bundle
 from nccl_forensics.rules.stack_stalls import collective_skipped_by_stacks
-from nccl_forensics.stack_places import role_of, standing, user_frame
-from nccl_forensics.stack_tree import BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED, Key, classes, merge, moved, odd_ones_out
+from nccl_forensics.stacks.places import role_of, standing, user_frame
+from nccl_forensics.stacks.tree import (
+    BUSY,
+    CHAINED,
+    ELSEWHERE,
+    MAKING,
+    PAIRED,
+    PASSED,
+    UNANSWERED,
+    Key,
+    classes,
+    merge,
+    moved,
+    odd_ones_out,
+)
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.last_calls import last_calls

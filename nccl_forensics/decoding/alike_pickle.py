@@ -20,10 +20,10 @@ from itertools import groupby
 
 import polars as pl
 
-from nccl_forensics.alike_scan import Scan, Walked, few, worth
-from nccl_forensics.number_places import Places
-from nccl_forensics.pickle_walk import Known, Memo, Otherwise, walked
-from nccl_forensics.raw_numbers import byte_column
+from nccl_forensics.decoding.alike_scan import Scan, Walked, few, worth
+from nccl_forensics.decoding.number_places import Places
+from nccl_forensics.decoding.pickle_walk import Known, Memo, Otherwise, walked
+from nccl_forensics.decoding.raw_numbers import byte_column
 
 #: A list may have so many dictionaries besides those of an earlier one that it follows.
 _STRAYS = 64

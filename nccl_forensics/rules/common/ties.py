@@ -12,7 +12,7 @@ import polars as pl
 
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Confidence, Finding, Severity
-from nccl_forensics.rules_hosts import timely
+from nccl_forensics.rules.common.hosts import timely
 from nccl_forensics.words import UNIDENTIFIED, first_label
 
 #: ``own``: it is the job's. ``open``: nothing tells. ``doubtful``: the job shows a failure of another rank that this does not bring about.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nccl_forensics.stack_frames import function_of, split_frame
-from nccl_forensics.stack_places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, standing
+from nccl_forensics.stacks.frames import function_of, split_frame
+from nccl_forensics.stacks.places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, standing
 from nccl_forensics.words import rank_list
 
 Key = int | str

@@ -23,7 +23,7 @@ from nccl_forensics.facts.stack_places import (
     WAITS,
     Place,
 )
-from nccl_forensics.stack_frames import function_of, runs_python, split_frame
+from nccl_forensics.stacks.frames import function_of, runs_python, split_frame
 
 #: User frames whose names are asked.
 _HINTING = 3

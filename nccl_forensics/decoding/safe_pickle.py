@@ -12,6 +12,7 @@ import io
 import pickle
 import pickletools
 import re
+import warnings
 from functools import lru_cache
 
 
@@ -29,6 +30,13 @@ class _Plain(pickle.Unpickler):
 
 def load_plain(data: bytes) -> object:
     """The containers, numbers, strings, bools and None of a pickle. Raises ``RefusedPickle`` or ``pickle.UnpicklingError``/``EOFError``."""
+    with warnings.catch_warnings():
+        # Escapes that are none, in a damaged argument of text, are no matter for a warning.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return _load_plain(data)
+
+
+def _load_plain(data: bytes) -> object:
     if not _is_torch_like(data):
         _check_each(data)
     try:

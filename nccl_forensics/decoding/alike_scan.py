@@ -8,7 +8,7 @@ from itertools import accumulate
 from operator import sub
 from struct import calcsize, iter_unpack
 
-from nccl_forensics.pickle_walk import (
+from nccl_forensics.decoding.pickle_walk import (
     APPENDS,
     DICT,
     GET,
@@ -28,7 +28,7 @@ from nccl_forensics.pickle_walk import (
     dictionary_at,
     walked,
 )
-from nccl_forensics.safe_pickle import load_plain
+from nccl_forensics.decoding.safe_pickle import load_plain
 
 #: A shorter list is not worth the walk.
 _FEWEST = 256

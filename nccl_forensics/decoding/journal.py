@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from nccl_forensics.archives import unpack_zstd
+from nccl_forensics.decoding.archives import unpack_zstd
 
 MAGIC = b"LPKSHHRH"
 Content = bytes | mmap.mmap

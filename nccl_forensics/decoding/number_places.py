@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nccl_forensics.pickle_walk import FLOAT, Shape
-from nccl_forensics.raw_numbers import bytes_of, number_column
+from nccl_forensics.decoding.pickle_walk import FLOAT, Shape
+from nccl_forensics.decoding.raw_numbers import bytes_of, number_column
 
 _INDEX = pl.UInt32()
 

@@ -1,0 +1,1 @@
+"""What several rules say or ask alike; no rule is in here."""

@@ -1,0 +1,36 @@
+"""How processes ended, as several rules ask it of the ``endings`` view."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.failures import BADLY, EXCEPTIONS
+
+
+def signs_beside_endings(failures: pl.LazyFrame | None) -> set[str]:
+    """Signs of failure other than that processes ended or raised."""
+    return set(failures.collect()["sign"].to_list()) - {BADLY, EXCEPTIONS} if failures is not None else set()
+
+
+def nobody_missed(mine: pl.DataFrame, every: pl.DataFrame, heard: int, failures: pl.LazyFrame | None) -> bool:
+    """Whether a traceback in the processes' own files, which they may have caught, is all that tells of any end (``mine`` of ``every`` ending), and ranks
+    that were ``heard`` show no failure: whom others wait for is missed by them."""
+    caught = mine["kind"].is_in(["exception", "out-of-memory"]).all() and not mine["over"].fill_null(value=True).all()
+    return caught and mine.height == every.height and mine["rank"].n_unique() < heard and not signs_beside_endings(failures)
+
+
+def own_signal() -> pl.Expr:
+    """The ``signal`` of rows of ``endings``, without those that a launcher sent to a process that had raised an exception and was on its way out."""
+    return pl.when(pl.col("kind") != "exception").then("signal").alias("signal")
+
+
+#: Crashes that nobody asked for.
+CRASHES = ("segfault", "bus-error", "fpe", "illegal", "abort")
+
+
+def most_crashed_alike(endings: pl.DataFrame) -> bool:
+    """Whether more than half of three ranks or more crashed by one signal, and no other ended of its own: a launcher stops those that are about to
+    crash as soon as it sees the first."""
+    own = endings.filter("own")
+    alike = own.select("kind", own_signal()).n_unique() == 1 and own["kind"].is_in(list(CRASHES)).all()
+    return alike and 2 * own.height > endings.height > 2

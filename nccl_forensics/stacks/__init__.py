@@ -1,0 +1,1 @@
+"""Stacks of processes: their frames, where they stand, and what many of them share."""
