@@ -18,6 +18,8 @@ _COMMAND = 240
 _FOLDED = 2
 _STYLES = {"bold": "1", "dim": "2", "bad": "1;31", "warn": "1;33", "good": "1;32", "mark": "36"}
 _TONES = {"explained": "bad", "unexplained": "warn", "nothing-wrong": "good", "insufficient-evidence": "warn"}
+#: Half of a word is no longer.
+_HALF = 24
 
 
 @dataclass(slots=True)
@@ -52,8 +54,14 @@ class _Page:
         room = self.width - LABEL - indent
         wrapped = textwrap.wrap(text, room, break_long_words=True, break_on_hyphens=False) or [""]
         if len(wrapped) > at_most:
-            wrapped = [*wrapped[: at_most - 1], cut_columns(" ".join(wrapped[at_most - 1 :]), room)]
+            wrapped = [*wrapped[: at_most - 1], _at_word(cut_columns(" ".join(wrapped[at_most - 1 :]), room))]
         return [" " * (indent if n else 0) + w for n, w in enumerate(wrapped)]
+
+
+def _at_word(cut: str) -> str:
+    """A text that was cut, without the half of a word at its end; of what has no spaces, such as a path, as much as there is."""
+    head, space, half = cut.removesuffix("…").rpartition(" ")
+    return f"{head} …" if cut.endswith("…") and space and len(half) <= _HALF else cut
 
 
 def render(report: Mapping[str, object], extras: Extras, *, color: bool, width: int) -> str:

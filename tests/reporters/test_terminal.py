@@ -32,6 +32,12 @@ def test_what_to_do_and_what_is_missing_come_with_commands():
     assert "$ sudo journalctl -k" in text
 
 
+def test_prose_is_cut_between_words_and_a_path_anywhere():
+    page = terminal._Page(30, color=False)
+    assert page.folded("ranks wait for each other in all_reduce", 1) == ["ranks wait for …"]
+    assert page.folded("/checkpoints/of/a/very/long/name", 1) == ["/checkpoints/of/…"]
+
+
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 @pytest.mark.parametrize("width", [60, 100])
 def test_it_fits_one_screen(name, width):
