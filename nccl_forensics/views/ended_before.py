@@ -121,7 +121,8 @@ def gone_before(worker_exits: pl.LazyFrame, progress: pl.LazyFrame, others: list
     if row["rank"] in {o["rank"] for o in others} or timeout is None or waited > _EARLY * int(str(timeout)) * 10**6:
         return []
     why = "all others came to their next call, lost a peer long before it could time out, and this one never came to it: it had gone"
-    place = {k: first[k][0] for k in ("host", "source_id", "line_no", "end_line")}
+    # The line is cited for its time; whose launcher wrote it, and so on which host the rank was, is not told.
+    place = {k: first[k][0] for k in ("source_id", "line_no", "end_line")}
     return [place | {"rank": row["rank"], "own": True, "kind": "vanished", "why": why}]
 
 
