@@ -10,6 +10,8 @@ import polars as pl
 
 from nccl_forensics.model import Evidence
 
+#: Columns that say where a row was read; ``peer_``, ``own_`` and the like before them where it is the place of another.
+PLACE = ("source_id", "line_no", "record")
 #: Evidence items carried per finding; the total is counted beside them.
 AT_MOST = 20
 #: Name of the function, of its file without folders, and the line.

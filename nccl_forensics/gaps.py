@@ -157,7 +157,7 @@ def _without_stacks(resolver: Resolver, verdict: Verdict, outcome: str, named: l
     sure = bool(named) and verdict.confidence == "high"
     cause = verdict.root.finding.cause if verdict.root is not None else None
     told = {r for r in named if r < UNIDENTIFIED}
-    if (sure or outcome == "slow") and outcome != "hung" and cause not in ("straggler", *IN_EACH_STEP):
+    if (outcome == "slow" or (sure and outcome != "hung")) and cause not in ("straggler", *IN_EACH_STEP):
         told = set()  # where the ranks of a wrong setting or a bad part stand tells nothing of it
     settled = have_stack | set(ended_themselves(resolver.get("endings")))
     return sorted(told - settled), [] if sure else sorted(ends - told - settled)

@@ -24,6 +24,7 @@ from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Findin
 from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import certain, doubt_words
+from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.stacks.frames import split_frame
 from nccl_forensics.words import group_words, ranks_words
@@ -130,7 +131,7 @@ def collective_mismatch_by_line(new_lines: pl.LazyFrame, divergences: pl.LazyFra
                 *cite([row], f"{ranks_words(others[:1])} waits here"),
             ),
             remedy=f"Look for what brings {ranks_words(ranks)} to {row['call_site']} before the others: the length of its data, a branch on the rank.",
-            prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+            prevention=AGREE_ON_STEPS,
             would_refute=("the others were to come to that line next, and something else holds them up",),
             actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=row["call_site"]),),
             alternatives=(("collective-skipped", ranks, "it would have left out what the others wait in"),),

@@ -26,6 +26,7 @@ from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import certain, doubt_words
+from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
@@ -95,7 +96,7 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
         "collective-skipped",
         ("left out a collective that the peers entered",) * 2,
         remedy="Find the call or step that this rank left out: a branch, a shorter data set, an early break, a skipped batch, or groups in another order.",
-        prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+        prevention=AGREE_ON_STEPS,
         action="fix-code",
         there="and went on to",
     )

@@ -27,7 +27,15 @@ from nccl_forensics.facts.signatures import UNTHROWN
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.endings import CRASHES, most_crashed_alike, nobody_missed, own_signal, signs_beside_endings
+from nccl_forensics.rules.common.endings import (
+    AGREE_ON_STEPS,
+    CRASHES,
+    WHY_IT_LEFT,
+    most_crashed_alike,
+    nobody_missed,
+    own_signal,
+    signs_beside_endings,
+)
 from nccl_forensics.rules.common.hosts import located, near_job, people
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.stacks.places import WAITING
@@ -161,8 +169,8 @@ def rank_ended(stalls: pl.LazyFrame) -> Iterator[Finding]:
         stalls,
         "rank-died",
         ("has ended its program early", "have ended their programs early"),
-        remedy="Find out why its loop ended before that of the others: less data, a break, a return, sys.exit.",
-        prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+        remedy=WHY_IT_LEFT,
+        prevention=AGREE_ON_STEPS,
         action="fix-code",
     )
 

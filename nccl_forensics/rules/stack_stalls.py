@@ -24,6 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import AT_MOST, at_frame, cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.endings import AGREE_ON_STEPS, WHY_IT_LEFT
 from nccl_forensics.stacks.tree import CHAINED, MAKING, PASSED, UNANSWERED
 from nccl_forensics.words import ranks_words
 
@@ -62,8 +63,8 @@ def rank_ended_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
         stack_stalls,
         "rank-died",
         "at the end of their programs",
-        remedy="Find out why its loop ended before that of the others: less data, a break, a return, sys.exit.",
-        prevention="Agree on the number of steps (all_reduce of the length) before the loop starts.",
+        remedy=WHY_IT_LEFT,
+        prevention=AGREE_ON_STEPS,
     )
 
 

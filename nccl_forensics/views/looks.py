@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
@@ -22,7 +23,6 @@ LOOKS = {
     "look_source_id": pl.UInt32(),
     "look_line_no": pl.UInt32(),
 }
-_PLACE = ("source_id", "line_no", "record")
 #: How long operations are in flight at least, how many times as long as any that ended, and of how many this is known.
 _LONG_MS, _LONGER, _USED = 60_000.0, 3.0, 8
 _TIMES = {"rank": pl.Int32(), "looked_ns": pl.Int64(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
@@ -100,7 +100,7 @@ def _told(operations: pl.LazyFrame) -> pl.DataFrame:
     known = operations.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("created_ns").is_not_null())
     open_one = known.filter("pending").sort("created_ns", "order").unique("rank", keep="first", maintain_order=True)
     took = known.group_by("rank").agg(longest_ns=_took().max(), finished=_took().count())
-    return open_one.select("rank", *_PLACE, since_ns="created_ns").join(took, on="rank").collect()
+    return open_one.select("rank", *PLACE, since_ns="created_ns").join(took, on="rank").collect()
 
 
 def _numbered(recorded: Entries) -> pl.DataFrame:
@@ -122,4 +122,4 @@ def _numbered(recorded: Entries) -> pl.DataFrame:
         pl.col("longest_ns").max(), pl.col("finished").sum(), pl.col("since_ns", "row").first()
     )
     open_ones = spans.filter(pl.col("row").is_not_null())
-    return open_ones.join(recorded.named(open_ones.get_column("row")).select("row", *_PLACE).collect(), on="row")
+    return open_ones.join(recorded.named(open_ones.get_column("row")).select("row", *PLACE).collect(), on="row")

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.ranklist import as_ranks
 
 _Fact = TypeVar("_Fact", bound=tuple[dict[str, object], str])
@@ -34,14 +35,11 @@ def odd_of_two(jumped: Mapping[int, _Fact], counts: pl.LazyFrame) -> dict[int, t
         mine, theirs = known.get((key, rank)), known.get((key, waiters[0]))
         if usual is not None and mine == usual != theirs:
             # What the one lacks is the last call of the other, by its number in the group.
-            places = {f"own_{name}": fact[name] for name in _CITED} | {name: fact[f"own_{name}"] for name in _CITED}
+            places = {f"own_{name}": fact[name] for name in PLACE} | {name: fact[f"own_{name}"] for name in PLACE}
             out[waiters[0]] = {**fact, **places, "waiters": [rank], "once_more": True}, ahead
         else:
             out[rank] = fact if usual is not None and theirs == usual != mine else {**fact, "either": waiters[0]}, ahead
     return out
-
-
-_CITED = ("source_id", "line_no", "record")
 
 
 def _called(counts: pl.LazyFrame) -> dict[tuple[str, int], frozenset[tuple[object, ...]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
 
 OVERTAKERS = {
@@ -27,7 +28,6 @@ OVERTAKERS = {
 }
 #: One rank in so many that is ahead of the rest: then they are the exception.
 _FEW = 4
-_OWN = ("source_id", "line_no", "record")
 #: What is open in the group was enqueued behind something else that is open.
 _HELD = pl.col("first_open") < pl.col("pending_order")
 
@@ -59,7 +59,7 @@ def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
         beside = pl.col("rank").is_in(list(set(row["ranks"]) - orders.keys()))
         furthest = dict(places.filter(beside).group_by("role").agg(pl.col("last_seq").max()).drop_nulls().iter_rows())
         peer = level.row(0, named=True)
-        told = {name: row[name] for name in ("group_name", "group_desc", "comm_id", "seq", "op")} | {name: peer[name] for name in _OWN}
+        told = {name: row[name] for name in ("group_name", "group_desc", "comm_id", "seq", "op")} | {name: peer[name] for name in PLACE}
         told |= {"others": level["rank"].to_list(), "call_site": peer["last_call_site"]}
         own = places.filter(pl.col("rank").is_in(list(orders)) & pl.col("pending_order").is_not_null())
         for rank, order in sorted(orders.items()):
@@ -69,7 +69,7 @@ def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
             )
             if first is not None:
                 ahead = {"ahead_name": first["group_name"], "ahead_desc": first["group_desc"], "ahead_seq": first["first_pending"]}
-                rows.append(told | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in _OWN})
+                rows.append(told | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in PLACE})
     return (
         pl.DataFrame(rows, schema=OVERTAKERS, infer_schema_length=None)
         .unique("rank", keep="first", maintain_order=True)

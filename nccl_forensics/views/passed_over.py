@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
@@ -25,7 +26,6 @@ PASSED_OVER = {
     "own_line_no": pl.UInt32(),
     "own_record": pl.String(),
 }
-_CITED = ("source_id", "line_no", "record")
 #: So many stand with the rank and made the call, at least.
 _LEAST = 2
 
@@ -72,9 +72,9 @@ def _passed(
     if not lacking or len(made) < _LEAST or len(lacking) >= len(made):
         return []
     told = {"waiters": waiting["rank"].to_list(), "others": made, "op": there["op"], "call_site": there["user_frame"]}
-    told |= {"stands_in": here["op"], "stands_at": here["user_frame"]} | {name: there[name] for name in _CITED}
+    told |= {"stands_in": here["op"], "stands_at": here["user_frame"]} | {name: there[name] for name in PLACE}
     own_rows = beyond.filter(pl.col("rank").is_in(lacking))
-    return [told | {"rank": row["rank"]} | {f"own_{name}": row[name] for name in _CITED} for row in own_rows.iter_rows(named=True)]
+    return [told | {"rank": row["rank"]} | {f"own_{name}": row[name] for name in PLACE} for row in own_rows.iter_rows(named=True)]
 
 
 NEW_LINES = {
@@ -127,9 +127,9 @@ def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.
         return pl.LazyFrame(schema=NEW_LINES)
     peer = others.row(0, named=True)
     told = {"others": others["rank"].to_list(), "waits_in": peer["op"], "waits_at": peer["user_frame"], "in_pairs": pairs.height > 0}
-    told |= {name: peer[name] for name in _CITED}
+    told |= {name: peer[name] for name in PLACE}
     rows = [
-        told | {"rank": row["rank"], "op": row["op"], "call_site": row["user_frame"]} | {f"own_{name}": row[name] for name in _CITED}
+        told | {"rank": row["rank"], "op": row["op"], "call_site": row["user_frame"]} | {f"own_{name}": row[name] for name in PLACE}
         for row in new
     ]
     return pl.DataFrame(rows, schema=NEW_LINES, infer_schema_length=None).lazy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
 
 STACK_WORK = {
@@ -38,6 +39,6 @@ def stack_work(thread_states: pl.LazyFrame) -> pl.LazyFrame:
     if not looked or at_work.height != 1 or others.height != ranks.height - 1 or (ranks["place"] == "p2p").any():
         return pl.LazyFrame(schema=STACK_WORK)
     peer = others.row(0, named=True)
-    cited = {f"peer_{name}": peer[name] for name in ("source_id", "line_no", "record")}
+    cited = {f"peer_{name}": peer[name] for name in PLACE}
     own = {name: at_work[name][0] for name in STACK_WORK if name in at_work.columns}
     return pl.LazyFrame([own | cited | {"others": others["rank"].to_list()}], schema=STACK_WORK)

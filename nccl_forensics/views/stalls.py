@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.frames import has_rows
 from nccl_forensics.ranklist import as_ranks
@@ -322,10 +323,9 @@ def _waiting_in(progress: pl.LazyFrame, missed: Mapping[str, object]) -> dict[st
     rows = progress.filter(there & last).sort("rank").collect()
     if not rows.height:
         return {}
-    cited = ("source_id", "line_no", "record")
     ranks = rows["rank"].to_list()
     first = rows.row(0, named=True)
-    return {"waiters": ranks, "in_group": ranks} | {n: first[n] for n in cited} | {f"own_{n}": missed[n] for n in cited}
+    return {"waiters": ranks, "in_group": ranks} | {n: first[n] for n in PLACE} | {f"own_{n}": missed[n] for n in PLACE}
 
 
 def _all_done(progress: pl.LazyFrame) -> set[tuple[int, str]]:

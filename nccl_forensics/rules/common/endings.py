@@ -6,6 +6,10 @@ import polars as pl
 
 from nccl_forensics.views.failures import BADLY, EXCEPTIONS
 
+#: What to do about ranks that left the loop of their job before the others, and what keeps them from it.
+WHY_IT_LEFT = "Find out why its loop ended before that of the others: less data, a break, a return, sys.exit."
+AGREE_ON_STEPS = "Agree on the number of steps (all_reduce of the length) before the loop starts."
+
 
 def signs_beside_endings(failures: pl.LazyFrame | None) -> set[str]:
     """Signs of failure other than that processes ended or raised."""
