@@ -5,7 +5,7 @@ Ranks that come last in a good share of their group's collectives and by a margi
 Flight Recorder after taking off each host's clock offset, and by profiler traces without any clock: a collective ends on all ranks together,
 so the rank that is in it for the shortest time came last. In a mesh of pairs on one host, where who is late makes its neighbours late in their
 other groups: the one rank that never waits; so too by traces, where who is late is not the last to leave the operation that it was late to (who
-sends to it goes on); several ranks, where these work and every other waits. Where every rank but one left a trace, and all of these wait alike in the same small call of each
+sends to it goes on), or of which each step holds one time between two collectives that is many times the longest of any other; several ranks, where these work and every other waits. Where every rank but one left a trace, and all of these wait alike in the same small call of each
 step: the one that left none, with low confidence. By traces whose steps are marked it must cost most in more of them than chance would have it, since a long batch makes a
 rank late to all collectives of a step.
 
@@ -76,7 +76,10 @@ def straggler(
         enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
         enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
     if not enqueued and not traced and trace_own_time is not None:
-        enqueued = list(_never_waiting(trace_own_time.collect(), _FEW_GAPS, _FEW_COLLECTIVES, own_share, margin, _OTHER_STEPS))
+        alone = trace_own_time.collect()
+        enqueued = list(_never_waiting(alone, _FEW_GAPS, _FEW_COLLECTIVES, own_share, margin, _OTHER_STEPS)) or list(
+            _longest(alone, margin)
+        )
     if not enqueued and not traced and unseen_late is not None:
         yield from _unseen(unseen_late, unseen_share)
     if not enqueued and not traced:
@@ -252,6 +255,43 @@ def _never_waiting(
         actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
         metrics={"own_ms": round(worst["own_ms"], 1), "lost_ms": round(lost_ms, 1)},
     )
+
+
+#: So many steps in which the same ranks take a long time tell something; of more than four one may be another's.
+_TWO_STEPS, _FIFTH = 2, 5
+
+
+def _longest(rows: pl.DataFrame, margin: float) -> Iterator[Finding]:
+    """Few ranks that in each step take one time by themselves that is many times the longest of any other: those wait meanwhile, in whatever group."""
+    if rows.height < 2 or rows["gaps_ms"].null_count() or (steps := len(rows["gaps_ms"][0])) < _TWO_STEPS:
+        return
+    ordered = rows.with_columns(usual=pl.col("gaps_ms").list.median()).sort("usual", "rank", descending=[True, False])
+    for count in range(1, max(1, rows.height // 4) + 1):
+        slow, others = ordered.head(count), ordered.slice(count)
+        least, most = (
+            getattr(part.select(pl.col("gaps_ms").list.to_struct(fields=[str(i) for i in range(steps)])).unnest("gaps_ms"), how)().row(0)
+            for part, how in ((slow, "min"), (others, "max"))
+        )
+        longer = [a - b for a, b in zip(least, most, strict=True) if a >= _BUSIER * b]
+        if len(longer) < steps - steps // _FIFTH or sum(longer) < margin * float(str(rows["span_ms"].median())):
+            continue
+        ranks = tuple(sorted(slow["rank"].to_list()))
+        yield Finding(
+            title=f"{ranks_words(ranks)} {'keeps' if count == 1 else 'keep'} every other rank waiting in {'each' if len(longer) == steps else len(longer)} of {steps} traced steps: {time_words(sum(longer))} in all",
+            summary=f"Between two collectives of a step {'it takes' if count == 1 else 'each takes'} {time_words(min(least))} or more by itself, and no other rank more than {time_words(max(most))}.",
+            confidence="low" if rows.height == 2 or len(longer) < _SOME_GAPS else "medium",
+            ranks=ranks,
+            culprits=tuple(Culprit(rank=r) for r in ranks),
+            subject=("straggler", "own time"),
+            evidence=cite(slow, "the collective before which it took longest"),
+            evidence_total=len(longer) * count,
+            remedy="Look at what is done between collectives there: data loading, clocks, a noisy neighbour.",
+            prevention="Log the arrival lag of every rank; alarm when few ranks lose most of it.",
+            would_refute=(_OTHER_STEPS,),
+            actions=(Action("collect-more", ranks=ranks, command="py-spy dump --pid <pid>"),),
+            metrics={"lost_ms": round(sum(longer), 1)},
+        )
+        return
 
 
 def _several(slow: pl.DataFrame, next_one: Mapping[str, object], half: bool, refuted: str) -> Finding:

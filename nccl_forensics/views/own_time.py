@@ -17,6 +17,7 @@ OWN_TIME = {
     "span_ms": pl.Float64(),
     "long_count": pl.UInt32(),
     "longest_ms": pl.Float64(),
+    "gaps_ms": pl.List(pl.Float64()),
     "source_id": pl.UInt32(),
     "record": pl.String(),
     "call_site": pl.String(),
@@ -72,6 +73,7 @@ def _summed(calls: pl.LazyFrame, span_ms: pl.Expr) -> pl.LazyFrame:
             pl.col("own").max().alias("longest_ms"),
             *(pl.col(c).sort_by("own", nulls_last=False).last() for c in ("source_id", "record", "call_site")),
         )
+        .with_columns(gaps_ms=None)
         .select([pl.col(c).cast(t) for c, t in OWN_TIME.items()])
         .sort("rank")
     )
@@ -89,6 +91,7 @@ def _all_recorded(groups: pl.LazyFrame, seen: set[int]) -> bool:
 def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -> pl.LazyFrame:
     """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank is under
     way, ``span_ms`` runs from its first collective to its last; where steps are marked, which all ranks begin together, from there. Cites the collective before which it was longest.
+    ``gaps_ms``: the longest of each step, where all ranks marked the same ones.
 
     Two are compared here, as no clock is needed. Empty unless every rank of the job left a trace with as many collectives of each kind, sends and receives aside: who has fewer of them is by itself
     for longer in a good job too.
@@ -106,4 +109,9 @@ def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -
     timed = calls.with_columns(
         own=since / 1e6, begin=pl.col("start_ns") - since, end=pl.col("start_ns") + pl.col("duration_ns"), call_site=pl.lit(None)
     )
-    return _summed(timed, ((pl.col("end").max() - pl.col("begin").min()) / 1e6).alias("span_ms"))
+    summed = _summed(timed, ((pl.col("end").max() - pl.col("begin").min()) / 1e6).alias("span_ms"))
+    longest = timed.group_by("rank", "step").agg(pl.col("own").max()).sort("rank", "step").collect()
+    of_rank = longest.group_by("rank", maintain_order=True).agg("step", gaps_ms="own")
+    if longest["step"].null_count() or of_rank.select(pl.col("step").n_unique()).item() > 1:
+        return summed
+    return summed.drop("gaps_ms").join(of_rank.lazy().select("rank", "gaps_ms"), on="rank").select(list(OWN_TIME)).sort("rank")

@@ -176,7 +176,30 @@ def test_three_marked_steps_are_told_as_a_guess_and_the_first_of_them_counts() -
     [found] = straggler.check(None, trace_own_time=traced(STEPS[:3], marked=True))
     assert (found.ranks, found.confidence) == ((1,), "low")
     assert told(traced(STEPS[:3])) == [], "when the first began is not known"
-    assert told(traced(STEPS[:2], marked=True)) == []
+
+
+def gaps(*of_ranks: list[float] | None) -> pl.LazyFrame:
+    """View ``trace_own_time`` of ranks none of which is by itself for most of two seconds, with the longest time of each in each step."""
+    known = {"collectives": 200, "own_ms": 900.0, "span_ms": 2000.0, "long_count": 0, "source_id": 0, "record": "traceEvents[1]"}
+    return rows(OWN_TIME, *({"rank": r, "gaps_ms": own, **known} for r, own in enumerate(of_ranks)))
+
+
+def test_a_time_that_is_many_times_the_longest_of_any_other_in_each_step_is_told() -> None:
+    [two] = straggler.check(None, trace_own_time=traced(STEPS[:2], marked=True))
+    assert (two.ranks, two.confidence) == ((1,), "low")
+    [four] = straggler.check(None, trace_own_time=gaps([9.0] * 4, [290.0, 300.0, 250.0, 300.0], [9.0] * 4, [8.0] * 4))
+    assert (four.ranks, four.confidence) == ((1,), "medium")
+    assert told(gaps([9.0] * 5, [8.0] * 5, [250.0, 300.0, 9.0, 300.0, 310.0])) == [(2,)], "one step of five may be another's"
+    assert told(gaps(*([9.0] * 2 for _ in range(6)), [300.0, 290.0], [400.0, 350.0])) == [(6, 7)], "each may be late in a group of its own"
+
+
+def test_a_long_time_in_some_steps_or_of_many_ranks_is_no_rule() -> None:
+    assert told(gaps([9.0] * 3, [300.0, 9.0, 300.0], [9.0] * 3)) == []
+    assert told(gaps([9.0] * 3, [300.0] * 3, [120.0] * 3)) == [], "not so much longer"
+    assert told(gaps([9.0] * 3, [90.0] * 3, [9.0] * 3)) == [], "little of the window"
+    assert told(gaps([9.0] * 2, [300.0] * 2, [300.0] * 2, [9.0] * 2)) == [], "half of the ranks"
+    assert told(gaps([300.0], [9.0], [9.0])) == [], "one step"
+    assert told(gaps([300.0] * 3, None, [9.0] * 3)) == [], "steps of which not all are marked"
 
 
 def test_traces_of_ranks_that_work_alike_are_quiet() -> None:
