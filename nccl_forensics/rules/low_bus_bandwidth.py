@@ -33,6 +33,7 @@ from nccl_forensics.rules.common.ties import closest, job_of, tied
 
 _WATCH, _DEGRADED = 0.9, 0.75
 _RDMA_LARGE = 65536
+_TWO = 2
 
 Row = Mapping[str, object]
 
@@ -48,6 +49,7 @@ def low_bus_bandwidth(
     trace_bandwidth: pl.LazyFrame | None = None,
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    sources: pl.LazyFrame | None = None,
     *,
     expected_gb_s: Annotated[float, "bus bandwidth in GB/s that large AllReduces must reach; 0 = what is known of the platform"] = 0.0,
     large_bytes: Annotated[int, "size from which a row counts as large"] = LARGE_BYTES,
@@ -61,7 +63,7 @@ def low_bus_bandwidth(
     against the platform. A test on hosts that are none of the job's does not tell of the job."""
     if bandwidth_tests is not None and bandwidth_rows is not None:
         job = job_of(job_signs, None, failures)
-        best = _best(bandwidth_tests, bandwidth_rows, large_bytes)
+        best = _best(_named(bandwidth_tests, sources), bandwidth_rows, large_bytes)
         of_runs = (
             *_against_platform(best, expected_gb_s),
             *_against_alike(best, alike),
@@ -110,6 +112,20 @@ def _traced(rows: pl.LazyFrame, expected: float, large: int, share: float) -> It
             actions=(Action("collect-more", command="NCCL_DEBUG=INFO all_reduce_perf -b 256M -e 8G -f 2"),),
             metrics={"bus_bw_gb_s": round(row["best_bus_bw_gb_s"], 2), "expected_gb_s": row["goal"]},
         )
+
+
+#: Words of file names; a table of two ranks does not tell an all_reduce from a send and receive, nor any table an all_gather from an alltoall.
+_IN_NAMES = r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|broadcast)[^/]*$"
+_SPELLED = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
+
+
+def _named(tests: pl.LazyFrame, sources: pl.LazyFrame | None) -> pl.LazyFrame:
+    """The tests, with the collective of the file's name where the table itself does not tell it."""
+    if sources is None:
+        return tests
+    word = pl.col("path").str.extract(_IN_NAMES).str.to_lowercase().str.replace_all("_", "").replace(_SPELLED)
+    named = sources.select("source_id", in_name=word)
+    return tests.join(named, on="source_id", how="left").with_columns(collective=pl.coalesce("collective", "in_name")).drop("in_name")
 
 
 def _best(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int) -> list[dict[str, object]]:
@@ -164,7 +180,7 @@ def _against_platform(best: list[dict[str, object]], expected: float) -> Iterato
 
 def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Finding]:
     """Runs of the same collective, ranks, hosts and GPUs, with the same data and as many repetitions, on other hosts: the fleet is the yardstick.
-    Several runs of the same hosts are one of them."""
+    Several runs of the same hosts are one of them. A third of the runs may be slow, or all those, and only those, that one host took part in."""
     groups: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
     for run in best:
         like: tuple[object, ...] = (
@@ -184,9 +200,9 @@ def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Findin
             continue
         usual = median(named.values())
         slow = [r for r in runs if float(str(r["best"])) < _WATCH * usual]
-        if len(slow) * 3 > len(runs):
-            continue
         tested = [set(_texts(r["hosts"])) for r in runs if r not in slow]
+        if len(slow) * 3 > len(runs) and not _one_in_all(slow, tested):
+            continue
         for run in slow:
             hosts = _texts(run["hosts"])
             value = float(str(run["best"]))
@@ -203,6 +219,13 @@ def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Findin
                 blamed,
                 least=_WATCH * usual,
             )
+
+
+def _one_in_all(slow: list[dict[str, object]], tested: list[set[str]]) -> bool:
+    """Whether of several slow pairs one host is in each, and every other one is fast with others."""
+    hosts = [set(_texts(r["hosts"])) for r in slow]
+    fast = set[str]().union(*tested)
+    return len(slow) > _TWO and len(set.intersection(*hosts) - fast) == 1 and len(set.union(*hosts) - fast) == 1
 
 
 def _rdma(rows: pl.DataFrame, ib_ports: pl.LazyFrame | None, share: float, alike: int) -> Iterator[Finding]:

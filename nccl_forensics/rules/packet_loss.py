@@ -43,6 +43,8 @@ _DROPS = (
     "rx_crc_errors",
     "tx_discards_phy",
 )
+#: What a receiver counts whose packets were dropped on the way.
+_MISSED = [c.name for c in COUNTERS.values() if c.family == "loss" and c.weight == "degraded" and c.name != "port_xmit_discards"]
 _ALLOWANCE = (
     "bw_in_allowance_exceeded",
     "bw_out_allowance_exceeded",
@@ -77,12 +79,13 @@ def packet_loss(
     least: Annotated[int, "packets lost or sent again below which nothing is said"] = 100,
 ) -> Iterator[Finding]:
     """RDMA ports, then hosts, interfaces, sockets and tests."""
-    if ib_port_counters is not None:
-        yield from _rdma(ib_port_counters.filter(pl.col("counter").is_in([*_WATCHED, *_TRAFFIC])).collect(), peers, loss_share)
+    ports = ib_port_counters.filter(pl.col("counter").is_in([*_WATCHED, *_TRAFFIC])).collect() if ib_port_counters is not None else None
+    if ports is not None:
+        yield from _rdma(ports, peers, loss_share)
     if net_counters is not None:
         rows = located(net_counters, source_hosts)
         yield from _tcp(rows, loss_share, bad_share, least)
-        yield from _interfaces(rows, loss_share, bad_share, least)
+        yield from _interfaces(rows, loss_share, bad_share, least, _miss_packets(ports, least))
         yield from _allowances(rows)
     if sockets is not None:
         yield from _sockets(located(sockets, source_hosts))
@@ -141,6 +144,14 @@ def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]
         )
 
 
+def _miss_packets(ports: pl.DataFrame | None, least: int) -> set[str]:
+    """Hosts whose RDMA ports count packets that never came."""
+    if ports is None:
+        return set()
+    missed = ports.filter(pl.col("counter").is_in(_MISSED) & (pl.coalesce("growth", "last") >= least))
+    return set(missed["host"].drop_nulls())
+
+
 def _port(row: Row) -> tuple[object, ...]:
     return tuple(row[k] for k in ("place", "node", "device", "port"))
 
@@ -172,7 +183,8 @@ def _tcp(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[F
         )
 
 
-def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[Finding]:
+def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int, rdma: set[str]) -> Iterator[Finding]:
+    """Drops of an interface; where RDMA of that host (``rdma``) missed packets too, any that are worth a warning are an error: it sends all again from there on."""
     wanted = rows.filter(pl.col("counter").is_in([*_DROPS, "rx_packets", "rx_packets_phy"]) & pl.col("value").is_not_null())
     for (host, source, interface), part in wanted.group_by("host", "source_id", "interface", maintain_order=True):
         first = part.group_by("counter", maintain_order=True).agg(
@@ -186,11 +198,13 @@ def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int) -> Ite
                 continue
             ratio = lost / carried
             name = f"{interface or 'an interface'}" + (f" of {host}" if host else "")
-            cited = part.filter(pl.col("counter") == counter)
+            cited, missed = part.filter(pl.col("counter") == counter), host in rdma
             yield _finding(
                 f"{name} lost {ratio:.2%} of its packets ({counter})",
-                f"{lost} against {carried} packets received. With RoCE this means that the lossless class is not set up.",
-                "error" if ratio >= bad else "warning",
+                f"{lost} against {carried} packets received. "
+                + ("RDMA of that host missed packets too: " if missed else "With RoCE this means that ")
+                + "the lossless class is not set up.",
+                "error" if ratio >= bad or missed else "warning",
                 "medium",
                 str(host) if host else None,
                 str(interface) if interface else None,

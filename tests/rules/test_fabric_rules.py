@@ -18,6 +18,7 @@ from nccl_forensics.rules.low_bus_bandwidth import low_bus_bandwidth
 from nccl_forensics.rules.mtu_mismatch import mtu_mismatch
 from nccl_forensics.rules.packet_loss import packet_loss
 from nccl_forensics.rules.unreachable_host import unreachable_host
+from nccl_forensics.store import SOURCES
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.ib_ports import PORTS
@@ -152,6 +153,17 @@ def test_a_bit_error_rate_after_correction_is_bad_and_raw_errors_are_not():
 
 def loss(ib: pl.DataFrame | None = None, net: pl.DataFrame | None = None, socks: pl.DataFrame | None = None) -> list[Finding]:
     return packet_loss.check(ib, net, socks, None, HOSTS)
+
+
+def test_drops_are_an_error_where_rdma_of_that_host_missed_packets():
+    drops = table(
+        "net_counters",
+        {"source": 0, "host": "a", "interface": "e", "counter": "rx_packets", "value": 10**6},
+        {"source": 0, "host": "a", "interface": "e", "counter": "rx_discards_phy", "value": 4000},
+    )
+    assert [f.severity for f in loss(net=drops)] == ["warning"]
+    assert "error" in [f.severity for f in loss(counters(counter("a", "out_of_sequence", 4000)), drops)]
+    assert [f.severity for f in loss(counters(counter("b", "out_of_sequence", 4000)), drops)] == ["warning"]
 
 
 def test_timers_that_ran_out_during_the_job_are_an_error():
@@ -307,6 +319,21 @@ def test_one_run_below_its_like_is_named_with_the_host_that_no_good_run_has():
     [finding] = slow(*alike, run(6.0, 9, ("a", "bad"), gpus=["X"], ranks=2))
     assert finding.hosts == ("bad",)
     assert finding.confidence == "high"
+
+
+def all_pairs(*fast: str, slow_host: str) -> list[tuple[dict[str, object], dict[str, object]]]:
+    """A send and receive between any two hosts, of which the table does not tell the name."""
+    hosts = (*fast, slow_host)
+    pairs = [(a, b) for i, a in enumerate(hosts) for b in hosts[i + 1 :]]
+    return [run(6.0 if slow_host in p else 13.5, i, p, gpus=["X"], ranks=2, collective=None) for i, p in enumerate(pairs)]
+
+
+def test_one_host_may_be_slow_in_each_of_its_pairs_and_the_name_of_the_file_tells_the_test() -> None:
+    runs = all_pairs("a", "b", "c", slow_host="d")
+    files = rows(SOURCES, *({"source_id": i, "path": f"logs/sendrecv_{i}.log"} for i, _ in enumerate(runs)))
+    tests, found = table("bandwidth_tests", *(t for t, _ in runs)), table("bandwidth_rows", *(r for _, r in runs))
+    assert {f.hosts for f in low_bus_bandwidth.check(tests, found, None, None, None, HOSTS, sources=files)} == {("d",)}
+    assert low_bus_bandwidth.check(tests, found, None, None, None, HOSTS) == [], "of which test is not known"
 
 
 def test_hosts_that_reach_it_in_another_run_can_carry_it():
