@@ -1,4 +1,5 @@
-"""Environment dumps: env, printenv, ``export -p``, ``declare -x`` and /proc/<pid>/environ (NUL-separated). Secrets are masked on reading."""
+"""Environment dumps: env, printenv, ``export -p``, ``declare -x`` and /proc/<pid>/environ (NUL-separated), and what a shell under ``set -x`` says that it
+sets. Secrets are masked on reading."""
 
 from __future__ import annotations
 
@@ -10,14 +11,18 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.units import is_number
 
 _LINE = re.compile(r"^(?:export |declare -x )?([A-Za-z_][A-Za-z0-9_]{0,127})=(.*)$", re.DOTALL)
-#: Fewer lines in a row are a command line or a message, not a dump.
+#: Fewer lines in a row are a command line or a message, not a dump, unless the shell says before them that they are.
 _LEAST = 4
+_DUMPED = re.compile(r"^(?:\++|[^\s#$]*[#$]) .*\b(?:env|printenv|export -p|declare -x)\b|^\++ e?grep .*NCCL")
+#: What a shell under ``set -x`` ran: an assignment of its own, or one that it hands to the processes of ``mpirun``.
+_TRACED = re.compile(r"^\++ (?:export )?((?:NCCL|FI|UCX)_[A-Z0-9_]+)=(\S+)$")
+_HANDED = re.compile(r"(?<=\s)-x (NCCL_[A-Z0-9_]+)=(\S+)")
 
 Row = dict[str, object]
 
 
 def read(text: Text) -> Reading:
-    """Every run of at least four assignments that holds a setting of the job."""
+    """Every run of at least four assignments that holds a setting of the job, and what a traced shell sets."""
     numbers: list[int] = text.lines["line_no"].to_list()
     texts: list[str] = text.lines["text"].to_list()
     hits: list[bool] = text.lines["hit"].to_list()
@@ -29,14 +34,25 @@ def read(text: Text) -> Reading:
         if i < len(texts) and _LINE.match(texts[i]) and (start is None or numbers[i] == numbers[i - 1] + 1):
             start = i if start is None else start
             continue
-        if start is not None and i - start >= _LEAST and any(hits[start:i]):
+        if start is not None and any(hits[start:i]) and (i - start >= _LEAST or (start and _DUMPED.match(texts[start - 1]))):
             block = [_row(texts[n]) for n in range(start, i)]
             who = _who(block)
             rows.extend({**hints[n], **who, "line_no": numbers[n], **row} for n, row in zip(range(start, i), block, strict=True))
             used.extend(numbers[start:i])
         start = i if i < len(texts) and _LINE.match(texts[i]) else None
+    for n, text_of in enumerate(texts):
+        if hits[n] and text_of.startswith("+"):
+            said = _traced(text_of)
+            rows.extend({**hints[n], "line_no": numbers[n], **row} for row in said)
+            used.extend([numbers[n]] if said else [])
     frame = TABLES["environment"].frame(rows)
     return Reading(frames={"environment": frame} if frame.height else {}, lines=line_numbers(used))
+
+
+def _traced(line: str) -> list[Row]:
+    """Settings in a line of a traced shell."""
+    found = [m for m in (_TRACED.match(line),) if m] or list(_HANDED.finditer(line))
+    return [{"name": m[1], "value": mask_variable(m[1], m[2].strip("'\""))[:4000]} for m in found]
 
 
 def _row(line: str) -> Row:

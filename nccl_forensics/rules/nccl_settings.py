@@ -105,10 +105,15 @@ def _most_nvlink(gpu_links: pl.LazyFrame | None) -> float | None:
     explains=("gdr-disabled", "few-channels", "environment-mismatch", "low-bus-bandwidth", "nic-underused"),
 )
 def socket_fallback_by_setting(
-    job_settings: pl.LazyFrame, host_ranks: pl.LazyFrame, job_signs: pl.LazyFrame | None = None, failures: pl.LazyFrame | None = None
+    job_settings: pl.LazyFrame,
+    host_ranks: pl.LazyFrame,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
+    bandwidth_tests: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """NCCL_IB_DISABLE, NCCL_NET and FI_PROVIDER, where the job spans hosts."""
-    if host_ranks.collect().height > 1:
+    """NCCL_IB_DISABLE, NCCL_NET and FI_PROVIDER, where the job, or a bandwidth test, spans hosts."""
+    tested = bandwidth_tests.select(pl.col("hosts").list.len().max()).collect().item() if bandwidth_tests is not None else None
+    if host_ranks.collect().height > 1 or (tested or 0) > 1:
         yield from _found(job_settings, "socket-fallback", job_of(job_signs, None, failures))
 
 

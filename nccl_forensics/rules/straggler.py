@@ -231,7 +231,10 @@ def _never_waiting(
     for one in shares.head(slow).iter_rows(named=True):
         busier = one["share"] >= own_share or (one["share"] >= _HALF and one["own_ms"] >= _BUSIER * second["own_ms"])
         again = one["long_count"] >= late_at_least and one["longest_ms"] <= _ONE_GAP * one["own_ms"]
-        if not (busier and again) or one["share"] - second["share"] < margin:
+        # One long delay, a checkpoint before a barrier, is no habit: what is left without it must part them as well.
+        other = (1 - 1 / max(one["long_count"], 1)) * one["span_ms"]
+        habit = one["own_ms"] - one["longest_ms"] - second["share"] * other
+        if not (busier and again) or one["share"] - second["share"] < margin or habit < margin * other:
             return
     if slow > 1:
         yield _several(shares.head(slow), second, 2 * slow == rows.height, refuted)

@@ -14,7 +14,7 @@ from nccl_forensics.words import first_label
 #: Words of a path that look like a host: letters, then a number somewhere; but not the words of ranks, devices, runs and files.
 _LIKE_HOST = re.compile(r"^[A-Za-z][A-Za-z-]*[-_]?\d[A-Za-z0-9-]*(?:\.[A-Za-z][A-Za-z0-9.-]*)?$")
 _NO_HOST = re.compile(
-    r"^(?:global|local)?[-_]?(?:rank|pid|run|attempt|(?:dump|trace|stack|sample|log|snapshot|record|profile|look|output|result)s?|step|job|task|pod|port|part|iter|epoch|try|test|case|round|v|t|xid|mlx|ib|bnxt_re|irdma|"
+    r"^(?:global|local)?[-_]?(?:rank|pid|run|attempt|(?:dump|trace|stack|sample|log|snapshot|record|profile|look|output|result)s?|step|job|task|pod|port|part|iter(?:ation)?|epoch|checkpoint|ckpt|flight|recorder|py-?spy|try|test|case|round|v|t|xid|mlx|ib|bnxt_re|irdma|"
     r"hfi|efa|eth|ens|eno|enp|bond|card|gpu|gpu-|nccl|rccl|cuda|ipv|slurm|ibdiagnet|iperf|nvidia-smi|x|h|l|p|r|s|a|b|c|d|n[12]_g)[-_]?\d",
     re.IGNORECASE,
 )

@@ -115,6 +115,23 @@ def test_a_pod_as_yaml_gives_what_its_json_gives() -> None:
     assert found.frames["environment"].select("host", "name", "value").rows() == [("gpu-node-7", "NCCL_IB_DISABLE", "1")]
 
 
+def test_what_a_traced_shell_sets_is_its_environment_and_a_hint_is_not() -> None:
+    def told(*lines: str) -> list[tuple[object, ...]]:
+        frames = read_source("\n".join((*lines, "")).encode()).frames
+        return frames["environment"].select("line_no", "name", "value").rows() if "environment" in frames else []
+
+    assert told("+ export NCCL_IB_DISABLE=1", "+ mpirun -np 16 -x NCCL_NET=Socket -x PATH ./all_reduce_perf -g 1") == [
+        (1, "NCCL_IB_DISABLE", "1"),
+        (2, "NCCL_NET", "Socket"),
+    ]
+    assert told("+ env", "+ grep ^NCCL", "NCCL_P2P_DISABLE=1", "+ ./all_reduce_perf -g 8") == [(3, "NCCL_P2P_DISABLE", "1")]
+    assert told("user@node1:~$ env | grep NCCL", "NCCL_P2P_DISABLE=1", "NCCL_DEBUG=INFO") == [
+        (2, "NCCL_P2P_DISABLE", "1"),
+        (3, "NCCL_DEBUG", "INFO"),
+    ]
+    assert told("I then tried", "NCCL_P2P_DISABLE=1", "and it worked with export NCCL_IB_DISABLE=1") == []
+
+
 def test_secrets_of_a_pod_are_masked_and_its_rank_is_known() -> None:
     assert rows("documents/kubernetes.json", "environment", "rank", "name", "value") == [
         (0, "RANK", "0"),

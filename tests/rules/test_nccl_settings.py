@@ -56,6 +56,15 @@ def test_sockets_within_one_host_cost_nothing() -> None:
     assert socket_fallback_by_setting.check(settings("NCCL_NET", ("Socket", EVERYONE)), host_ranks(node1=EVERYONE)) == []
 
 
+def test_a_bandwidth_test_over_two_hosts_uses_the_network() -> None:
+    for hosts, found in ((["node1"], 0), (["node1", "node2"], 1)):
+        tests = pl.LazyFrame({"hosts": [hosts]})
+        assert (
+            len(socket_fallback_by_setting.check(settings("NCCL_IB_DISABLE", ("1", [0])), host_ranks(node1=[0]), bandwidth_tests=tests))
+            == found
+        )
+
+
 def test_a_limit_on_some_ranks_only_is_a_mismatch_and_no_limit() -> None:
     assert few_channels_by_setting.check(settings("NCCL_MAX_NCHANNELS", ("2", [1]))) == []
 

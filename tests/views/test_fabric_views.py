@@ -25,6 +25,8 @@ from tests.rules.host_frames import table
         ("run_1/attempt_0/3/stderr.log", None),
         ("nccl.rank12.log", None),
         ("slurm-123.out", None),
+        ("traces/iteration_40/rank3_trace.json", None),
+        ("pyspy_1/rank0.txt", None),
         ("2024-05-06/x.txt", None),
     ],
 )

@@ -180,7 +180,15 @@ def test_three_marked_steps_are_told_as_a_guess_and_the_first_of_them_counts() -
 
 def gaps(*of_ranks: list[float] | None) -> pl.LazyFrame:
     """View ``trace_own_time`` of ranks none of which is by itself for most of two seconds, with the longest time of each in each step."""
-    known = {"collectives": 200, "own_ms": 900.0, "span_ms": 2000.0, "long_count": 0, "source_id": 0, "record": "traceEvents[1]"}
+    known = {
+        "collectives": 200,
+        "own_ms": 900.0,
+        "span_ms": 2000.0,
+        "long_count": 0,
+        "longest_ms": 300.0,
+        "source_id": 0,
+        "record": "traceEvents[1]",
+    }
     return rows(OWN_TIME, *({"rank": r, "gaps_ms": own, **known} for r, own in enumerate(of_ranks)))
 
 
@@ -239,6 +247,11 @@ def test_several_ranks_that_work_while_every_other_waits_are_named_together() ->
     assert told(shares(1900, 1700, 1800, 120)) == [], "more than half are never the slow ones"
     assert told(shares(1700, 1200, 700, 120)) == [], "all differ"
     assert told(shares(1900, 100, 1700, 120, longest_ms=1600.0)) == [], "one long gap"
+    # 1.6 s of 1.75 s, of which half a second went into one file before a barrier.
+    known = {"collectives": 5, "span_ms": 1750.0, "source_id": 0, "record": "traceEvents[1]"}
+    once = [(1644.0, 528.0, 5), (1085.0, 422.0, 4), (1095.0, 484.0, 4)]
+    alike = [{"rank": r, "own_ms": own, "longest_ms": most, "long_count": n, **known} for r, (own, most, n) in enumerate(once)]
+    assert told(rows(OWN_TIME, *alike)) == [], "one delay is no habit"
 
 
 def test_of_two_the_one_that_works_while_the_other_waits_is_told_at_low_confidence() -> None:
