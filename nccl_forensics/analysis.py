@@ -110,7 +110,7 @@ def judge_run(
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
     shown = shown and not waits_for_one(resolver)
-    # So is one that worked, and of which it tells no end.
+    # So is one that it leaves at work: it may have stood, or lost a process, after its last line.
     unsure = lost or (alone and broke_off(resolver))
     verdict = judge(
         outcomes, signs, told, complete, enough=enough, lost=unsure, machines_only=machines_only, everyone=everyone, shown=shown

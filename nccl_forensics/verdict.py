@@ -95,7 +95,7 @@ def judge(
     """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all;
     ``complete``: every rank of the job has evidence, or an orderly end was seen;
     ``enough``: what there is of an incomplete job still tells that nothing was wrong with it;
-    ``lost``: processes lost others, and whether that was the job's end in order is not known, or no end is told of a job that had worked: a loss may then not
+    ``lost``: processes lost others, and whether that was the job's end in order is not known, or no end is told of some that came up: a loss may then not
     be all that was wrong;
     ``machines_only``: what is there tells of hosts and of no rank: whether a job ran into what is odd on them is not known;
     ``everyone``: there is something of every rank: that those who left nothing were well is less sure, however the others ended;

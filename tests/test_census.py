@@ -242,14 +242,15 @@ def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_p
     assert not lost_a_peer(Told(nccl_errors=afar.clear(), comms=open_ended))
 
 
-def test_a_job_that_worked_and_of_which_no_end_is_told_may_have_stood_or_lost_a_process() -> None:
-    def comms(*ends: str | None) -> pl.DataFrame:
-        return pl.DataFrame({"completed": [True] * len(ends), "ended": ends}, schema_overrides={"ended": pl.String()})
+def test_a_process_that_came_up_and_of_which_no_end_is_told_may_have_stood_or_gone() -> None:
+    def comms(*ends: tuple[int, str | None], up: bool = True) -> pl.DataFrame:
+        rows = [{"host": "n1", "pid": pid, "completed": up, "ended": end} for pid, end in ends]
+        return pl.DataFrame(rows, schema_overrides={"ended": pl.String()})
 
-    called = pl.DataFrame({"domain": ["nccl"]})
-    assert broke_off(Told(progress=called, comms=comms(None, None)))
-    assert not broke_off(Told(progress=called, comms=comms(None, "destroy-complete")))
-    assert not broke_off(Told(progress=called.clear(), comms=comms(None))), "whether it came to its steps is not known"
+    assert broke_off(Told(comms=comms((1, None), (2, None))))
+    assert broke_off(Told(comms=comms((1, None), (2, "abort-complete")))), "the others gave up, it left no word"
+    assert not broke_off(Told(comms=comms((1, None), (1, "destroy-complete")))), "a part of a communicator goes with it"
+    assert not broke_off(Told(comms=comms((1, None), up=False))), "one that never came up is a trouble of init"
 
 
 @pytest.mark.parametrize(

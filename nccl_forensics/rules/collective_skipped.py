@@ -115,7 +115,9 @@ def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
     for row in overtakers.collect().iter_rows(named=True):
         ranks, others = (row["rank"],), row["others"]
         group, waited = group_words(row), operation_words(row["op"], row["seq"])
-        beyond = group_words({"group_name": row["ahead_name"], "group_desc": row["ahead_desc"]})
+        beyond = group_words(
+            {name: row[f"ahead_{name.removeprefix('group_').removesuffix('_id')}"] for name in ("group_name", "group_desc", "comm_id")}
+        )
         place = f" at {row['call_site']}" if row["call_site"] else ""
         yield Finding(
             title=f"{ranks_words(ranks)} left out a call of {group} and went on; {ranks_words(others)} wait in {waited}",

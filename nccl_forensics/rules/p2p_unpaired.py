@@ -39,6 +39,11 @@ def p2p_unpaired(unpaired: pl.LazyFrame) -> Iterator[Finding]:
     odd = tuple(sorted(set(rows["odd"].drop_nulls().to_list())))
     if first["kind"] == "calls":
         said = f"rank {first['sender']} called {first['sends']} sends to rank {first['receiver']}, which called {first['receives']} receives from it"
+        if first["beyond"] is not None:
+            waits, went_on = (
+                first[side] for side in (("sender", "receiver") if first["sends"] > first["receives"] else ("receiver", "sender"))
+            )
+            said += f", before rank {went_on} went on to a collective (#{first['beyond']}) to which rank {waits} never came"
     else:
         said = f"rank {first['sender']} sent rank {first['receiver']} {first['sent']}, which awaits {first['received']}"
     yield Finding(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
 
 OVERTAKERS = {
     "rank": pl.Int32(),
@@ -20,6 +24,7 @@ OVERTAKERS = {
     "line_no": pl.UInt32(),
     "record": pl.String(),
     "ahead_name": pl.String(),
+    "ahead_comm": pl.String(),
     "ahead_desc": pl.String(),
     "ahead_seq": pl.Int64(),
     "own_source_id": pl.UInt32(),
@@ -28,24 +33,43 @@ OVERTAKERS = {
 }
 #: One rank in so many that is ahead of the rest: then they are the exception.
 _FEW = 4
+#: Other ranks that are known in a role, at least: of a pair alone either may be the one that errs.
+_BESIDE = 2
 #: What is open in the group was enqueued behind something else that is open.
 _HELD = pl.col("first_open") < pl.col("pending_order")
 
 
 @view(rows="ranks")
-def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> pl.LazyFrame:
+def overtakers(
+    stuck: pl.LazyFrame,
+    progress: pl.LazyFrame,
+    groups: pl.LazyFrame,
+    operations: pl.LazyFrame | Calls,
+    divergences: pl.LazyFrame | None = None,
+) -> pl.LazyFrame:
     """Ranks that enqueued, before the operation ``seq`` of a group in which all others stand, one of another group (``ahead_seq``) that none of the
     others has entered, in that group or in one of its role: the number ``seq`` is that of a later call of theirs.
 
     A call that is alike in each step (a norm, a loss) meets the next step's of whoever left it out, so that the group itself shows nothing, and a
-    ring that holds less than two steps shows no habit either. Groups of one description are of one role. Cites the last operation of a peer
-    in the group (``source_id`` …), and the rank's own in the other (``own_…``).
+    ring that holds less than two steps shows no habit either. Groups of one description are of one role. NCCL's logs do not tell what waits: there
+    all others have made ``seq`` calls of the group and no more, and communicators are of one role that each rank came to in the same turn. Cites the
+    last operation of a peer in the group (``source_id`` …), and the rank's own in the other (``own_…``).
     """
+    rows = [*_recorded(stuck, progress, groups), *_logged(calls_of(operations), divergences)]
+    return (
+        pl.DataFrame(rows, schema=OVERTAKERS, infer_schema_length=None)
+        .unique("rank", keep="first", maintain_order=True)
+        .sort("rank")
+        .lazy()
+    )
+
+
+def _recorded(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> list[dict[str, object]]:
     waited = stuck.filter((pl.col("domain") == "fr") & pl.col("held")).collect()
     state = progress.filter(pl.col("domain") == "fr")
     odd = _with_few_held(waited, state)
     if odd.is_empty():
-        return pl.LazyFrame(schema=OVERTAKERS)
+        return []
     described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_name", "group_desc").unique("group_key")
     role = pl.coalesce(pl.col("group_desc").replace("", None), "group_key")
     places = state.join(described, on="group_key", how="left").with_columns(role=role).sort("rank", "group_key").collect()
@@ -70,12 +94,51 @@ def overtakers(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame
             if first is not None:
                 ahead = {"ahead_name": first["group_name"], "ahead_desc": first["group_desc"], "ahead_seq": first["first_pending"]}
                 rows.append(told | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in PLACE})
-    return (
-        pl.DataFrame(rows, schema=OVERTAKERS, infer_schema_length=None)
-        .unique("rank", keep="first", maintain_order=True)
-        .sort("rank")
-        .lazy()
-    )
+    return rows
+
+
+def _logged(calls: Calls, divergences: pl.LazyFrame | None) -> Iterator[dict[str, object]]:
+    """The same of NCCL's logs, of ranks whose calls of no group differ from those of its other members."""
+    own = (pl.col("domain") == "nccl") & ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
+    line = calls.recent().filter(own & ~pl.col("done").fill_null(False).any().over("rank")).sort("rank", "source_id", "order")
+    told = line.select("rank", "group_key", "comm_id", "seq", "op", "nranks", "source_id", "line_no", "record").collect()
+    told = told.with_columns(at=pl.int_range(pl.len()).over("rank")).filter((pl.col("group_key").n_unique() > 1).over("rank"))
+    if told.is_empty():
+        return
+    # Communicators by the order of their first calls: of ranks in different groups of one kind these are alike, their keys are not.
+    first = pl.col("at").min().over("rank", "group_key")
+    told = told.with_columns(first=first).with_columns(role=pl.struct(pl.col("first").rank("dense").over("rank"), "nranks").rank("dense"))
+    known = set() if divergences is None else set(divergences.select(pl.col("ranks").explode()).collect()["ranks"].to_list())
+    furthest: dict[int, dict[int, int]] = defaultdict(dict)
+    for role, rank, last in told.group_by("role", "rank").agg(pl.col("seq").max()).iter_rows():
+        furthest[role][rank] = last
+    for (key,), part in told.group_by("group_key", maintain_order=True):
+        ends = dict(part.group_by("rank").agg(pl.col("seq").max()).iter_rows())
+        level = min(ends.values())
+        places = {row["rank"]: row for row in part.filter(pl.col("seq") == level).iter_rows(named=True)}
+        ahead = {rank: place for rank in ends if (place := _beyond(told, rank, places.get(rank), furthest)) is not None}
+        others = sorted(set(ends) - set(ahead))
+        if not ahead or len(ahead) * _FEW > len(ends) or known & set(ahead) or any(ends[rank] != level for rank in others):
+            continue
+        peer = places[others[0]]
+        said = {"comm_id": peer["comm_id"] or key, "seq": level, "op": peer["op"], "others": others} | {name: peer[name] for name in PLACE}
+        for rank, place in sorted(ahead.items()):
+            beyond = {"ahead_comm": place["comm_id"] or place["group_key"], "ahead_seq": place["seq"]}
+            yield said | {"rank": rank} | beyond | {f"own_{name}": place[name] for name in PLACE}
+
+
+def _beyond(
+    told: pl.DataFrame, rank: int, place: dict[str, object] | None, furthest: dict[int, dict[int, int]]
+) -> dict[str, object] | None:
+    """What the rank called of another communicator, before the call at ``place``, to which no other rank has come in one of its role; at least two have any."""
+    if place is None:
+        return None
+    before = told.filter((pl.col("rank") == rank) & (pl.col("at") < int(str(place["at"]))) & (pl.col("role") != place["role"]))
+    for row in before.unique("role", keep="last", maintain_order=True).iter_rows(named=True):
+        others = [last for other, last in furthest[row["role"]].items() if other != rank]
+        if len(others) >= _BESIDE and row["seq"] > max(others):
+            return row
+    return None
 
 
 def _with_few_held(waited: pl.DataFrame, state: pl.LazyFrame) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import polars as pl
@@ -20,6 +20,7 @@ UNPAIRED = {
     "sent": pl.String(),
     "received": pl.String(),
     "odd": pl.Int32(),
+    "beyond": pl.Int64(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
     "peer_source_id": pl.UInt32(),
@@ -28,6 +29,8 @@ UNPAIRED = {
 _PAIR = ["group_key", "src", "dst"]
 _WHAT = ["shape", "dtype"]
 _Row = dict[str, object]
+#: Pairs that are looked at in one of which somebody is behind: of a job that stands these may be all.
+_PAIRS = 256
 
 
 @view(rows="pairs of ranks")
@@ -37,7 +40,8 @@ def unpaired(operations: pl.LazyFrame | Calls, comms: pl.LazyFrame | None) -> pl
     does with others, or others do; null where nothing tells. The lines are the last of each side in the pair.
 
     Communicators that were taken down in order have none. Numbers count where the logs of both hold all calls from the making of the communicator
-    on, and were different before the last collective of both as well: a log that was copied while its job worked ends anywhere. Several pairs
+    on, and were different before the last collective of both as well: a log that was copied while its job worked ends anywhere. Or the one has made
+    its last call, and the other had made fewer when it went on to a collective of both (``beyond``, its number) to which that one never came. Several pairs
     that have no rank in common that did less, or more, in all of them look like lines that were lost: then there are no rows.
     """
     calls = calls_of(operations)
@@ -62,17 +66,36 @@ def unpaired(operations: pl.LazyFrame | Calls, comms: pl.LazyFrame | None) -> pl
     return pl.DataFrame(rows, schema=UNPAIRED, infer_schema_length=None).lazy()
 
 
-def _pairs(ends: pl.DataFrame, by: list[str], people: dict[tuple[str, int], int]) -> Iterator[_Row]:
-    counts = ends.group_by(*_PAIR, *by).agg(pl.col("sends", "receives").sum()).filter(pl.col("sends") != pl.col("receives"))
-    for row in counts.sort(*_PAIR, *by).iter_rows(named=True):
+def held(unpaired: pl.LazyFrame) -> list[int]:
+    """Ranks that wait in a send or receive whose other half a peer left out."""
+    fewer = pl.when(pl.col("sends") < pl.col("receives")).then("sender").otherwise("receiver")
+    waiting = pl.when(fewer == pl.col("sender")).then("receiver").otherwise("sender")
+    return unpaired.filter((pl.col("kind") == "calls") & (pl.col("odd") == fewer)).select(waiting.alias("rank")).collect()["rank"].to_list()
+
+
+def _unlike(ends: pl.DataFrame, people: dict[tuple[str, int], int]) -> Iterator[_Row]:
+    counts = ends.group_by(*_PAIR, *_WHAT).agg(pl.col("sends", "receives").sum()).filter(pl.col("sends") != pl.col("receives"))
+    for row in counts.sort(*_PAIR, *_WHAT).iter_rows(named=True):
         sender, receiver = people.get((row["group_key"], row["src"])), people.get((row["group_key"], row["dst"]))
         if sender is not None and receiver is not None:
             yield row | {"sender": sender, "receiver": receiver, "odd": None}
 
 
 def _in_number(calls: Calls, ends: pl.DataFrame, people: dict[tuple[str, int], int], begun: set[tuple[str, int, int]]) -> Iterator[_Row]:
-    pairs = list(_pairs(ends, [], people))
-    ranks = sorted({int(str(p[side])) for p in pairs for side in ("sender", "receiver")})
+    counts = ends.group_by(_PAIR).agg(pl.col("sends", "receives").sum()).sort(_PAIR)
+    known = [(row, people.get((row["group_key"], row["src"])), people.get((row["group_key"], row["dst"]))) for row in counts.to_dicts()]
+    placed = (pl.col("domain") == "nccl") & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
+    reached: dict[int, dict[str, int]] = defaultdict(dict)
+    for key, rank, last in calls.every.filter(placed).group_by("group_key", "rank").agg(pl.col("seq").max()).collect().iter_rows():
+        reached[rank][key] = last
+    unlike = [(r, one, two) for r, one, two in known if one is not None and two is not None and r["sends"] != r["receives"]]
+    apart = [
+        (r, one, two)
+        for r, one, two in known
+        if one is not None and two is not None and r["sends"] == r["receives"] and _apart(reached[one], reached[two])
+    ]
+    pairs = [*unlike, *apart[:_PAIRS]]
+    ranks = sorted({rank for _, one, two in pairs for rank in (one, two)})
     if not ranks:
         return
     every = calls.every.filter((pl.col("domain") == "nccl") & pl.col("rank").is_in(ranks))
@@ -81,27 +104,61 @@ def _in_number(calls: Calls, ends: pl.DataFrame, people: dict[tuple[str, int], i
     lines = every.select("rank", *texts, "is_p2p", "peer", "seq", "source_id", "order").collect()
     of_rank = {int(str(rank)): own for (rank,), own in lines.partition_by("rank", as_dict=True).items()}
     files = {rank: own["source_id"].unique().to_list() for rank, own in of_rank.items()}
-    placed = ~pl.col("is_p2p") & pl.col("seq").is_not_null()
-    marks = {rank: own.filter(placed).select("group_key", "seq", "order") for rank, own in of_rank.items()}
-    for pair in pairs:
-        one, two = int(str(pair["sender"])), int(str(pair["receiver"]))
-        last = marks[one].join(marks[two], on=["group_key", "seq"]).sort("order").tail(1).to_dicts()
+    marks = {
+        rank: own.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null()).select("group_key", "seq", "order")
+        for rank, own in of_rank.items()
+    }
+    for pair, one, two in pairs:
         members = ((one, pair["src"]), (two, pair["dst"]))
-        if not last or not all(len(files[r]) == 1 and (pair["group_key"], m, files[r][0]) in begun for r, m in members):
+        if not all(len(files[r]) == 1 and (pair["group_key"], m, files[r][0]) in begun for r, m in members):
             continue
         before = pl.col("is_p2p") & (pl.col("group_key") == pair["group_key"])
-        sends = of_rank[one].filter(before & (pl.col("op") == "send") & (pl.col("peer") == pair["dst"]))
-        receives = of_rank[two].filter(before & (pl.col("op") == "recv") & (pl.col("peer") == pair["src"]))
-        n_sends = sends.filter(pl.col("order") < last[0]["order"]).height
-        n_receives = receives.filter(pl.col("order") < last[0]["order_right"]).height
-        more = int(str(pair["sends"])) > int(str(pair["receives"]))
-        if (n_sends > n_receives) if more else (n_sends < n_receives):
-            yield pair | {"kind": "calls"}
+        sends = of_rank[one].filter(before & (pl.col("op") == "send") & (pl.col("peer") == pair["dst"]))["order"]
+        receives = of_rank[two].filter(before & (pl.col("op") == "recv") & (pl.col("peer") == pair["src"]))["order"]
+        found: _Row = pair | {"kind": "calls", "sender": one, "receiver": two, "odd": None}
+        last = marks[one].join(marks[two], on=["group_key", "seq"]).sort("order").tail(1).to_dicts()
+        if last:
+            lead = int((sends < last[0]["order"]).sum()) - int((receives < last[0]["order_right"]).sum())
+            if lead * (int(pair["sends"]) - int(pair["receives"])) > 0:
+                yield found
+                continue
+        # What either of them has called, the other one called before it went on to where that one never came.
+        for mine, theirs, own, other, halves in (
+            (sends, receives, one, two, ("sends", "receives")),
+            (receives, sends, two, one, ("receives", "sends")),
+        ):
+            past = _first_beyond(marks[other], reached[own])
+            if past is None or (made := int((theirs < past["order"]).sum())) >= mine.len():
+                continue
+            if _in_step(marks[own], marks[other], past["group_key"], mine, theirs):
+                yield found | {halves[0]: mine.len(), halves[1]: made, "beyond": past["seq"]}
+                break
+
+
+def _apart(one: dict[str, int], two: dict[str, int]) -> bool:
+    """Whether two ranks have not come equally far in a group of both."""
+    return any(one[key] != two[key] for key in one.keys() & two.keys())
+
+
+def _in_step(one: pl.DataFrame, two: pl.DataFrame, key: object, mine: pl.Series, theirs: pl.Series) -> bool:
+    """Whether both had made as many of their halves at each collective of the group: where they may take sends and collectives in another order, as on
+    several streams, numbers there tell nothing."""
+    group = pl.col("group_key").cast(pl.String) == key
+    both = one.filter(group).join(two.filter(group), on="seq")
+    numbers = [orders.sort().search_sorted(both[at]).to_list() for orders, at in ((mine, "order"), (theirs, "order_right"))]
+    return both.height > 0 and numbers[0] == numbers[1]
+
+
+def _first_beyond(marks: pl.DataFrame, reached: dict[str, int]) -> _Row | None:
+    """The first collective of a rank in a group of both that another one, who has ``reached`` so far, has not come to."""
+    limits = pl.DataFrame(list(reached.items()), schema={"group_key": pl.String, "limit": pl.Int64}, orient="row")
+    past = marks.with_columns(pl.col("group_key").cast(pl.String)).join(limits, on="group_key").filter(pl.col("seq") > pl.col("limit"))
+    return past.sort("order").row(0, named=True) if past.height else None
 
 
 def _in_size(ends: pl.DataFrame, people: dict[tuple[str, int], int]) -> Iterator[_Row]:
     by_pair: dict[tuple[object, ...], list[_Row]] = {}
-    for row in _pairs(ends, _WHAT, people):
+    for row in _unlike(ends, people):
         by_pair.setdefault((row["group_key"], row["src"], row["dst"]), []).append(row)
     for rows in by_pair.values():
         ahead = next((r for r in rows if int(str(r["sends"])) > int(str(r["receives"]))), None)

@@ -77,7 +77,8 @@ _HELD_UP = Cause("", "", "")
 def cause_of(rank: int, row: Row, stacks: Mapping[int, Row], tail: str | None) -> Cause | None:
     """Why ``rank`` holds the others up, by the first sign that tells; None where it is held up itself, or nothing tells.
 
-    ``row`` is what singled it out, ``tail`` how its log ends beside its peers' (``boundary``: after whole steps).
+    ``row`` is what singled it out, ``tail`` how its log ends beside its peers' (``boundary``: after whole steps; ``held``: in a send or receive that a
+    peer left out).
     """
     case = _Case(rank, row, stacks.get(rank), stacks, tail)
     told = next((cause for sign in _SIGNS if (cause := sign(case)) is not None), None)
@@ -287,6 +288,8 @@ def _behind(case: _Case) -> Cause | None:
     row = case.row
     if case.kind != "behind":
         return None
+    if case.tail == "held":
+        return _HELD_UP
     if case.tail == "boundary":
         why = (
             "its log ends after a whole number of steps, in which it called fewer collectives than its peers, and nothing says that it died"

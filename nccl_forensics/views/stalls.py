@@ -35,6 +35,7 @@ from nccl_forensics.views.looks import ordinary, standing
 from nccl_forensics.views.motion import advances
 from nccl_forensics.views.of_two import odd_of_two
 from nccl_forensics.views.own_pace import in_one_order
+from nccl_forensics.views.pairs import held
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
 from nccl_forensics.views.stack_pairs import beside_waiters, in_circles
 from nccl_forensics.views.stall_causes import P2P, cause_of, with_unheard
@@ -145,6 +146,7 @@ def stalls(
     trace_measures: pl.LazyFrame | None = None,
     looks: pl.LazyFrame | None = None,
     training_ends: pl.LazyFrame | None = None,
+    unpaired: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock, collective-skipped or
     rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
@@ -196,6 +198,8 @@ def stalls(
         # What is open has been so for no longer than what ended: nobody is seen to wait.
         found = {r: row for r, row in found.items() if row["seen_by"] != "progress" or row["kind"] in ("jumped", "swapped")}
     tail = tails(calls, found) if calls is not None else {}
+    if unpaired is not None:
+        tail |= dict.fromkeys(held(unpaired), "held")
     rows = _doubted(scene, found, _with_causes(scene, found, tail), tail, written)
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.p2p_unpaired import p2p_unpaired
-from nccl_forensics.views.pairs import unpaired
+from nccl_forensics.views.pairs import held, unpaired
 from tests.rules.frames import cited, comm, comms, told
 from tests.views.frames import operations
 
@@ -84,6 +84,23 @@ def test_a_log_that_was_copied_while_the_job_worked_ends_anywhere() -> None:
     copied = steps()
     copied[0] = [*copied[0], "send 1"]
     assert p2p_unpaired.check(found(logs(copied))) == []
+
+
+def test_a_rank_that_went_past_what_its_peers_wait_in_left_it_out() -> None:
+    # Its exchange of the step after makes the numbers of all equal again; of its neighbours none came to the collective that it made before.
+    ahead = {r: [*RING[r], *RING[r][:2]] for r in RING} | {1: ["send 2", "recv 0", "all_reduce", "all_reduce", "send 2", "recv 0"]}
+    frame = found(logs(ahead))
+    [finding] = p2p_unpaired.check(frame)
+    assert told(finding) == ("critical", "medium", (1,))
+    assert finding.title.startswith(
+        "rank 0 called 2 sends to rank 1, which called 1 receives from it, before rank 1 went on to a collective (#1) to which rank 0 never came"
+    )
+    assert held(frame) == [0, 2]
+
+
+def test_ranks_that_take_sends_and_collectives_in_orders_of_their_own_are_not_compared_there() -> None:
+    calls = {0: ["send 1", "all_reduce", "send 1"], 1: ["all_reduce", "recv 0", "all_reduce", "recv 0"], 2: ["all_reduce"]}
+    assert p2p_unpaired.check(found(logs(calls))) == []
 
 
 def test_a_log_whose_beginning_is_lost_may_lack_any_call() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.views.calls import OPERATIONS
+from nccl_forensics.views.divergence import DIVERGENCES
+from nccl_forensics.views.matching import PROGRESS
 from nccl_forensics.views.overtakers import overtakers
 from nccl_forensics.views.stuck import STUCK
-from tests.views.frames import groups, progress, rows
+from tests.views.frames import groups, operations, progress, rows
 
 _RANKS = range(8)
 _PAIRS = {f"pg:{9 + at}": (2 * at, 2 * at + 1) for at in range(4)}
@@ -28,7 +31,7 @@ def found(tensor: dict[int, int], ahead: tuple[int, ...] = (6,), *, waits: bool 
     known = groups({"pg:0": list(_RANKS)} | {key: list(pair) for key, pair in _PAIRS.items()})
     role = pl.when(pl.col("group_key") == "pg:0").then(pl.lit("default_pg")).otherwise(pl.lit("tp") if described else None)
     all_in = {"domain": "fr", "group_key": "pg:0", "group_name": "0", "seq": 4, "op": "all_reduce", "ranks": list(_RANKS), "held": waits}
-    frame = overtakers(rows(STUCK, all_in), state, known.with_columns(group_desc=role))
+    frame = overtakers(rows(STUCK, all_in), state, known.with_columns(group_desc=role), rows(OPERATIONS))
     return frame.select("rank", "seq", "ahead_seq", "others").collect().rows()
 
 
@@ -49,3 +52,32 @@ def test_a_rank_that_comes_to_it_only_after_work_of_the_next_step_left_its_own_c
 )
 def test_a_rank_that_is_not_alone_ahead_is_not_named(tensor: dict[int, int], ahead: tuple[int, ...], waits: bool) -> None:
     assert found(tensor, ahead, waits=waits) == []
+
+
+def logged(steps: dict[int, list[str]], differing: int | None = None) -> list[tuple[object, ...]]:
+    """The ranks named by NCCL's logs of tensor groups of two (``t``) and all eight ranks (``w``); each rank's calls in the order of their lines."""
+    parts = []
+    for rank, line in steps.items():
+        turns = {"t": 0, "w": 0}
+        for order, which in enumerate(line):
+            key, size = (f"0xc0/1/{rank // 2}", 2) if which == "t" else ("0xc0", 8)
+            place = {"seq": turns[which], "order": order, "line_no": order + 1}
+            call = operations({rank: ["all_reduce"]}, group=key, domain="nccl").with_columns(
+                **{name: pl.lit(value).cast(OPERATIONS[name]) for name, value in (place | {"nranks": size}).items()}
+            )
+            parts.append(call)
+            turns[which] += 1
+    differ = rows(DIVERGENCES, *([] if differing is None else [{"ranks": [differing]}]))
+    frame = overtakers(rows(STUCK), rows(PROGRESS), groups({}), pl.concat(parts), differ)
+    return frame.select("rank", "seq", "ahead_comm", "ahead_seq", "others").collect().rows()
+
+
+def test_of_logs_the_rank_is_named_that_came_to_the_call_of_all_after_the_next_step_of_its_tensor_group() -> None:
+    usual = {r: ["w", "t", "t", "w"] for r in _RANKS}
+    others = [r for r in _RANKS if r != 6]
+    late = usual | {6: ["w", "t", "t", "t", "t", "w"]}
+    assert logged(late) == [(6, 1, "0xc0/1/3", 3, others)]
+    assert logged(usual) == []
+    assert logged(usual | {7: ["w", "t", "w"]}) == [], "its partner left out a call of the pair"
+    assert logged(late, differing=6) == [], "what differs in one group says it already"
+    assert logged(late | {0: ["w", "t", "t", "w", "t", "t", "w"]}) == [], "the job is at work"
