@@ -91,3 +91,8 @@ def cuda_error(message: str) -> CudaError | None:
 def texts(*speaks: Speaks) -> tuple[str, ...]:
     """Texts that speak of any of these."""
     return tuple(e.text for e in CUDA_ERRORS if e.speaks in speaks)
+
+
+def fault_of(text: str) -> Literal["software-crash", "nvlink-fault", "gpu-fault"]:
+    """The cause that an error of the device speaks for, by one of these texts."""
+    return "software-crash" if text in texts("kernel") else "nvlink-fault" if "nvlink" in text.lower() else "gpu-fault"

@@ -28,7 +28,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.cuda_errors import cuda_error, texts
+from nccl_forensics.facts.cuda_errors import cuda_error, fault_of
 from nccl_forensics.facts.gpu import CORRECTED_DRAM_LIMIT, CORRECTED_SRAM_LIMIT, RETIRED_PAGES_LIMIT
 from nccl_forensics.facts.xid import DEPTH, RECOVERY, XIDS, Xid, xid
 from nccl_forensics.frames import has_rows
@@ -397,7 +397,8 @@ def _seen_by_ranks(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Findi
     for text in sorted(seen):
         rows = [r for _, r in sorted(seen[text].items(), key=lambda i: str(i[0]).zfill(9))]
         ranks = tuple(sorted(int(str(r["rank"])) for r in rows if r["rank"] is not None))
-        program = text in texts("kernel")
+        fault = fault_of(text)
+        program = fault == "software-crash"
         names = ranks_words(ranks) if ranks else "a rank that the evidence does not name"
         few = len(rows) <= 2
         speaker = "CUDA" if "cuda" in str(rows[0]["message"]).lower() else "ROCm"
@@ -412,7 +413,7 @@ def _seen_by_ranks(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Findi
             + ("" if few else f" {len(rows)} ranks saw it: then one of them infected the others, or the program is at fault."),
             severity="critical",
             confidence="medium" if few else "low",
-            cause="software-crash" if program else None,
+            cause=fault,
             ranks=ranks,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in rows),  # type: ignore[arg-type]  # columns of exceptions: an integer, a text, an integer
             subject=(text,),

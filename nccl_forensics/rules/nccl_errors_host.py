@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.cuda_errors import cuda_error, texts
+from nccl_forensics.facts.cuda_errors import cuda_error, fault_of, texts
 from nccl_forensics.model import Action, Culprit, Evidence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import nobody_missed
@@ -186,7 +186,7 @@ def cuda_fault(nccl_errors: pl.LazyFrame | None, processes: pl.LazyFrame, ending
         ranks=ranks,
         hosts=hosts,
         culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
-        cause="software-crash" if program else "nvlink-fault" if "nvlink" in text.lower() else None,
+        cause=fault_of(text),
         subject=("cuda", text, *hosts),
         evidence=_proof(said, raised, text),
         evidence_total=said.height + raised.height,

@@ -411,3 +411,10 @@ def test_a_code_that_other_words_stand_for_is_said_to_be_so() -> None:
     [finding] = check(xids=table("xids", told))
     assert (finding.severity, finding.confidence) == ("error", "medium")
     assert "what stands for Xid 154" in finding.title
+
+
+def test_an_error_of_an_nvlink_is_one_cause_whoever_tells_it() -> None:
+    said = "CUDA failure 220 'uncorrectable NVLink error detected during the execution'"
+    told = {"kind": "exception", "type": "RuntimeError", "signature": "cuda-error", "line_no": 1, "source_id": 0, "message": said}
+    [finding] = check(raised=table("exceptions", told))
+    assert finding.cause == "nvlink-fault"
