@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -175,3 +176,13 @@ def test_an_empty_list_of_culprits_blames_nobody_and_none_at_all_blames_the_rank
     for culprits, blamed in (((), []), (None, [3])):
         finding = Finding("a", cause="collective-stuck", severity="critical", ranks=(3,), culprits=culprits)
         assert [c.rank for c in blamed_by(finding)] == blamed
+
+
+def test_of_one_cause_by_two_rules_the_surer_is_the_root() -> None:
+    nameless = outcome("gpu-fault", confidence="medium", explains=("nvlink-fault",), ranks=())
+    found = nameless.found[0]
+    nvlink = Found("gpu-fault-1", found.fingerprint, found.rule, replace(found.finding, cause="nvlink-fault"))
+    named = outcome("nvlink-fault", ranks=(11,))
+    verdict = judge([replace(nameless, found=(nvlink,)), named], ["x"], has_job=True)
+    assert verdict.root is not None
+    assert (verdict.root.finding.ranks, verdict.confidence) == ((11,), "high")
