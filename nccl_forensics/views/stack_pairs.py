@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from nccl_forensics.ranklist import as_ranks
-from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.stacks.places import OWN_HOST, WAITING
 from nccl_forensics.words import ranks_words
 
+#: Places of a host at work, at which a look may find a rank of a job that goes on.
+_AT_WORK = ("data-loader", "user-code", "compute")
+#: One rank in so many: at a line of the program many may stand, in a wait that leaves no frame.
+_FEW_AT_A_LINE = 4
 #: The half that ends a wait in this one.
 _ANSWERS = {"send": "recv", "recv": "send"}
 
@@ -82,6 +86,26 @@ def in_circles(
             }
         )
     return out
+
+
+def halted_alike(
+    found: Mapping[int, dict[str, object]], stacks: Mapping[int, Mapping[str, object]], *, sure: bool
+) -> dict[int, dict[str, object]]:
+    """Ranks whose hosts stand at the very line of one at which the waits end, where hardly anybody else does: what stopped that one has stopped them too,
+    and their waits, for what they had enqueued before, only lead to it. ``sure``: one look at a stack is enough."""
+    lines = {r: (s["place"], s["user_frame"]) for r, s in stacks.items() if s["witness"] == "stack" and s["user_frame"] is not None}
+    there = Counter(lines.values())
+    ends: dict[tuple[object, object], dict[str, object]] = {}
+    for rank, row in sorted(found.items()):
+        if rank in lines and row["kind"] in ("behind", "unseen"):
+            ends.setdefault(lines[rank], row)
+    alike: dict[int, dict[str, object]] = {}
+    for rank, line in lines.items():
+        told = line[0] in OWN_HOST or (line[0] in _AT_WORK and (sure or stacks[rank]["moved"] is False))
+        few = there[line] * (2 if line[0] in OWN_HOST else _FEW_AT_A_LINE) <= len(lines)
+        if rank not in found and line in ends and told and few:
+            alike[rank] = ends[line] | {"rank": rank, "own_source_id": None, "own_line_no": None, "own_record": None}
+    return alike
 
 
 def beside_waiters(found: Mapping[int, Mapping[str, object]], stacks: Mapping[int, Mapping[str, object]]) -> set[int]:

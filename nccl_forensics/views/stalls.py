@@ -37,7 +37,7 @@ from nccl_forensics.views.of_two import odd_of_two
 from nccl_forensics.views.own_pace import in_one_order
 from nccl_forensics.views.pairs import held
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered, silent, unheard_of
-from nccl_forensics.views.stack_pairs import beside_waiters, in_circles
+from nccl_forensics.views.stack_pairs import beside_waiters, halted_alike, in_circles
 from nccl_forensics.views.stall_causes import P2P, cause_of, with_unheard
 from nccl_forensics.views.standing_apart import (
     advancing,
@@ -363,6 +363,8 @@ def _not_held_up(scene: _Scene, found: _Found, stuck: pl.LazyFrame | None) -> _F
         found = {r: row for r, row in found.items() if r not in on_host or not stacks[r].get("waits_from")}
     beside = beside_waiters(found, stacks)
     found = {r: row for r, row in found.items() if r not in beside}
+    found |= halted_alike(found, stacks, sure=scene.timed_out)
+    on_host |= found.keys() & {r for r in stacks if scene.on_host(r)}
     if stuck is not None and any(row["kind"] == "unseen" for row in found.values()) and stand_by_themselves(stuck):
         found = {r: row for r, row in found.items() if row["kind"] != "unseen" or r in stacks}
     if progress is None:

@@ -113,6 +113,21 @@ def test_the_stack_is_cited_beside_the_waiters_operation() -> None:
     assert row["user_frame"] == "step (train.py:2)"
 
 
+def test_whoever_stands_at_the_very_line_of_the_one_that_is_waited_for_stopped_as_it_did() -> None:
+    def named(place: str, at: tuple[int, ...], watchdog: pl.LazyFrame | None = None) -> list[int]:
+        places = {f"r{rank}": place if rank in at else "collective" for rank in range(8)}
+        line = pl.when(pl.col("rank").is_in(at)).then(pl.lit("flush (blob.py:55)")).otherwise("user_frame")
+        looked = standing(**places).with_columns(user_frame=line, moved=pl.lit(None, pl.Boolean()))
+        return stalls(blocker(pending=False), looked, *[None] * 5, watchdog, None).collect()["rank"].to_list()
+
+    timeout = table("watchdog", {"kind": "timeout"})
+    assert named("checkpoint", (2, 7)) == [2, 7], "nobody waits for rank 7, whose own work waits for rank 2"
+    assert named("checkpoint", (2, 4, 5, 6, 7)) == [2], "most stand there"
+    assert named("user-code", (2, 7)) == named("data-loader", (2, 7)) == [2], "a look at a job that goes on shows that too"
+    assert named("user-code", (2, 7), timeout) == named("data-loader", (2, 7), timeout) == [2, 7]
+    assert named("user-code", (2, 6, 7), timeout) == [2], "a wait for a GPU leaves no frame"
+
+
 # ---- without a stack ----
 
 
