@@ -63,7 +63,7 @@ def blockers(
     if not edges.height:
         return pl.DataFrame(schema=BLOCKERS).lazy()
     graph = _graph(edges)
-    ends = _ends(graph, edges, held_together(stuck, progress) if stuck is not None else set())
+    ends = _ends(graph, edges, _held(stuck, progress, graph) if stuck is not None else set())
     ranks = sorted({rank for rank, _ in ends.chosen})
     direct = edges.filter(pl.col("awaited").is_in(ranks)).sort("created_ns", "seq", "waiter", nulls_last=True)
     cited = _cited(direct, graph.gpu, ends.cycles)
@@ -153,7 +153,9 @@ def _ends(graph: _Graph, edges: pl.DataFrame, held: set[int]) -> _Ends:
     if not graph.gpu and held.issuperset(sinks) and _circle(graph)[1]:
         sinks = []
     walked = {awaited for waiter, awaited in graph.hopes if waiter in passed and awaited in graph.unseen}
-    if not graph.into:
+    if not sinks and not graph.gpu and _pairs(edges, graph):
+        walked = set()  # two that send first, or receive first, never end, whoever else is missing
+    elif not graph.into:
         walked |= _awaited_in_many(edges, graph.unseen)
     ends = _Ends([], walked=walked)
     if not sinks and not walked:
@@ -173,6 +175,23 @@ def _ends(graph: _Graph, edges: pl.DataFrame, held: set[int]) -> _Ends:
     ends.few = len(covered) <= _FEW
     ends.chosen += [(rank, "passed") for rank in sorted(passed - covered)]
     return ends
+
+
+def _held(stuck: pl.LazyFrame, progress: pl.LazyFrame, graph: _Graph) -> set[int]:
+    """Ranks that stand with all members of a group in one operation, at their end or beside one that waits in a circle, or for one that does."""
+    held = held_together(stuck, progress)
+    inside = {rank for cycle in _circle(graph)[1] for rank in cycle}
+    for rank in list(inside):
+        inside |= _reach(graph.into, rank)
+    whole = stuck.filter((pl.col("domain") == "fr") & (pl.col("ranks").list.len() >= pl.col("size"))).select("ranks").collect()
+    return held.union(*(ranks for (ranks,) in whole.iter_rows() if not inside.isdisjoint(ranks)))
+
+
+def _pairs(edges: pl.DataFrame, graph: _Graph) -> bool:
+    """Whether all circles are of two ranks that wait for each other in the same half of a pair."""
+    cycles = _circle(graph)[1]
+    halves = {(w, a): op for w, a, op in edges.filter(pl.col("kind") == "p2p").select("waiter", "awaited", "op").iter_rows()}
+    return bool(cycles) and all(len(c) == 2 and halves.get((c[0], c[1]), 0) == halves.get((c[1], c[0]), 1) for c in cycles)
 
 
 def _cited(direct: pl.DataFrame, gpu: set[int], cycles: list[list[int]]) -> dict[int, dict[str, object]]:

@@ -275,6 +275,29 @@ def test_a_circle_holds_up_who_stands_with_all_of_another_group(inside: list[int
     assert blockers(edges, state, None, stands).collect()["rank"].to_list() == named
 
 
+@pytest.mark.parametrize(("inside", "named"), [([1, 4], [1, 2]), ([3, 4], [4])])
+def test_whoever_entered_what_one_of_a_circle_entered_too_is_held_up_there_though_it_enqueued_more(
+    inside: list[int], named: list[int]
+) -> None:
+    """Rank 0 waits for 4, whose latest operation is another one than that in which it stands; ranks 1 and 2 both receive first."""
+    calls = in_order({1: [("recv", 1), ("send", 1)], 2: [("recv", 0), ("send", 0)]})  # peers by their place in the group
+    state = progress({"pg:0": dict.fromkeys((1, 2), (1, 0)), "pg:a": {0: (2, 1), 4: (1, 1)}, "pg:b": dict.fromkeys(inside, (7, 6))})
+    state = state.with_columns(last_created_ns=pl.when(pl.col("group_key") == "pg:a").then(9_000).otherwise(1_000).cast(pl.Int64))
+    edges = waits_of(calls, state, groups({"pg:0": [1, 2], "pg:a": [0, 4], "pg:b": inside}), None, None).collect().lazy()
+    stands = rows(STUCK, {"domain": "fr", "group_key": "pg:b", "seq": 7, "ranks": inside, "size": 2, "held": True})
+    assert blockers(edges, state, None, stands).collect()["rank"].to_list() == named
+
+
+@pytest.mark.parametrize(("first", "kinds"), [("recv", ["cycle", "cycle", "passed"]), ("send", ["unseen", "passed"])])
+def test_two_that_receive_first_never_end_whoever_else_is_missing(first: str, kinds: list[str]) -> None:
+    """Rank 0 waits for 3, which waits for 4, of which nothing is seen."""
+    other = "send" if first == "recv" else "recv"
+    calls = in_order({1: [("recv", 1), ("send", 1)], 2: [(first, 0), (other, 0)]})
+    state = progress({"pg:0": dict.fromkeys((1, 2), (1, 0)), "pg:a": {0: (2, 1), 3: (1, 1)}, "pg:b": {3: (7, 6), 5: (7, 6)}})
+    edges = waits_of(calls, state, groups({"pg:0": [1, 2], "pg:a": [0, 3], "pg:b": [3, 4, 5]}), None, None).collect().lazy()
+    assert blockers(edges, state, None, rows(STUCK)).collect()["kind"].to_list() == kinds
+
+
 def test_positions_are_not_compared_where_batches_of_sends_take_numbers_of_collectives() -> None:
     state, known = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (6, 5)}}), groups({"pg:0": [0, 1, 2]})
 
