@@ -96,6 +96,7 @@ def judge_run(
     ended = ended_orderly(resolver, known)
     everyone = all_seen(resolver, known)
     whole = everyone and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
+    whole = whole and not only_warned(resolver)
     going = not still and not only_looked_at(resolver)
     results = measured(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.

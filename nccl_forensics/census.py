@@ -152,14 +152,17 @@ _STACKS = frozenset({"py-spy", "py-spy-raw", "py-spy-json", "py-spy-speedscope",
 
 
 def only_warned(resolver: Resolver) -> bool:
-    """Whether NCCL or a plugin of it warned of something, or named its release alone, and nothing tells of a communicator or of a job that went on: such
-    lines are copied out of logs because something failed."""
+    """Whether NCCL or a plugin of it warned of something (of no network but of GPUs that may not copy to each other, too), or named its release alone, and nothing
+    tells of a communicator or of a job that went on: such lines are copied out of logs because something failed."""
     if resolver.holds("comms") or any(resolver.holds(name) for name in _WENT_ON):
         return False
     errors = resolver.get("nccl_errors")
     if errors is not None and errors.filter(~pl.col("kind").is_in(_ADVICE)).head(1).collect().height:
         return True
-    return resolver.holds("nccl_versions") and not resolver.holds("nccl_network")
+    network = resolver.get("nccl_network")
+    if network is None or not resolver.holds("nccl_network"):
+        return resolver.holds("nccl_versions")
+    return not network.filter(~pl.col("item").is_in(["p2p-disabled", "p2p-not-enabled"])).head(1).collect().height
 
 
 #: What NCCL says of a host or of itself that does not keep it from working.

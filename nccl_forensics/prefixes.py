@@ -84,8 +84,17 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
     Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),
-    # A viewer's or a cluster's clock before PyTorch's own prefix
-    Prefix("clock", r"\d", r"^(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})? (?P<next>\[rank\d)", keep="${next}"),
+    # A viewer's or a cluster's clock before PyTorch's own prefix, or the blanks of a text that was moved in
+    Prefix(
+        "clock",
+        r"[ \d\[]",
+        rf"^(?: {{1,16}}|\[(?P<iso>{_ISO})\] |(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? )(?P<next>\[rank\d)",
+        keep="${next}",
+    ),
+    # A reply that quotes a log
+    Prefix("quoted", ">", r"^> ?", "job"),
+    # A program that starts srun and passes on what it says: launch.py: srun#64: slurmstepd: error: Detected 1 oom_kill event
+    Prefix("step-wrapper", r"\w", r"^(?:[\w.@#-]{1,64}: ){1,2}(?P<next>(?:slurmstepd|srun): error: )", keep="${next}"),
     # PyTorch's excepthook puts one blank after it, its C++ log none
     Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),

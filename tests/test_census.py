@@ -119,6 +119,10 @@ UNKNOWN = "node1:10:20 [0] ofi_mr:81 NCCL WARN NET/OFI Could not register memory
     [
         (UNKNOWN, "insufficient-evidence"),
         ("NCCL version 2.2.13+cuda9.0\n", "insufficient-evidence"),
+        (
+            "node1:10:20 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.\n",
+            "insufficient-evidence",
+        ),
         (BOOTSTRAP + UNKNOWN, "insufficient-evidence"),
         (UNKNOWN + STARTED, "nothing-wrong"),
         (

@@ -55,6 +55,8 @@ def texts(*lines: str) -> list[object]:
         (f"[2025-04-15 00:31:11,815 E 808 17795] (raylet) logging.cc:108: {NCCL}", {"hint_pid": 808}),
         (f"(raylet, ip=10.2.0.9) {NCCL}", {"hint_host": "10.2.0.9"}),
         (f"18:11:06.680 [rank4]:{NCCL}", {"hint_rank": 4}),
+        (f"    [rank4]:{NCCL}", {"hint_rank": 4}),
+        (f"[2025-07-01T10:22:33.48675097Z] [rank4]:{NCCL}", {"hint_rank": 4, "time_raw_ns": 1751365353486750970}),
         (f"2024-11-20 14:37:16 [rank3]: {NCCL}", {"hint_rank": 3}),
         (f"pretrain-8b/0 [default3]:[rank11]:{NCCL}", {"hint_rank": 11, "hint_scope": "global"}),
         (f"pretrain-8b/1 [default3]:{NCCL}", {"hint_rank": 3, "hint_scope": "local"}),
@@ -224,6 +226,18 @@ def test_what_a_batch_script_and_srun_say_themselves_does_not_keep_the_tasks_fro
     assert rows[0]["text"] == traced[0]
     spoken = [f"setting {n}" for n in range(20)]
     assert peeled(*spoken, *tasks)[21]["text"] == tasks[1], "text of other writers"
+
+
+def test_a_reply_that_quotes_a_log_and_a_program_that_passes_on_what_srun_says_are_peeled() -> None:
+    assert texts("> [rank2]: Traceback (most recent call last):", "> [rank2]:     train()", ">", "> [rank2]: RuntimeError: gone") == [
+        "Traceback (most recent call last):",
+        "    train()",
+        "",
+        "RuntimeError: gone",
+    ]
+    assert texts("> a reply", "> without a log") == ["> a reply", "> without a log"]
+    said = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
+    assert texts("all done", f"launch.py: srun#64: {said}", said) == ["all done", said, said]
 
 
 @pytest.mark.parametrize("form", ["rank{}: ", "Rank {}: ", "rank{} | "])

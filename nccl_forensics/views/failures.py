@@ -79,8 +79,9 @@ def failures(
     looks: pl.LazyFrame | None = None,
     overwritten: pl.LazyFrame | None = None,
     motion: pl.LazyFrame | None = None,
+    gpu_bandwidth: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests and tasks of a scheduler that failed, communicators that never came up, ranks that wait (unless
+    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests, copies between GPUs and tasks of a scheduler that failed, communicators that never came up, ranks that wait (unless
     half of the ranks or more moved between two samples of their stacks or recorders, or none had waited for longer than usual when it was looked at: whoever looks at a
     job that works finds ranks that wait), a launcher that was told to
     end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of the ranks that were looked at or more."""
@@ -138,6 +139,12 @@ def failures(
         add(
             bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"),
             "tests that failed",
+            record=pl.col("record").first(),
+        )
+    if gpu_bandwidth is not None:
+        add(
+            gpu_bandwidth.filter(pl.col("status") == "error").sort("source_id", "line_no"),
+            "copies between GPUs that failed",
             record=pl.col("record").first(),
         )
     if comms is not None:

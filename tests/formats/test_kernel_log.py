@@ -55,6 +55,7 @@ def ns(*when: int, micro: int = 0) -> int:
             "epoch",
             "node7.cluster.local",
         ),
+        (f"kernel: {XID}", None, None, None),
         (XID, None, None, None),
     ],
 )
@@ -64,6 +65,12 @@ def test_an_xid_is_read_in_every_clock_style_and_its_time_is_kept_as_written(
     row = only("xids", line)
     assert (row["code"], row["bus_id"], row["pid"], row["comm"]) == (79, "0000:9b:00.0", 1234, "python")
     assert (row["time_raw_ns"], row["time_kind"], row["host"]) == (time, kind, host)
+
+
+@pytest.mark.parametrize("address", ["PCI:...", "PCI:xxxx:xx:00", "PCI:0000:XX:00", "PCI:<redacted>", "****"])
+def test_an_xid_whose_address_was_taken_out_is_an_xid_of_an_unknown_gpu(address: str) -> None:
+    row = only("xids", f"kernel: NVRM: Xid ({address}): 145, RLW_RXPIPE Fatal XC0 i0 Link 11 (0x04)")
+    assert (row["code"], row["bus_id"], row["link"], row["fatal"], row["host"]) == (145, None, 11, True, None)
 
 
 def test_a_syslog_line_with_a_second_clock_keeps_host_and_wall_time():

@@ -282,6 +282,8 @@ def test_automatic_numa_balancing_is_a_warning_of_rccl() -> None:
         ("ip-10-0-0-1:1:1 [7] NCCL INFO ", {"host": "ip-10-0-0-1", "dev": 7}),
         ("Jul  1 10:22:33 node01:2345:2398 [0] NCCL INFO ", {"host": "node01", "pid": 2345, "time_raw_ns": None}),
         ("node [0] NCCL INFO ", {"host": "node", "pid": None, "dev": 0}),
+        ("node.example.com:XXXXXX [5] NCCL INFO ", {"host": "node.example.com", "pid": None, "dev": 5}),
+        ("[2026-03-13 22:26:02] node-1:xxx:<tid> [0] NCCL INFO ", {"host": "node-1", "pid": None, "time_kind": "local-unzoned"}),
         ("[0] NCCL INFO ", {"host": None, "dev": 0}),
         ("NCCL INFO ", {"host": None, "dev": None}),
         ("any words [3] NCCL INFO ", {"host": None, "dev": 3}),

@@ -40,6 +40,14 @@ def test_two_of_six_ranks_that_are_known_are_not_all() -> None:
     assert (finding.title, finding.confidence) == ("all 2 ranks fell over alike: SIGSEGV", "high")
 
 
+def test_an_abort_without_a_word_may_be_a_watchdogs() -> None:
+    mute = [{"rank": r, "kind": "abort", "signal": "SIGABRT"} for r in (0, 1)]
+    [finding] = software_crash.check(endings(*mute), None)
+    assert (finding.title, finding.confidence) == ("all 2 ranks fell over alike: SIGABRT", "medium")
+    [finding] = software_crash.check(endings(*[row | {"message": "free(): invalid pointer"} for row in mute]), None)
+    assert finding.confidence == "high"
+
+
 def test_the_share_that_must_end_alike_can_be_set() -> None:
     some = endings(*crashed(0, 1, 2), *[{"rank": r, "kind": "victim", "own": False} for r in (3, 4, 5)])
     assert software_crash.check(some, None) == []

@@ -29,6 +29,7 @@ ORDER = (
     "looks",
     "overwritten",
     "motion",
+    "gpu_bandwidth",
 )
 
 
@@ -46,6 +47,7 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
         ({"watchdog": table("watchdog", {"kind": "store-timeout"})}, "watchdog timeouts"),
         ({"watchdog": table("watchdog", {"kind": "dump-signal"})}, "watchdog timeouts"),
         ({"bandwidth_tests": table("bandwidth_tests", {"error": "unhandled system error"})}, "tests that failed"),
+        ({"gpu_bandwidth": table("gpu_bandwidth", {"status": "error"})}, "copies between GPUs that failed"),
         ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
         ({"reports": table("reports", {"kind": "barrier-ok", "rank": 3})}, "mismatches and missed barriers"),
