@@ -38,9 +38,12 @@ from nccl_forensics.words import group_words, ranks_words
     at_most=16,
     explains=("timeout", "closed", "host-stall", "collective-stuck", "rank-died", "connection-failed", "group-deadlock"),
 )
-def collective_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None) -> Iterator[Finding]:
+def collective_mismatch(
+    divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None, overtakers: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
     """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their tracebacks
-    stand in other functions."""
+    stand in other functions; so is what a rank called only after work of another group to which no other has come."""
+    ahead = set(overtakers.select("rank").collect()["rank"].to_list()) if overtakers is not None else set()
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
     for row in odd.iter_rows(named=True):
         ranks, group = tuple(row["ranks"]), group_words(row)
@@ -48,14 +51,23 @@ def collective_mismatch(divergences: pl.LazyFrame, last_calls: pl.LazyFrame | No
         frames = _frames(row, last_calls)
         own, theirs = row["call_site"] or _only(frames[0]), row["peer_call_site"] or _only(frames[1])
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), own), ("peers", theirs)) if site]
-        passed = confidence == "medium" and row["domain"] == "detail" and _apart(*frames)
+        why = "Different functions: most likely it left the others' call out; DETAIL ended the job before its next."
+        if confidence == "high":
+            passed = False
+        elif set(ranks) <= ahead:
+            passed, why = (
+                True,
+                "It came to this call after work of another group to which none of its peers has come: most likely it left theirs out.",
+            )
+        else:
+            passed = row["domain"] == "detail" and _apart(*frames)
         yield Finding(
             cause="collective-skipped" if passed else None,
             title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
             f"(#{row['seq']} of {group})",
             summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}{'' if passed else '; ' + row['why']}."
             + (f" ({'; '.join(places)})" if places else "")
-            + (" Different functions: most likely it left the others' call out; DETAIL ended the job before its next." if passed else "")
+            + (f" {why}" if passed else "")
             + doubt_words(row),
             confidence=confidence,
             ranks=ranks,

@@ -98,7 +98,7 @@ def _recorded(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame)
 
 
 def _logged(calls: Calls, divergences: pl.LazyFrame | None) -> Iterator[dict[str, object]]:
-    """The same of NCCL's logs, of ranks whose calls of no group differ from those of its other members."""
+    """The same of NCCL's logs, of ranks whose calls of no group differ for sure from those of its other members."""
     own = (pl.col("domain") == "nccl") & ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
     line = calls.recent().filter(own & ~pl.col("done").fill_null(False).any().over("rank")).sort("rank", "source_id", "order")
     told = line.select("rank", "group_key", "comm_id", "seq", "op", "nranks", "source_id", "line_no", "record").collect()
@@ -108,7 +108,7 @@ def _logged(calls: Calls, divergences: pl.LazyFrame | None) -> Iterator[dict[str
     # Communicators by the order of their first calls: of ranks in different groups of one kind these are alike, their keys are not.
     first = pl.col("at").min().over("rank", "group_key")
     told = told.with_columns(first=first).with_columns(role=pl.struct(pl.col("first").rank("dense").over("rank"), "nranks").rank("dense"))
-    known = set() if divergences is None else set(divergences.select(pl.col("ranks").explode()).collect()["ranks"].to_list())
+    known = set() if divergences is None else set(divergences.filter("sure").select(pl.col("ranks").explode()).collect()["ranks"].to_list())
     furthest: dict[int, dict[int, int]] = defaultdict(dict)
     for role, rank, last in told.group_by("role", "rank").agg(pl.col("seq").max()).iter_rows():
         furthest[role][rank] = last

@@ -6,6 +6,7 @@ import pytest
 
 from nccl_forensics.rules.collective_mismatch import collective_mismatch, collective_mismatch_by_line, collective_mismatch_by_traceback
 from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.overtakers import OVERTAKERS
 from nccl_forensics.views.passed_over import NEW_LINES
 from tests.rules.frames import cited, divergences, stalls, told
 from tests.views.frames import rows
@@ -50,6 +51,16 @@ def test_of_one_position_that_detail_tells_tracebacks_in_other_functions_show_a_
     assert told_by("fr", "stop_early (train.py:60)") == (*usual, None)
     sure = told_by("detail", "stop_early (train.py:60)", sure=True)
     assert sure == ("collective-mismatch", "high", "collective-skipped", "stop_early (train.py:60)")
+
+
+def test_what_a_rank_called_after_work_that_nobody_else_has_come_to_shows_a_call_left_out() -> None:
+    def cause(rank: int, *, sure: bool) -> str | None:
+        ahead = rows(OVERTAKERS, {"rank": rank})
+        [finding] = collective_mismatch.check(divergences("different", [2], [0, 1, 3], found_op="broadcast", sure=sure), None, ahead)
+        return finding.cause
+
+    assert cause(2, sure=False) == "collective-skipped"
+    assert (cause(3, sure=False), cause(2, sure=True)) == ("collective-mismatch", "collective-mismatch")
 
 
 @pytest.mark.parametrize("kind", ["skipped", "shape", "dtype", "argument"])

@@ -67,7 +67,7 @@ def logged(steps: dict[int, list[str]], differing: int | None = None) -> list[tu
             )
             parts.append(call)
             turns[which] += 1
-    differ = rows(DIVERGENCES, *([] if differing is None else [{"ranks": [differing]}]))
+    differ = rows(DIVERGENCES, *([] if differing is None else [{"ranks": [differing], "sure": True}]))
     frame = overtakers(rows(STUCK), rows(PROGRESS), groups({}), pl.concat(parts), differ)
     return frame.select("rank", "seq", "ahead_comm", "ahead_seq", "others").collect().rows()
 
