@@ -16,6 +16,7 @@ Make all ranks call the collectives of different groups in one order, or put the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 
@@ -58,8 +59,10 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
     """Everyone enqueued everything, and two operations of two groups stand in opposite orders on ranks that share both groups. Lines of NCCL's
     logs do not tell that an operation did not end: that the logs do is all there is."""
     failed = failures is not None and failures.collect().height > 0
-    for row in inversions.sort("group_key", "other_key").collect().iter_rows(named=True):
+    for row, pairs in _alike(inversions.sort("group_key", "other_key").collect().to_dicts()):
         ranks = tuple(row["ranks"]) if row["majority"] else ()
+        # Groups of one description are as many copies of one line of the program.
+        each = f", in each of {pairs} pairs of groups alike" if pairs > 1 else ""
         one, two = operation_words(row["op"], row["seq"]), operation_words(row["other_op"], row["other_seq"])
         first = group_words({k: row[k] for k in ("group_name", "group_desc")} | {"comm_id": row["group_key"]})
         second = group_words({"group_name": row["other_name"], "group_desc": row["other_desc"], "comm_id": row["other_key"]})
@@ -68,7 +71,7 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
         sites = [s for s in (row["call_site"], row["peer_call_site"]) if s]
         yield Finding(
             title=f"{ranks_words(row['ranks'])} called {one} of {first} before {two} of {second}, {ranks_words(row['others'])} the other way "
-            f"round; {'the logs end in this step' if logged else 'neither ends'}",
+            f"round{each}; {'the logs end in this step' if logged else 'neither ends'}",
             summary="Every member of both groups has enqueued both operations, and their GPUs wait for each other."
             + (f" Called at {' and '.join(sites)}." if sites else ""),
             confidence=confidence,
@@ -88,3 +91,16 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
             would_refute=("one of the two operations ends later: then the order did no harm",),
             actions=(Action("fix-code", ranks=ranks, confidence=confidence),),
         )
+
+
+def _alike(rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
+    """The rows, those of groups of the same descriptions at the same positions as one, and of how many pairs of groups."""
+    parts: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        described = row["majority"] and all(row[n] and row[n] != "undefined" for n in ("group_desc", "other_desc"))
+        names = ("group_desc", "other_desc") if described else ("group_key", "other_key")
+        parts.setdefault(tuple(row[n] for n in (*names, "seq", "op", "other_seq", "other_op", "majority")), []).append(row)
+    for part in parts.values():
+        ranks = sorted({r for row in part for r in row["ranks"]})
+        others = sorted({r for row in part for r in row["others"]} - set(ranks))
+        yield part[0] | {"ranks": ranks, "others": others}, len(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import polars as pl
 
@@ -35,6 +35,8 @@ INVERSIONS = {
     "peer_record": pl.String(),
     "peer_call_site": pl.String(),
 }
+#: Calls of two kinds by turns, before that says which comes first.
+_TURNS = 4
 _Op = dict[str, object]
 _Role = tuple[object, ...]
 
@@ -45,7 +47,7 @@ def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.Lazy
 
     ``ranks`` enqueued the operation of the first group before that of the second, ``others`` the other way round. ``majority``: among
     all ranks that have such a pair (groups of the same description at the same position count as alike) most go with ``others``, so
-    that ``ranks`` are the exception. Of NCCL's logs, which do not tell what ended, the last step alone is looked at.
+    that ``ranks`` are the exception; where as many go either way, what all of them called before by turns tells. Of NCCL's logs, which do not tell what ended, the last step alone is looked at.
     """
     calls = calls_of(operations)
     rows = [*_recorded(stuck, calls.every), *_logged(calls)]
@@ -110,6 +112,8 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
         if not ahead or not behind:
             continue
         usual, unusual = habit[(*_role(two), *_role(one))], habit[(*_role(one), *_role(two))]
+        if usual == unusual:
+            usual, unusual = _earlier(operations, b, a), _earlier(operations, a, b)
         if usual < unusual:
             one, two, a, b, ahead, behind, usual, unusual = two, one, b, a, behind, ahead, unusual, usual
         if _numbers_apart(a, b, ahead, behind):
@@ -131,6 +135,20 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
             }
         )
     return rows
+
+
+def _earlier(operations: pl.LazyFrame, first: dict[int, _Op], then: dict[int, _Op]) -> int:
+    """How many ranks, in what they have finished, always called the like of the one before that of the other, by turns; 0 where a rank did not."""
+    wanted = {r: [(o["group_key"], o["op"], o["shape"]) for o in (first[r], then[r])] for r in first.keys() & then.keys()}
+    keys = {key for calls in wanted.values() for key, _, _ in calls}
+    over = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("done") & pl.col("group_key").is_in(sorted(map(str, keys)))
+    known = operations.filter(over & pl.col("rank").is_in(sorted(wanted))).select("rank", "group_key", "op", "shape", "order").sort("order")
+    turns: dict[int, list[int]] = {r: [] for r in wanted}
+    for rank, *call, _ in known.collect().iter_rows():
+        if tuple(call) in wanted[rank]:
+            turns[rank].append(wanted[rank].index(tuple(call)))
+    by_turns = all(len(t) >= _TURNS and t[-1] == 1 and all(x != y for x, y in pairwise(t)) for t in turns.values())
+    return len(turns) if by_turns else 0
 
 
 def _numbers_apart(a: dict[int, _Op], b: dict[int, _Op], ahead: list[int], behind: list[int]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from nccl_forensics.rules.group_deadlock import group_deadlock_by_order
 from nccl_forensics.views.inversions import inversions
@@ -58,6 +59,28 @@ def test_other_calls_under_the_same_number_are_in_no_other_order() -> None:
     # Rank 0 left a call of its group out: what it calls there next bears the number of the one that the other one waits in.
     later = pl.when((pl.col("rank") == 0) & (pl.col("group_key") == ONE)).then(pl.lit("next (sync.py:12)")).otherwise(own)
     assert inversions(everyone, calls.with_columns(call_site=later)).collect().height == 0
+
+
+def test_ranks_of_several_groups_of_one_description_that_took_the_same_two_calls_the_other_way_are_told_together() -> None:
+    third, fourth = "pg:3", "pg:4"
+    desc = {ONE: "tp", TWO: "tp", third: "ep", fourth: "ep"}
+    members = {ONE: [0, 1, 2], third: [0, 1, 2], TWO: [3, 4, 5], fourth: [3, 4, 5]}
+    orders = {0: [third, ONE], 1: [ONE, third], 2: [ONE, third], 3: [TWO, fourth], 4: [fourth, TWO], 5: [TWO, fourth]}
+    found = inversions(waiting(*((key, desc[key], ranks) for key, ranks in members.items())), called(orders, desc))
+    [finding] = group_deadlock_by_order.check(found, None)
+    assert told(finding) == ("critical", "medium", (0, 4))
+    assert "ranks 1-3, 5 the other way round, in each of 2 pairs of groups alike" in finding.title
+
+
+@pytest.mark.parametrize(("before", "named"), [([ONE, WORLD] * 2, (0,)), ([ONE, WORLD], ()), ([ONE, WORLD, ONE, ONE, WORLD], ())])
+def test_where_as_many_go_either_way_what_all_called_before_by_turns_tells(before: list[str], named: tuple[int, ...]) -> None:
+    calls = called({0: [WORLD, ONE], 1: [ONE, WORLD]}, DESC).with_columns(seq=pl.lit(9, pl.Int64), order=pl.col("order") + 50)
+    over = pl.concat(
+        called({rank: [key]}, DESC, done=(key,)).with_columns(order=pl.lit(n, pl.Int64)) for rank in (0, 1) for n, key in enumerate(before)
+    )
+    stands = waiting((WORLD, "default_pg", [0, 1]), (ONE, "dp", [0, 1])).with_columns(seq=pl.lit(9, pl.Int64))
+    [finding] = group_deadlock_by_order.check(inversions(stands, pl.concat([over, calls])), None)
+    assert told(finding) == ("critical", "medium", named)
 
 
 def test_where_two_ranks_differ_and_no_other_tells_nobody_is_named() -> None:
