@@ -33,6 +33,19 @@ def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.L
     return beyond and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
 
 
+def entered_all(progress: pl.LazyFrame) -> set[int]:
+    """Ranks whose recorders have an operation open and have entered whatever is open in any of their groups, where all that are recorded have
+    something open: what recorders hold is what all of them wait in, and it is not for these that they wait."""
+    seen = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null())
+    opened = seen.with_columns(furthest=pl.col("first_pending").max().over("group_key"))
+    ranks = opened.group_by("rank").agg(
+        pl.col("first_pending").is_not_null().any().alias("open"),
+        (pl.col("last_seq") >= pl.col("furthest")).fill_null(True).all().alias("entered"),
+    )
+    told = ranks.collect()
+    return set(told.filter("entered")["rank"].to_list()) if told["open"].all() else set()
+
+
 def held_together(stuck: pl.LazyFrame, progress: pl.LazyFrame) -> set[int]:
     """Ranks whose recorders end in an operation that all members of its group entered and none finished: all that it is known to have, or,
     where that is not known (gloo's recorder lists no members), all ranks that used the group before while no rank's recorder is missing."""

@@ -282,7 +282,7 @@ def progress(
     if operations is not None:
         seen = _seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names)
         marked = (pl.col("domain") == _RECORDED) & pl.col("last_done").is_not_null().any().over("domain", "group_key")
-        before = pl.when(marked).then(pl.col("first_pending") - 1)
+        before = pl.when(marked & ~_begins_open(cut_rings(dumps))).then(pl.col("first_pending") - 1)
         parts.append(seen.with_columns(last_done=pl.coalesce("last_done", before)))
     if watchdog is not None:
         parts.append(watchdog_progress(watchdog))
@@ -293,6 +293,21 @@ def progress(
         for p in parts
     ]
     return pl.concat(typed).sort("domain", "group_key", "rank")
+
+
+def cut_rings(dumps: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose rings have lost their oldest entries. A recorder that was asked for what is open alone leaves gaps between the numbers instead."""
+    if dumps is None:
+        return set()
+    whole = pl.col("last_record_id") - pl.col("first_record_id") + 1 == pl.col("entries")
+    lost = dumps.filter((pl.col("use") == "chosen") & (pl.col("first_record_id") > 0) & whole & pl.col("rank").is_not_null())
+    return set(lost.select("rank").unique().collect()["rank"].to_list())
+
+
+def _begins_open(cut: set[int]) -> pl.Expr:
+    """Whether a ring that is cut begins with an entry that is open, while other recorders hold what is completed as well: what it has lost may be open too."""
+    begins = pl.col("rank").is_in(sorted(cut)) & (pl.col("first_open") == pl.col("first_kept"))
+    return begins.fill_null(False) & pl.col("kept_done").any()
 
 
 #: The domain of recorders.
@@ -348,6 +363,9 @@ def _seen_progress(
         .alias("end"),
     )
     seen = seen.unnest("open", "end")
+    seen = seen.with_columns(kept_done=pl.col("last_done").is_not_null() & (pl.col("domain") == _RECORDED))
+    kept = operations.filter(pl.col("domain") == _RECORDED).group_by("domain", "rank").agg(pl.col("order").min().alias("first_kept"))
+    seen = seen.join(kept, on=["domain", "rank"], how="left", nulls_equal=True)
     counted = calls.counts.group_by("domain", "group_key", "rank").agg(pl.col("calls").sum().alias("count"))
     seen = seen.join(counted, on=["domain", "group_key", "rank"], how="left", nulls_equal=True)
     seen = seen.join(opened.agg(pl.col("order").min().alias("first_open")), on=["domain", "rank"], how="left", nulls_equal=True)

@@ -11,7 +11,7 @@ from nccl_forensics.stacks.tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, 
 from nccl_forensics.views import view
 from nccl_forensics.views.deaths import gave_up
 from nccl_forensics.views.failures import WAITS
-from nccl_forensics.views.levels import came_after_all
+from nccl_forensics.views.levels import came_after_all, entered_all
 
 STACK_STALLS = {
     "cause": pl.String(),
@@ -69,6 +69,7 @@ def stack_stalls(
     waits = set(known.filter(pl.col("place").is_in(WAITING))["rank"].to_list()) if known is not None else set()
     # Whoever gave up waiting ended after that.
     over = gave_up(endings)
+    came = entered_all(progress) if progress is not None else set()
     if not told and not died:
         for row in odd_stacks.collect().iter_rows(named=True):
             peers = [m for r in row["others"] or () if (m := moved.get(r)) is not None]
@@ -83,6 +84,8 @@ def stack_stalls(
                 )
             ):
                 continue
+            if row["place"] in PLAIN and row["rank"] in came:
+                continue  # a full queue of its GPU holds it up
             if (row["place"] not in WAITING and row["rank"] in waits) or (row["place"] == "ended" and row["rank"] in over):
                 continue
             if row["reason"] == ALIKE and not all(moved.get(r) is False for r in row["others"] or ()):

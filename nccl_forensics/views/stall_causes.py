@@ -60,9 +60,10 @@ class _Case(NamedTuple):
 
     @property
     def beside(self) -> bool:
-        """Whether several others stand at its line."""
+        """Whether several others stand at its line, or all others that were looked at."""
         own = self.stack["user_frame"] if self.stack else None
-        return own is not None and sum(s["user_frame"] == own for r, s in self.stacks.items() if r != self.rank) >= _PAIR
+        there = sum(s["user_frame"] == own for r, s in self.stacks.items() if r != self.rank) if own is not None else 0
+        return there >= _PAIR or 0 < there == len(self.stacks.keys() - {self.rank})
 
     @property
     def sure(self) -> bool:

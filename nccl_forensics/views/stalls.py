@@ -23,6 +23,7 @@ from nccl_forensics.views.levels import (
     alone_in_group,
     awaited_alone,
     came_after_all,
+    entered_all,
     finished_apart,
     held_together,
     in_a_rooted_call,
@@ -404,6 +405,10 @@ def _by_stacks(scene: _Scene, written: set[int]) -> _Found:
     if not seen and (scene.dead or not scene.job() | written <= set(stacks)):
         # Whoever gave up in another collective than most may have waited there for a rank that is gone, or that left no word.
         found = {rank: row for rank, row in found.items() if row["kind"] != "other-call" or rank in scene.dead}
+    if seen and scene.progress is not None:
+        # Whoever has entered all that is open keeps nobody waiting on its host: a full queue of its GPU holds it up, in whatever line it calls that.
+        came = entered_all(scene.progress)
+        found = {rank: row for rank, row in found.items() if rank not in came or stacks[rank]["place"] not in PLAIN}
     if scene.timed_out or scene.dead or scene.progress is None:
         return found
     # Recorders that are level do not speak for calls that differ.

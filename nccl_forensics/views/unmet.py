@@ -47,12 +47,13 @@ _BESIDE = 512
 
 class _Sides(NamedTuple):
     """Where a pair stands in the order of each side's entries: the waiter's calls of its half, the other one's of theirs, and of the collectives that
-    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are those that both sides' calls bear; ``cited``: where the other one's stand."""
+    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are those that both sides' calls bear, ``back`` those of the halves the other way; ``cited``: where the other one's stand."""
 
     mine: pl.Series
     theirs: pl.Series
     both: pl.DataFrame
     numbers: tuple[pl.Series, pl.Series]
+    back: tuple[pl.Series, pl.Series]
     cited: pl.DataFrame
 
 
@@ -176,7 +177,8 @@ def _sides(
         theirs = called.get((key, peer, _HALVES[op], number_of[key][rank]), none)
         both = placed.get(rank, nobody).join(placed.get(peer, nobody), on=["group_key", "seq"], maintain_order="left")
         met = both.select("group_key", "seq", "order", "order_right")
-        yield row, peer, rank, _Sides(mine["order"], theirs["order"], met, (mine["seq"], theirs["seq"]), theirs)
+        back = (called.get((key, r, o, p), none)["seq"] for r, o, p in ((rank, _HALVES[op], row["peer"]), (peer, op, number_of[key][rank])))
+        yield row, peer, rank, _Sides(mine["order"], theirs["order"], met, (mine["seq"], theirs["seq"]), (next(back), next(back)), theirs)
 
 
 def _lead(sides: _Sides, until: int) -> int | None:
@@ -214,9 +216,18 @@ def _left_out_of_a_batch(sides: _Sides) -> tuple[int, dict[str, object]] | None:
     if lacking.len() != 1 or here.n_unique() != here.len() or there.len() != here.len() - 1 or not there.is_in(here.implode()).all():
         return None
     number = int(lacking[0])
-    if int((here < number).sum()) < _AGREED:
+    if int((here < number).sum()) < _AGREED or not _numbered_alike(sides, number):
         return None
     return int((mine <= number).sum()), sides.cited.row(int((theirs < number).sum()), named=True)
+
+
+def _numbered_alike(sides: _Sides, until: int) -> bool:
+    """Whether the halves the other way bear the same numbers on both sides, as far as both have kept theirs: else stages make batches of their own, and where
+    numbers agree it is by chance."""
+    kept = [[int(n) for n in (*own, *back) if n is not None] for own, back in zip(sides.numbers, sides.back, strict=True)]
+    first = max(min(numbers) for numbers in kept)
+    here, there = ({int(n) for n in numbers if n is not None and first <= n < until} for numbers in sides.back)
+    return here == there
 
 
 def _beyond(row: dict[str, object], mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]]) -> dict[str, object] | None:

@@ -12,6 +12,7 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.looked_at import looked_at_while_moving
+from nccl_forensics.views.matching import cut_rings
 from nccl_forensics.views.pair_waits import numbered_with_batches, pair_edges
 from nccl_forensics.views.wait_edges import JOINED, ONE_WAY, WAITS, Edge, edge, is_pair, members_of
 
@@ -61,18 +62,9 @@ def waits(
             rows = [r for r in rows if r["kind"] != "gpu" or not re.match(ONE_WAY, str(r["op"] or ""))]
             rows += _name_operations(_in_joined(sent, calls.every), calls.every)
         gpus = {int(str(r["awaited"])) for r in rows if r["kind"] == "gpu"}
-        rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()}, gpus, _cut(dumps))
+        rows += pair_edges(calls, info, {(d, r) for d, r in state.select("domain", "rank").iter_rows()}, gpus, cut_rings(dumps))
         rows = [r for r in rows if r["domain"] != "fr" or not earlier.intersection((r["waiter"], r["awaited"]))]
     return pl.DataFrame(rows, schema=WAITS, infer_schema_length=None).lazy()
-
-
-def _cut(dumps: pl.LazyFrame | None) -> set[int]:
-    """Ranks whose rings have lost their oldest entries. A recorder that was asked for what is open alone leaves gaps between the numbers instead."""
-    if dumps is None:
-        return set()
-    whole = pl.col("last_record_id") - pl.col("first_record_id") + 1 == pl.col("entries")
-    lost = dumps.filter((pl.col("use") == "chosen") & (pl.col("first_record_id") > 0) & whole & pl.col("rank").is_not_null())
-    return set(lost.select("rank").unique().collect()["rank"].to_list())
 
 
 def _parted(divergences: pl.LazyFrame | None) -> set[tuple[str, str]]:
@@ -114,10 +106,7 @@ class _Places:
 
 def _places(state: pl.DataFrame) -> dict[tuple[str, str], _Places]:
     found: dict[tuple[str, str], _Places] = {}
-    # Of a recorder in which nothing of a group is done, what comes before the first that is open is: where others' mark what they have done.
-    marked = pl.col("last_done").is_not_null().any().over("domain", "group_key") & (pl.col("domain") == "fr")
-    over_to = pl.coalesce("last_done", pl.when(marked).then(pl.col("first_pending") - 1))
-    reached = state.select("domain", "group_key", "rank", "last_seq", over_to)
+    reached = state.select("domain", "group_key", "rank", "last_seq", "last_done")
     for at, (domain, key, rank, seq, over) in enumerate(reached.iter_rows()):
         places = found.setdefault((domain, key), _Places())
         places.row[rank] = at

@@ -401,9 +401,12 @@ def test_a_smaller_communicator_is_named_in_global_ranks() -> None:
 # ---- progress ----
 
 
-def far(status: pl.LazyFrame | None, *entries: dict[str, object], version: str = "2.27.7", schema: int = 9) -> list[tuple[object, ...]]:
+def far(
+    status: pl.LazyFrame | None, *entries: dict[str, object], version: str = "2.27.7", schema: int = 9, **kept: object
+) -> list[tuple[object, ...]]:
+    """Of two ranks, how far they are; ``kept``: what the ring of the second one holds."""
     written = {"comm_lib_version": version, "version_major": 2, "version_minor": schema}
-    chosen = dumps(table("fr_dumps", *[dump(n, **written) for n in (0, 1)]), owners(0, 1))
+    chosen = dumps(table("fr_dumps", dump(0, **written), dump(1, **written | kept)), owners(0, 1))
     ops = operations(table("fr_entries", *entries), chosen, None, None, None, None)
     names = fr_pg_names(status, table("fr_groups", {"pg_name": "0"}, {"pg_name": "0", "source_id": 1}), None)
     return progress(ops, status, names, chosen, None).select("rank", "last_seq", "last_done").collect().rows()
@@ -429,6 +432,9 @@ def test_recorders_of_nccl_alone_name_no_library_and_count_all_the_same() -> Non
 def test_a_recorder_that_holds_nothing_completed_has_completed_all_before_its_first_open_operation() -> None:
     half = entry(0, 6), entry(0, 7, state="scheduled"), entry(1, 5, state="scheduled"), entry(1, 6, state="scheduled")
     assert far(None, *half) == [(0, 7, 6), (1, 6, 4)]
+    cut = {"entries": 2, "first_record_id": 40, "last_record_id": 41}
+    assert far(None, *half, **cut) == [(0, 7, 6), (1, 6, None)], "what its ring has lost may be open as well"
+    assert far(None, *half, **cut | {"last_record_id": 90}) == [(0, 7, 6), (1, 6, 4)], "it was asked for what is open alone"
     # Where nobody marks what is completed nothing is known of it.
     assert far(None, *[e | {"backend": "gloo", "retired": False} for e in half], version="") == [(0, 7, None), (1, 6, None)]
 

@@ -128,6 +128,14 @@ def test_whoever_stands_at_the_very_line_of_the_one_that_is_waited_for_stopped_a
     assert named("user-code", (2, 6, 7), timeout) == [2], "a wait for a GPU leaves no frame"
 
 
+@pytest.mark.parametrize(("last", "place", "named"), [(8, "compute", []), (7, "compute", [2]), (8, "lock", [2])])
+def test_whoever_has_entered_all_that_is_open_is_not_busy_on_its_host(last: int, place: str, named: list[int]) -> None:
+    looked = standing(r0="collective", r1="collective", r2=place, r3="collective")
+    state = progress({"pg:0": dict.fromkeys((0, 1, 3), (9, 7)) | {2: (last, 6)}})
+    timeout = table("watchdog", {"kind": "timeout"})
+    assert stalls(None, looked, *[None] * 4, state, timeout, None).collect()["rank"].to_list() == named
+
+
 # ---- without a stack ----
 
 
@@ -426,6 +434,8 @@ def test_a_rank_with_open_work_that_stands_where_most_stand_is_not_busy_on_its_h
     one_line = standing(r0="user-code", r1="user-code", r2="user-code").with_columns(user_frame=pl.lit("log_loss (trainer.py:169)"))
     assert found(blocker(pending=True), one_line) == []
     assert found(blocker(pending=False), one_line) == [(2, "host-stall", "medium", "progress")], "it enqueued nothing more"
+    two = standing(r1="user-code", r2="user-code").with_columns(user_frame=pl.lit("log_loss (trainer.py:169)"))
+    assert found(blocker(pending=True), two) == [], "all that were looked at stand there"
     elsewhere = pl.when(pl.col("rank") == 2).then(pl.lit("wait_for_file (io.py:3)")).otherwise("user_frame")
     assert found(blocker(pending=True), one_line.with_columns(user_frame=elsewhere)) == [(2, "host-stall", "medium", "progress")]
 

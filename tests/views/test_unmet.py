@@ -143,4 +143,5 @@ def test_the_one_batch_of_many_that_lacks_the_half_of_its_peer_is_told() -> None
     assert in_batches(()) == []
     assert in_batches(((4, 3), (4, 5))) == [], "two are a habit: not each batch goes both ways"
     assert in_batches(((4, 2),)) == [], "too few agree before it"
+    assert in_batches(((4, 3), (7, 2))) == [], "the other way their numbers are not the same: they agree by chance"
     assert in_batches(((4, 3),), shift=40) == [], "numbers of a group in which all have unlike many"

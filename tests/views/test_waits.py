@@ -58,20 +58,6 @@ def test_a_collective_that_all_must_join_shows_the_gpu_that_stands_before_a_broa
     assert found.select("waiter", "awaited", "seq", "op", "behind").rows() == [(0, 2, 7, "all_reduce", 2), (1, 2, 7, "all_reduce", 2)]
 
 
-def test_a_recorder_in_which_nothing_of_a_group_is_done_shows_a_gpu_that_stands() -> None:
-    state = progress({"pg:0": {0: (9, 8), 1: (9, 8), 2: (9, 3)}})
-    nothing = pl.when(pl.col("rank") != 2).then("last_done")
-    assert ends_of(state.with_columns(last_done=nothing)) == [(2, "gpu")]
-    # Where nobody's are marked as done that says nothing.
-    assert ends_of(state.with_columns(last_done=pl.lit(None, dtype=pl.Int64))) == []
-
-
-def ends_of(state: pl.LazyFrame) -> list[tuple[int, str]]:
-    """Ranks at the end of the walk in a group of three."""
-    edges = waits_of(operations({}), state, groups({"pg:0": [0, 1, 2]}), None, None)
-    return [(rank, kind) for rank, kind in blockers(edges, state, None).select("rank", "kind").collect().iter_rows()]
-
-
 def test_a_rank_whose_own_watchdog_timed_out_has_open_work_though_nothing_tells_what_it_completed() -> None:
     state = progress({"pg:0": {0: (3, 1), 1: (1, None)}}, domain="watchdog").with_columns(
         first_pending=pl.when(pl.col("rank") == 1).then(pl.lit(1, dtype=pl.Int64)).otherwise(pl.col("first_pending"))
