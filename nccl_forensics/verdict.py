@@ -70,8 +70,10 @@ def explains(a: Found, b: Found) -> bool:
         return False
     if a.rule.name == b.rule.name and a.finding.cause == b.finding.cause:
         return False  # two cards, two hosts: one rule's findings of one cause stand beside each other
-    if a.finding.cause == b.finding.cause and weight(b) < weight(a):
-        return False  # one cause by two rules: the surer speaks, as the other may not know whom it is about
+    surer = CONFIDENCES.index(b.finding.confidence) < CONFIDENCES.index(a.finding.confidence)
+    within = bool(a.finding.ranks) and set(a.finding.ranks) <= set(b.finding.ranks)
+    if a.finding.cause == b.finding.cause and surer and not within:
+        return False  # one cause by two rules: the surer speaks, unless the other tells more closely which of its ranks it is
     if (a.finding.cause, b.finding.cause) in _UNLESS_PROVED and b.finding.confidence == "high":
         return False
     if b.finding.cause in _LOCAL and a.finding.hosts and b.finding.hosts and not set(a.finding.hosts) & set(b.finding.hosts):

@@ -186,3 +186,13 @@ def test_of_one_cause_by_two_rules_the_surer_is_the_root() -> None:
     verdict = judge([replace(nameless, found=(nvlink,)), named], ["x"], has_job=True)
     assert verdict.root is not None
     assert (verdict.root.finding.ranks, verdict.confidence) == ((11,), "high")
+
+
+def test_of_one_cause_by_two_rules_the_one_that_tells_which_of_the_ranks_it_is_stays_the_root() -> None:
+    one = outcome("p2p-deadlock", confidence="medium", explains=("p2p-deadlock",), ranks=(5,))
+    half = replace(one, found=(replace(one.found[0], rule=replace(one.found[0].rule, name="half")),))
+    both = outcome("p2p-deadlock", ranks=(4, 5))
+    pair = replace(both, found=(replace(both.found[0], id="p2p-deadlock-2"),))
+    verdict = judge([half, pair], ["x"], has_job=True)
+    assert verdict.root is not None
+    assert verdict.root.finding.ranks == (5,)
