@@ -27,6 +27,7 @@ from nccl_forensics.census import (
     most_seen,
     only_looked_at,
     only_warned,
+    reached_largest_size,
     recorded_by_all,
     stood_still,
     waits_for_one,
@@ -110,7 +111,7 @@ def judge_run(
     machines_only = known.world is None and not known.seen
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
-    shown = shown and not waits_for_one(resolver)
+    shown = shown and not waits_for_one(resolver) and reached_largest_size(resolver)
     # So is one that it leaves at work: it may have stood, or lost a process, after its last line.
     unsure = lost or (alone and broke_off(resolver))
     verdict = judge(

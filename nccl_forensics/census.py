@@ -112,6 +112,15 @@ def measured(resolver: Resolver) -> bool:
     return not tests.filter(nothing).head(1).collect().height
 
 
+def reached_largest_size(resolver: Resolver) -> bool:
+    """Whether no bandwidth test stops between its first size and its largest: what it would have met there is not known."""
+    tests = resolver.get("bandwidth_tests")
+    if tests is None:
+        return True
+    stopped = ~pl.col("complete").fill_null(value=False) & pl.col("hosts").is_not_null() & (pl.col("last_bytes") < pl.col("max_bytes"))
+    return not tests.filter(stopped).head(1).collect().height
+
+
 def only_looked_at(resolver: Resolver) -> bool:
     """Whether stacks are all that was read, and no rank moved between two of them: those of a job that works look like those of one that hangs."""
     sources = resolver.get("sources")

@@ -19,6 +19,7 @@ from nccl_forensics.census import (
     lost_a_peer,
     measured,
     only_looked_at,
+    reached_largest_size,
     recorded_by_all,
     stood_still,
     waits_for_one,
@@ -304,6 +305,12 @@ def test_a_network_chosen_for_a_communicator_of_which_nothing_more_is_said_does_
 def test_a_bandwidth_test_without_a_result_tells_of_no_job_that_is_well(complete: bool, last_bytes: int | None, told: bool) -> None:
     tests = table("bandwidth_tests", {"test": 0, "hosts": ["node1"], "complete": complete, "last_bytes": last_bytes})
     assert measured(Told(bandwidth_tests=tests)) is told
+
+
+@pytest.mark.parametrize(("complete", "last_bytes", "told"), [(False, 1 << 20, False), (False, 8 << 30, True), (True, 1 << 20, True)])
+def test_a_bandwidth_test_that_stops_before_its_largest_size_leaves_that_open(complete: bool, last_bytes: int, told: bool) -> None:
+    test = {"test": 0, "hosts": ["node1"], "complete": complete, "last_bytes": last_bytes, "max_bytes": 8 << 30}
+    assert reached_largest_size(Told(bandwidth_tests=table("bandwidth_tests", test))) is told
 
 
 def test_the_head_of_a_bandwidth_test_alone_is_not_enough_evidence(tmp_path: Path) -> None:

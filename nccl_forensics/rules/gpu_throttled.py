@@ -25,7 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
 from nccl_forensics.model import Action, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import People, located, people, place, with_placements
+from nccl_forensics.rules.common.hosts import People, located, people, place, place_by_pace, with_placements
 from nccl_forensics.rules.common.ties import job_of, tied
 
 _US_PER_H = 3_600_000_000
@@ -42,6 +42,7 @@ def gpu_throttled(
     placements: pl.LazyFrame | None,
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    kernel_pace: pl.LazyFrame | None = None,
     *,
     clock_share: Annotated[float, "share of the median SM clock of busy GPUs below which a busy GPU is slow"] = 0.9,
     busy_percent: Annotated[float, "utilization above which clocks are judged"] = 50.0,
@@ -54,6 +55,9 @@ def gpu_throttled(
     if gpus is not None:
         samples = _samples(gpus, source_hosts, busy_percent)
         job = job_of(job_signs, None, failures)
+        limits = (clock_share, busy_percent, time_minutes)
+        bad = [any(s == "error" for s, _ in _signs(row, *limits)) for row in samples.iter_rows(named=True)]
+        place_by_pace(who, samples.filter(pl.Series(bad, dtype=pl.Boolean)).with_columns(bus_id="gpu"), kernel_pace, "compute")
         held = _held_down(samples, who, clock_share, busy_percent, time_minutes, moment)
         yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in held), who)
     if dcgm_results is not None:

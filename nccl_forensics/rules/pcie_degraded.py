@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import located, people, place, with_placements
+from nccl_forensics.rules.common.hosts import located, people, place, place_by_pace, with_placements
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 
 _NS = 1_000_000_000
@@ -48,6 +48,7 @@ def pcie_degraded(
     job_signs: pl.LazyFrame | None = None,
     job_times: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    kernel_pace: pl.LazyFrame | None = None,
     *,
     storm_per_hour: Annotated[float, "corrected errors per hour on one device that count as a storm"] = 60.0,
     busy_percent: Annotated[float, "utilization above which the PCIe generation is judged"] = 10.0,
@@ -111,6 +112,7 @@ def pcie_degraded(
             )
             yield tied(found, job.tie(None, row["host"], gpu=row["bus_id"] if row["role"] == "gpu" else None, lasting=True))
     for part in lanes:
+        place_by_pace(who, part.filter((pl.col("role") == "GPU") & (pl.col("width") < pl.col("width_max"))), kernel_pace, "memcpy")
         yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in _width(part, who.gpus)), who)
     if kernel_events is not None:
         yield from _kernel(located(kernel_events, source_hosts), storm_per_hour, job)

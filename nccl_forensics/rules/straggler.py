@@ -229,7 +229,8 @@ def _never_waiting(
     slow = int(str(falls.arg_max())) + 1
     second = shares.row(slow, named=True)
     for one in shares.head(slow).iter_rows(named=True):
-        busier = one["share"] >= own_share or (one["share"] >= _HALF and one["own_ms"] >= _BUSIER * second["own_ms"])
+        apart = one["own_ms"] >= _BUSIER * second["own_ms"] or one["share"] - second["share"] >= _HALF
+        busier = one["share"] >= own_share or (one["share"] >= _HALF and apart)
         again = one["long_count"] >= late_at_least and one["longest_ms"] <= _ONE_GAP * one["own_ms"]
         # One long delay, a checkpoint before a barrier, is no habit: what is left without it must part them as well.
         other = (1 - 1 / max(one["long_count"], 1)) * one["span_ms"]
@@ -275,19 +276,23 @@ def _longest(rows: pl.DataFrame, margin: float) -> Iterator[Finding]:
             getattr(part.select(pl.col("gaps_ms").list.to_struct(fields=[str(i) for i in range(steps)])).unnest("gaps_ms"), how)().row(0)
             for part, how in ((slow, "min"), (others, "max"))
         )
-        longer = [a - b for a, b in zip(least, most, strict=True) if a >= _BUSIER * b]
-        if len(longer) < steps - steps // _FIFTH or sum(longer) < margin * float(str(rows["span_ms"].median())):
+        longer = [a - b if a >= _BUSIER * b else 0.0 for a, b in zip(least, most, strict=True)]
+        # What a rank does at the end of a step stands before the first collective of the next.
+        begun = longer[1:] if not longer[0] and steps > _TWO_STEPS else longer
+        often = sum(gap > 0 for gap in begun)
+        if often < len(begun) - len(begun) // _FIFTH or sum(longer) < margin * float(str(rows["span_ms"].median())):
             continue
         ranks = tuple(sorted(slow["rank"].to_list()))
         yield Finding(
-            title=f"{ranks_words(ranks)} {'keeps' if count == 1 else 'keep'} every other rank waiting in {'each' if len(longer) == steps else len(longer)} of {steps} traced steps: {time_words(sum(longer))} in all",
-            summary=f"Between two collectives of a step {'it takes' if count == 1 else 'each takes'} {time_words(min(least))} or more by itself, and no other rank more than {time_words(max(most))}.",
-            confidence="low" if rows.height == 2 or len(longer) < _SOME_GAPS else "medium",
+            title=f"{ranks_words(ranks)} {'keeps' if count == 1 else 'keep'} every other rank waiting in {'each' if often == steps else often} of {steps} traced steps: {time_words(sum(longer))} in all",
+            summary=f"Between two collectives of such a step {'it takes' if count == 1 else 'each takes'} {time_words(min(a for a, gap in zip(least, longer, strict=True) if gap))} or more by itself, "
+            f"and no other rank more than {time_words(max(b for b, gap in zip(most, longer, strict=True) if gap))}.",
+            confidence="low" if rows.height == 2 or often < _SOME_GAPS else "medium",
             ranks=ranks,
             culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=("straggler", "own time"),
             evidence=cite(slow, "the collective before which it took longest"),
-            evidence_total=len(longer) * count,
+            evidence_total=often * count,
             remedy="Look at what is done between collectives there: data loading, clocks, a noisy neighbour.",
             prevention="Log the arrival lag of every rank; alarm when few ranks lose most of it.",
             would_refute=(_OTHER_STEPS,),

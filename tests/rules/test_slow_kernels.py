@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.model import Finding
+from nccl_forensics.rules.gpu_throttled import gpu_throttled
+from nccl_forensics.rules.pcie_degraded import pcie_degraded
 from nccl_forensics.rules.slow_kernels import slow_kernels
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.kernel_pace import KERNEL_PACE
+from tests.rules.host_frames import check, table
+from tests.views.frames import rows as rows_of
 
 
 def paces(*pace: float, **known: object) -> pl.LazyFrame:
@@ -88,3 +94,32 @@ def test_a_device_of_another_kind_is_slow_by_nature() -> None:
     assert other.evidence[0].why == "gemm takes 7.0 ms a run, on the others 3.5 ms"
     [alike] = slow_kernels.check(rows.with_columns(gpus=kinds.slice(0, 1).new_from_index(0, 4)).lazy())
     assert (alike.confidence, len(alike.would_refute)) == ("high", 1)
+
+
+def held_down(pace: pl.LazyFrame, *hosts: str) -> list[Finding]:
+    """The GPU of node7 that is too hot, beside traces of ranks on these hosts."""
+    people = rows_of(PROCESSES_SCHEMA, *({"rank": r, "host": h} for r, h in enumerate(hosts)))
+    hot = table("gpus", *({"host": "node7", "bus_id": f"0000:{i:02x}:00.0", "throttle": ["hw-thermal"] * (i == 1)} for i in range(4)))
+    return check(gpu_throttled, gpus=hot, processes=people, kernel_pace=pace)
+
+
+def test_the_one_slow_rank_of_a_host_runs_on_the_one_gpu_of_it_that_is_held_down() -> None:
+    [found] = held_down(paces(1.0, 1.0, 1.5, 1.6), "node7", "node7", "node7", "node8")
+    assert (found.ranks, found.culprits[0].gpu) == ((2,), "0000:01:00.0")
+    assert "rank 2 runs on another GPU" in found.would_refute
+    [nobody] = held_down(paces(1.0, 1.5, 1.5, 1.0), "node7", "node7", "node7", "node8")
+    assert nobody.ranks == (), "two of the host are slow"
+    [unknown] = held_down(paces(1.0, 1.5, 1.0))
+    assert unknown.ranks == (1,), "no trace tells its host"
+    [elsewhere] = held_down(paces(1.0, 1.0, 1.0, 1.5), "node7", "node7", "node7", "node8")
+    assert elsewhere.ranks == ()
+
+
+def test_slow_copies_place_a_rank_on_the_gpu_with_few_lanes() -> None:
+    people = rows_of(PROCESSES_SCHEMA, *({"rank": r, "host": "node7"} for r in range(3)))
+    lanes = [
+        {"host": "node7", "bus_id": f"0000:{i:02x}:00.0", "name": "A", "pcie_width": w, "pcie_width_max": 16}
+        for i, w in enumerate((16, 4, 16))
+    ]
+    [found] = check(pcie_degraded, gpus=table("gpus", *lanes), processes=people, kernel_pace=paces(1.0, 3.0, 1.0, kind="memcpy"))
+    assert (found.ranks, found.culprits[0].gpu) == ((1,), "0000:01:00.0")

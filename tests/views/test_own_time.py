@@ -197,6 +197,8 @@ def test_a_time_that_is_many_times_the_longest_of_any_other_in_each_step_is_told
     assert (two.ranks, two.confidence) == ((1,), "low")
     [four] = straggler.check(None, trace_own_time=gaps([9.0] * 4, [290.0, 300.0, 250.0, 300.0], [9.0] * 4, [8.0] * 4))
     assert (four.ranks, four.confidence) == ((1,), "medium")
+    [later] = straggler.check(None, trace_own_time=gaps([9.0] * 3, [9.0, 300.0, 310.0], [8.0] * 3))
+    assert (later.ranks, later.confidence) == ((1,), "low"), "what is done at the end of a step shows in the next one"
     assert told(gaps([9.0] * 5, [8.0] * 5, [250.0, 300.0, 9.0, 300.0, 310.0])) == [(2,)], "one step of five may be another's"
     assert told(gaps(*([9.0] * 2 for _ in range(6)), [300.0, 290.0], [400.0, 350.0])) == [(6, 7)], "each may be late in a group of its own"
 
@@ -242,6 +244,8 @@ def shares(*own_ms: float, longest_ms: float = 300.0) -> pl.LazyFrame:
 def test_several_ranks_that_work_while_every_other_waits_are_named_together() -> None:
     [few] = straggler.check(None, trace_own_time=shares(1900, 100, 1700, 120, 90, 80))
     assert (few.ranks, few.confidence) == ((0, 2), "medium")
+    [apart] = straggler.check(None, trace_own_time=shares(1740, 600, 1700, 690))
+    assert (apart.ranks, apart.confidence) == ((0, 2), "low")
     [half] = straggler.check(None, trace_own_time=shares(1900, 100, 1700, 120))
     assert (half.ranks, half.confidence) == ((0, 2), "low")
     assert told(shares(1900, 1700, 1800, 120)) == [], "more than half are never the slow ones"

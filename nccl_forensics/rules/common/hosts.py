@@ -125,7 +125,7 @@ class People:
     by_bus: dict[str, set[int]] = field(default_factory=dict)
     by_pid: dict[int, set[int]] = field(default_factory=dict)
     indices: dict[tuple[str | None, int], int] = field(default_factory=dict)
-    #: Ranks that no log of their own tells: placed by the lines of neighbouring hosts (view ``placements``), or by how they stand (``place_by_stall``).
+    #: Ranks that no log of their own tells: placed by the lines of neighbouring hosts (view ``placements``), or by how they stand or lag (``place_by_stall``, ``place_by_pace``).
     placed: dict[int, Placement] = field(default_factory=dict)
 
     def of_gpu(self, host: object, bus_id: object) -> int | None:
@@ -208,18 +208,44 @@ def place_by_stall(found: People, broken: pl.DataFrame, stalls: pl.LazyFrame) ->
     standing = stalls.filter((pl.col("cause") == "gpu-stall") & (pl.col("confidence") != "low")).unique("rank").collect()
     if len(places) != 1 or standing.height != 1 or found.of_gpu(*places[0]) is not None:
         return
-    (host, bus), rank = places[0], int(standing["rank"][0])
+    rank = int(standing["rank"][0])
+    own = whereabouts(standing.row(0, named=True), "own_" if standing["own_source_id"][0] is not None else "")
+    _put(found, places[0], rank, cite([own], f"the GPU of rank {rank}, and of no other, stands still: it is the one that broke"))
+
+
+#: A rank's device is slow, for a GPU of its host that is known to be, where its kernels or copies take so much longer than usual.
+_SLOWER = 1.2
+
+
+def place_by_pace(found: People, broken: pl.DataFrame, pace: pl.LazyFrame | None, kind: str) -> None:
+    """Puts the one rank of a host whose kernels, or copies (``kind`` of view ``kernel_pace``), are slow on the one GPU of that host that is known to be slow (``broken``: ``host``,
+    ``bus_id``), where nothing tells whose GPU that is."""
+    if pace is None or not broken.height:
+        return
+    every = pace.filter((pl.col("kind") == kind) & (pl.col("pace") >= _SLOWER) & (pl.col("least_pace") >= (1 + _SLOWER) / 2)).collect()
+    places: dict[str, set[str]] = defaultdict(set)
+    for host, bus in broken.select("host", "bus_id").drop_nulls().unique().iter_rows():
+        places[first_label(host) or ""].add(bus)
+    for host, buses in sorted(places.items()):
+        # Older traces do not tell their host: then the one slow rank of all is on the one slow GPU of all.
+        slow = every.filter(pl.col("rank").is_in(found.hosts.get(host, []))) if found.hosts or len(places) > 1 else every
+        if len(buses) != 1 or slow.height != 1 or found.of_gpu(host, bus := min(buses)) is not None:
+            continue
+        rank = int(slow["rank"][0])
+        words = f"of the ranks {f'of {host} ' if found.hosts else ''}rank {rank} alone is slow in its {'kernels' if kind == 'compute' else 'copies'}: it runs on the GPU that is"
+        _put(found, (host, bus), rank, cite([whereabouts(slow.row(0, named=True))], words))
+
+
+def _put(found: People, place: tuple[str | None, str], rank: int, lines: tuple[Evidence, ...]) -> None:
+    """Puts a rank on a GPU, unless it is known to be elsewhere."""
+    host, bus = place
     elsewhere = any(rank in ranks for name, ranks in found.hosts.items() if name != host)
     if elsewhere or rank in found.gpus.values() or rank >= UNIDENTIFIED:
         return
     found.gpus[(host, bus)] = rank
     if host is None:
         found.by_bus[bus] = {rank}
-    own = whereabouts(standing.row(0, named=True), "own_" if standing["own_source_id"][0] is not None else "")
-    found.placed[rank] = Placement(
-        cite([own], f"the GPU of rank {rank}, and of no other, stands still: it is the one that broke"),
-        f"rank {rank} runs on another GPU",
-    )
+    found.placed[rank] = Placement(lines, f"rank {rank} runs on another GPU")
 
 
 def with_placements(findings: Iterable[Finding], who: People) -> Iterator[Finding]:
