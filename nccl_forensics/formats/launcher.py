@@ -51,8 +51,15 @@ _NUMBERS = {
     24: "SIGXCPU",
 }
 _SIGNALS = {name: number for number, name in _NUMBERS.items()}
-#: How srun and the shell name the signal that ended a process.
+#: How srun and the shell name the signal that ended a process (strsignal of glibc).
 _FATES = {
+    "Hangup": "SIGHUP",
+    "Interrupt": "SIGINT",
+    "Quit": "SIGQUIT",
+    "User defined signal 1": "SIGUSR1",
+    "User defined signal 2": "SIGUSR2",
+    "Broken pipe": "SIGPIPE",
+    "CPU time limit exceeded": "SIGXCPU",
     "Killed": "SIGKILL",
     "Out Of Memory": "SIGKILL",
     "Segmentation fault": "SIGSEGV",

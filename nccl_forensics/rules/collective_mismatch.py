@@ -15,7 +15,7 @@ Compare the two lines of user code. Look for a condition that differs between ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -27,6 +27,7 @@ from nccl_forensics.rules.common.arguments import certain, doubt_words
 from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.stacks.frames import split_frame
+from nccl_forensics.views.habits import by_company
 from nccl_forensics.words import group_words, ranks_words
 
 
@@ -45,14 +46,17 @@ def collective_mismatch(
     stand in other functions; so is what a rank called only after work of another group to which no other has come."""
     ahead = set(overtakers.select("rank").collect()["rank"].to_list()) if overtakers is not None else set()
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
-    for row in odd.iter_rows(named=True):
-        ranks, group = tuple(row["ranks"]), group_words(row)
-        confidence: Confidence = "high" if certain(row) else "medium"
-        frames = _frames(row, last_calls)
+    lines = _lines(last_calls)
+    for found in odd.iter_rows(named=True):
+        row = by_company(found, lines) if found["domain"] == "detail" else found
+        ranks, group = tuple(as_ranks(row["ranks"])), group_words(row)
+        either = bool(row.get("either"))
+        confidence: Confidence = "low" if either else "high" if certain(row) else "medium"
+        frames = _frames(row, lines)
         own, theirs = row["call_site"] or _only(frames[0]), row["peer_call_site"] or _only(frames[1])
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), own), ("peers", theirs)) if site]
         why = "Different functions: most likely it left the others' call out; DETAIL ended the job before its next."
-        if confidence == "high":
+        if confidence == "high" or either:
             passed = False
         elif set(ranks) <= ahead:
             passed, why = (
@@ -68,10 +72,11 @@ def collective_mismatch(
             summary=f"Position {row['seq']} of {group}: {row['found_op']} against {row['expected_op']}{'' if passed else '; ' + row['why']}."
             + (f" ({'; '.join(places)})" if places else "")
             + (f" {why}" if passed else "")
+            + (" As many called the one as the other, and nothing tells which is right." if either else "")
             + doubt_words(row),
             confidence=confidence,
             ranks=ranks,
-            culprits=tuple(Culprit(rank=r) for r in ranks),
+            culprits=() if either else tuple(Culprit(rank=r) for r in ranks),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["found_op"]), str(row["call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["expected_op"]),
             evidence=(
@@ -96,12 +101,19 @@ def collective_mismatch(
         )
 
 
-def _frames(row: dict[str, object], last_calls: pl.LazyFrame | None) -> tuple[set[str], set[str]]:
+def _lines(last_calls: pl.LazyFrame | None) -> dict[int, str]:
+    """The line of the program in which each rank stood last."""
+    if last_calls is None:
+        return {}
+    known = last_calls.filter(pl.col("rank").is_not_null() & pl.col("user_frame").is_not_null())
+    return dict(known.select("rank", "user_frame").collect().iter_rows())
+
+
+def _frames(row: Mapping[str, object], lines: Mapping[int, str]) -> tuple[set[str], set[str]]:
     """The lines of the program in which the odd ranks stood last, and those of the others, where the calls were compared by DETAIL."""
-    if last_calls is None or row["domain"] != "detail":
+    if row["domain"] != "detail":
         return set(), set()
-    known = last_calls.filter(pl.col("user_frame").is_not_null()).select("rank", "user_frame").collect()
-    own, others = ({frame for rank, frame in known.iter_rows() if rank in as_ranks(row[side])} for side in ("ranks", "others"))
+    own, others = ({lines[rank] for rank in as_ranks(row[side]) if rank in lines} for side in ("ranks", "others"))
     return own, others
 
 

@@ -41,9 +41,14 @@ _ASK_NCCL = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET"
     explains=_EXPLAINS,
 )
 def collective_stuck(
-    stuck: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame, looks: pl.LazyFrame | None
+    stuck: pl.LazyFrame,
+    watchdog: pl.LazyFrame | None,
+    failures: pl.LazyFrame,
+    looks: pl.LazyFrame | None,
+    endings: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """One finding per stuck group, if something says that the job did not go on."""
+    """One finding per stuck group, if something says that the job did not go on. Members that all raised an exception of their own, outside any
+    collective, did not wait for what they had enqueued."""
     signs = set(failures.select("sign").collect()["sign"].to_list()) - {WAITS, ENDED}
     if not signs:
         return
@@ -54,7 +59,10 @@ def collective_stuck(
     open_ones = stuck.filter(~pl.col("held").fill_null(value=False)).sort("domain", "group_key").collect()
     # Where recorders of some members are there, what the others called, and whether their GPUs came to it, no watchdog's line tells.
     recorded = open_ones.filter((pl.col("domain") == "fr") & ~pl.col("complete")).select("group_name", "seq").rows()
+    raised = _raised(endings) if endings is not None else set()
     for row in open_ones.iter_rows(named=True):
+        if raised.issuperset(row["ranks"]):
+            continue
         group = group_words(row)
         waited = operation_words(row["op"], row["seq"])
         evidence = cite([row], "a rank that waits in it")
@@ -111,6 +119,12 @@ def collective_stuck(
                 *((("collective-skipped", (), None),) if counted else ()),
             ),
         )
+
+
+def _raised(endings: pl.LazyFrame) -> set[int]:
+    """Ranks whose program raised an exception of its own."""
+    own = pl.col("own") & (pl.col("kind") == "exception") & (pl.col("signature") == "user")
+    return set(endings.filter(own).collect()["rank"].drop_nulls().to_list())
 
 
 @rule(

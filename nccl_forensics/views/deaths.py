@@ -11,7 +11,7 @@ from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.views import view
-from nccl_forensics.views.ended_before import PEER_GONE, gone_before, left, not_stopped
+from nccl_forensics.views.ended_before import PEER_GONE, gone_before, left, not_stopped, unlisted_task
 from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -163,7 +163,9 @@ def endings(
     exits = worker_exits.sort("source_id", "line_no").collect() if worker_exits is not None else None
     if exits is not None:
         local_ranks = LocalRanks(processes, worker_exits, {*roster.where, *ranks_of_source.values()})
-        _exited(roster, exits, by_pid, local_ranks, rank_of_task(exits, processes, progress))
+        of_task = rank_of_task(exits, processes, progress)
+        _exited(roster, exits, by_pid, local_ranks, of_task)
+        _before_the_step(roster.people, exits, of_task)
     nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
@@ -192,6 +194,7 @@ def endings(
         before = left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or not_stopped(
             worker_exits, path_hints, by_pid, rows_out
         )
+        before = before or unlisted_task(worker_exits.filter(pl.col("kind") == "task"), of_task, rows_out)
         if not before and progress is not None:
             before = gone_before(worker_exits, progress, rows_out)
         rows_out += [dict.fromkeys(DEATHS) | row for row in before]
@@ -226,6 +229,8 @@ def _alone_in(processes: pl.LazyFrame | None) -> dict[int, tuple[object, object]
     return {s: (host, pid) for s, host, pid in alone.select("source_id", "host", "pid").collect().iter_rows()}
 
 
+#: Signals by which a launcher or scheduler tells a process to end.
+_TOLD = ("SIGTERM", "SIGINT", "SIGHUP")
 #: Exit lines that tell of no worker that ended by itself.
 _NO_EXIT = ("closing-signal", "launcher-signal", "scheduler")
 
@@ -301,6 +306,20 @@ def _signalled_by_others(
             why = "ended by a signal, and all others ended as a peer of theirs was gone: it went first"
         if why:
             who.update(kind="killed", own=True, signal=who["signal"] or "SIGTERM", why=why)
+
+
+def _before_the_step(
+    people: Mapping[tuple[str, object], dict[str, object]], exits: pl.DataFrame, of_task: Callable[[int, str | None], int | None]
+) -> None:
+    """Gives tasks an end of their own that a signal ended before srun terminated the step, or the scheduler cancelled it."""
+    ends = exits.filter(pl.col("kind").is_in(["scheduler", "scheduler-note"])).group_by("source_id").agg(end=pl.col("line_no").min())
+    tasks = exits.filter((pl.col("kind") == "task") & pl.col("rank").is_not_null() & pl.col("signal").is_not_null())
+    early = tasks.join(ends, on="source_id").filter(pl.col("line_no") < pl.col("end"))
+    ranks = {of_task(task, host) for task, host in early.select("rank", "host").iter_rows()} - {None}
+    for who in people.values():
+        if who["rank"] in ranks and who["signal"] in _TOLD:
+            why = f"ended by {who['signal']} before the step was ended: nothing that srun sent"
+            who.update(kind="killed", own=True, why=why)
 
 
 def _raised(
@@ -539,7 +558,7 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
         return {"kind": "victim", "own": False, "why": f"{signal} after {signature}"}
     if signature is not None:
         return {"kind": "victim", "own": False, "why": f"{signature} says that another rank did not come or went away"}
-    if signal in ("SIGTERM", "SIGINT", "SIGHUP"):
+    if signal in _TOLD:
         return {"kind": "terminated", "own": False, "why": f"{signal}, as a launcher or scheduler sends it"}
     if signal == "SIGABRT":
         return {"kind": "abort", "own": True, "why": "aborted without a message that explains it"}

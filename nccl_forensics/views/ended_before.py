@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import polars as pl
 
@@ -86,6 +87,25 @@ def not_stopped(
     why = f"the launcher stopped all the other workers {how} and not this one: it had ended before"
     place = {k: first[k] for k in ("host", "source_id", "line_no", "end_line")}
     return [place | {"rank": fitting[0], "own": True, "kind": "left", "why": why}]
+
+
+def unlisted_task(
+    tasks: pl.LazyFrame, of_task: Callable[[int, str | None], int | None], others: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """The one task of which srun does not say how it ended, where others lost a peer: srun tells of every task that failed or that it had to end,
+    and of none that ended with exit code 0. Whoever comes after the last one that it tells of is not known."""
+    listed = tasks.filter(pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
+    numbers = set(listed["rank"].to_list())
+    missing = set(range(max(numbers, default=-1) + 1)) - numbers
+    lost = [o for o in others if o["signature"] in PEER_GONE]
+    if len(missing) != 1 or len(numbers) < 2 or listed["source_id"].n_unique() != 1 or not lost or missing & {o["rank"] for o in others}:
+        return []
+    if any(of_task(task, host) != task for task, host in listed.select("rank", "host").iter_rows()):
+        return []
+    first = listed.row(0, named=True)
+    why = "srun tells how every other task ended, and of this one nothing: it had ended with exit code 0 while the others went on"
+    place = {k: first[k] for k in ("source_id", "line_no", "end_line")}
+    return [place | {"rank": missing.pop(), "own": True, "kind": "left", "exit_code": 0, "why": why}]
 
 
 #: Zones differ by quarters of an hour, and launchers round to seconds.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
@@ -40,11 +42,34 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
     sure = not another
     if known == ["others"]:
         return row | {"sure": sure, "why": why}
+    return crossed(row) | {"sure": sure, "why": why}
+
+
+def by_company(row: dict[str, Any], stands: Mapping[int, str]) -> dict[str, Any]:
+    """A comparison of as many ranks as others, whose calls differ: where all other ranks of the job (two at least) stand at the line of one side, that
+    side is right, as it seems; else ``either`` may be. ``stands``: the line of the program in which each rank stood last."""
+    odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
+    if row["sure"] or len(odd) != len(others):
+        return row
+    sides = [{stands.get(rank) for rank in side} for side in (odd, others)]
+    company = [line for rank, line in stands.items() if rank not in (*odd, *others)]
+    if len(company) < _COMPANY or len(set(company)) > 1 or sides[0] & sides[1] or {company[0]} not in sides:
+        return row | {"either": True}
+    told = row | {"why": f"{row['why']}; {len(company)} ranks of other groups stand where the others do"}
+    return crossed(told) if sides[0] == {company[0]} else told
+
+
+#: Ranks beside the two sides that must stand at the line of one of them.
+_COMPANY = 2
+
+
+def crossed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The same comparison with the sides exchanged."""
     swapped = {"found": "expected", "expected": "found"}
     other = {a + end: row[b + end] for a, b in swapped.items() for end in ("_op", "_detail")}
     places = ("call_site", "source_id", "line_no", "record")
-    crossed = {name: row[f"peer_{name}"] for name in places} | {f"peer_{name}": row[name] for name in places}
-    return row | other | crossed | {"ranks": row["others"], "others": row["ranks"], "sure": sure, "why": why}
+    exchanged = {name: row[f"peer_{name}"] for name in places} | {f"peer_{name}": row[name] for name in places}
+    return {**row, **other, **exchanged, "ranks": row["others"], "others": row["ranks"]}
 
 
 def _plain(column: str, value: object) -> object:

@@ -544,6 +544,7 @@ def source_ranks(
             claims[source].append((strength, rank, "file name"))
     if fr_dumps is not None and fr_groups is not None:
         _last_dump(claims, dumps, fr_groups)
+    _numbered_alike(claims, hints.filter(~pl.col("source_id").is_in(list(attempts)) & ~pl.col("source_id").is_in(list(dumps))))
     rows = []
     for source in sorted(claims):
         found = settle(claims[source])
@@ -567,6 +568,22 @@ def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
             left = left & other
         if len(left) == 1:
             yield source, next(iter(left))
+
+
+def _numbered_alike(claims: dict[int, list[Claim]], hints: pl.DataFrame) -> None:
+    """A file that says nothing of its rank and has a bare number in its name, as others have whose content tells that this is their rank."""
+    numbered = hints.filter((pl.col("path_strength") == NUMBER) & pl.col("path_rank").is_not_null())
+    for _, part in numbered.group_by("stem", maintain_order=True):
+        family = dict(part.select("source_id", "path_rank").iter_rows())
+        told = {source: settle(claims[source]).rank for source in family if claims.get(source)}
+        if len(told) < _TOLD or any(family[source] != rank for source, rank in told.items()):
+            continue
+        for source in family.keys() - told.keys():
+            claims[source].append((NUMBER, family[source], "number in its name, which is the rank in names like it"))
+
+
+#: Files whose content must tell that the number in their name is their rank.
+_TOLD = 2
 
 
 def _last_dump(claims: dict[int, list[Claim]], dumps: Iterable[int], fr_groups: pl.LazyFrame) -> None:

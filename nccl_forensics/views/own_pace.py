@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import polars as pl
 
+from nccl_forensics.folding import FoldedTable
+
 _Fact = TypeVar("_Fact")
 
 #: Latest operations of a rank that are looked at, and peers that it is compared with.
@@ -15,16 +17,19 @@ _BACK, _PEERS = 512, 7
 
 
 def in_one_order(
-    jumped: Mapping[int, tuple[dict[str, object], _Fact]], operations: pl.LazyFrame
+    jumped: Mapping[int, tuple[dict[str, object], _Fact]],
+    operations: pl.LazyFrame,
+    fr_entries: pl.LazyFrame | FoldedTable | None = None,
 ) -> dict[int, tuple[dict[str, object], _Fact]]:
     """Of ranks that went on from one group to another (``group_key`` of the first, key of the second), those of which the recorders do not show that
     the two keep their own pace.
 
     Where one thread calls both, ranks come to an operation of the one after as many of the other, until one leaves something out: from then on
-    it has fewer, for good. A checkpoint's thread beside the training loop is now earlier, now later than on other ranks.
+    it has fewer, for good. A checkpoint's thread beside the training loop is now earlier, now later than on other ranks, if there is time to see it;
+    recorders that note the thread of each call (PyTorch 2.9 on) tell it at once.
     """
     paced = {
-        pair: _own_pace(pair, rank, operations)
+        pair: _by_two_threads(pair, rank, operations, fr_entries) or _own_pace(pair, rank, operations)
         for rank, (behind, ahead) in jumped.items()
         if behind.get("domain") == "fr" and (pair := (str(behind["group_key"]), str(ahead)))
     }
@@ -61,3 +66,23 @@ def _own_pace(pair: tuple[str, str], rank: int, operations: pl.LazyFrame) -> boo
         if True in apart and not all(apart[apart.index(True) :]):
             return True
     return False
+
+
+#: A thread that calls for another one, which waits for it: that of the engine of autograd.
+_ENGINE = "autograd"
+
+
+def _by_two_threads(pair: tuple[str, str], rank: int, operations: pl.LazyFrame, fr_entries: pl.LazyFrame | FoldedTable | None) -> bool:
+    """Whether, by the recorder of this rank, no thread called operations of both groups, and none of those that did was the engine's."""
+    if fr_entries is None:
+        return False
+    words = fr_entries.words.lazy() if isinstance(fr_entries, FoldedTable) else fr_entries
+    made = operations.filter(
+        (pl.col("domain") == "fr") & (pl.col("rank") == rank) & pl.col("group_key").is_in(pair) & pl.col("group_name").is_not_null()
+    )
+    known = made.select("source_id", "group_key", pg_name="group_name").unique()
+    threads = known.join(words.select("source_id", "pg_name", "thread_id", "thread_name").unique(), on=["source_id", "pg_name"]).collect()
+    if not threads.height or threads["thread_id"].has_nulls() or threads["thread_name"].has_nulls():
+        return False
+    of_group = [set(threads.filter(pl.col("group_key") == key)["thread_id"]) for key in pair]
+    return all(of_group) and of_group[0].isdisjoint(of_group[1]) and not threads["thread_name"].str.contains(_ENGINE, literal=True).any()

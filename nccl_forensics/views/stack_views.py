@@ -48,6 +48,7 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
     name of the user's code hints at it.
 
     ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here.
+    Where all main threads wait at one line for a thread of their own process, and most of those threads for other ranks, it is that thread of each.
     """
     by_pid: dict[int, list[tuple[int | None, str | None]]] = {}
     if processes is not None:
@@ -56,9 +57,45 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
     by_source: dict[int, int] = {}
     if source_ranks is not None:
         by_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
-    mains = stacks.filter(pl.col("is_main") & (pl.col("depth") > 0)).sort("source_id", "sample", "line_no", nulls_last=True).collect()
+    shown = stacks.filter(pl.col("depth") > 0).sort("source_id", "sample", "line_no", nulls_last=True)
+
+    def states(threads: pl.DataFrame) -> list[dict[str, object]]:
+        return [_state(rows) for rows in _by_process(threads, by_pid, by_source).values()]
+
+    out = states(shown.filter("is_main").collect())
+    if _in_one_lock(out):
+        beside = shown.filter(~pl.col("is_main") & pl.col("thread_name").is_not_null()).collect()
+        out = _waiting_for_others([states(part) for _, part in beside.group_by("thread_name", maintain_order=True)], out)
+    out.sort(key=lambda r: (r["rank"] is None, int(str(r["rank"] or 0)), str(r["pid"]), str(r["source_id"]), str(r["line_no"])))
+    return pl.DataFrame(out, schema=THREAD_STATES, infer_schema_length=None).lazy()
+
+
+#: Main threads that must stand alike.
+_SEVERAL = 3
+
+
+def _in_one_lock(states: list[dict[str, object]]) -> bool:
+    """Whether the ranks' main threads all wait at one line for something of their own process."""
+    own = [row for row in states if row["role"] is None]
+    return len(own) >= _SEVERAL and {row["place"] for row in own} == {"lock"} and len({row["user_frame"] for row in own}) == 1
+
+
+def _waiting_for_others(threads: list[list[dict[str, object]]], mains: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Of the threads of one name those that most processes have, and that wait for other ranks in most of them; ``mains`` where there are none."""
+    for states in threads:
+        own = [row for row in states if row["role"] is None]
+        waiting = sum(row["place"] in WAITING for row in own)
+        if 2 * waiting > len(own) and len(own) == sum(row["role"] is None for row in mains):
+            return states + [row for row in mains if row["role"] is not None]
+    return mains
+
+
+def _by_process(
+    threads: pl.DataFrame, by_pid: dict[int, list[tuple[int | None, str | None]]], by_source: dict[int, int]
+) -> dict[tuple[object, ...], list[dict[str, object]]]:
+    """Samples of threads by rank, else by process."""
     people: dict[tuple[object, ...], list[dict[str, object]]] = {}
-    for row in mains.iter_rows(named=True):
+    for row in threads.iter_rows(named=True):
         role = role_of(row["frames"])
         rank, host = _process(by_pid.get(row["pid"], []), row["hint_host"])
         if rank is None and row["hint_scope"] == "global":
@@ -73,9 +110,7 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
         else:
             key = ("stack", row["source_id"], row["heading"])
         people.setdefault(key, []).append(row | {"rank": rank, "host": host or row["hint_host"], "role": role})
-    out = [_state(rows) for rows in people.values()]
-    out.sort(key=lambda r: (r["rank"] is None, int(str(r["rank"] or 0)), str(r["pid"]), str(r["source_id"]), str(r["line_no"])))
-    return pl.DataFrame(out, schema=THREAD_STATES, infer_schema_length=None).lazy()
+    return people
 
 
 def _process(same: list[tuple[int | None, str | None]], host: str | None) -> tuple[int | None, str | None]:

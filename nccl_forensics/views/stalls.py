@@ -298,7 +298,7 @@ def _by_order_of_calls(
             ends = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
         jumped = odd_of_two(passed_over(ends, calls), calls.counts)
     if jumped and calls is not None:
-        jumped = in_one_order(jumped, calls.every)
+        jumped = in_one_order(jumped, calls.every, fr_entries)
     if not jumped:
         return found
     swapped = _swapped(jumped, found)

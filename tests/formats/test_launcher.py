@@ -58,6 +58,7 @@ def test_lark_and_the_columns_read_the_messages_alike():
         (MESSAGES[6], {"kind": "launcher-signal", "signal": "SIGTERM"}),
         (MESSAGES[7], {"kind": "launcher-signal", "signal": "SIGTERM", "pid": 2245}),
         (MESSAGES[8], {"kind": "restart"}),
+        ("srun: error: node3: task 1: Hangup", {"kind": "task", "host": "node3", "rank": 1, "exit_code": -1, "signal": "SIGHUP"}),
         ("srun: error: node3: task 12: Killed", {"kind": "task", "host": "node3", "rank": 12, "exit_code": -9, "signal": "SIGKILL"}),
         (
             "srun: error: node3: task 0: Exited with exit code 139",

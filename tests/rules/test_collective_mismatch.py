@@ -63,6 +63,18 @@ def test_what_a_rank_called_after_work_that_nobody_else_has_come_to_shows_a_call
     assert (cause(3, sure=False), cause(2, sure=True)) == ("collective-mismatch", "collective-mismatch")
 
 
+def test_of_two_calls_that_detail_compares_in_a_group_of_two_the_company_of_the_other_ranks_tells() -> None:
+    def told_by(*company: str) -> tuple[object, ...]:
+        lines = ["forward (a.py:1)", "backward (a.py:2)", *company]
+        last = rows(LAST_CALLS, *({"rank": r, "user_frame": line} for r, line in enumerate(lines)))
+        [finding] = collective_mismatch.check(divergences("different", [1], [0], found_op="broadcast", domain="detail", sure=False), last)
+        return finding.confidence, [c.rank for c in finding.culprits], finding.divergence and finding.divergence.op
+
+    assert told_by("backward (a.py:2)", "backward (a.py:2)") == ("medium", [0], "broadcast")
+    assert told_by("forward (a.py:1)", "forward (a.py:1)") == ("medium", [1], "all_reduce")
+    assert told_by("backward (a.py:2)", "forward (a.py:1)") == told_by() == ("low", [], "all_reduce")
+
+
 @pytest.mark.parametrize("kind", ["skipped", "shape", "dtype", "argument"])
 def test_other_divergences_are_left_to_their_own_rules(kind: str) -> None:
     assert collective_mismatch.check(divergences(kind, [2], [0, 1])) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.collective_stuck import collective_stuck, collective_stuck_downstream
+from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.failures import FAILURES, LONGER, STANDSTILL
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.stuck import DOWNSTREAM, STUCK
@@ -31,6 +32,14 @@ def test_a_collective_that_all_entered_and_none_left_blames_the_transport_and_no
     assert (finding.severity, finding.confidence, finding.ranks, finding.culprits) == ("critical", "high", (), ())
     assert cited(finding) == [(0, 30), (0, "entries[4]")]
     assert finding.title == "all 3 ranks entered all_reduce #5 of process group default_pg (0) and none finished after 600 s"
+
+
+def test_members_that_all_raised_an_exception_of_their_own_waited_for_nothing() -> None:
+    def found(*raised: int) -> int:
+        own = rows(DEATHS, *({"rank": r, "own": True, "kind": "exception", "signature": "user"} for r in raised))
+        return len(collective_stuck.check(stuck(), None, sign("exceptions"), None, own))
+
+    assert (found(0, 1, 2), found(0, 1)) == (0, 1)
 
 
 def test_a_job_that_its_scheduler_ended_need_not_have_waited_as_long_as_its_timeout() -> None:

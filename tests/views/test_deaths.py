@@ -685,6 +685,32 @@ def test_where_a_stopped_pid_is_nobodys_no_rank_had_ended() -> None:
     assert of_function(101, 105) == []
 
 
+# ---- tasks of srun ----
+
+
+def of_tasks(*lines: dict[str, object]) -> pl.LazyFrame:
+    task = {"kind": "task", "host": "a", "exit_code": -15, "signal": "SIGTERM"}
+    return table("worker_exits", *({**task, **line, "line_no": n} for n, line in enumerate(lines, start=1)))
+
+
+def test_a_task_that_a_signal_ended_before_srun_ended_the_step_went_by_itself() -> None:
+    step = {"kind": "scheduler-note", "signal": None, "exit_code": None}
+    hung_up = {"rank": 1, "signal": "SIGHUP", "exit_code": -1}
+    found = ended(of_tasks(hung_up, step, {"rank": 0}, {"rank": 2}))
+    assert {e["rank"]: e["own"] for e in found} == {0: False, 1: True, 2: False}
+    assert not any(e["own"] for e in ended(of_tasks(step, hung_up, {"rank": 0}, {"rank": 2}))), "the step was cancelled"
+
+
+def test_the_one_task_of_which_srun_says_nothing_had_ended_where_others_lost_a_peer() -> None:
+    def left_by(*listed: int, lost: str = "gloo-closed") -> list[object]:
+        found = ended(of_tasks(*({"rank": r} for r in listed)), raised(lost, 0), hints=FOLDERS.clear())
+        return [e["rank"] for e in found if e["kind"] == "left"]
+
+    assert left_by(0, 1, 3) == [2]
+    assert left_by(0, 1, 4) == left_by(0, 1, 2) == [], "two are missing, or who comes after the last one"
+    assert left_by(0, 1, 3, lost="gloo-timeout") == []
+
+
 def fatal(signal: str, rank: int) -> dict[str, object]:
     return raised("signal", rank, type=signal, message=f"Fatal Python error: {signal}")
 

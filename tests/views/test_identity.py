@@ -366,3 +366,16 @@ def test_prefixes_name_a_source_of_one_rank_only() -> None:
     lines = [{"hint_rank": r, "hint_scope": "global", "source_id": s} for s, r in ((0, 3), (0, 3), (1, 3), (1, 4))]
     found = writers(sources("a.log", "b.log"), exceptions=table("exceptions", *lines))
     assert [(s, r["rank"], r["strength"]) for s, r in found.items()] == [(0, 3, PREFIX)]
+
+
+def test_a_bare_number_names_a_log_where_names_like_it_bear_the_ranks_that_their_content_tells() -> None:
+    def named(*ranks: int) -> dict[int, object]:
+        lines = [{"hint_rank": r, "hint_scope": "global", "source_id": s} for s, r in enumerate(ranks)]
+        return {
+            s: r["rank"]
+            for s, r in writers(sources("job-0.out", "job-1.out", "job-2.out", "x.9"), exceptions=table("exceptions", *lines)).items()
+        }
+
+    assert named(0, 1) == {0: 0, 1: 1, 2: 2}
+    assert named(0) == {0: 0}, "one may agree by chance"
+    assert named(0, 8) == {0: 0, 1: 8}, "these are numbers of hosts"

@@ -387,6 +387,20 @@ def test_the_plainest_sampler_speaks_and_its_last_sample_counts() -> None:
     assert states(waiting).select("samples", "waits").collect().rows() == [(3, 2)]
 
 
+def test_where_all_main_threads_wait_for_a_thread_of_their_own_that_thread_tells() -> None:
+    lock = ["Condition.wait (threading.py:327)", "Queue.get (queue.py:171)", "main (job.py:57)", "<module> (job.py:65)"]
+    busy = ["fetch (job.py:9)", "Metrics.run (job.py:19)", "Thread._bootstrap (threading.py:1002)"]
+
+    def frame(*helpers: list[str]) -> pl.LazyFrame:
+        mains = [ranked(r, lock) for r in range(3)]
+        beside = [ranked(r, own, is_main=False, thread_name="metrics") for r, own in enumerate(helpers)]
+        return stacks(*mains, *beside)
+
+    assert states(frame(ALL_REDUCE, busy, ALL_REDUCE)).collect()["place"].to_list() == ["collective", "user-code", "collective"]
+    assert set(states(frame(busy, busy, ALL_REDUCE)).collect()["place"]) == {"lock"}
+    assert set(states(frame(ALL_REDUCE, ALL_REDUCE)).collect()["place"]) == {"lock"}, "one process has no such thread"
+
+
 def test_a_profile_speaks_by_its_most_frequent_stack() -> None:
     frame = stacks(ranked(0, LOADER, sampler="py-spy-raw", times=90), ranked(0, COMPUTE, sampler="py-spy-raw", times=3))
     [row] = states(frame).collect().to_dicts()
