@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
@@ -340,7 +341,7 @@ def _raised(
         if home is not None and who["host"] not in (None, home[0]) and ranks_of_source.get(row["source_id"]) == rank:
             # Another job has a rank of this number: the text stands in the file of this rank on another host.
             who.update(host=home[0], pid=home[1])
-        row["signature"] = _inside(row["signature"], row["frames"])
+        row["signature"] = _inside(row)
         who["over"] = who["over"] or row["hint_scope"] == "global"
         if who["message"] is not None and cut_off(str(row["message"]), str(who["message"])):
             continue  # another copy of the same, cut short
@@ -448,7 +449,7 @@ def _pair_nameless(
             if scope in ("pid", "local") and who["source_id"] == source and who["exit_code"] == 1 and who["signature"] is None
         ]
         for row in raised:
-            row["signature"] = _inside(row["signature"], row["frames"])
+            row["signature"] = _inside(row)
         best = max(raised, key=lambda row: _telling(row["signature"]))
         if not ended and best["signature"] in _REFUSALS:
             own = {k: best[k] for k in ("type", "message", "signature", "frame", "source_id", "line_no", "end_line")}
@@ -512,10 +513,20 @@ def _heard(ranks_of_source: dict[int, int], path_hints: pl.LazyFrame | None, sou
     return {rank for source, rank in ranks_of_source.items() if source in folders or formats.get(source, set()) & words}
 
 
-def _inside(signature: object, frames: object) -> object:
-    """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program."""
-    innermost = str(frames or "").split("\n", 1)[0]
-    return "in-collective" if signature == "user" and "torch/distributed/" in innermost else signature
+#: Whose part of a checkpoint failed, which all ranks raise (torch/distributed/checkpoint/api.py), and what pickle says of an object of the caller.
+_CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,400})\]?")
+_NOT_PICKLED = re.compile(r"^(?:[Cc]an(?:'|no)t pickle |Can't get local object )")
+
+
+def _inside(row: Mapping[str, object]) -> object:
+    """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program, unless it is about what the rank was to send or
+    write."""
+    if row["signature"] != "user" or "torch/distributed/" not in str(row["frames"] or "").split("\n", 1)[0]:
+        return row["signature"]
+    failed = _CHECKPOINT.search(str(row["message"]))
+    if failed and row["rank"] is not None:
+        return "user" if str(row["rank"]) in failed[1].replace(",", " ").split() else "in-collective"
+    return "user" if _NOT_PICKLED.search(str(row["message"])) else "in-collective"
 
 
 def _broken_off(message: object) -> bool:

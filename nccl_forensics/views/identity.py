@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from nccl_forensics.folding import FoldedTable
 from nccl_forensics.ranklist import unfold
 from nccl_forensics.views import view
+from nccl_forensics.views.odd_dumps import odd_dump
 from nccl_forensics.views.pids import Pids
 from nccl_forensics.words import first_label
 
@@ -99,6 +101,7 @@ def processes(
     nccl_tails: pl.LazyFrame | None,
     traces: pl.LazyFrame | None = None,
     fr_dumps: pl.LazyFrame | None = None,
+    fr_groups: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per process (and GPU, where a process drives several): ``rank`` (global), ``host``, ``pid``, ``bus_id``, ``gpu_index``.
 
@@ -126,6 +129,8 @@ def processes(
         _last_host(people, world, device)
         _by_name(people, world, tails, path_hints.filter((pl.col("path_strength") == WORD) & pl.col("path_rank").is_not_null()).collect())
     _last_one(people, world)
+    if fr_groups is not None:
+        _in_order(people, fr_groups)
     if traces is not None:
         _by_trace_alone(people, traces, path_hints)
     versions = _versions(nccl_versions)
@@ -425,6 +430,33 @@ def _last_one(people: _People, world: int) -> None:
         without[0].claims.append((NUMBER, free.pop(), "the one rank that no other process has"))
 
 
+def _in_order(people: _People, fr_groups: pl.LazyFrame) -> None:
+    """Processes of one host, as many as the job has ranks by the groups of recorders, of which torchrun names some: it starts its workers in the order of
+    their ranks, so that their pids follow each other in that order. Who reuses processes that are there, as Ray does, keeps no order."""
+    workers = sorted((who for who in people if who.pid is not None), key=lambda who: who.pid or 0)
+    pids = [who.pid or 0 for who in workers]
+    in_order = [who.rank for who in workers]
+    launched = any(who.rank is not None and who.local_rank is not None for who in workers)
+    if not launched or len({first_label(who.host) for who in workers if who.host is not None}) > 1:
+        return
+    whole = len(workers) == len(people.by_key) == len(set(pids)) == _job_size(fr_groups)
+    if whole and pids[-1] - pids[0] < _NEAR * len(pids) and all(rank in (None, place) for place, rank in enumerate(in_order)):
+        for place, who in enumerate(workers):
+            if in_order[place] is None:
+                who.claims.append((NUMBER, place, "the order of the pids, in which its launcher starts workers"))
+
+
+#: Pids for each worker that lie between the first and the last at most: others start little meanwhile.
+_NEAR = 8
+
+
+def _job_size(fr_groups: pl.LazyFrame) -> int:
+    """How many ranks the groups that recorders state go up to; 0 where that is no number of ranks."""
+    lists = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").unique()).collect()["ranks"].to_list()
+    size = max((max(unfold(text)) for text in lists), default=-1) + 1
+    return size if size <= 1_000_000 else 0
+
+
 class Settled(NamedTuple):
     """The rank that claims come down to: None where equals differ or nothing is claimed. ``how``: what says it; ``conflict``: what says otherwise."""
 
@@ -476,6 +508,7 @@ def source_ranks(
     watchdog: pl.LazyFrame | None,
     reports: pl.LazyFrame | None,
     nccl_comms: pl.LazyFrame | None,
+    fr_entries: pl.LazyFrame | FoldedTable | None = None,
 ) -> pl.LazyFrame:
     """The rank whose process wrote a source, for sources of one process: ``source_id``, ``rank``, ``strength``, ``how``, ``conflict``.
 
@@ -543,6 +576,12 @@ def source_ranks(
         if strength == WORD or source in dumps:
             claims[source].append((strength, rank, "file name"))
     if fr_dumps is not None and fr_groups is not None:
+        unknown = {dump for dump in dumps if not claims.get(dump)}
+        if unknown and fr_entries is not None and stacks is not None:
+            odd = odd_dump(fr_dumps, fr_entries, stacks, pid_ranks, unknown, _job_size(fr_groups))
+            if odd is not None:
+                for source in sorted(odd[0]):
+                    claims[source].append((NUMBER, odd[1], "what stands apart in dumps and in stacks"))
         _last_dump(claims, dumps, fr_groups)
     _numbered_alike(claims, hints.filter(~pl.col("source_id").is_in(list(attempts)) & ~pl.col("source_id").is_in(list(dumps))))
     rows = []
@@ -588,11 +627,9 @@ _TOLD = 2
 
 def _last_dump(claims: dict[int, list[Claim]], dumps: Iterable[int], fr_groups: pl.LazyFrame) -> None:
     """One dump without a rank and one rank of the stated groups without a dump: they belong together."""
-    lists = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").unique()).collect()["ranks"].to_list()
-    stated = max((max(unfold(text)) for text in lists), default=None)
     settled = {d: settle(claims.get(d, [])).rank for d in dumps}
     without = [d for d, rank in settled.items() if rank is None]
     taken = set(settled.values())
-    free = set(range(int(stated) + 1)) - taken if stated is not None and stated < 1_000_000 else set()
+    free = set(range(_job_size(fr_groups))) - taken
     if len(without) == 1 and len(free) == 1:
         claims[without[0]].append((NUMBER, free.pop(), "the one rank that no other dump has"))

@@ -367,6 +367,18 @@ def test_an_unknown_text_raised_inside_torch_distributed_blames_no_line_of_the_p
     assert (one["kind"], one["own"]) == ("victim", False)
 
 
+def test_what_could_not_be_pickled_or_written_is_the_fault_of_the_rank_whose_it_was() -> None:
+    frames = "_object_to_tensor (torch/distributed/distributed_c10d.py:3000)\nstep (train.py:9)"
+    pickled = raised("user", type="AttributeError", message="Can't pickle local object 'f.<locals>.<lambda>'", frames=frames)
+    assert [e["own"] for e in ended(None, pickled)] == [True]
+    assert [e["own"] for e in ended(None, pickled | {"message": "'NoneType' object has no attribute 'size'"})] == [False]
+    told = [
+        raised("user", rank, rank + 1, type="CheckpointException", message="CheckpointException ranks:dict_keys([1, 12])", frames=frames)
+        for rank in (0, 1, 2)
+    ]
+    assert [(e["rank"], e["own"]) for e in ended(None, *told)] == [(0, False), (1, True), (2, False)]
+
+
 def test_a_bare_signal_leaves_the_word_to_the_launcher() -> None:
     [one] = ended(left(-11), raised("signal"))
     assert (one["kind"], one["own"]) == ("segfault", True)

@@ -128,7 +128,9 @@ def world(*members: dict[str, object]) -> pl.LazyFrame:
 
 def known(paths: pl.LazyFrame | None = None, **evidence: pl.LazyFrame) -> list[dict[str, object]]:
     where = paths if paths is not None else sources("log")
-    others = (evidence.get(n) for n in ("comms", "nccl_versions", "worker_exits", "stacks", "nccl_tails", "traces", "fr_dumps"))
+    others = (
+        evidence.get(n) for n in ("comms", "nccl_versions", "worker_exits", "stacks", "nccl_tails", "traces", "fr_dumps", "fr_groups")
+    )
     return processes(where, path_hints(where), *others).collect().to_dicts()
 
 
@@ -300,6 +302,17 @@ def test_the_name_of_a_stack_file_counts_only_if_one_process_is_in_it() -> None:
 )
 def test_claims_are_settled(claims: list[tuple[int, int, str]], settled: tuple[int | None, int | None, str | None, str | None]) -> None:
     assert settle(claims) == settled
+
+
+def test_the_workers_of_one_torchrun_have_pids_in_the_order_of_their_ranks() -> None:
+    def ranks_of(*pids: int, first: int = 0, size: str = "0-3") -> list[object]:
+        failed = table("worker_exits", {"kind": "failed", "rank": first, "local_rank": first, "pid": 100})
+        return [p["rank"] for p in known(worker_exits=failed, stacks=sampled(*pids), fr_groups=table("fr_groups", {"ranks": size}))]
+
+    assert ranks_of(101, 103, 104) == [0, 1, 2, 3]
+    assert ranks_of(101, 103) == [0, None, None], "of one nothing is seen"
+    assert ranks_of(101, 103, 104, first=2) == [2, None, None, None], "the order is another one"
+    assert ranks_of(101, 103, 9104) == [0, None, None, None]
 
 
 # ---- sources ----
