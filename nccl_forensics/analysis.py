@@ -27,6 +27,7 @@ from nccl_forensics.census import (
     most_seen,
     only_looked_at,
     only_warned,
+    pods_down,
     reached_largest_size,
     recorded_by_all,
     stood_still,
@@ -109,6 +110,7 @@ def judge_run(
     told_of = (whole or most_seen(resolver, known)) and not only_warned(resolver) and (results or resolver.holds("comms"))
     enough = told_of and going and not (lost and alone)
     machines_only = known.world is None and not known.seen
+    told = told and not (machines_only and pods_down(resolver))
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
     shown = shown and not waits_for_one(resolver) and reached_largest_size(resolver)

@@ -174,6 +174,17 @@ def only_warned(resolver: Resolver) -> bool:
     return not network.filter(~pl.col("item").is_in(["p2p-disabled", "p2p-not-enabled"])).head(1).collect().height
 
 
+def pods_down(resolver: Resolver) -> bool:
+    """Whether Kubernetes shows a pod that does not come up or ended badly."""
+    pods = resolver.get("pods")
+    if pods is None:
+        return False
+    now = pods.filter(~pl.col("last").fill_null(value=False))
+    return now.filter(pl.col("status").str.contains(_DOWN)).head(1).collect().height > 0
+
+
+#: Words of kubectl for that (kubelet's reasons of waiting and of an end).
+_DOWN = r"^(?:Init:)?(?:CrashLoopBackOff|Error|OOMKilled|Evicted|ContainerCannotRun|StartError|RunContainerError|ErrImagePull|ImagePullBackOff|CreateContainer\w*Error)$"
 #: What NCCL says of a host or of itself that does not keep it from working.
 _ADVICE = ("rccl-platform", "rccl-balancing", "fallback", "ib-event", "ras-own")
 

@@ -105,7 +105,7 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix(
         "ray",
         r"[\[(]",
-        r"^(?:\[\d+m)?\([\w.:-]+ (?:rank=(?P<rank>\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)(?:\[0m)? ",
+        r"^(?:\[\d+m)?\([\w.:/-]+ (?:rank=(?P<rank>\d+) )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)(?:\[0m)? ",
         scope="global",
     ),
     # SkyPilot: its rank counts hosts, and its pid is that of the shell which it started there

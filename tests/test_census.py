@@ -150,6 +150,18 @@ Thread 7 (idle): "MainThread"
 """
 
 
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [("CrashLoopBackOff", "insufficient-evidence"), ("Init:Error", "insufficient-evidence"), ("Running", "nothing-wrong")],
+)
+def test_pods_that_are_down_are_not_well(tmp_path: Path, status: str, verdict: str) -> None:
+    listing = f"NAME            READY   STATUS             RESTARTS   AGE\ntrain-master-0   0/1     {status}   8          2m32s\n"
+    (tmp_path / "pods.txt").write_text(listing, encoding="utf-8")
+    told = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(told, dict)
+    assert told["status"] == verdict
+
+
 def test_stacks_of_one_look_do_not_tell_that_all_is_well(tmp_path: Path) -> None:
     (tmp_path / "pyspy.txt").write_text(WAITING.format(40), encoding="utf-8")
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]

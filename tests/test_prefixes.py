@@ -35,6 +35,7 @@ def texts(*lines: str) -> list[object]:
         (f"[default3]:{NCCL}", {"hint_rank": 3, "hint_scope": "local"}),
         (f"[default3]:[rank11]:{NCCL}", {"hint_rank": 11, "hint_scope": "global"}),
         (f"(WorkerDict pid=3490362) {NCCL}", {"hint_pid": 3490362}),
+        (f"(model_worker/6 pid=20319) {NCCL}", {"hint_pid": 20319}),
         (f"(VllmWorker rank=7 pid=410) {NCCL}", {"hint_pid": 410, "hint_rank": 7, "hint_scope": "global"}),
         (f"(main_task pid=7, ip=10.0.0.5) {NCCL}", {"hint_pid": 7, "hint_host": "10.0.0.5"}),
         (f"\x1b[36m(worker pid=7)\x1b[0m {NCCL}", {"hint_pid": 7}),

@@ -40,6 +40,8 @@ _CAUSES = (
     ),
     (r"(?i)invalid device|invalid usage|invalid argument|hipErrorInvalidDevice", "invalid-usage"),
 )
+#: What perftest and others say where a queue pair could not be led to its peer's address.
+_UNREACHED = r"^Failed to modify QP.*: (?:Connection timed out|Network is unreachable|No route to host)"
 #: What iperf3 says where it reaches no server.
 _NO_WAY = r"(?i)unable to connect|No route to host|Connection (?:refused|timed out)|Network is unreachable"
 
@@ -105,10 +107,12 @@ def _rdma(rows: pl.DataFrame) -> Iterator[Finding]:
         status = next((r for r in part.iter_rows(named=True) if r["status"] is not None), first)
         hosts = (str(first["host"]),) if first["host"] else ()
         over = f" over {first['device']}" if first["device"] else ""
+        # A port that never answers and an address that no route or neighbour leads to are the network's; who refuses may not have been started.
+        network = status["status"] == 12 or bool(part["error"].str.contains(_UNREACHED).any())
         yield Finding(
             title=f"{first['name'] or 'a perftest run'}{over} failed: {status['error']}",
             summary="; ".join(str(e) for e in part["error"].to_list()[:4]) + ".",
-            severity="error" if status["status"] == 12 else "warning",
+            severity="error" if network else "warning",
             cause="ib-link" if status["status"] == 12 else "connection-failed",
             confidence="medium",
             hosts=hosts,

@@ -447,6 +447,12 @@ def test_a_sentence_that_says_all_counts_in_any_programs_words(line: str, signat
     assert (row["kind"], row["signature"]) == ("said", signature)
 
 
+@pytest.mark.parametrize("path", ["../third_party/gloo", "/pytorch/third_party/gloo", "/opt/conda/conda-bld/torch_1/work/third_party/gloo"])
+def test_gloos_error_without_a_traceback_above_it_is_read_wherever_torch_was_built(path: str) -> None:
+    [row] = rows(f"    loss.backward()\nRuntimeError: [{path}/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.1.2.3]:12717")
+    assert (row["type"], row["peer"]) == ("RuntimeError", "[10.1.2.3]:12717")
+
+
 def test_the_advice_to_look_for_such_an_error_is_none():
     assert "exceptions" not in read_source(b"nvidia-smi -q -d ECC lists every uncorrectable ECC error counter\n").frames
 

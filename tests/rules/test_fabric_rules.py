@@ -416,6 +416,19 @@ def test_iperf3_without_an_answer_is_a_warning_and_a_refusal_is_no_fault() -> No
     assert found("control socket has closed unexpectedly") == found(None) == []
 
 
+@pytest.mark.parametrize(
+    ("error", "severity"),
+    [
+        ("Failed to modify QP to RTR: Connection timed out", "error"),
+        ("Failed to modify QP 138 to RTR", "warning"),
+        ("Couldn't connect to node2:18515", "warning"),
+    ],
+)
+def test_a_queue_pair_that_no_neighbour_answers_is_the_networks(error: str, severity: str) -> None:
+    [finding] = bandwidth_test_failed.check(None, table("rdma_tests", {"test": 0, "error": error}), None, HOSTS)
+    assert (finding.severity, finding.cause, finding.confidence) == (severity, "connection-failed", "medium")
+
+
 SIGNS = pl.DataFrame({"sign": ["watchdog timeouts"]})
 
 
