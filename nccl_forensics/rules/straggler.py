@@ -12,7 +12,8 @@ rank late to all collectives of a step.
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.
 
-Of fewer collectives than can be compared (four to seven), a rank that is late to nearly all of them is a warning.
+Of fewer collectives than can be compared (four to seven), a rank that is late to nearly all of them is a warning. Of a few steps, to which it was
+late three or four times, it is named with low confidence where they lost half of their time to it and no other rank was late like that.
 
 A rank that is late in the traced steps only, while recorders of the whole run show that little was lost to it, is not named.
 
@@ -120,14 +121,15 @@ def _only_in_the_window(lag: pl.LazyFrame, rank: int, traced: int, time_share: f
     return longest.height > 0 and not (known["lost_ms"] >= time_share * known["span_ms"]).any()
 
 
-#: So few collectives that a rank may be late to nearly all of them by chance are told, and prove nothing.
-_FEW_COLLECTIVES, _NEARLY_ALL = 4, 0.8
+#: So few collectives, or late arrivals, that a rank may be late to nearly all of them by chance are told, and prove nothing.
+_FEW_COLLECTIVES, _NEARLY_ALL, _FEW_STEPS = 4, 0.8, 3
 
 
 def _enqueued(
     lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int, late_chance: float
 ) -> Iterator[Finding]:
-    """By the enqueue times of Flight Recorder dumps; of a few collectives, to nearly all of which one rank comes late, a warning."""
+    """By the enqueue times of Flight Recorder dumps; of a few collectives, to nearly all of which one rank comes late, a warning; of a few steps that lose most of
+    their time to it, a guess."""
     # Of two whose clocks may differ either may be late; and in a job of more ranks whoever is late in a pair may have waited elsewhere.
     pair = pl.col("one_clock").fill_null(value=False) & (pl.col("rank").n_unique() == 2)
     rows = (
@@ -145,8 +147,14 @@ def _enqueued(
         worst = part.sort("habit_ms", "rank", descending=[True, False]).row(0, named=True)
         late = worst["late_count"]
         # A step has many collectives and a slow rank is late to the first of them only, so that they cannot be counted as shares.
-        few = worst["collectives"] < at_least
-        if late < (_NEARLY_ALL * worst["collectives"] if few else late_at_least):
+        short = worst["collectives"] < at_least
+        # Of a few steps most of the time has to be lost to it, and nobody else may be late to half as many.
+        others = rows.filter(pl.col("rank") != worst["rank"])["late_count"].max() or 0
+        steps = (
+            late_at_least > late >= _FEW_STEPS and worst["habit_ms"] >= _HALF * (worst["span_ms"] or 0.0) and 2 * int(str(others)) < late
+        )
+        few = short or steps
+        if late < (_NEARLY_ALL * worst["collectives"] if short else _FEW_STEPS if few else late_at_least):
             continue
         # Where all come late by chance, somebody is last most often, the more so the more groups there are.
         if not few and tail(int(part["late_count"].sum()), late, 1 / worst["members"]) * looked_at > late_chance:
@@ -158,7 +166,7 @@ def _enqueued(
             title=f"rank {worst['rank']} was last in {late} of {worst['collectives']} collectives of {group_words(worst)}; the others lost {time_words(worst['lost_ms'])} waiting for it",
             summary=f"{worst['habit_ms'] / total:.0%} of all time lost to late arrivals in this group is its own{place}."
             + (" These are too few collectives to be sure: collect more steps." if few else ""),
-            severity="warning" if few else None,
+            severity="warning" if short else None,
             confidence="low" if few else "high" if worst["habit_ms"] >= 0.8 * total else "medium",
             ranks=(worst["rank"],),
             culprits=(Culprit(rank=worst["rank"]),),

@@ -102,6 +102,26 @@ def at_times(times: dict[int, list[int]]) -> pl.LazyFrame:
     return frame.with_columns(created_ns=pl.Series(created) * MS).lazy()
 
 
+def in_steps(late_ms: int, steps: int) -> dict[int, list[int]]:
+    """Steps of seven collectives, 1 s each, to the first of which rank 0 comes so late that the others wait for it."""
+    late = [1_000 * step + late_ms + 5 * n for step in range(steps) for n in range(7)]
+    waited = [at - (late_ms if n % 7 == 0 else 0) for n, at in enumerate(late)]
+    return {0: late, 1: waited, 2: waited, 3: waited}
+
+
+def test_a_rank_to_which_a_few_steps_lose_most_of_their_time_is_a_guess() -> None:
+    [finding] = straggler.check(lag(at_times(in_steps(800, 3))))
+    assert (finding.ranks, finding.severity, finding.confidence) == ((0,), "error", "low")
+    assert found(at_times(in_steps(800, 2))) == [], "two of them are chance"
+    assert found(at_times(in_steps(300, 3))) == [], "less than half of the time"
+
+
+def test_of_a_few_late_arrivals_nobody_is_named_where_another_is_late_as_well() -> None:
+    other = {rank: [at + (80 if rank == 3 and n in (8, 15) else 0) for n, at in enumerate(own)] for rank, own in in_steps(0, 3).items()}
+    apart = at_times({1: other[1], 2: other[2], 3: other[3]}).with_columns(group_key=pl.lit("pg:1"))
+    assert found(pl.concat([at_times(in_steps(800, 3)), apart])) == []
+
+
 def test_the_first_to_be_up_is_not_late_to_what_follows() -> None:
     # Three collectives that nobody waited for, entered by rank 0 long before the others were up; then all are together.
     steps = [1000 + 400 * step + 5 * n for step in range(5) for n in range(3)]
