@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nccl_forensics.assemble import RunResult, assemble
-from nccl_forensics.bundle import Bundle
-from nccl_forensics.census import (
+from nccl_forensics.conclusions.assemble import RunResult, assemble
+from nccl_forensics.conclusions.census import (
     all_found_waiting,
     all_seen,
     began,
@@ -33,13 +32,14 @@ from nccl_forensics.census import (
     stood_still,
     waits_for_one,
 )
+from nccl_forensics.conclusions.run_outcome import as_it_went, outcome_of
+from nccl_forensics.conclusions.runs import Run, find_runs
+from nccl_forensics.conclusions.traits import traits
+from nccl_forensics.conclusions.verdict import judge
 from nccl_forensics.extensions import extensions
+from nccl_forensics.reading.bundle import Bundle
 from nccl_forensics.rules import Value, run_rules
-from nccl_forensics.run_outcome import as_it_went, outcome_of
-from nccl_forensics.runs import Run, find_runs
 from nccl_forensics.store import Store
-from nccl_forensics.traits import traits
-from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ import orjson
 import polars as pl
 
 from nccl_forensics.aside import written_aside
-from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.cache import Cache
-from nccl_forensics.engine import Engine, default_engine, read_bundle
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.frames import engine_for
 from nccl_forensics.limits import Limits
 from nccl_forensics.query import newest_day, saved_store, select, table
+from nccl_forensics.reading.bundle import Bundle, open_bundle
+from nccl_forensics.reading.engine import Engine, default_engine, read_bundle
 from nccl_forensics.redaction import Level, Redactor
 from nccl_forensics.store import Store
 from nccl_forensics.suppressions import Suppression, suppress
@@ -337,7 +337,7 @@ def read_report(file: str | Path) -> dict[str, object]:
         raise UsageError(f"{file}: cannot be read: {problem.strerror}") from problem
     except orjson.JSONDecodeError as problem:
         raise UsageError(f"{file}: not valid JSON: {problem}") from problem
-    from nccl_forensics.assemble import SCHEMA
+    from nccl_forensics.conclusions.assemble import SCHEMA
 
     schema = report.get("schema") if isinstance(report, dict) else None
     if not isinstance(schema, str) or not schema.startswith("nccl-forensics/report/"):

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal
 
-from nccl_forensics.hostlist import expand
+from nccl_forensics.values.hostlist import expand
 from nccl_forensics.words import natural
 
 Kind = Literal["host", "user", "domain", "path", "namespace", "name"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _MISMATCH = re.compile(
     r"Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000}?\)), but Rank ([0-9]{1,7}) is running (?:inconsistent )?collective: (CollectiveFingerPrint\(.{1,4000})",

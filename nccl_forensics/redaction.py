@@ -14,10 +14,10 @@ from typing import Literal, TypeVar, cast
 
 import polars as pl
 
-from nccl_forensics.hostlist import expand
 from nccl_forensics.masking import map_lists, mask
 from nccl_forensics.pseudonyms import NAME_SIGNS, USER_SIGNS, Pseudonyms
 from nccl_forensics.store import Store
+from nccl_forensics.values.hostlist import expand
 
 Level = Literal["secrets", "identity"]
 LEVELS: tuple[Level, ...] = ("secrets", "identity")

@@ -61,8 +61,8 @@ class Covered:
 
 def cover(place: str) -> Iterator[Covered]:
     """Every file below one folder of the corpus, in the order of its path."""
-    from nccl_forensics.bundle import open_bundle
-    from nccl_forensics.engine import InlineEngine, read_bundle
+    from nccl_forensics.reading.bundle import open_bundle
+    from nccl_forensics.reading.engine import InlineEngine, read_bundle
 
     with open_bundle([corpus_root() / place]) as bundle:
         store = read_bundle(bundle, InlineEngine(), None)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from nccl_forensics.api import analyze
 from nccl_forensics.decoding.archives import sniff
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.errors import ForensicsError
+from nccl_forensics.reading.engine import InlineEngine
 from tests import claims
 from tests.score import Case, cases
 

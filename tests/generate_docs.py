@@ -11,7 +11,7 @@ import argparse
 import inspect
 import sys
 
-from nccl_forensics.line_kinds import COMPILED, compiled
+from nccl_forensics.grammar.kinds import COMPILED, compiled
 from tests import coverage
 from tests.corpus import ROOT
 
@@ -59,7 +59,7 @@ def pages() -> dict[str, str]:
 
 def grammars() -> str:
     """The line kinds of all grammars."""
-    from nccl_forensics.grammar_compiler import line_kinds
+    from nccl_forensics.grammar.compiler import line_kinds
 
     texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted((ROOT / "grammars").glob("*.lark"))}
     return compiled((name, text, line_kinds(name, text)) for name, text in texts.items())

@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 from tests.score import Case, Score, cases, run
 
 #: Files of each kind of source, by the formats that read them.

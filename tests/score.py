@@ -83,7 +83,7 @@ def cases() -> list[Case]:
 def run(case: Case) -> Score:
     """Analyse one case in this process."""
     from nccl_forensics.api import analyze
-    from nccl_forensics.engine import InlineEngine
+    from nccl_forensics.reading.engine import InlineEngine
 
     raw = case.truth["cause_accepted"]
     expected = tuple(raw) if isinstance(raw, list) else (raw,)

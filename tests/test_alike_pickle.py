@@ -14,7 +14,7 @@ from nccl_forensics.decoding import alike_scan
 from nccl_forensics.decoding.alike_pickle import Alike, Alikes, numbers_of
 from nccl_forensics.decoding.safe_pickle import RefusedPickle, load_plain
 from nccl_forensics.formats import _recorder_rings
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.benchmarks.inputs import dump, pickled
 
 _COLUMNS = {"seq": ("seq",), "at": ("at",), "took": ("took",)}

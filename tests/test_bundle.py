@@ -21,10 +21,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.decoding import archives
 from nccl_forensics.errors import LimitReached, UnusableEvidence
 from nccl_forensics.limits import Limits
+from nccl_forensics.reading.bundle import Bundle, open_bundle
 from nccl_forensics.simulate.noise import mix
 
 LOG = b"node01:1:2 [0] NCCL INFO one\nnode01:1:2 [0] NCCL INFO two\n"

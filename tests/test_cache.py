@@ -15,10 +15,10 @@ import pytest
 
 from nccl_forensics import api
 from nccl_forensics import cache as cache_module
-from nccl_forensics import engine as engine_module
-from nccl_forensics.bundle import open_bundle
 from nccl_forensics.cache import ABOVE, Cache, fingerprint, open_cache
-from nccl_forensics.engine import InlineEngine, Ref, read_bundle, read_ref
+from nccl_forensics.reading import engine as engine_module
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, Ref, read_bundle, read_ref
 from nccl_forensics.store import Store
 from nccl_forensics.tables import TABLES
 from tests.corpus import ROOT
@@ -300,7 +300,7 @@ def test_runs_at_the_same_time_share_a_cache(evidence: Path, cache: Cache) -> No
 def test_a_source_that_is_written_to_while_it_is_read_is_not_kept(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "live.log"
     file.write_bytes(WARN)
-    from nccl_forensics import reading
+    from nccl_forensics.reading import source as reading
 
     whole = reading.read_source
 
@@ -315,7 +315,7 @@ def test_a_source_that_is_written_to_while_it_is_read_is_not_kept(tmp_path: Path
 
 
 def test_what_a_reader_fell_over_is_tried_again(tmp_path: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nccl_forensics import reading
+    from nccl_forensics.reading import source as reading
 
     file = tmp_path / "x.log"
     file.write_bytes(WARN)

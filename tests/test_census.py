@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.census import (
+from nccl_forensics.conclusions.census import (
     all_found_waiting,
     began,
     broke_off,
@@ -24,7 +24,7 @@ from nccl_forensics.census import (
     stood_still,
     waits_for_one,
 )
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.late_ranks import LATE_RANKS

@@ -7,7 +7,7 @@ from math import comb
 
 import pytest
 
-from nccl_forensics.chances import tail
+from nccl_forensics.values.chances import tail
 
 
 @pytest.mark.parametrize(("trials", "least", "members"), [(10, 3, 4), (1, 1, 8), (200, 20, 16), (2000, 5, 4096), (2000, 1500, 3)])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from nccl_forensics import api
-from nccl_forensics.checklist import FURTHER, checklist, variant_of
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.conclusions.checklist import FURTHER, checklist, variant_of
 from nccl_forensics.facts.checklist import QUESTIONS, SECTIONS
 from nccl_forensics.model import Finding, Severity
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.rules import Found, Outcome, Rule, own_rules
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import all_views

@@ -20,8 +20,8 @@ import pytest
 from nccl_forensics import api
 from nccl_forensics.api import analyze
 from nccl_forensics.collect import LAUNCHERS, script
-from nccl_forensics.engine import InlineEngine
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.engine import InlineEngine
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.simulate import Request, simulate
 from nccl_forensics.views.source_hosts import host_in_path
 from tests.corpus import ROOT

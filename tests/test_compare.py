@@ -11,7 +11,7 @@ import pytest
 
 from nccl_forensics import api
 from nccl_forensics.changes import Differences, differences, transport_rank
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.reporters import comparison_html, comparison_json, comparison_markdown, comparison_terminal
 from tests.corpus import ROOT, corpus
 from tests.test_docs import run

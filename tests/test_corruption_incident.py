@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from nccl_forensics import api
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 
 START = datetime(2026, 5, 1, 10)
 

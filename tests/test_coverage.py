@@ -9,7 +9,7 @@ import pytest
 
 from nccl_forensics.formats import own_formats
 from nccl_forensics.model import CAUSES
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules import own_rules
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from nccl_forensics.formats import own_formats
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules import own_rules
 from nccl_forensics.views import all_views
 from tests.corpus import corpus_root

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.errors import ForensicsError
+from nccl_forensics.reading.engine import InlineEngine
 from tests.corpus import ROOT
 
 INCIDENTS = ROOT / "fixtures" / "incidents"

@@ -14,9 +14,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nccl_forensics import engine as engine_module
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import Engine, InlineEngine, LocalEngine, Ref, Result, default_engine, read_bundle, read_ref
+from nccl_forensics.reading import engine as engine_module
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import Engine, InlineEngine, LocalEngine, Ref, Result, default_engine, read_bundle, read_ref
 from nccl_forensics.store import SOURCES, Store
 from nccl_forensics.tables import TABLES
 
@@ -231,8 +231,8 @@ def test_progress_is_told_for_every_source(folder):
 def test_a_script_without_a_guard_can_read_a_bundle(folder, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "from nccl_forensics.bundle import open_bundle\n"
-        "from nccl_forensics.engine import LocalEngine, read_bundle\n"
+        "from nccl_forensics.reading.bundle import open_bundle\n"
+        "from nccl_forensics.reading.engine import LocalEngine, read_bundle\n"
         f"with open_bundle([{str(folder)!r}]) as bundle:\n"
         "    print(read_bundle(bundle, LocalEngine(workers=1)).sources['error'].null_count())\n"
     )

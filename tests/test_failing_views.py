@@ -9,7 +9,7 @@ import pytest
 
 from nccl_forensics import views
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 from tests.corpus import ROOT
 
 EVIDENCE = ROOT / "fixtures" / "incidents" / "skipped-collective-8r" / "evidence"

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.frames import engine_for, taken_for_packed, text_of
-from nccl_forensics.reading import lines_of
+from nccl_forensics.reading.source import lines_of
 
 
 def test_a_template_is_filled_and_a_missing_part_makes_it_missing() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nccl_forensics.formats import own_formats
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.fuzz import targets
 
 FOLDER = Path(__file__).parent / "fuzz"

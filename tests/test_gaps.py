@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.model import CONFIDENCES
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.simulate import Request, simulate
 from tests.corpus import ROOT
 from tests.robustness import drop_culprit

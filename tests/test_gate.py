@@ -13,8 +13,8 @@ import pytest
 
 from nccl_forensics import api
 from nccl_forensics.changes import Change
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.gate import Demands, Gate, Tolerance, judge_run
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.suppressions import Suppression, suppress
 from tests.corpus import ROOT
 from tests.test_docs import run

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import grammar
-from nccl_forensics.grammar import Grammar, GrammarError
+from nccl_forensics.grammar.lines import Extraction, Grammar, GrammarError, load
 from nccl_forensics.resources import grammars_folder
 from tests.corpus import ROOT, corpus
 
@@ -40,7 +39,7 @@ def demo() -> Grammar:
     return Grammar("demo", _DEMO)
 
 
-def columns_of(found: grammar.Extraction, row: int) -> tuple[str, dict[str, str | None]] | None:
+def columns_of(found: Extraction, row: int) -> tuple[str, dict[str, str | None]] | None:
     """Kind and columns of one row of the column form, as ``Grammar.parse`` gives them."""
     kind = found.kind[row]
     if kind is None:
@@ -136,7 +135,7 @@ def test_a_grammar_that_the_two_forms_would_read_differently_is_refused(text: st
 
 
 def test_a_grammar_is_loaded_once() -> None:
-    assert grammar.load("nccl") is grammar.load("nccl")
+    assert load("nccl") is load("nccl")
 
 
 # --- both forms agree -------------------------------------------------------------------------------------------------------------------
@@ -177,7 +176,7 @@ def test_lark_and_the_column_form_agree_on_the_fixtures(name: str) -> None:
     paths = [p for p in sorted((ROOT / "fixtures").rglob("*")) if p.suffix in (".log", ".txt", ".out") and p.stat().st_size < 2 << 20]
     texts = shapes(line for path in paths for line in lines_of(path))
     random.Random(5).shuffle(texts)
-    agreed = assert_agree(grammar.load(name), texts[:1500])
+    agreed = assert_agree(load(name), texts[:1500])
     assert agreed > 0 or name not in ("nccl", "nccl_errors", "nccl_prefix")
 
 
@@ -192,7 +191,7 @@ def test_lark_and_the_column_form_agree_on_a_sample_of_real_logs(name: str) -> N
     ]
     texts = shapes(line for path in random.Random(11).sample(sorted(set(paths)), min(8, len(set(paths)))) for line in lines_of(path))
     random.Random(5).shuffle(texts)
-    assert_agree(grammar.load(name), texts[:800])
+    assert_agree(load(name), texts[:800])
 
 
 _WORDS = st.sampled_from(

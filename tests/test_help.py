@@ -18,7 +18,7 @@ from nccl_forensics import api
 from nccl_forensics.cli import cli
 from nccl_forensics.commands import COMMANDS, EXAMPLES
 from nccl_forensics.commands.output import progress_bar
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 from tests.corpus import ROOT
 from tests.test_docs import run
 

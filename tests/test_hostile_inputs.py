@@ -9,9 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.errors import LimitReached, UnusableEvidence
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, read_bundle
 from nccl_forensics.rules import run_rules
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver

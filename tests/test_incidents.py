@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine, LocalEngine
 from nccl_forensics.extras import Extras
+from nccl_forensics.reading.engine import InlineEngine, LocalEngine
 from nccl_forensics.redaction import Level
 from nccl_forensics.reporters import html, json_report, markdown
 from tests import claims

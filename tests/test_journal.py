@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from nccl_forensics import api
 from nccl_forensics.decoding import journal
-from nccl_forensics.engine import InlineEngine
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.engine import InlineEngine
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
 
 FIXTURES = ROOT / "fixtures" / "journal"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.assemble import _meant
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.conclusions.assemble import _meant
 from nccl_forensics.evidence import at_frame
 from nccl_forensics.model import Evidence
+from nccl_forensics.reading.engine import InlineEngine
 from tests.corpus import ROOT
 
 STACK = Evidence("line", 0, 4)

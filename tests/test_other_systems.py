@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nccl_forensics import api, cli
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.errors import UsageError
+from nccl_forensics.reading.engine import InlineEngine
 from tests.corpus import ROOT
 
 pytest.importorskip("starlette")
@@ -51,7 +51,7 @@ def test_streams_that_are_no_files_are_left_as_they_are() -> None:
 
 
 def test_without_limits_of_memory_a_source_is_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nccl_forensics import readers
+    from nccl_forensics.reading import readers
 
     monkeypatch.setitem(sys.modules, "resource", None)
     readers._limit_memory(1)

@@ -4,8 +4,8 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nccl_forensics.others import Others, others
 from nccl_forensics.rules.ib_link import _counters, _slower
+from nccl_forensics.values.others import Others, others
 from tests.growth import growth
 
 

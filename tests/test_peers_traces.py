@@ -11,8 +11,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import InlineEngine, read_bundle
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, read_bundle
 from nccl_forensics.views import Resolver
 from tests.corpus import ROOT, corpus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.prefixes import peel
+from nccl_forensics.reading.prefixes import peel
 
 NCCL = "node01:2345:2412 [3] NCCL INFO Using network IB"
 

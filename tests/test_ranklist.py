@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nccl_forensics.ranklist import fold, unfold
+from nccl_forensics.values.ranklist import fold, unfold
 
 
 @pytest.mark.parametrize(

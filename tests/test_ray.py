@@ -16,12 +16,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from nccl_forensics import api, ray_engine, remote
-from nccl_forensics.bundle import open_bundle
+from nccl_forensics import api
 from nccl_forensics.cache import Packed, fingerprint
-from nccl_forensics.engine import InlineEngine, LocalEngine, Ref, Result, read_bundle, read_ref
 from nccl_forensics.errors import UsageError
-from nccl_forensics.ray_engine import RayEngine, Stored, _at_home, _Job, _task, _Terms, _Unseen
+from nccl_forensics.reading import ray_engine, remote
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, LocalEngine, Ref, Result, read_bundle, read_ref
+from nccl_forensics.reading.ray_engine import RayEngine, Stored, _at_home, _Job, _task, _Terms, _Unseen
 from nccl_forensics.store import Store
 from tests.corpus import ROOT
 from tests.test_docs import run
@@ -235,7 +236,7 @@ def test_big_tables_come_back_where_no_file_system_is_shared(
 ) -> None:
     if store is not None:
         pytest.importorskip("fsspec")
-    from nccl_forensics import engine as engine_module
+    from nccl_forensics.reading import engine as engine_module
 
     monkeypatch.setattr(engine_module, "_BY_MESSAGE", 0)
     whole = _task

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from nccl_forensics import readers
-from nccl_forensics.readers import Loss, each
+from nccl_forensics.reading import readers
+from nccl_forensics.reading.readers import Loss, each
 from tests.corpus import ROOT
 
 #: A program that has imported Polars and not used it yet, as the command line has when it starts to read.
 BEFORE = """
 import os, signal, sys, threading, time
 import polars as pl
-from nccl_forensics.readers import Loss, each, forkable
+from nccl_forensics.reading.readers import Loss, each, forkable
 
 def work(task):
     if task == "die":

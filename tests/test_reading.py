@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import reading
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading import source as reading
+from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.tables import TABLES
 from tests.corpus import corpus
 

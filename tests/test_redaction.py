@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from nccl_forensics import api
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.gate import Demands
 from nccl_forensics.pseudonyms import Pseudonyms
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.redaction import Level
 from nccl_forensics.reporters import (
     annotations,

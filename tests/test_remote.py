@@ -11,11 +11,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from nccl_forensics import api, remote
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics import api
 from nccl_forensics.errors import LimitReached, OutputError, UnusableEvidence, UsageError
 from nccl_forensics.limits import Limits
+from nccl_forensics.reading import remote
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine
 from tests.corpus import ROOT
 from tests.test_docs import run
 

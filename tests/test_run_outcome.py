@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.conclusions.run_outcome import outcome_of
+from nccl_forensics.conclusions.verdict import judge
 from nccl_forensics.rules import Found, Outcome
-from nccl_forensics.run_outcome import outcome_of
 from nccl_forensics.store import Store
-from nccl_forensics.verdict import judge
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.failures import WAITS
 from tests.rules.frames import endings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.runs import earlier_jobs, find_runs
+from nccl_forensics.conclusions.runs import earlier_jobs, find_runs
 from nccl_forensics.store import SOURCES, Store
 from tests.rules.host_frames import table
 

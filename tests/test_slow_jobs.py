@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from nccl_forensics.conclusions.run_outcome import as_it_went
+from nccl_forensics.conclusions.verdict import Verdict, judge
 from nccl_forensics.model import Culprit, Finding, Severity
 from nccl_forensics.rules import Found, Outcome, Rule
 from nccl_forensics.rules.input_stall import input_stall
 from nccl_forensics.rules.straggler import straggler
-from nccl_forensics.run_outcome import as_it_went
-from nccl_forensics.verdict import Verdict, judge
 
 
 def _found(rule: Rule, ident: str, title: str, severity: Severity) -> Found:

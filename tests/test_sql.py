@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from nccl_forensics import api
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.errors import OutputError, UnusableEvidence, UsageError
 from nccl_forensics.query import newest_day, saved_store, select
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.store import Store
 from tests.corpus import ROOT
 from tests.test_docs import run
@@ -139,8 +139,8 @@ def test_saved_tables_open_in_pandas(saved: Path) -> None:
 
 
 def test_big_tables_live_as_long_as_the_incident(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nccl_forensics.engine._IN_MEMORY", 0)
-    monkeypatch.setattr("nccl_forensics.engine._BY_MESSAGE", 0)
+    monkeypatch.setattr("nccl_forensics.reading.engine._IN_MEMORY", 0)
+    monkeypatch.setattr("nccl_forensics.reading.engine._BY_MESSAGE", 0)
     incident = api.analyze([EVIDENCE], engine=InlineEngine())
     assert incident.store.on_disk
     [(files, *_)] = [(t,) for name, t in incident.store._tables.items() if name in ("nccl_ops", "nccl_ops.rows")]

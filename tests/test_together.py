@@ -13,13 +13,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from nccl_forensics import together
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.formats import _recorder_rings, flight_recorder, text_formats
 from nccl_forensics.formats.base import DocumentFormat, Several
-from nccl_forensics.reading import SourceReading, read_documents, read_source
-from nccl_forensics.together import LONGEST, STRIDE, read_sources
+from nccl_forensics.reading import together
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, read_bundle
+from nccl_forensics.reading.source import SourceReading, read_documents, read_source
+from nccl_forensics.reading.together import LONGEST, STRIDE, read_sources
 from tests.benchmarks.inputs import dump, pickled
 from tests.corpus import ROOT
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics import api
-from nccl_forensics.assemble import RunResult
-from nccl_forensics.engine import InlineEngine
-from nccl_forensics.runs import Run
+from nccl_forensics.conclusions.assemble import RunResult
+from nccl_forensics.conclusions.runs import Run
+from nccl_forensics.conclusions.traits import traits
+from nccl_forensics.conclusions.verdict import Verdict
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.store import SOURCES, Store
-from nccl_forensics.traits import traits
-from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
 from tests.corpus import ROOT
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import polars as pl
 
+from nccl_forensics.conclusions.verdict import judge
 from nccl_forensics.model import Confidence, Culprit, Finding, Severity, blamed_by
 from nccl_forensics.registry import inputs_of
 from nccl_forensics.rules import Found, Outcome, Rule
-from nccl_forensics.verdict import judge
 
 
 def nothing(sources: pl.LazyFrame) -> Iterator[Finding]:

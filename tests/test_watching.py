@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nccl_forensics import api
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.watching import Pace, State, files_changed, look, rounds, verdict_changes
 from tests.corpus import ROOT
 from tests.test_docs import run

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nccl_forensics import remote
 from nccl_forensics.commands.named_reports import named_reports, write_reports
 from nccl_forensics.commands.output import make_folder, progress_bar, redact_option, width, write
 from nccl_forensics.commands.reading import means, reading_options
 from nccl_forensics.errors import LimitReached, UnusableEvidence, UsageError
+from nccl_forensics.reading import remote
 
 if TYPE_CHECKING:
     from nccl_forensics.api import Incident

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from nccl_forensics import remote
 from nccl_forensics.aside import written_aside
 from nccl_forensics.errors import OutputError
+from nccl_forensics.reading import remote
 
 _BAR = 30
 #: The option of the commands that write reports.

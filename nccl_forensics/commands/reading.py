@@ -15,11 +15,11 @@ from nccl_forensics.limits import SETTINGS, Limits, changed
 
 if TYPE_CHECKING:
     from nccl_forensics.cache import Cache
-    from nccl_forensics.engine import Engine
+    from nccl_forensics.reading.engine import Engine
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_META = "nccl_forensics.reading"
+_META = "nccl_forensics.reading.source"
 
 
 class Size(click.ParamType[int]):
@@ -150,11 +150,11 @@ def _cache(asked: dict[str, object], own: Path | None) -> Cache | None:
 
 
 def _engine(name: str, address: str | None, scratch: str | None, limits: Limits) -> Engine | None:
-    from nccl_forensics.remote import is_url
+    from nccl_forensics.reading.remote import is_url
 
     store = scratch if scratch is not None and is_url(scratch) else None
     if name == "ray":
-        from nccl_forensics.ray_engine import RayEngine
+        from nccl_forensics.reading.ray_engine import RayEngine
 
         return RayEngine(address=address, store=store, memory_bytes=limits.source_memory_bytes, seconds_per_source=limits.source_seconds)
     if address is not None:
@@ -165,7 +165,7 @@ def _engine(name: str, address: str | None, scratch: str | None, limits: Limits)
 
 
 def _folder(scratch: str | None) -> Path | None:
-    from nccl_forensics.remote import is_url
+    from nccl_forensics.reading.remote import is_url
 
     if scratch is None or is_url(scratch):
         return None

@@ -11,7 +11,7 @@ from nccl_forensics.plain import plain
 from nccl_forensics.presentation import sentence
 from nccl_forensics.presentation.case import run_of
 from nccl_forensics.presentation.mapping import part, text
-from nccl_forensics.units import iso
+from nccl_forensics.values.units import iso
 from nccl_forensics.words import rank_list, verb
 
 #: Rows of the table, boxes of a column and columns of the drawing.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics import pci
+from nccl_forensics.values import pci
 
 #: What every row takes from its line.
 KEEP = ("line_no", "end_line", "host", "time_raw_ns", "time_kind", "hint_rank", "hint_scope", "hint_host", "hint_pid")

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import polars as pl
 
-from nccl_forensics import grammar
 from nccl_forensics.formats.base import PLACE, Text
+from nccl_forensics.grammar.lines import Extraction, load
 from nccl_forensics.tables.nccl import TORN_AT_MOST
 
 _MARK = r"NCCL (?:INFO|WARN|CALL|TRACE)(?: |$)"
@@ -48,13 +48,13 @@ def messages(text: Text, more_hosts: pl.Series | None = None) -> Messages:
     """The messages of all lines that hold an anchor of NCCL; ``more_hosts`` are named by lines that are not among them."""
     lines = text.hits.select(*_CARRIED, "text")
     marked = lines.get_column("text").str.count_matches(_MARK)
-    whole = grammar.load("nccl_prefix").extract(lines)
+    whole = load("nccl_prefix").extract(lines)
     broken = (marked > 1) | ((marked == 1) & whole.kind.is_null())
     clean = _prefixed(lines, whole).filter(~pl.col("row").is_in(broken.arg_true().cast(pl.UInt32).implode()))
     if not broken.any():
         return _result(clean, lines.clear(), lines)
     pieces = _taken_apart(text, lines.filter(broken), clean, more_hosts)
-    again = grammar.load("nccl_prefix").extract(pieces)
+    again = load("nccl_prefix").extract(pieces)
     found = _prefixed(pieces, again).with_columns(
         torn=pl.col("row").is_in(pieces.with_row_index("row").filter("torn").get_column("row").implode())
     )
@@ -88,7 +88,7 @@ def _result(rows: pl.DataFrame, pieces: pl.DataFrame, lines: pl.DataFrame) -> Me
     return Messages(rows, left.filter(pl.col("line_no").is_in(lines.get_column("line_no").implode())), claimed)
 
 
-def _prefixed(lines: pl.DataFrame, found: grammar.Extraction) -> pl.DataFrame:
+def _prefixed(lines: pl.DataFrame, found: Extraction) -> pl.DataFrame:
     """Rows of all prefix kinds with the same columns; a bare version line is its own message."""
     frames = []
     carried = lines.select(_CARRIED)

@@ -15,11 +15,11 @@ from functools import cache
 import polars as pl
 from polars.exceptions import PolarsError
 
-from nccl_forensics import grammar
 from nccl_forensics.folding import SORT, Folded, told
 from nccl_forensics.formats._nccl_rows import tables_of
 from nccl_forensics.formats._nccl_steps import Steps, steps
 from nccl_forensics.formats.base import Bulk, Found
+from nccl_forensics.grammar.lines import CutLine, cut_line, load
 from nccl_forensics.tables import TABLES
 
 _KIND, _TABLE, _OWN = "operation", "nccl_ops", "op_count"
@@ -51,8 +51,8 @@ _Sort = tuple[str, str]
 
 
 @cache
-def _line() -> grammar.CutLine:
-    return grammar.cut_line(grammar.load("nccl_operation").kinds[_KIND], _CUT)
+def _line() -> CutLine:
+    return cut_line(load("nccl_operation").kinds[_KIND], _CUT)
 
 
 @cache
@@ -121,7 +121,7 @@ class Operations:
             return None
         return self._found(line, cut, text, found, first)
 
-    def _found(self, line: grammar.CutLine, cut: pl.DataFrame, text: pl.Series | None, found: _Read, first: int) -> Found | None:
+    def _found(self, line: CutLine, cut: pl.DataFrame, text: pl.Series | None, found: _Read, first: int) -> Found | None:
         pieces = cut.select(pl.exclude("whole"))
         letter = line.letter
         met = self._met([letter.join(p for p in row if p is not None) for row in pieces[found.firsts].iter_rows()])
@@ -255,7 +255,7 @@ class _Read:
         return self.key.replace_strict(self.keys, own, return_dtype=pl.UInt32())
 
 
-def _read(line: grammar.CutLine, cut: pl.DataFrame, filled: Sequence[int]) -> _Read | None:
+def _read(line: CutLine, cut: pl.DataFrame, filled: Sequence[int]) -> _Read | None:
     """What of the lines has the form of an operation, whatever the words of its sort; ``filled``: how many lines have each piece.
 
     A line has as many pieces as the grammar's line, and some more before them that belong to the first (``more``).
@@ -344,5 +344,5 @@ def _understood(samples: Sequence[str]) -> bool:
     """Whether the messages of these lines are operations for the grammar of all messages too."""
     if not samples:
         return True
-    found = grammar.load("nccl").extract(pl.Series([text.partition(_MARK)[2] for text in samples], dtype=pl.String))
+    found = load("nccl").extract(pl.Series([text.partition(_MARK)[2] for text in samples], dtype=pl.String))
     return bool((found.kind == _KIND).fill_null(False).all())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import polars as pl
 
-from nccl_forensics import grammar
+from nccl_forensics.grammar.lines import Extraction, load
 from nccl_forensics.tables import TABLES
 
 #: NCCL's numbers for algorithms and protocols on tuning lines before 2.24.
@@ -243,7 +243,7 @@ def _socket_interfaces(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]
 def _note(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     """The first two columns that are no number become ``a`` and ``b``."""
     kind = rows.item(0, "kind")
-    fields = [c for c in grammar.load("nccl").kinds[kind].columns if c != "number"]
+    fields = [c for c in load("nccl").kinds[kind].columns if c != "number"]
     named = {short: pl.col(column) for short, column in zip("ab", fields, strict=False)}
     yield "nccl_notes", rows.with_columns(kind=pl.lit(kind.removeprefix("note_").replace("_", "-")), value=_column(rows, "number"), **named)
 
@@ -290,9 +290,9 @@ _BY_START: dict[str, Builder] = {"env_": _env, "net_": _network, "note_": _note}
 _ERROR_COLUMNS = frozenset(("peer", "number", "code", "file", "file_line", "func"))
 
 
-def errors_of(rows: pl.DataFrame, found: grammar.Extraction) -> pl.DataFrame:
+def errors_of(rows: pl.DataFrame, found: Extraction) -> pl.DataFrame:
     """Rows of ``nccl_errors``: every row of ``rows``, with the signature that its message matched, else 'other'."""
-    kinds = grammar.load("nccl_errors").kinds
+    kinds = load("nccl_errors").kinds
     frames: list[pl.DataFrame] = []
     for kind, frame in found.frames.items():
         told = [c for c in kinds[kind].columns if c not in _ERROR_COLUMNS]

@@ -15,7 +15,7 @@ from functools import cache
 
 import polars as pl
 
-from nccl_forensics import grammar
+from nccl_forensics.grammar.lines import load
 
 _KIND, _OWN = "operation", "op_count"
 #: The longest step that is looked for, in lines.
@@ -83,7 +83,7 @@ class Steps:
 @cache
 def _pattern() -> tuple[re.Pattern[bytes], tuple[int, ...]]:
     """A line of the grammar with single blanks, and the groups of what is matched and dropped: pointers."""
-    kind = grammar.load("nccl_operation").kinds[_KIND]
+    kind = load("nccl_operation").kinds[_KIND]
     pattern = re.compile(kind.pattern[1:-1].replace(" +", " ").replace("(?:", "(").encode())
     named = set(pattern.groupindex.values())
     return pattern, tuple(n for n in range(1, pattern.groups + 1) if n not in named)

@@ -13,8 +13,8 @@ import polars as pl
 from nccl_forensics.decoding.raw_numbers import bytes_of
 from nccl_forensics.formats._recorder_columns import counter, integer, text_of_value
 from nccl_forensics.formats.base import PLACE
-from nccl_forensics.ranklist import fold
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.ranklist import fold
 
 Row = dict[str, object]
 #: What entries are told apart by, in whatever encoding, besides their operation.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from nccl_forensics.blocks import whole
+from nccl_forensics.grammar.blocks import whole
 
 #: The counter's name in ``nvlink_counters``.
 XGMI = "xGMI errors"

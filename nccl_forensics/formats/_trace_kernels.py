@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from nccl_forensics.facts.collective_kernels import CUSTOM, HTA_COMMUNICATION, HTA_MEMORY, NCCL_FUNCTIONS, TRACELENS_COMMUNICATION
-from nccl_forensics.grammar import load
+from nccl_forensics.grammar.lines import load
 
 #: Longest name that is kept; template kernels run to thousands of characters.
 NAME = 120

@@ -8,8 +8,8 @@ import polars as pl
 
 from nccl_forensics.formats._trace_columns import Columns
 from nccl_forensics.frames import text_of
-from nccl_forensics.intervals import Cover, union
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.intervals import Cover, union
 
 _MOST_NAMES, _MOST_SPANS, _FINENESS = 500, 2000, 1000
 #: A pause of the main thread that is worth a row: shorter ones are the interpreter's own.

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from nccl_forensics import pci
+from nccl_forensics.formats._gpu_values import clean, number
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
-from nccl_forensics.gpu_values import clean, number
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values import pci
 
 #: Column, the path of keys in static or metric output, in order of preference.
 _NUMBERS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -12,7 +12,7 @@ import polars as pl
 
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
-from nccl_forensics.grammar import load
+from nccl_forensics.grammar.lines import load
 from nccl_forensics.masking import mask, mask_expr
 from nccl_forensics.tables import TABLES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
-from nccl_forensics.grammar import load
+from nccl_forensics.grammar.lines import load
 from nccl_forensics.masking import mask_expr
 from nccl_forensics.tables import TABLES
 

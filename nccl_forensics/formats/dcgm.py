@@ -9,7 +9,7 @@ import orjson
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 Row = dict[str, object]
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, classify, real, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, classify, real, whole
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]

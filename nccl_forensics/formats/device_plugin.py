@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nccl_forensics.blocks import Line, classify, moment, whole
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, classify, moment, whole
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]

@@ -10,7 +10,7 @@ from nccl_forensics.masking import mask
 from nccl_forensics.raised_reports import said_of
 from nccl_forensics.stacks.callstack import frame_of, joined, user_frame
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 
 def _sniff(head: bytes) -> bool:

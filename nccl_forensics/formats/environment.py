@@ -8,7 +8,7 @@ import re
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import mask_variable
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _LINE = re.compile(r"^(?:export |declare -x )?([A-Za-z_][A-Za-z0-9_]{0,127})=(.*)$", re.DOTALL)
 #: Fewer lines in a row are a command line or a message, not a dump, unless the shell says before them that they are.

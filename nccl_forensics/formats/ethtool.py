@@ -6,8 +6,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify
 from nccl_forensics.tables import TABLES
 
 _OPENS = r"^(?:Pause parameters|Features|Ring parameters) for [\w.-]+:$|^\s*Identifier\s+: 0x[0-9a-f]{2} \("

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics import pci
 from nccl_forensics.formats.base import Reading, Text, TextFormat
-from nccl_forensics.grammar import load
+from nccl_forensics.grammar.lines import load
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values import pci
 
 _HINTS = ("hint_rank", "hint_scope", "hint_host", "hint_pid")
 _IGNORED = "the fabric manager found no NVSwitch on this host"

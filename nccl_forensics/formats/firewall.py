@@ -7,8 +7,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.blocks import after, whole
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import after, whole
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nccl_forensics.blocks import Line
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line
 from nccl_forensics.stacks.frames import frame_text, origin, short_path, windows
 from nccl_forensics.tables import TABLES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import after, classify, real
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import after, classify, real
 from nccl_forensics.tables import TABLES
 
 _HEADING = (

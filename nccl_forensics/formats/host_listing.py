@@ -7,7 +7,7 @@ import re
 from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 Row = dict[str, object]
 

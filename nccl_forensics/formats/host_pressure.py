@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, real
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, real
 from nccl_forensics.tables import TABLES
 
 _OPENS = r"^\s*(?:(?:[/\w.-]*/pressure/(?:cpu|memory|io|irq):)?(?:some|full) avg10=|(?:==> )?[/\w.-]*/pressure/(?:cpu|memory|io|irq)(?: <==)?$|procs +-+|r +b +swpd )"

@@ -7,11 +7,11 @@ import re
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import after, classify, whole
 from nccl_forensics.facts.ib_counters import counter_name
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import after, classify, whole
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _HEADING = r"^\s*(?:# Port.*counters: |link [A-Za-z][\w.-]*/\d+(?: [a-z0-9_]+ \d+|\s*$)|Errors for |GUID 0x[0-9a-f]+ port |ibwarn: )"
 _FLAG = re.compile(r"\[(\w+) == (\d+)")

@@ -6,9 +6,9 @@ import re
 
 import polars as pl
 
-from nccl_forensics.blocks import Line, classify, real, whole
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, classify, real, whole
 from nccl_forensics.tables import TABLES
 
 _OURS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, whole
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state, rate
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, whole
 from nccl_forensics.tables import TABLES
 
 _HEADING = r"^\s*(?:CA:? '|Infiniband device '|hca_id:|link [A-Za-z][\w.-]*/\d+ |[A-Za-z][\w.-]* port \d+ ==> )"

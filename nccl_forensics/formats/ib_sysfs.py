@@ -9,9 +9,9 @@ import re
 
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, real
 from nccl_forensics.facts.ib_counters import counter_name
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, real
 from nccl_forensics.tables import TABLES
 
 _LONGEST = 128

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, whole
 from nccl_forensics.tables import TABLES
 
 _OPENS = r"^(?:Connectivity Table Legend:|\d{1,2}/\d{1,2}/\d{4} \d\d:\d\d:\d\d|Node #\d+ )"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.blocks import real, whole
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import real, whole
 from nccl_forensics.tables import TABLES
 
 _METRIC = re.compile(

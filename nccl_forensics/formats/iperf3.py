@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, real, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
 
 _OPENS = r"^(?:Connecting to host |\[ ID\] Interval|\[ *\d+\](?:\[[TR]X-[CS]\])? local |iperf3: |Accepted connection from )"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 import orjson
 import polars as pl
 
-from nccl_forensics import pci
 from nccl_forensics.facts.months import MONTHS
 from nccl_forensics.formats._kernel_events import EVENTS, KEEP
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat
-from nccl_forensics.grammar import Extraction, load
+from nccl_forensics.grammar.lines import Extraction, load
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values import pci
+from nccl_forensics.values.units import is_number
 
 _KERNEL_TAGS = ("kernel", "systemd-networkd", "NetworkManager", "wickedd")
 _LEVELS = ("emerg", "alert", "crit", "err", "warn", "notice", "info", "debug")

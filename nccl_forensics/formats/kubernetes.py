@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, moment, whole
 from nccl_forensics.decoding.safe_yaml import BadYaml, load_all
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, moment, whole
 from nccl_forensics.masking import mask_variable
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _OPENS = r"^\s*(?:(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS|(?:NAMESPACE\s+)?LAST SEEN\s+TYPE\s+REASON|Name: +[a-z0-9][a-z0-9.-]*$)"
 _COLUMN = re.compile(r"[A-Z]+(?: [A-Z]+)*")

@@ -14,13 +14,13 @@ import polars as pl
 
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.formats.base import Reading, Text, TextFormat
-from nccl_forensics.grammar import load
-from nccl_forensics.hostlist import expand
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.grammar.writers import HINTS, WriterLines, near_hits
 from nccl_forensics.masking import mask
 from nccl_forensics.stacks.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
-from nccl_forensics.writers import HINTS, WriterLines, near_hits
+from nccl_forensics.values.hostlist import expand
+from nccl_forensics.values.units import is_number
 
 _HEADINGS = ("Failures:", "Root Cause (first observed failure):")
 _ITEM = re.compile(r"^\s*\[([0-9]{1,7})\]:\s*$")

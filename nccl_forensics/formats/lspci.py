@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics import pci
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values import pci
 
 _DEVICE = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([A-Z0-9][^:]{2,60}): (.{1,200})$")
 _CAP = re.compile(r"^\s+LnkCap:\s+Port #\d+, Speed ([\d.]+)GT/s, Width x(\d+)")

@@ -7,9 +7,9 @@ import re
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import after, classify, real, whole
 from nccl_forensics.facts.link_rates import lanes, physical_state, port_state
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import after, classify, real, whole
 from nccl_forensics.tables import TABLES
 
 _DEVICE = re.compile(r"mlxlink\b.*?-d +(\S+)")

@@ -11,11 +11,11 @@ import re
 
 import polars as pl
 
-from nccl_forensics import grammar
 from nccl_forensics.formats._nccl_lines import Messages, messages
 from nccl_forensics.formats._nccl_operations import Operations
 from nccl_forensics.formats._nccl_rows import errors_of, tables_of
 from nccl_forensics.formats.base import PLACE, Gap, Reading, Text, TextFormat
+from nccl_forensics.grammar.lines import load
 from nccl_forensics.tables import TABLES
 from nccl_forensics.tables.nccl import TORN_AT_MOST
 
@@ -41,9 +41,9 @@ def read(text: Text) -> Reading:
     frames: dict[str, list[pl.DataFrame]] = {}
     warns = found.rows.get_column("level") == "WARN"
     said = found.rows.filter(~warns)
-    extracted = grammar.load("nccl").extract(said.get_column("message").fill_null(""))
+    extracted = load("nccl").extract(said.get_column("message").fill_null(""))
     doubtful = extracted.kind.is_null() | extracted.kind.is_in(list(_LOOSE))
-    errors = grammar.load("nccl_errors").extract(said.filter(doubtful).get_column("message").fill_null(""))
+    errors = load("nccl_errors").extract(said.filter(doubtful).get_column("message").fill_null(""))
     is_error = errors.kind.is_not_null() & ~(errors.kind.is_in(list(_VAGUE)).fill_null(False))
     at = doubtful.arg_true().cast(pl.UInt32)
     error_rows = at.filter(is_error)
@@ -56,10 +56,10 @@ def read(text: Text) -> Reading:
         for table, made in tables_of(kind, pl.concat([rows, frame.select(own)], how="horizontal")) if frame.height else ():
             frames.setdefault(table, []).append(made)
     warned = found.rows.filter(warns)
-    bad = [(warned, grammar.load("nccl_errors").extract(warned.get_column("message").fill_null("")))]
+    bad = [(warned, load("nccl_errors").extract(warned.get_column("message").fill_null("")))]
     if is_error.any():
         wrong = said[error_rows]
-        bad.append((wrong, grammar.load("nccl_errors").extract(wrong.get_column("message").fill_null(""))))
+        bad.append((wrong, load("nccl_errors").extract(wrong.get_column("message").fill_null(""))))
     frames["nccl_errors"] = [errors_of(rows, signatures) for rows, signatures in bad if rows.height]
 
     frames["nccl_tails"] = [_tails(text, found.rows, ends)]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, classify, real, whole
 from nccl_forensics.facts.bandwidth import bus_factor
 from nccl_forensics.facts.setting_effects import is_setting
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, classify, real, whole
 from nccl_forensics.masking import mask
 from nccl_forensics.tables import TABLES
 

@@ -8,10 +8,10 @@ import re
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, real, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _OPENS = (
     r"^\s*(?:(?:\d+: )?[\w.-]+\s+inet6? [0-9a-f]|(?:\d+: )?[\w.-]+(?:@[\w.-]+)?: (?:flags=\d+)?<[A-Z_,-]*> *mtu |<[A-Z_,-]+> mtu |[\w.-]+ +Link encap:|Settings for [\w.-]+:|NIC statistics:|Ip:$"

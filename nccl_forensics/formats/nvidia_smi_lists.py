@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from nccl_forensics import pci
+from nccl_forensics.formats._gpu_values import clean, gpu_row, number, problem
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.gpu_values import clean, gpu_row, number, problem
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values import pci
+from nccl_forensics.values.units import is_number
 
 Row = dict[str, object]
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from nccl_forensics import pci
 from nccl_forensics.decoding import safe_xml
+from nccl_forensics.formats._gpu_values import clean, gpu_row, number
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.gpu_values import clean, gpu_row, number
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values import pci
 
 _HEADER = "=NVSMI LOG="
 _TOOLS = ("gpus", "gpu_processes")

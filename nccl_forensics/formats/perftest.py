@@ -7,8 +7,8 @@ import re
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, real, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, after, classify, real, whole
 from nccl_forensics.tables import TABLES
 
 _TITLE = r"^\s*(?:RDMA_Write|RDMA_Read|Send|Write|Read|Atomic_\w+) (?:Post List )?(?:Bidirectional )?(?:BW|Latency|Post) Test"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics import pci
-from nccl_forensics.blocks import whole
 from nccl_forensics.formats.base import LineWalk, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import whole
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values import pci
 
 #: Columns of /proc/net/dev (Linux net/core/net-procfs.c), under the names of the kernel's own statistics.
 _RECEIVE = ("bytes", "packets", "errors", "dropped", "fifo_errors", "frame_errors", "compressed", "multicast")

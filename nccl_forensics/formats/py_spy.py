@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from nccl_forensics.blocks import Line
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line
 from nccl_forensics.masking import mask
 from nccl_forensics.stacks.frames import LONGEST_FRAME, frame_text, indent, origin, outermost, split_frame, windows
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _HEADER = r"^\s*(?:Process [0-9]{1,10}:|Thread (?:0x[0-9A-Fa-f]{1,16}|[0-9]{1,20})(?: \(|:|\s*$))"
 _MAIN = "MainThread"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from nccl_forensics import grammar
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.lines import load
 from nccl_forensics.tables import TABLES
 
 _HEADER = " compiled with CUDA "
@@ -79,7 +79,7 @@ def read(text: Text) -> Reading:
 
 def _parsed(text: Text) -> list[_Parsed]:
     stripped = text.lines.with_columns(pl.col("text").str.strip_chars())
-    found = grammar.load("ras").extract(stripped)
+    found = load("ras").extract(stripped)
     values: dict[int, dict[str, str | None]] = {}
     for frame in found.frames.values():
         for row in frame.iter_rows(named=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from nccl_forensics.blocks import moment
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.grammar.blocks import moment
 from nccl_forensics.tables import TABLES
 
 _GROUPS = ("LIFECYCLE", "TRACE")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import orjson
 
-from nccl_forensics.blocks import moment
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
+from nccl_forensics.grammar.blocks import moment
 from nccl_forensics.tables import TABLES
 
 Row = dict[str, object]

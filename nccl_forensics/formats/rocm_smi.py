@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import orjson
 
-from nccl_forensics import pci
+from nccl_forensics.formats._gpu_values import clean, number
 from nccl_forensics.formats._rocm_links import links_of
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
-from nccl_forensics.gpu_values import clean, number
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values import pci
 
 _CARD = re.compile(r"^card(\d+)$")
 

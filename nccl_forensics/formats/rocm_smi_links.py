@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.blocks import after, classify, whole
 from nccl_forensics.formats._rocm_links import XGMI
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import after, classify, whole
 from nccl_forensics.tables import TABLES
 
 _OPENS = r"ROCm System Management Interface|XGMI Error|Link Type between|Weight between|Hops between|Numa Nodes"

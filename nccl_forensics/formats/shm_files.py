@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.blocks import classify, whole
 from nccl_forensics.formats.base import Reading, Text, TextFormat
+from nccl_forensics.grammar.blocks import classify, whole
 from nccl_forensics.tables import TABLES
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
-from nccl_forensics.hostlist import expand
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.hostlist import expand
 
 #: Headings of sinfo's columns (slurm/src/sinfo/print.c), by themselves and in a form of the user's own (-o, -O): a line of nothing else begins a list.
 _COLUMN = re.compile(

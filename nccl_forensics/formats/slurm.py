@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import orjson
 import polars as pl
 
-from nccl_forensics.blocks import Line, after, classify, moment, real, whole
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
-from nccl_forensics.hostlist import expand
+from nccl_forensics.grammar.blocks import Line, after, classify, moment, real, whole
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.hostlist import expand
+from nccl_forensics.values.units import is_number
 
 _OPENS = r"^\s*(?:JobID(?:Raw)?[| ]|JOBID +PARTITION|JobId=\d|NodeName=\S)"
 _KEY = re.compile(r"(?:^|\s)([A-Z][A-Za-z0-9_/:()-]*)=")

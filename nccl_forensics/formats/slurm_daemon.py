@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.blocks import Line, classify, moment
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
-from nccl_forensics.hostlist import expand
+from nccl_forensics.grammar.blocks import Line, classify, moment
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values.hostlist import expand
 
 _HEAD = r"^\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?\] (?:(?:error|info|debug\d?|fatal): )?(.*)$"
 #: Where the daemons write to syslog or the journal; the clock of the old form has no year and is left out.

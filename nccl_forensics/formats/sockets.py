@@ -6,10 +6,10 @@ import re
 
 import polars as pl
 
-from nccl_forensics.blocks import Line, classify, moment, real, whole
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, classify, moment, real, whole
 from nccl_forensics.tables import TABLES
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _SOCKET = r"^\s*(?:ESTAB|SYN-SENT|SYN-RECV|FIN-WAIT-\d|TIME-WAIT|CLOSE-WAIT|LAST-ACK|CLOSING|LISTEN|UNCONN|CLOSED)\s+\d+\s+\d+\s+\S+:\S+\s+\S+:\S+"
 _INFO = r"^\s+(?:ts |sack |cubic |bbr |reno |dctcp |ecn |htcp )"

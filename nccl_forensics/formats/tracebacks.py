@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nccl_forensics import grammar
 from nccl_forensics.facts.signatures import UNTHROWN, classify
 from nccl_forensics.formats._nccl_rows import errors_of
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.grammar.writers import WriterLines, near_hits
 from nccl_forensics.masking import mask
 from nccl_forensics.raised_reports import said_of
 from nccl_forensics.stacks.callstack import Frame, frame_of, joined, user_frame
 from nccl_forensics.tables import TABLES
-from nccl_forensics.writers import WriterLines, near_hits
 
 _START = "Traceback (most recent call last):"
 _CHAIN = (
@@ -126,7 +126,7 @@ def _read(text: Text) -> Reading:
     frames = {"exceptions": TABLES["exceptions"].frame(found.rows), "reports": TABLES["reports"].frame(found.reports)}
     if found.nccl:
         warned = TABLES["nccl_errors"].frame(sorted(found.nccl, key=lambda r: int(str(r["line_no"]))))
-        frames["nccl_errors"] = errors_of(warned, grammar.load("nccl_errors").extract(warned.get_column("message")))
+        frames["nccl_errors"] = errors_of(warned, load("nccl_errors").extract(warned.get_column("message")))
     return Reading(
         frames=frames,
         lines=pl.Series("line_no", sorted(found.used), dtype=pl.UInt32()),

@@ -6,8 +6,8 @@ import re
 
 import polars as pl
 
-from nccl_forensics.blocks import Line, classify, whole
 from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
+from nccl_forensics.grammar.blocks import Line, classify, whole
 from nccl_forensics.tables import TABLES
 
 _PACKET = r"^\s*\d+\s+\d[\d:. -]*\d\s+[0-9a-f.:]+ (?:→|->) [0-9a-f.:]+ [A-Z]\S* \d+ "

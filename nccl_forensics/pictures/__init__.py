@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nccl_forensics.assemble import RunResult
+from nccl_forensics.conclusions.assemble import RunResult
 from nccl_forensics.extras import Extras
 from nccl_forensics.pictures import events, links, people, quotes, settings, stacks, timelines
 from nccl_forensics.pictures.traces import lag_map, step_lanes

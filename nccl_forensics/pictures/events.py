@@ -11,7 +11,7 @@ import polars as pl
 
 from nccl_forensics.extras import Event, GroupTimeline
 from nccl_forensics.masking import mask
-from nccl_forensics.units import iso
+from nccl_forensics.values.units import iso
 from nccl_forensics.views import Resolver
 
 #: Rows read of each table, and events of a report.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from nccl_forensics.census import people_of
+from nccl_forensics.conclusions.census import people_of
 from nccl_forensics.extras import GroupTimeline, Host, Process, RankState, Seat
 from nccl_forensics.views import Resolver
 from nccl_forensics.words import UNIDENTIFIED

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from nccl_forensics.conclusions.supply import supply
 from nccl_forensics.model import CAUSES
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation.mapping import Json, amount, command, joined, number, part, ranks, sentence, size, text, words
 from nccl_forensics.presentation.values import CheckText, FindingText, GapText, RuleText, SourceText
-from nccl_forensics.supply import supply
 from nccl_forensics.words import rank_list, ranks_words
 
 

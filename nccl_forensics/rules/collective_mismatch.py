@@ -21,12 +21,12 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
-from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import certain, doubt_words
 from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.stacks.frames import split_frame
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.habits import by_company
 from nccl_forensics.words import group_words, ranks_words
 

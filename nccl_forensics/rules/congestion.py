@@ -24,9 +24,9 @@ import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
-from nccl_forensics.others import others
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
+from nccl_forensics.values.others import others
 
 _MARKS = ("np_ecn_marked_roce_packets", "np_cnp_sent", "rp_cnp_handled", "rp_cnp_ignored")
 #: A port that sent less than 4 MB tells nothing by its share.

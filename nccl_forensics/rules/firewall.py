@@ -26,7 +26,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 #: PyTorch's rendezvous where nobody chose another (torch.distributed.run).
 _RENDEZVOUS = 29500

@@ -29,8 +29,8 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
 from nccl_forensics.facts.link_rates import LANE_GBIT_S
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
-from nccl_forensics.others import others
 from nccl_forensics.rules import rule
+from nccl_forensics.values.others import others
 from nccl_forensics.words import first_label
 
 #: Ports of one host that should be alike. Another subnet manager means another fabric, which may be slower by design.

@@ -22,9 +22,9 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
-from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.stalls import stall_findings
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.words import group_words, ranks_words
 
 _REMEDY = "Reverse the order on one side, or post both directions together with batch_isend_irecv."

@@ -26,9 +26,9 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.ib_counters import COUNTERS
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
-from nccl_forensics.others import others
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
+from nccl_forensics.values.others import others
 
 _WATCHED = [c.name for c in COUNTERS.values() if c.family in ("loss", "peer", "corruption")]
 #: Completions with an error and requests that came twice follow any death of a process: never a cause alone.

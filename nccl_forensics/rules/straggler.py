@@ -32,11 +32,11 @@ from typing import Annotated
 
 import polars as pl
 
-from nccl_forensics.chances import tail
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.late import in_all_steps, late_finding, late_rows, late_words
+from nccl_forensics.values.chances import tail
 from nccl_forensics.words import group_words, ranks_words, time_words
 
 

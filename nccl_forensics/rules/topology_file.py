@@ -20,10 +20,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics import pci
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.values import pci
 
 
 @rule(

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.damage import cut_off, one_bit
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.values.damage import cut_off, one_bit
 from nccl_forensics.words import ranks_words
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, date, datetime, timedelta
 
-from nccl_forensics.units import iso as iso_ns
+from nccl_forensics.values.units import iso as iso_ns
 
 DAY_MS = 86_400_000
 

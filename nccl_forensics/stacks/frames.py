@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from nccl_forensics.blocks import ORIGIN, Line, classify
-from nccl_forensics.units import is_number
+from nccl_forensics.grammar.blocks import ORIGIN, Line, classify
+from nccl_forensics.values.units import is_number
 
 #: Characters of a frame that are kept: names of C++ templates run to kilobytes.
 LONGEST_FRAME = 600

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from nccl_forensics.damage import cut_off
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
+from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
 from nccl_forensics.views.ended_before import PEER_GONE, gone_before, left, not_stopped, unlisted_task
 from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike

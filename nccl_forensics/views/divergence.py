@@ -9,8 +9,8 @@ from math import prod
 import polars as pl
 
 from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, expect, fewer_by, read_divergence
-from nccl_forensics.damage import one_bit
-from nccl_forensics.ranklist import as_ranks
+from nccl_forensics.values.damage import one_bit
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, moved_alike, repeated, shifted, unheard_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from nccl_forensics.ranklist import as_ranks
+from nccl_forensics.values.ranklist import as_ranks
 
 _NUMBERS = re.compile(r"\d+")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
-from nccl_forensics.ranklist import unfold
+from nccl_forensics.values.ranklist import unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.odd_dumps import odd_dump
 from nccl_forensics.views.pids import Pids

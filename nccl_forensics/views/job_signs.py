@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics import pci
 from nccl_forensics.facts.cuda_errors import cuda_error
+from nccl_forensics.values import pci
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 

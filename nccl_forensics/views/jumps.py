@@ -9,7 +9,7 @@ from itertools import pairwise
 import polars as pl
 
 from nccl_forensics.alignment import REACH, candidates, expect, opens_in_a_run, read_divergence
-from nccl_forensics.ranklist import as_ranks
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN, Calls, calls_of
 from nccl_forensics.views.pair_waits import numbered_with_batches
 

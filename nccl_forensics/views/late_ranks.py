@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from nccl_forensics.chances import tail
+from nccl_forensics.values.chances import tail
 from nccl_forensics.views import view
 
 LATE_RANKS = {

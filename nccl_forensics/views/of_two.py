@@ -9,7 +9,7 @@ from typing import TypeVar
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
-from nccl_forensics.ranklist import as_ranks
+from nccl_forensics.values.ranklist import as_ranks
 
 _Fact = TypeVar("_Fact", bound=tuple[dict[str, object], str])
 _PAIR = 2

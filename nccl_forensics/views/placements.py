@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from nccl_forensics import pci
+from nccl_forensics.values import pci
 from nccl_forensics.views import view
 from nccl_forensics.words import first_label
 

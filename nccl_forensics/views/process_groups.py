@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from nccl_forensics.frames import text_of
-from nccl_forensics.ranklist import unfold
+from nccl_forensics.values.ranklist import unfold
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.layouts import Group, unlisted_members

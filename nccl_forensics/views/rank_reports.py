@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from nccl_forensics.ranklist import as_ranks, unfold
+from nccl_forensics.values.ranklist import as_ranks, unfold
 from nccl_forensics.views import view
 from nccl_forensics.words import UNIDENTIFIED
 

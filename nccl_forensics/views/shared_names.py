@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.frames import text_of
-from nccl_forensics.ranklist import unfold
+from nccl_forensics.values.ranklist import unfold
 from nccl_forensics.views import view
 
 SHARED = {"rank": pl.Int32(), "pg_name": pl.String(), "part": pl.String()}

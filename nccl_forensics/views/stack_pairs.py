@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stacks.places import OWN_HOST, WAITING
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.words import ranks_words
 
 #: Places of a host at work, at which a look may find a rank of a job that goes on.

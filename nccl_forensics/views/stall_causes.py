@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stacks.frames import split_frame
 from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import ranks_words, verb
 

@@ -10,8 +10,8 @@ import polars as pl
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.frames import has_rows
-from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stacks.places import PLAIN, UNTOLD, WAITING
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.call_paths import by_another_path, no_swap
 from nccl_forensics.views.calls import Calls, calls_of

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 
 import polars as pl
 
-from nccl_forensics.ranklist import as_ranks
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.stacks.tree import parting
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.levels import ROOTED
 
 #: What an edge tells of the operation that is waited in.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.chances import tail
+from nccl_forensics.values.chances import tail
 from nccl_forensics.views import view
 
 #: A last place counts only if the others lost at least so much: less is noise of the measurement.

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import polars as pl
 
-from nccl_forensics import grammar
+from nccl_forensics.grammar.lines import load
 
 _OPS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast")
 _LARK_LINES = 10_000
@@ -42,20 +42,20 @@ def operation_lines(megabytes: float) -> pl.Series:
 
 def columns(texts: pl.Series) -> None:
     """The form that the program uses."""
-    found = grammar.load("nccl").extract(texts)
+    found = load("nccl").extract(texts)
     assert found.frames["operation"].height == texts.len()
 
 
 def lark(texts: pl.Series) -> None:
     """Lark's own parser, line by line."""
-    parse = grammar.load("nccl").parse
+    parse = load("nccl").parse
     for text in texts.to_list():
         assert parse(text) is not None
 
 
 def loop(texts: pl.Series) -> None:
     """Python's ``re`` with the same pattern over each line of the text, groups appended to lists."""
-    pattern = re.compile(grammar.load("nccl").kinds["operation"].pattern)
+    pattern = re.compile(load("nccl").kinds["operation"].pattern)
     match = pattern.match
     lists: list[list[str | None]] = [[] for _ in range(pattern.groups)]
     append = [values.append for values in lists]

@@ -51,7 +51,7 @@ _ANALYZE = [sys.executable, "-m", "nccl_forensics.cli", "analyze", "--quiet", "-
 _INSIDE = """
 import sys
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 report = analyze(sys.argv[1:], engine=InlineEngine()).report
 print([t["overlap_hta"] for t in report["measures"]["traces"]][:2], sum(s["records"] or 0 for s in report["sources"]))
 """

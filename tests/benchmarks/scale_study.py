@@ -125,10 +125,10 @@ def _cpu() -> float:
 def measure(file: Path, workers: int) -> dict[str, object]:
     """Take evidence through the pass, stage by stage; what each cost."""
     from nccl_forensics import analysis, api, cli
-    from nccl_forensics.bundle import open_bundle
-    from nccl_forensics.engine import LocalEngine, read_bundle
+    from nccl_forensics.conclusions.runs import find_runs
     from nccl_forensics.pictures import gather
-    from nccl_forensics.runs import find_runs
+    from nccl_forensics.reading.bundle import open_bundle
+    from nccl_forensics.reading.engine import LocalEngine, read_bundle
     from nccl_forensics.views import Resolver, all_views
 
     gc.set_threshold(*cli.GARBAGE)  # as on the command line: looking for garbage among what was read costs the more the more there is

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.facts.bandwidth import bus_factor, ceiling
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import ROOT, corpus
 
 FIXTURES = ROOT / "fixtures"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.host_differences import host_differs
 from tests.corpus import ROOT
 from tests.rules.host_frames import table

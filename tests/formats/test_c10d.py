@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from nccl_forensics.formats.c10d import fingerprint
-from nccl_forensics.grammar import load
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import ROOT, corpus
 
 MESSAGES = (ROOT / "fixtures" / "framework" / "c10d_messages.txt").read_text().rstrip("\n").split("\n")

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.facts.collective_kernels import message_bytes, operation
 from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats.base import Reading
 from nccl_forensics.formats.chrome_trace import read
-from nccl_forensics.grammar import load
-from nccl_forensics.intervals import Cover, union
-from nccl_forensics.reading import read_source
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, read_bundle
+from nccl_forensics.reading.source import read_source
+from nccl_forensics.values.intervals import Cover, union
 from tests.corpus import corpus
 from tests.trace_samples import ALL_REDUCE, Sample, collective
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nccl_forensics.api import analyze
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import ROOT
 
 FOLDER = ROOT / "fixtures" / "collect_env"

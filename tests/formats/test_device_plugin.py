@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
 
 SECOND = 1_000_000_000

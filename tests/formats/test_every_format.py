@@ -11,7 +11,7 @@ import pytest
 
 from nccl_forensics.formats import all_formats
 from nccl_forensics.formats.base import Format
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.tables import TABLES
 from tests.corpus import ROOT
 

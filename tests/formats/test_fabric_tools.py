@@ -7,11 +7,11 @@ import pytest
 
 from nccl_forensics.facts.ib_counters import counter_name
 from nccl_forensics.facts.link_rates import physical_state, port_state, rate
-from nccl_forensics.grammar import load
-from nccl_forensics.hostlist import expand
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.rules.ib_link import ib_link
 from nccl_forensics.store import Store
+from nccl_forensics.values.hostlist import expand
 from tests.corpus import ROOT, corpus
 
 FIXTURES = ROOT / "fixtures"

@@ -12,7 +12,7 @@ import pytest
 
 from nccl_forensics.formats.base import Reading
 from nccl_forensics.formats.flight_recorder import FORMAT
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT, corpus
 
 FIXTURES = ROOT / "fixtures" / "flight_recorder"

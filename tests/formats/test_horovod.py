@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 
 HEAD = "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.grammar import load
+from nccl_forensics.grammar.lines import load
 
 SAMPLES = {
     "kernel_clock": [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.views.pressures import pressures
 from tests.corpus import ROOT
 from tests.rules.host_frames import table

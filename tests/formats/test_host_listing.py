@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
 
 NODE = (ROOT / "fixtures" / "host_listing" / "node.txt").read_bytes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import ROOT
 
 

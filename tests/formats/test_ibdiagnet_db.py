@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.rules.ib_link import ib_link
 from nccl_forensics.store import Store
 from tests.corpus import ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import ROOT
 
 

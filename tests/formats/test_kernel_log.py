@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from nccl_forensics.grammar import load
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import ROOT, corpus
 
 FIXTURES = ROOT / "fixtures" / "kernel_log"

@@ -8,10 +8,10 @@ import random
 import polars as pl
 import pytest
 
-from nccl_forensics import grammar
 from nccl_forensics.formats import _nccl_rows, nccl
 from nccl_forensics.formats.base import Reading, Text
-from nccl_forensics.reading import read_source
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.tables import TABLES
 from tests.corpus import ROOT, corpus
 
@@ -644,7 +644,7 @@ def test_devices_of_the_ib_line_are_what_larks_tree_holds():
         "NET/IB : Using",
     )
     for message in lists:
-        tree = grammar.load("nccl").tree(message, "ib_devices")
+        tree = load("nccl").tree(message, "ib_devices")
         assert tree is not None
         tokens = [token for token in tree.scan_values(lambda _: True) if token.type in ("IB_INDEX", "IB_DEV")]
         index, expected = "", []

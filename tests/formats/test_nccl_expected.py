@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import corpus, corpus_root
 
 _EXPECTED = Path(__file__).parent / "nccl_expected"

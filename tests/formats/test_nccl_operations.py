@@ -9,9 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import grammar, reading, simulate
+from nccl_forensics import simulate
 from nccl_forensics.formats import _nccl_steps, text_formats
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.grammar.lines import GrammarError, cut_line, load
+from nccl_forensics.reading import source as reading
+from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.simulate import PLATFORMS
 from tests.benchmarks import inputs
 
@@ -104,13 +106,13 @@ def test_what_is_read_by_words_is_what_the_grammars_read(text: list[str], end: s
 @settings(max_examples=40, deadline=None)
 @given(operation())
 def test_a_line_of_the_grammar_by_words_has_the_columns_of_prefix_and_message(line: str) -> None:
-    found = grammar.load("nccl_operation").parse(line)
+    found = load("nccl_operation").parse(line)
     assert found is not None
-    prefix = grammar.load("nccl_prefix").parse(line)
+    prefix = load("nccl_prefix").parse(line)
     assert prefix is not None
     assert prefix[0] == "info"
     said = str(prefix[1]["message"])
-    message = grammar.load("nccl").parse(said)
+    message = load("nccl").parse(said)
     if message is not None and message[0] == "operation":
         both = {c: v for c, v in (prefix[1] | message[1]).items() if c in found[1]}
         assert found == ("operation", both)
@@ -156,13 +158,13 @@ def test_a_column_of_prefixes_is_believed_as_if_all_lines_were_looked_at() -> No
 
 
 def test_lines_are_cut_at_a_letter_that_no_later_terminal_can_hold() -> None:
-    line = grammar.cut_line(grammar.load("nccl_operation").kinds["operation"], "u")
+    line = cut_line(load("nccl_operation").kinds["operation"], "u")
     assert [piece.columns[:1] for piece in line.pieces] == [("host",), ("op_count",), (), (), ("count",)]
     assert [piece.bare for piece in line.pieces] == [None, (3, 6), None, None, None]
-    with pytest.raises(grammar.GrammarError, match="may hold it"):
-        grammar.cut_line(grammar.load("nccl_operation").kinds["operation"], "a")
-    with pytest.raises(grammar.GrammarError, match="may be missing"):
-        grammar.cut_line(grammar.load("nccl").kinds["call_other"], "u")
+    with pytest.raises(GrammarError, match="may hold it"):
+        cut_line(load("nccl_operation").kinds["operation"], "a")
+    with pytest.raises(GrammarError, match="may be missing"):
+        cut_line(load("nccl").kinds["call_other"], "u")
 
 
 @st.composite

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.formats import inspector, ras, ras_json, topo_xml
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT, corpus
 
 

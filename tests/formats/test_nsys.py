@@ -10,9 +10,9 @@ import pytest
 
 from nccl_forensics.api import analyze
 from nccl_forensics.decoding.sqlite_reader import BrokenDatabase, open_database
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.formats.nsys import FORMAT
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.engine import InlineEngine
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
 
 SCRIPT = (ROOT / "fixtures" / "nsys" / "two_steps.sql").read_text(encoding="utf-8")

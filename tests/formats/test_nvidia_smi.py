@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from nccl_forensics.decoding import safe_xml
-from nccl_forensics.gpu_values import boolean, clean, number, problem
-from nccl_forensics.pci import normal
-from nccl_forensics.reading import read_source
+from nccl_forensics.formats._gpu_values import boolean, clean, number, problem
+from nccl_forensics.reading.source import read_source
+from nccl_forensics.values.pci import normal
 from tests.corpus import ROOT, corpus
 
 FIXTURES = ROOT / "fixtures" / "nvidia_smi"

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
 
 A, B = "10.0.0.11", "10.0.0.12"

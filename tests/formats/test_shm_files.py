@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
 
 

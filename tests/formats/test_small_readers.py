@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.decoding.safe_yaml import BadYaml, load_all
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import ROOT
 
 FIXTURES = ROOT / "fixtures"

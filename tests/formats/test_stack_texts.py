@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nccl_forensics.formats import faulthandler, gdb, py_spy, pystack
 from nccl_forensics.formats.base import TextFormat
-from nccl_forensics.grammar import load
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.grammar.lines import load
+from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.stacks.frames import frame_text, function_of, short_path, split_frame
 from tests.corpus import ROOT, corpus
 

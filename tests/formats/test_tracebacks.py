@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.source import SourceReading, read_source
 from tests.corpus import corpus
 
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import atheris  # type: ignore[import-not-found,unused-ignore]
 
 with atheris.instrument_imports(include=["nccl_forensics"], enable_loader_override=False):
-    from nccl_forensics import reading
     from nccl_forensics.formats import all_formats
     from nccl_forensics.formats.base import Gap
+    from nccl_forensics.reading import source as reading
     from nccl_forensics.rules import all_rules
     from tests.fuzz import targets
 

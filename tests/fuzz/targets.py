@@ -20,14 +20,14 @@ from pathlib import Path
 
 import polars as pl
 
-from nccl_forensics.bundle import Bundle, open_bundle
 from nccl_forensics.decoding.safe_pickle import RefusedPickle, load_plain
-from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.errors import ForensicsError
 from nccl_forensics.limits import Limits
 from nccl_forensics.masking import mask, mask_expr
 from nccl_forensics.plain import plain
-from nccl_forensics.reading import SourceReading, read_source
+from nccl_forensics.reading.bundle import Bundle, open_bundle
+from nccl_forensics.reading.engine import InlineEngine, read_bundle
+from nccl_forensics.reading.source import SourceReading, read_source
 from nccl_forensics.rules import run_rules
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver

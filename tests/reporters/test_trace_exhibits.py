@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.exhibits.traces import build
 from nccl_forensics.extras import Extras, LagMap
 from nccl_forensics.pictures.traces import lag_map, step_lanes
+from nccl_forensics.reading.engine import InlineEngine
 from tests.views.test_traces import job, resolver
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import InlineEngine, read_bundle
 from nccl_forensics.model import Finding
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, read_bundle
 from nccl_forensics.rules import all_rules
 from nccl_forensics.rules.bandwidth_test_failed import bandwidth_test_failed
 from nccl_forensics.rules.congestion import congestion

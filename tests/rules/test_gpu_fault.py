@@ -9,7 +9,7 @@ from nccl_forensics.facts.sxid import sxid
 from nccl_forensics.facts.xid import XIDS, nvlink5_needs_reset
 from nccl_forensics.facts.xid import xid as xid_facts
 from nccl_forensics.model import Finding
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules import run_rules
 from nccl_forensics.rules.gpu_fault import gpu_fault
 from nccl_forensics.store import Store

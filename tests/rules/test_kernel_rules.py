@@ -9,7 +9,7 @@ import pytest
 
 from nccl_forensics import rules
 from nccl_forensics.model import Finding
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.dma_blocked import dma_blocked
 from nccl_forensics.rules.host_differences import driver_refused
 from nccl_forensics.rules.host_tables import host_tables_full

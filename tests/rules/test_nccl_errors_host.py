@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules import Rule
 from nccl_forensics.rules.nccl_errors_host import cuda_fault, driver_mismatch, memlock_limit_nccl, out_of_memory_nccl, shm_exhausted_nccl
 from tests.rules.frames import cited, endings, errors, people, told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.nccl_errors_named import nccl_named_fault, shape_mismatch_by_nccl
 from tests.rules.frames import cited, divergences, errors, people, settings
 

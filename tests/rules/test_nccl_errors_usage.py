@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.nccl_errors_usage import bootstrap_disagreement, invalid_usage
 from tests.rules.frames import cited, comm, comms, errors, people, told
 from tests.rules.host_frames import table

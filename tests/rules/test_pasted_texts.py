@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics.reading.engine import InlineEngine
 
 FINGERPRINT = (
     "CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], TensorDtypes=Float, TensorDeviceTypes=TensorOptions("

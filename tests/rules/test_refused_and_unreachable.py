@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from nccl_forensics.api import analyze
-from nccl_forensics.engine import InlineEngine
 from nccl_forensics.facts.signatures import classify
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.rules.nccl_errors_usage import invalid_usage_by_exception
 from nccl_forensics.rules.store_unreachable import store_unreachable
 from tests.rules.frames import cited, endings, told

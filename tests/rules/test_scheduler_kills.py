@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.model import Finding
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.job_stopped import job_stopped
 from nccl_forensics.rules.out_of_memory import out_of_memory
 from tests.rules.host_frames import check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.meeting_failed import host_stall_by_unique_id, store_gone
 from tests.rules.frames import endings
 from tests.rules.host_frames import check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.watchdog_mismatch import (
     collective_mismatch_by_watchdog,
     collective_skipped_by_watchdog,

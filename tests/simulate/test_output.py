@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from nccl_forensics.cli import cli
 from nccl_forensics.errors import OutputError, UsageError
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.simulate import PLATFORMS, SCENARIOS, Request, make, simulate
 from nccl_forensics.simulate.case import VARIANTS, new_case
 from nccl_forensics.simulate.layout import Layout

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nccl_forensics import analyze, reading, simulate
-from nccl_forensics.engine import InlineEngine
+from nccl_forensics import analyze, simulate
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.formats import text_formats
+from nccl_forensics.reading import source as reading
+from nccl_forensics.reading.engine import InlineEngine
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import calls as calls_module
 from nccl_forensics.views import matching

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nccl_forensics.damage import cut_off, one_bit
+from nccl_forensics.values.damage import cut_off, one_bit
 from nccl_forensics.views.divergence import divergences
 from tests.views.frames import operations
 

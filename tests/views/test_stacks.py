@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import default_engine, read_bundle
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import default_engine, read_bundle
 from nccl_forensics.rules.stack_stalls import collective_skipped_by_stacks
 from nccl_forensics.stacks.places import role_of, standing, user_frame
 from nccl_forensics.stacks.tree import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.reading import read_source
+from nccl_forensics.reading.source import read_source
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.tasks import rank_of_task
 from tests.views.frames import progress, rows

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from nccl_forensics.bundle import open_bundle
-from nccl_forensics.engine import InlineEngine, read_bundle
+from nccl_forensics.reading.bundle import open_bundle
+from nccl_forensics.reading.engine import InlineEngine, read_bundle
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.trace_lag import chance, trace_arrivals
 from nccl_forensics.views.trace_matching import TRACE_MATCHES, shift_of

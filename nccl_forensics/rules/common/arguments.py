@@ -8,7 +8,7 @@ import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
-from nccl_forensics.ranklist import as_ranks
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from nccl_forensics import pci
 from nccl_forensics.evidence import AT_MOST, cite, whereabouts
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Culprit, Evidence, Finding
+from nccl_forensics.values import pci
 from nccl_forensics.words import UNIDENTIFIED, first_label
 
 

@@ -10,7 +10,7 @@ from lark import Lark, Tree
 from lark.grammar import NonTerminal, Terminal
 from lark.lexer import PatternRE, PatternStr, TerminalDef
 
-from nccl_forensics.line_kinds import GrammarError, LineKind
+from nccl_forensics.grammar.kinds import GrammarError, LineKind
 
 #: A word shorter than this is no anchor: it would stand in almost every line.
 _SHORTEST_ANCHOR = 3

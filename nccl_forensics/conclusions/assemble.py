@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from nccl_forensics import __version__
-from nccl_forensics.census import census, nameless_dumps, people_of, stood_still, strangers
-from nccl_forensics.checklist import checklist
+from nccl_forensics.conclusions.census import census, nameless_dumps, people_of, stood_still, strangers
+from nccl_forensics.conclusions.checklist import checklist
+from nccl_forensics.conclusions.gaps import ROWS, gaps_of
+from nccl_forensics.conclusions.runs import Run, attempt_of
+from nccl_forensics.conclusions.trace_report import measures
+from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.evidence import AT_MOST
-from nccl_forensics.gaps import ROWS, gaps_of
 from nccl_forensics.masking import mask
 from nccl_forensics.model import Action, Culprit, Divergence, Evidence, blamed_by
 from nccl_forensics.rules import Found, Outcome, severity_order
-from nccl_forensics.runs import Run, attempt_of
 from nccl_forensics.store import Store
-from nccl_forensics.trace_report import measures
-from nccl_forensics.units import iso
-from nccl_forensics.verdict import Verdict
+from nccl_forensics.values.units import iso
 from nccl_forensics.views import Resolver
 
 SCHEMA = "nccl-forensics/report/1"

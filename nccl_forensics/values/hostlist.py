@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nccl_forensics.units import is_number
+from nccl_forensics.values.units import is_number
 
 _PIECE = re.compile(r"([^,\[\]]*)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)")
 _MOST = 100_000

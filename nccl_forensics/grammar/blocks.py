@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from nccl_forensics.grammar import load
+from nccl_forensics.grammar.lines import load
 
 #: Columns of a line that say who printed it and when.
 ORIGIN = ("hint_rank", "hint_scope", "hint_host", "hint_pid", "time_raw_ns", "time_kind")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from nccl_forensics import pci
 from nccl_forensics.facts.gpu import THROTTLE_BITS
 from nccl_forensics.facts.gpu_fields import FABRIC_FINE, FIELDS, THROTTLE_NAMES, THROTTLE_SECTIONS, GpuField
+from nccl_forensics.values import pci
 
 _ABSENT = frozenset(
     {

@@ -7,7 +7,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 
-from nccl_forensics.bundle import Member
+from nccl_forensics.reading.bundle import Member
 
 #: Members of one size are told apart by so many first bytes before they are read whole.
 _HEAD = 64 << 10

@@ -16,7 +16,7 @@ from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import PLACE, Bulk, BulkReader, DocumentFormat, Found, Gap, Reading, Several, Text, TextFormat
 from nccl_forensics.frames import taken_for_packed
 from nccl_forensics.masking import has_sign, mask, mask_frame, mask_series
-from nccl_forensics.prefixes import BARE_SHARE, peel
+from nccl_forensics.reading.prefixes import BARE_SHARE, peel
 from nccl_forensics.tables import TABLES
 
 HEAD = 64 << 10

@@ -20,8 +20,8 @@ from nccl_forensics.decoding import journal
 from nccl_forensics.formats import document_formats, text_formats
 from nccl_forensics.formats.base import PLACE, DocumentFormat, Gap, Reading, Several, Text, TextFormat
 from nccl_forensics.masking import mask_series
-from nccl_forensics.prefixes import bare, peel
-from nccl_forensics.reading import (
+from nccl_forensics.reading.prefixes import bare, peel
+from nccl_forensics.reading.source import (
     HEAD,
     UTF16,
     SourceReading,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from nccl_forensics.assemble import RunResult
+from nccl_forensics.conclusions.assemble import RunResult
 from nccl_forensics.frames import text_of
 from nccl_forensics.masking import mask
 from nccl_forensics.store import Store

@@ -23,11 +23,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
 
-from nccl_forensics import remote
 from nccl_forensics.cache import Packed, fingerprint
-from nccl_forensics.engine import LocalEngine, Part, Ref, Result, attempt, batches, failed, packed
 from nccl_forensics.errors import ForensicsError, UsageError
 from nccl_forensics.formats import all_formats
+from nccl_forensics.reading import remote
+from nccl_forensics.reading.engine import LocalEngine, Part, Ref, Result, attempt, batches, failed, packed
 
 #: A source that the nodes cannot see is sent to them up to this size; a larger one is read here.
 _SENT_BYTES = 256 << 20

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import polars as pl
 from polars.exceptions import PanicException
 
-from nccl_forensics.bundle import Bundle, Member
 from nccl_forensics.cache import Cache, Packed
 from nccl_forensics.folding import ROWS, WORDS, fold, texts_once
 from nccl_forensics.limits import Limits
-from nccl_forensics.readers import Loss, each, forkable
+from nccl_forensics.reading.bundle import Bundle, Member
+from nccl_forensics.reading.readers import Loss, each, forkable
+from nccl_forensics.reading.twins import twins_of
 from nccl_forensics.store import ALWAYS, SOURCES, Store
 from nccl_forensics.tables import TABLES, third_party
-from nccl_forensics.twins import twins_of
 
 if TYPE_CHECKING:
-    from nccl_forensics.reading import SourceReading
+    from nccl_forensics.reading.source import SourceReading
 
 #: Frames up to this size come back by message, larger ones as files in scratch.
 _BY_MESSAGE = 1 << 20
@@ -109,7 +109,7 @@ class Engine(Protocol):
 
 def read_ref(ref: Ref) -> Result:
     """Read one source from its file, which is mapped, not loaded."""
-    from nccl_forensics.reading import read_source
+    from nccl_forensics.reading.source import read_source
 
     with ref.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         before = os.fstat(stream.fileno())
@@ -122,7 +122,7 @@ def read_ref(ref: Ref) -> Result:
 
 def read_refs(refs: Sequence[Ref]) -> list[Result]:
     """Read several small sources together. Raises whatever reading one of them raises."""
-    from nccl_forensics.together import read_shared, read_sources
+    from nccl_forensics.reading.together import read_shared, read_sources
 
     contents: list[bytes] = []
     states: list[tuple[str | None, int, bool]] = []
@@ -298,8 +298,8 @@ def _batch(function: Callable[[Ref], Result], refs: tuple[Ref, ...]) -> list[Res
 
 def _prepare() -> None:
     """Import here, once, what every reader that is forked would import by itself."""
-    from nccl_forensics import reading
     from nccl_forensics.formats import all_formats
+    from nccl_forensics.reading import source as reading
 
     del reading
     all_formats()

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 
-from nccl_forensics import remote
 from nccl_forensics.decoding import journal
 from nccl_forensics.decoding.archives import HEAD, Budget, Unpacked, Unpacker, junk, kind_of, room_in, shown, sniff
 from nccl_forensics.errors import ForensicsError, UnusableEvidence
 from nccl_forensics.limits import Limits
+from nccl_forensics.reading import remote
 
 #: Lines between those whose offsets are kept.
 _MARK_EVERY = 1024

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import polars as pl
 
+from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.rules import Found, Outcome
-from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.failures import LONGER, STANDSTILL, WAITS
 

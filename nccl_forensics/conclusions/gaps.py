@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from nccl_forensics.census import links_told, nameless_dumps, people_of, recorded_ranks, strangers
+from nccl_forensics.conclusions.census import links_told, nameless_dumps, people_of, recorded_ranks, strangers
+from nccl_forensics.conclusions.run_outcome import IN_EACH_STEP
+from nccl_forensics.conclusions.runs import earlier_jobs
+from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.facts.collecting import STEPS
 from nccl_forensics.model import blamed_by
-from nccl_forensics.run_outcome import IN_EACH_STEP
-from nccl_forensics.runs import earlier_jobs
 from nccl_forensics.store import Store
-from nccl_forensics.verdict import Verdict
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.deaths import ended_themselves
 from nccl_forensics.words import UNIDENTIFIED, ranks_words, verb

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from nccl_forensics.frames import taken_for_packed
-from nccl_forensics.line_kinds import GrammarError, LineKind, ready_made
+from nccl_forensics.grammar.kinds import GrammarError, LineKind, ready_made
 from nccl_forensics.resources import grammar_text
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Grammar:
 
     def _parser(self, kind: str) -> Lark:
         if kind not in self._parsers:
-            from nccl_forensics.grammar_compiler import parser
+            from nccl_forensics.grammar.compiler import parser
 
             self._parsers[kind] = parser(self._text, kind)
         return self._parsers[kind]
@@ -279,7 +279,7 @@ class Grammar:
 
 def _made(name: str, text: str) -> tuple[LineKind, ...]:
     """The kinds made anew: of a grammar that is being worked on, or of an extension's."""
-    from nccl_forensics.grammar_compiler import line_kinds
+    from nccl_forensics.grammar.compiler import line_kinds
 
     return line_kinds(name, text)
 
