@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from nccl_forensics.extras import Extras
 
 #: Tables that by themselves do not tell how a job or its machines fared.
-_SILENT = frozenset({"sources", "gaps", "unmodelled", "training_steps", "training_ends"})
+_SILENT = frozenset({"sources", "gaps", "unmodelled", "buffer_ends", "training_steps", "training_ends"})
 #: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
 _FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits", "nccl_errors"})
 

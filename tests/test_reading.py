@@ -60,6 +60,15 @@ def test_form_feeds_and_other_separators_do_not_end_a_line():
     assert read_source(("ordinary text " * 9 + "a\x0bb\x0cc\u2028d\x85e\rf\n").encode()).lines == 1
 
 
+def test_a_text_that_ends_amid_a_line_with_a_full_buffer_is_told():
+    text = INFO * 200
+    ends = read_source(text[:4096]).frames["buffer_ends"]
+    assert ends.select("line_no", "bytes").rows() == [(4096 // len(INFO) + 1, 4096)]
+    assert "buffer_ends" not in read_source(text[:4097]).frames
+    whole = text[:4095] + b"\n"
+    assert "buffer_ends" not in read_source(whole).frames
+
+
 def test_an_empty_source_is_an_error_and_not_a_failure():
     assert read_source(b"").error == "empty file"
 

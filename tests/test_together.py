@@ -43,12 +43,12 @@ def same(contents: list[bytes]) -> None:
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """No way back to reading one by one where something goes wrong."""
     inner = together._read
-    monkeypatch.setattr(together, "_read", lambda texts: [pytest.fail(str(p)) for p in [_problem(inner, texts)] if p] or inner(texts))
+    monkeypatch.setattr(together, "_read", lambda *given: [pytest.fail(str(p)) for p in [_problem(inner, *given)] if p] or inner(*given))
 
 
-def _problem(read: object, texts: list[bytes]) -> Exception | None:
+def _problem(read: Callable[..., object], *given: Sequence[bytes]) -> Exception | None:
     try:
-        read(texts)
+        read(*given)
     except Exception as problem:
         return problem
     return None

@@ -31,6 +31,9 @@ _SHORT = 128 << 10
 #: A table of few sorts with so many rows is kept folded; of a document, whose rows are made at once, one with so many.
 _MANY, _MANY_AT_ONCE = 20_000, 1_000
 _SAMPLE = 16 << 10
+#: What a program writes to a file or a pipe goes out in pieces of so many bytes, or a multiple (glibc ``_IO_file_doallocate``: the block size of the
+#: file); what it held when it was killed is lost.
+_BUFFER = 4096
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 #: The bytes of a source; a mapped file is never copied whole unless a document format claims it.
@@ -240,12 +243,14 @@ def _read_text(data: Content) -> SourceReading:
     result = SourceReading(lines=0)
     total = Sum(result)
     result.lines = sum(_read_piece(piece, total) for piece in _parts(data, result))
-    return finished(total)
+    return finished(total, data)
 
 
-def finished(total: Sum) -> SourceReading:
+def finished(total: Sum, data: Content) -> SourceReading:
     """The reading of one text source of which all lines were read."""
     result = total.result
+    if result.records and len(data) % _BUFFER == 0 and data[-1:] != b"\n":
+        total.add("buffer_ends", TABLES["buffer_ends"].frame([{"line_no": result.lines, "bytes": len(data)}]))
     names = [f.name for f in text_formats()]
     result.formats = tuple(n for n in names if n in total.used)
     result.filled = tuple(n for n in names if n in total.filled)

@@ -77,7 +77,7 @@ def read_shared(contents: Sequence[bytes]) -> tuple[list[SourceReading], list[Se
             shared.append(several.at(places))
     if len(plain) > 1:
         with suppress(Exception, PanicException):  # by itself, each source tells what is wrong with it
-            found |= dict(zip(plain, _read(list(plain.values())), strict=True))
+            found |= dict(zip(plain, _read(list(plain.values()), [contents[place] for place in plain]), strict=True))
     return [found[place] if place in found else read_source(content) for place, content in enumerate(contents)], shared
 
 
@@ -115,8 +115,8 @@ class _Sources:
         return found
 
 
-def _read(texts: Sequence[bytes]) -> list[SourceReading]:
-    """The readings of plain texts. Raises whatever a format raises that takes them together."""
+def _read(texts: Sequence[bytes], contents: Sequence[bytes]) -> list[SourceReading]:
+    """The readings of plain texts, which stand for these contents. Raises whatever a format raises that takes them together."""
     lines = _lines(texts)
     none = pl.repeat(False, lines.height, dtype=pl.Boolean, eager=True)
     sources = _Sources(lines, [Sum(SourceReading(lines=0)) for _ in texts], none, none)
@@ -140,7 +140,7 @@ def _read(texts: Sequence[bytes]) -> list[SourceReading]:
     for place, height, records, gaps in told.agg(pl.len(), pl.col("record").sum(), pl.col("gap").sum().alias("gaps")).iter_rows():
         result = sources.totals[place].result
         result.lines, result.records, result.gap_lines, result.foreign = height, records, gaps, height - records - gaps
-    return [finished(total) for total in sources.totals]
+    return [finished(total, content) for total, content in zip(sources.totals, contents, strict=True)]
 
 
 def _lines(texts: Sequence[bytes]) -> pl.DataFrame:

@@ -33,7 +33,13 @@ from nccl_forensics.rules import rule
     at_most=2,
     explains=("connection-failed", "host-stall", "timeout"),
 )
-def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> Iterator[Finding]:
+def died_in_init(
+    nccl_tails: pl.LazyFrame,
+    comms: pl.LazyFrame,
+    nccl_errors: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    cut_logs: pl.LazyFrame | None = None,
+) -> Iterator[Finding]:
     """The one process that got least far, if it is clearly behind all others."""
     members = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
     world = members.filter(pl.col("nranks") == pl.col("nranks").max())
@@ -71,7 +77,8 @@ def died_in_init(nccl_tails: pl.LazyFrame, comms: pl.LazyFrame, nccl_errors: pl.
     if tails.height < present or tails["progress"][0] >= tails["progress"][1]:
         return
     row = tails.row(0, named=True)
-    if row["noise"] or row["rank"] in through:
+    further = set(cut_logs.collect()["rank"].to_list()) if cut_logs is not None else set()
+    if row["noise"] or row["rank"] in through | further:
         return
     yield Finding(
         title=f"rank {row['rank']} on {row['host']} ended during NCCL's init; its peers' connections are refused",

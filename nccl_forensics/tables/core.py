@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.tables.base import LINE, RECORD, U32, S, Table
+from nccl_forensics.tables.base import I64, LINE, RECORD, U32, S, Table
 
 TABLES: tuple[Table, ...] = (
     Table(
@@ -25,5 +25,10 @@ TABLES: tuple[Table, ...] = (
             "shape": (S, "text with numbers folded"),
             "count": (U32, "lines of this shape in the source"),
         },
+    ),
+    Table(
+        "buffer_ends",
+        "Texts that end amid a line where a full buffer of their writer does: what it wrote after that is lost.",
+        {**LINE, "bytes": (I64, "size of the text")},
     ),
 )

@@ -1,4 +1,4 @@
-"""How the NCCL log of a rank ends that is behind its peers: between two steps, or amid one."""
+"""How the NCCL log of a rank ends: between two steps, amid one, or where a buffer was full that was lost with the process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 
 import polars as pl
 
+from nccl_forensics.views import view
 from nccl_forensics.views.calls import ENDS, Calls, sequences
+
+
+@view(rows="ranks")
+def cut_logs(nccl_tails: pl.LazyFrame, processes: pl.LazyFrame, sources: pl.LazyFrame, buffer_ends: pl.LazyFrame | None) -> pl.LazyFrame:
+    """``rank``: ranks whose NCCL log ends where a full buffer does, or could not be unpacked to its end (``source_id``, ``line_no``): they went on,
+    nobody knows how far."""
+    cut = sources.filter(pl.col("error").is_not_null()).select("source_id", line_no=pl.col("lines").cast(pl.UInt32))
+    if buffer_ends is not None:
+        cut = pl.concat([cut, buffer_ends.select("source_id", "line_no")])
+    own = nccl_tails.filter(pl.col("pid").is_not_null()).select("source_id", "host", "pid").join(cut, on="source_id")
+    ranked = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank")
+    return own.join(ranked, on=["host", "pid"], nulls_equal=True).select("rank", "source_id", "line_no").unique("rank").sort("rank")
 
 
 def tails(calls: Calls, found: Mapping[int, Mapping[str, object]]) -> dict[int, str]:

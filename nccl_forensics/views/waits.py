@@ -30,13 +30,15 @@ def waits(
     looked_at_earlier: pl.LazyFrame | None,
     never_entered: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None = None,
+    cut_logs: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
 
     ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
     ``p2p`` (its send or receive has no partner there), ``gpu`` (the awaited rank enqueued it and its GPU has not finished what the
     peers finished). Positions of a group are compared up to its first divergence only: after it the numbers no longer mean the same.
-    Ranks whose recorder was looked at earlier than those of the others neither wait nor are awaited. At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member) wait, an edge or
+    Ranks whose recorder was looked at earlier than those of the others neither wait nor are awaited; those whose log was cut off with a full buffer are
+    not awaited. At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member) wait, an edge or
     more for each waiter and each awaited rank.
     """
     calls = calls_of(operations) if operations is not None else None
@@ -52,6 +54,9 @@ def waits(
     for key, places in _places(state).items():
         if key in info and key not in parted:
             rows += _edges_in(info[key], places, state, earlier, watched)
+    if cut_logs is not None:
+        further = set(cut_logs.collect()["rank"].to_list())
+        rows = [r for r in rows if r["domain"] != "nccl" or r["awaited"] not in further]
     if last_calls is not None:
         rows += _alone(state, info, last_calls, rows)
     if calls is not None:

@@ -40,6 +40,11 @@ def test_the_process_whose_log_ends_first_is_named_where_its_peers_are_refused()
     assert cited(finding) == [(2, 12), (0, 40)]
 
 
+def test_a_log_that_was_cut_off_with_a_full_buffer_ends_first_for_that() -> None:
+    cut = pl.LazyFrame({"rank": [2]}, schema={"rank": pl.Int32()})
+    assert died_in_init.check(tails(41, 40, 12), STARTED, errors(refused()), PEOPLE, cut) == []
+
+
 def test_a_process_that_complains_of_refusals_itself_is_alive() -> None:
     assert died_in_init.check(tails(14, 40, 13), STARTED, errors(*[refused(pid=100)] * 3), PEOPLE) == []
 

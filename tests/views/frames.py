@@ -112,7 +112,8 @@ def waits_of(
     last_calls: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None = None,
     rings: pl.LazyFrame | None = None,
+    cut_logs: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Who waits for whom, with the views between: whose recorder was looked at earlier, and who never entered a group."""
     earlier = looked_at_earlier(calls, state)
-    return waits(calls, state, known, parted, last_calls, earlier, never_entered(state, known, dumps, earlier), rings)
+    return waits(calls, state, known, parted, last_calls, earlier, never_entered(state, known, dumps, earlier), rings, cut_logs)

@@ -27,6 +27,16 @@ def test_the_rank_that_never_entered_is_at_the_end() -> None:
     assert ends({"pg:0": {0: (6, 5), 1: (6, 5), 2: (5, 5)}}, {"pg:0": [0, 1, 2]}) == [(2, "behind", [0, 1])]
 
 
+def test_a_rank_whose_log_was_cut_off_with_a_full_buffer_may_have_entered_what_its_peers_did() -> None:
+    state = progress({"0x1": {0: (6, None), 1: (6, None), 2: (5, None)}}, domain="nccl")
+    cut = pl.LazyFrame({"rank": [2]}, schema={"rank": pl.Int32()})
+    known = groups({"0x1": [0, 1, 2]}, domain="nccl")
+    awaited = [
+        waits_of(None, state, known, None, None, cut_logs=logs).select("awaited").collect()["awaited"].to_list() for logs in (None, cut)
+    ]
+    assert awaited == [[2, 2], []]
+
+
 def test_a_chain_across_groups_leads_to_its_last_rank() -> None:
     last = {"pg:a": {0: (3, 2), 1: (2, 2)}, "pg:b": {1: (7, 6), 2: (6, 6)}}
     assert ends(last, {"pg:a": [0, 1], "pg:b": [1, 2]}) == [(2, "behind", [0, 1])]
