@@ -30,7 +30,8 @@ class Reading:
 
 
 def expect(history: Sequence[Hashable], count: int) -> list[Hashable]:
-    """The next ``count`` operations after ``history``, as the latest repetition of its last operations foretells; none if the last one is new."""
+    """The next ``count`` operations after ``history``, as the latest repetition of its last operations foretells; none if the last one is
+    new."""
     start, length = _context(history)
     line = list(history)
     behind = start + length  # what followed that end of the line follows it again: no other place stays alike for longer
@@ -78,8 +79,9 @@ def _contexts(line: Sequence[Hashable]) -> tuple[list[int], int]:
 
 
 def opens_in_a_run(line: Sequence[Hashable]) -> bool:
-    """Whether what is foretold is the end of a run with which the line begins, or rests on its first two operations at most: of a line whose
-    beginning is lost they may be the end of a longer run, and how long that was is not known. What only goes on with the run is foretold."""
+    """Whether what is foretold is the end of a run with which the line begins, or rests on its first two operations at most: of a line
+    whose beginning is lost they may be the end of a longer run, and how long that was is not known. What only goes on with the run is
+    foretold."""
     start, length = _context(line)
     n = start + length
     opening = line[:n]
@@ -110,7 +112,8 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
     inserted = _agree(own[1:], foretold) if len(own) > 1 else 0
     if inserted >= 2 and inserted > in_step and (best is None or inserted > best[0]):
         return Reading("extra", 0, True, "it called one more operation and then went on like its peers")
-    # A call made twice, and then the very calls of all peers, is less to believe in than a jump over all that they did, which the steps before must foretell.
+    # A call made twice, and then the very calls of all peers, is less to believe in than a jump over all that they did, which the steps
+    # before must foretell.
     twice = bool(history) and first == history[-1] and len(peers) >= 2 and list(own[1:]) == list(peers)
     if twice and best is not None and best[1] >= len(peers):
         return Reading("extra", 0, False, "it made the call before once more, and then the very calls of its peers")
@@ -145,7 +148,8 @@ def fewer_by(own: Sequence[Hashable], peers: Sequence[Hashable]) -> int | None:
 
 
 def came_behind(history: Sequence[Hashable], one: Hashable, other: Hashable) -> bool:
-    """Whether the other operation came right behind the one before, as what is called in every second step does: too seldom to be foretold."""
+    """Whether the other operation came right behind the one before, as what is called in every second step does: too seldom to be
+    foretold."""
     return any((a, b) == (one, other) for a, b in pairwise(history))
 
 
@@ -161,8 +165,8 @@ def _agree(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 def deviants(signatures: Mapping[int, Hashable], expected: Hashable | None, of: int = 0) -> tuple[tuple[int, ...], Hashable, bool]:
     """(ranks that deviate, what the others did, whether that is certain) at one position, for a group of so many ranks.
 
-    The majority is right, unless there is none: then what the steps before foretell is right; else nobody can be named for certain. Of a group of
-    which the lines of many end before, the most may be few.
+    The majority is right, unless there is none: then what the steps before foretell is right; else nobody can be named for certain. Of a
+    group of which the lines of many end before, the most may be few.
     """
     votes: dict[Hashable, list[int]] = {}
     for rank in sorted(signatures):

@@ -143,8 +143,9 @@ def analyze(
     ``overrides`` are thresholds by rule and name. ``suppressions`` are judged by ``today``, or without one by the newest day in the
     evidence; the findings that they fit stay in the report and are marked. With a ``cache`` (``nccl_forensics.cache.open_cache``), sources
     that were read before are not read again; the report is the same. ``scratch`` is where archives are unpacked and big tables lie.
-    ``redact``: secrets are always masked; ``identity`` also puts pseudonyms for hosts, users, jobs, addresses and paths into the report, the
-    figures and the tables that are written. Without ``pictures`` nothing is gathered for reports but ``report.json``, whose bytes are the same.
+    ``redact``: secrets are always masked; ``identity`` also puts pseudonyms for hosts, users, jobs, addresses and paths into the report,
+    the figures and the tables that are written. Without ``pictures`` nothing is gathered for reports but ``report.json``, whose bytes are
+    the same.
 
     Raises ``UnusableEvidence`` where nothing can be used, ``LimitReached`` where a bound is met, ``OutputError`` for ``tables``.
     """
@@ -278,7 +279,8 @@ def compare(
     redact: Level = "secrets",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Analyse two runs, or take their ``report.json`` (or the folder of an earlier analysis), and lay them side by side. Raises as ``analyze`` does.
+    """Analyse two runs, or take their ``report.json`` (or the folder of an earlier analysis), and lay them side by side. Raises as
+    ``analyze`` does.
 
     With ``redact`` a name that both runs have gets the same pseudonym.
     """

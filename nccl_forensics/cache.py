@@ -4,9 +4,9 @@ An entry holds what reading made of one source: facts for its row and its frames
 source's bytes, its size, and the fingerprint of everything that reading depends on (this program's code below the views, its grammars,
 extensions, Python and the libraries that parse), so it never has to be invalidated.
 
-An entry is a file, written aside and renamed, that ends with the SHA-256 of all that stands before: one that was cut off, damaged or meddled
-with is passed over and the source is read again. Nothing in it is executed (JSON and Arrow IPC). The folder is private; one that others can
-write to is not used. What the cache cannot do, for whatever reason, costs time and nothing else.
+An entry is a file, written aside and renamed, that ends with the SHA-256 of all that stands before: one that was cut off, damaged or
+meddled with is passed over and the source is read again. Nothing in it is executed (JSON and Arrow IPC). The folder is private; one that
+others can write to is not used. What the cache cannot do, for whatever reason, costs time and nothing else.
 
 Layout: ``<folder>/<fingerprint>/<two digits>/<sha256>-<bytes>.tables``. The least recently used entries are removed beyond a bound.
 """

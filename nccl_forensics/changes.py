@@ -54,7 +54,8 @@ _GOOD_SHARES = frozenset({"overlap of communication with compute", "share of com
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference. ``before`` and ``after`` are None where that side does not show the thing; ``weight`` orders by what explains most."""
+    """One difference. ``before`` and ``after`` are None where that side does not show the thing; ``weight`` orders by what explains
+    most."""
 
     area: str
     subject: str

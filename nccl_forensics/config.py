@@ -1,4 +1,5 @@
-"""The configuration file: thresholds of rules, suppressions, and what the gate demands. Unknown keys are refused with the nearest known one.
+"""The configuration file: thresholds of rules, suppressions, and what the gate demands. Unknown keys are refused with the nearest known
+one.
 
 It is ``nccl-forensics.toml``, or the table ``[tool.nccl-forensics]`` of a ``pyproject.toml``.
 """

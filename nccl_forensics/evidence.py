@@ -39,8 +39,8 @@ def cite(rows: pl.DataFrame | Iterable[Mapping[str, object]], why: str, at_most:
 
 
 def whereabouts(row: Mapping[str, object], of: str = "") -> dict[str, object]:
-    """What ``cite`` needs of a row, and no more (a column ``why`` would speak for the item); ``of``: the beginning of the columns' names, where a
-    row says the place of another than its own (``peer_``, ``own_``, ``stack_``)."""
+    """What ``cite`` needs of a row, and no more (a column ``why`` would speak for the item); ``of``: the beginning of the columns' names,
+    where a row says the place of another than its own (``peer_``, ``own_``, ``stack_``)."""
     return {"source_id": row[of + "source_id"], "line_no": row.get(of + "line_no"), "record": row.get(of + "record")}
 
 

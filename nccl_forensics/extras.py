@@ -37,8 +37,8 @@ class TimelineRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupTimeline:
-    """Positions of one group around its first divergence. ``columns`` are sequence numbers, ``first_divergence`` is one of them. Calls of the
-    ranks ``moved`` stand from there on one place later than those ranks number them: they left one out and count their own calls."""
+    """Positions of one group around its first divergence. ``columns`` are sequence numbers, ``first_divergence`` is one of them. Calls of
+    the ranks ``moved`` stand from there on one place later than those ranks number them: they left one out and count their own calls."""
 
     group: str
     columns: tuple[int, ...]

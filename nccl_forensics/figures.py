@@ -36,7 +36,8 @@ class Figure:
 
 
 def figure(name: str, title: str, traces: Sequence[Mapping[str, object]], layout: Mapping[str, object], statement: str = "") -> Figure:
-    """A figure of traces (Plotly's own words) and what is special about its layout. Raises ``ValueError`` where Plotly would not draw it."""
+    """A figure of traces (Plotly's own words) and what is special about its layout. Raises ``ValueError`` where Plotly would not draw
+    it."""
     from plotly.graph_objects import Figure as Plot
 
     unknown = {str(t.get("type")) for t in traces} - KINDS

@@ -52,8 +52,8 @@ def scans_of(parts: Sequence[pl.DataFrame | Path]) -> list[pl.LazyFrame]:
 class FoldedTable:
     """A table of all sources: ``every`` row of it, and the same folded.
 
-    ``parts`` are its rows in their order, as frames or files of Arrow IPC, a source in one of them; ``words`` has those of a source together.
-    Both have ``source_id``. ``excluded`` are sources that do not count, though parts may hold them.
+    ``parts`` are its rows in their order, as frames or files of Arrow IPC, a source in one of them; ``words`` has those of a source
+    together. Both have ``source_id``. ``excluded`` are sources that do not count, though parts may hold them.
     """
 
     every: pl.LazyFrame
@@ -72,8 +72,8 @@ class FoldedTable:
         return pl.concat(scans_of(self.parts))
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[pl.DataFrame, pl.Series, Path | None]]:
-        """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one. ``columns``: what is read of
-        a part, if not all; a text costs a fifth of the time that a part takes."""
+        """Each part as a frame, with the place of each of its rows among the words, and its file where it lies in one. ``columns``: what is
+        read of a part, if not all; a text costs a fifth of the time that a part takes."""
         sources, sorts = (self.words.get_column(c) for c in ("source_id", SORT))
         first = sources.arg_unique()
         known, base = sources.gather(first), first.cast(pl.Int64) - sorts.gather(first).cast(pl.Int64)
@@ -133,8 +133,8 @@ def joined(parts: Sequence[Folded], order: str) -> Folded:
 
 
 def texts_once(frame: pl.DataFrame) -> pl.DataFrame:
-    """The same frame, each text of a column in memory once where it stands in many rows. Polars keeps each text where it was read, and words of
-    thousands of dumps say the same: of 690 bytes that a word of a dump takes 260 are left."""
+    """The same frame, each text of a column in memory once where it stands in many rows. Polars keeps each text where it was read, and
+    words of thousands of dumps say the same: of 690 bytes that a word of a dump takes 260 are left."""
     return frame.with_columns(map(_once, frame.select(pl.col(pl.String)).get_columns()))
 
 

@@ -34,7 +34,8 @@ _PACKED = (b"\x1f\x8b", b"x\x01", b"x^", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd"
 
 
 def taken_for_packed(text: bytes) -> bool:
-    """Whether Polars' readers of text would unpack this text, or fail to: they go by the first bytes, which a host's name can begin with."""
+    """Whether Polars' readers of text would unpack this text, or fail to: they go by the first bytes, which a host's name can begin
+    with."""
     return text.startswith(_PACKED)
 
 
@@ -47,8 +48,8 @@ def has_rows(frame: pl.LazyFrame | None) -> bool:
 def engine_for(size: int) -> Iterator[None]:
     """Queries in the block, and in readers that it starts, run on Polars' in-memory engine where evidence of ``size`` bytes is small.
 
-    From 2.0 on Polars collects with its streaming engine, which hands each query to other threads: of some hundred small ones that is a tenth of all
-    CPU time. Queries that ask for an engine themselves get it.
+    From 2.0 on Polars collects with its streaming engine, which hands each query to other threads: of some hundred small ones that is a
+    tenth of all CPU time. Queries that ask for an engine themselves get it.
     """
     with pl.Config() as config:
         if size <= _SMALL:

@@ -73,8 +73,8 @@ CAUSES: dict[str, str] = {
 class Evidence:
     """One thing that can be walked back to a file. ``line`` is 1-based; ``record`` is a pointer such as ``entries[18]``.
 
-    An ``absence`` has no line: ``looked_in`` names where the missing thing would have been. ``holds``: words of the one line meant, of a block of
-    lines that begins at ``line``.
+    An ``absence`` has no line: ``looked_in`` names where the missing thing would have been. ``holds``: words of the one line meant, of a
+    block of lines that begins at ``line``.
     """
 
     kind: EvidenceKind

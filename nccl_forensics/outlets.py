@@ -1,4 +1,5 @@
-"""Standard output and error that outlive their readers: what is written to a pipe that nobody reads any more goes nowhere, and work goes on.
+"""Standard output and error that outlive their readers: what is written to a pipe that nobody reads any more goes nowhere, and work goes
+on.
 
 ``nccl-forensics check run.tar.gz | head -3`` must still end with the exit code of the gate, and ``analyze -o out | head -3`` must still
 write its files, although ``head`` has left.

@@ -1,4 +1,5 @@
-"""What the message of an exception of torch.distributed says about ranks: collectives that differ, monitored barriers, parameters without gradient.
+"""What the message of an exception of torch.distributed says about ranks: collectives that differ, monitored barriers, parameters without
+gradient.
 
 Source of the texts: torch/csrc/distributed/c10d (ProcessGroupWrapper.cpp, ProcessGroupGloo.cpp, reducer.cpp), torch 1.10 to 2.13.
 """

@@ -1,7 +1,7 @@
 """What leaves the program, at the level asked for: secrets masked always, and with ``identity`` names replaced by pseudonyms.
 
-Works on finished values (the report, what stands beside it, a gate) and on tables, after everything was judged: no verdict can depend on it.
-Words of the contract (causes, rules, statuses, times) pass unchanged.
+Works on finished values (the report, what stands beside it, a gate) and on tables, after everything was judged: no verdict can depend on
+it. Words of the contract (causes, rules, statuses, times) pass unchanged.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Redactor:
         return cast(T, self._walk(value, ""))
 
     def report(self, report: Mapping[str, object]) -> dict[str, object]:
-        """A report of the contract: redacted, with the level and how many names stand for others. Fingerprints are hashes of names that could
-        be guessed, so they become numbers: the same for the same subject."""
+        """A report of the contract: redacted, with the level and how many names stand for others. Fingerprints are hashes of names that
+        could be guessed, so they become numbers: the same for the same subject."""
         out = self.apply(dict(report))
         findings = out.get("findings")
         for finding in findings if self._names is not None and isinstance(findings, list) else []:

@@ -3,8 +3,8 @@
 ``python -m tests.accuracy_matrix [--scenario NAME …] [--ranks 8,64,1024] [--seeds 5] [--platform NAME …] [--lost 0.2] [--keep DIR]
 [--variant dump,live] [--rotate] [--resume FILE]``
 
-``--resume FILE`` appends each outcome to a file of JSON lines as it comes and leaves out what stands there already, so that a matrix of hours
-may be stopped and gone on with; ``--report FILE …`` prints the tables of such files and runs nothing.
+``--resume FILE`` appends each outcome to a file of JSON lines as it comes and leaves out what stands there already, so that a matrix of
+hours may be stopped and gone on with; ``--report FILE …`` prints the tables of such files and runs nothing.
 """
 
 from __future__ import annotations

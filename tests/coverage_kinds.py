@@ -1,7 +1,8 @@
-"""Kinds of files, command outputs and line families that the format pages beside the corpus name, each with a sample and what becomes of it.
+"""Kinds of files, command outputs and line families that the format pages beside the corpus name, each with a sample and what becomes of
+it.
 
-``python -m tests.generate_docs`` writes them into docs/coverage.md; tests/test_coverage_kinds.py reads every sample. Samples are made by hand
-from the pages' layouts: a text, or the path of a fixture.
+``python -m tests.generate_docs`` writes them into docs/coverage.md; tests/test_coverage_kinds.py reads every sample. Samples are made by
+hand from the pages' layouts: a text, or the path of a fixture.
 """
 
 from __future__ import annotations

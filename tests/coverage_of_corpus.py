@@ -1,7 +1,7 @@
 """Which format reads which file of the corpus, and what is left: a table of every file under ``host`` and ``public``.
 
-Run as a script: ``python -m tests.coverage_of_corpus [--all]``. Exit 1 where a file is neither read nor listed as unknown on purpose, or where a
-log leaves more than 3 % of its NCCL lines as gaps or without a model.
+Run as a script: ``python -m tests.coverage_of_corpus [--all]``. Exit 1 where a file is neither read nor listed as unknown on purpose, or
+where a log leaves more than 3 % of its NCCL lines as gaps or without a model.
 """
 
 from __future__ import annotations

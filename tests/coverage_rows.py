@@ -1,4 +1,5 @@
-"""What people do by hand, and what does it here: the rows of docs/coverage.md. The keys are those of the guides that stand beside the corpus.
+"""What people do by hand, and what does it here: the rows of docs/coverage.md. The keys are those of the guides that stand beside the
+corpus.
 
 ``python -m tests.generate_docs`` writes the page; tests/test_coverage.py holds it against the code, and the keys against the guides.
 """

@@ -1,9 +1,9 @@
 """How the verdicts hold when lines of real evidence are damaged, and when nothing but its wrapping changes.
 
-Run as a script: ``python -m tests.disturbance [--only TEXT] [--seeds N] [--kinds NAME,…] [--verbose]``. Damage (lines deleted, doubled, swapped, cut off, bits flipped,
-lightly and heavily) must never bring a high-confidence verdict against a rank that no accepted truth names. What changes nothing
-(files that tell nothing added, files in another order, logs split in two) must leave the verdict as it was. Claims of every report are checked
-against its evidence (``tests/claims.py``).
+Run as a script: ``python -m tests.disturbance [--only TEXT] [--seeds N] [--kinds NAME,…] [--verbose]``. Damage (lines deleted, doubled,
+swapped, cut off, bits flipped, lightly and heavily) must never bring a high-confidence verdict against a rank that no accepted truth names.
+What changes nothing (files that tell nothing added, files in another order, logs split in two) must leave the verdict as it was. Claims of
+every report are checked against its evidence (``tests/claims.py``).
 """
 
 from __future__ import annotations

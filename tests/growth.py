@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 
 def growth(work: Callable[[int], object], size: int, times: int = 4) -> float:
-    """CPU time of ``work(size * times)`` over that of ``work(size)``, each the best of three: about ``times`` where it is linear, its square where not."""
+    """CPU time of ``work(size * times)`` over that of ``work(size)``, each the best of three: about ``times`` where it is linear, its
+    square where not."""
 
     def best(one: int) -> float:
         took = []

@@ -1,8 +1,8 @@
 """The table of hostile inputs: each is made here, handed in by ``test_hostile_inputs.py``, and listed in docs/reference/hostile.md.
 
-An outcome says what the program does with it. ``passed over``: listed as skipped, never written or followed. ``row``: its source has an error.
-``limit``: the reading ends with exit code 4. ``gap``: a format says what it could not read. ``read``: it is read like any other evidence.
-``nothing``: exit code 3. Beside each archive lies an honest log that must still be read, unless the reading ends.
+An outcome says what the program does with it. ``passed over``: listed as skipped, never written or followed. ``row``: its source has an
+error. ``limit``: the reading ends with exit code 4. ``gap``: a format says what it could not read. ``read``: it is read like any other
+evidence. ``nothing``: exit code 3. Beside each archive lies an honest log that must still be read, unless the reading ends.
 """
 
 from __future__ import annotations

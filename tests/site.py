@@ -1,4 +1,5 @@
-"""The documentation as a static site: ``python -m tests.site [OUT]`` copies docs/ with a page for every rule and format, and lets Sphinx build it.
+"""The documentation as a static site: ``python -m tests.site [OUT]`` copies docs/ with a page for every rule and format, and lets Sphinx
+build it.
 
 Every warning is an error: a link without a target, a page that no other leads to, a block that cannot be read.
 """

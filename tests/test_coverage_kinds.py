@@ -1,4 +1,5 @@
-"""Every kind of evidence that the format pages name is read, by the format, into the tables and for the rules that the coverage page says."""
+"""Every kind of evidence that the format pages name is read, by the format, into the tables and for the rules that the coverage page
+says."""
 
 from __future__ import annotations
 

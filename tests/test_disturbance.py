@@ -1,4 +1,5 @@
-"""Damage to evidence never brings a high-confidence verdict against an innocent rank; the whole study is ``python -m tests.disturbance``."""
+"""Damage to evidence never brings a high-confidence verdict against an innocent rank; the whole study is ``python -m
+tests.disturbance``."""
 
 from __future__ import annotations
 

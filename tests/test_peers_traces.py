@@ -1,4 +1,5 @@
-"""Our figures against those that HolisticTraceAnalysis and TraceLens gave for the same traces (recorded by tests/benchmarks/peers_traces.py)."""
+"""Our figures against those that HolisticTraceAnalysis and TraceLens gave for the same traces (recorded by
+tests/benchmarks/peers_traces.py)."""
 
 from __future__ import annotations
 

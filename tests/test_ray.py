@@ -135,7 +135,8 @@ class TestOnACluster:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Stands in for Ray: tasks run at once in this process, in the order asked for; ``deaths`` names sources whose task is lost so often."""
+    """Stands in for Ray: tasks run at once in this process, in the order asked for; ``deaths`` names sources whose task is lost so
+    often."""
 
     class RayError(Exception):
         pass

@@ -1,8 +1,8 @@
 """No regular expression that Python runs takes more than linear time, whatever it is fed.
 
-Each repetition of each pattern is led into, fed and then disappointed, with texts made from the pattern itself. What counts is how the time grows
-with the text, not how long it is: four times the text takes a linear pattern four times as long, a quadratic one sixteen times, on any machine.
-A cubic one would take minutes: an alarm ends it.
+Each repetition of each pattern is led into, fed and then disappointed, with texts made from the pattern itself. What counts is how the time
+grows with the text, not how long it is: four times the text takes a linear pattern four times as long, a quadratic one sixteen times, on
+any machine. A cubic one would take minutes: an alarm ends it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.regexes import Found, patterns, pumps
 _SHORT, _LONG, _GROWTH, _WORTH = 4000, 16_000, 8.0, 0.002
 #: A text is held against a pattern only where it grows in each of so many measurements, or where the alarm ends one.
 _LOOKS = 2
-#: Seconds of CPU time (those of the clock are others' on a busy machine) after which a pattern is given up: far more than a linear one takes.
+#: Seconds of CPU time (those of the clock are others' on a busy machine) after which a pattern is given up: far more than a linear one
+# takes.
 _ALARM = 1.5
 FOUND = patterns()
 

@@ -1,4 +1,5 @@
-"""docs/walkthrough.md says what happens: its commands are run where PyTorch is, and what it quotes is held against bundled evidence where not."""
+"""docs/walkthrough.md says what happens: its commands are run where PyTorch is, and what it quotes is held against bundled evidence where
+not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Sets of incidents that nobody had seen: tests/unseen_sets.toml as tables of docs/unseen.md and sums of docs/accuracy.md.
 
-Both pages are written by hand but for what stands between `<!-- table: NAME -->` and `<!-- end -->`, which ``python -m tests.generate_docs`` fills.
+Both pages are written by hand but for what stands between `<!-- table: NAME -->` and `<!-- end -->`, which ``python -m
+tests.generate_docs`` fills.
 """
 
 from __future__ import annotations

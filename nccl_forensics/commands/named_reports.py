@@ -37,7 +37,8 @@ def _named(given: str) -> tuple[Reporter, str]:
 
 
 def write_reports(wanted: Sequence[tuple[Reporter, str]], incident: Incident) -> None:
-    """Write them all; one that an extension's reporter cannot make costs its own file. Raises ``OutputError`` when the others are written."""
+    """Write them all; one that an extension's reporter cannot make costs its own file. Raises ``OutputError`` when the others are
+    written."""
     failed = [problem for reporter, target in wanted if (problem := _write(reporter, target, incident)) is not None]
     if failed:
         raise OutputError("; ".join(failed))

@@ -93,7 +93,8 @@ def _csv(rows: pl.DataFrame) -> bytes:
 
 
 def _inert(value: object) -> object:
-    """A text that a spreadsheet would take for a formula gets an apostrophe in front (https://owasp.org/www-community/attacks/CSV_Injection)."""
+    """A text that a spreadsheet would take for a formula gets an apostrophe in front
+    (https://owasp.org/www-community/attacks/CSV_Injection)."""
     if isinstance(value, str) and value.startswith(_FORMULA) and not _PLAIN_NUMBER.fullmatch(value):
         return f"'{value}"
     return value

@@ -78,7 +78,8 @@ def assemble(
 
 
 def _holds_rows(resolver: Resolver, name: str) -> bool:
-    """Whether a table or view, or one column of it (``gpus.throttle``), holds anything: a format that fills several tables makes all of them present, also those it found nothing for."""
+    """Whether a table or view, or one column of it (``gpus.throttle``), holds anything: a format that fills several tables makes all of
+    them present, also those it found nothing for."""
     table, _, column = name.partition(".")
     if not column:
         return resolver.holds(table)

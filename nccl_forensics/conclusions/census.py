@@ -91,8 +91,8 @@ def recorded_by_all(resolver: Resolver, known: Census) -> bool:
 
 
 def began(resolver: Resolver) -> bool:
-    """Whether, where NCCL says by which interface it starts (or nothing but its release, its settings or warnings), it says of a communicator too: a log that ends
-    before looks the same in a hang and in a copy that was made too early."""
+    """Whether, where NCCL says by which interface it starts (or nothing but its release, its settings or warnings), it says of a
+    communicator too: a log that ends before looks the same in a hang and in a copy that was made too early."""
     if not _comparable(resolver):
         return False
     network = resolver.get("nccl_network")
@@ -104,7 +104,8 @@ def began(resolver: Resolver) -> bool:
 
 
 def measured(resolver: Resolver) -> bool:
-    """Whether no bandwidth test ends before its first result: one that hangs in its first collective prints its devices and the head of its table."""
+    """Whether no bandwidth test ends before its first result: one that hangs in its first collective prints its devices and the head of its
+    table."""
     tests = resolver.get("bandwidth_tests")
     if tests is None:
         return True
@@ -122,7 +123,8 @@ def reached_largest_size(resolver: Resolver) -> bool:
 
 
 def only_looked_at(resolver: Resolver) -> bool:
-    """Whether stacks are all that was read, and no rank moved between two of them: those of a job that works look like those of one that hangs."""
+    """Whether stacks are all that was read, and no rank moved between two of them: those of a job that works look like those of one that
+    hangs."""
     sources = resolver.get("sources")
     if sources is None:
         return False
@@ -134,8 +136,8 @@ def only_looked_at(resolver: Resolver) -> bool:
 
 
 def all_found_waiting(resolver: Resolver) -> bool:
-    """Whether every rank of which there is a stack, of two at least, stood in a call that waits for others, and none was seen to move: a look at a job
-    that works may find that, and each look at one that hangs does."""
+    """Whether every rank of which there is a stack, of two at least, stood in a call that waits for others, and none was seen to move: a
+    look at a job that works may find that, and each look at one that hangs does."""
     last = resolver.get("last_calls")
     if last is None:
         return False
@@ -144,8 +146,8 @@ def all_found_waiting(resolver: Resolver) -> bool:
 
 
 def waits_for_one(resolver: Resolver) -> bool:
-    """Whether traces show that the others of a group wait a good part of the time for one rank, and more than once: too little to blame it, perhaps, as it
-    may be meant to do more or the steps are few, and too much to call the job well."""
+    """Whether traces show that the others of a group wait a good part of the time for one rank, and more than once: too little to blame it,
+    perhaps, as it may be meant to do more or the steps are few, and too much to call the job well."""
     late = resolver.get("late_ranks")
     if late is None:
         return False
@@ -154,15 +156,17 @@ def waits_for_one(resolver: Resolver) -> bool:
     return late.filter(one).head(1).collect().height > 0
 
 
-#: What counts as waiting for one rank again and again: in so many calls, most of the loss, of which one call is no more than this, and so much of the time.
+#: What counts as waiting for one rank again and again: in so many calls, most of the loss, of which one call is no more than this, and so
+# much of the time.
 _FEW_CALLS, _NEARLY_ALL, _ONE_WAIT, _GOOD_PART = 4, 0.9, 0.7, 0.15
 #: Formats of stacks of running processes.
 _STACKS = frozenset({"py-spy", "py-spy-raw", "py-spy-json", "py-spy-speedscope", "pystack", "gdb", "faulthandler"})
 
 
 def only_warned(resolver: Resolver) -> bool:
-    """Whether NCCL or a plugin of it warned of something (of no network but of GPUs that may not copy to each other, too), or named its release alone, and nothing
-    tells of a communicator or of a job that went on: such lines are copied out of logs because something failed."""
+    """Whether NCCL or a plugin of it warned of something (of no network but of GPUs that may not copy to each other, too), or named its
+    release alone, and nothing tells of a communicator or of a job that went on: such lines are copied out of logs because something
+    failed."""
     if resolver.holds("comms") or any(resolver.holds(name) for name in _WENT_ON):
         return False
     errors = resolver.get("nccl_errors")
@@ -190,8 +194,8 @@ _ADVICE = ("rccl-platform", "rccl-balancing", "fallback", "ib-event", "ras-own")
 
 
 def _comparable(resolver: Resolver) -> bool:
-    """Whether, where operations in NCCL's logs are all that tells of calls, something tells whose communicators these are: logs of the subsystem
-    COLL alone name them by pointers, which mean something in one process only, so that nothing was compared."""
+    """Whether, where operations in NCCL's logs are all that tells of calls, something tells whose communicators these are: logs of the
+    subsystem COLL alone name them by pointers, which mean something in one process only, so that nothing was compared."""
     return not resolver.holds("nccl_ops") or resolver.holds("comms") or resolver.holds("dumps")
 
 
@@ -220,8 +224,8 @@ def stood_still(resolver: Resolver) -> bool:
 
 
 def left_open(resolver: Resolver) -> bool:
-    """Whether half of the ranks that recorders tell of, or more, have work that is not completed, and no rank was seen to move: dumps taken amid a
-    step look as those of a hang do in which all are alike."""
+    """Whether half of the ranks that recorders tell of, or more, have work that is not completed, and no rank was seen to move: dumps taken
+    amid a step look as those of a hang do in which all are alike."""
     progress, dumps = resolver.get("progress"), resolver.get("dumps")
     if progress is None or dumps is None:
         return False
@@ -236,8 +240,8 @@ def left_open(resolver: Resolver) -> bool:
 
 
 def lost_a_peer(resolver: Resolver) -> bool:
-    """Whether a process lost the connection to another one, while no communicator was taken down: a job whose processes just exit ends so, and one
-    of which a process was killed between two collectives does too."""
+    """Whether a process lost the connection to another one, while no communicator was taken down: a job whose processes just exit ends so,
+    and one of which a process was killed between two collectives does too."""
     notes, errors = resolver.get("nccl_notes"), resolver.get("nccl_errors")
     local = notes is not None and notes.filter(pl.col("kind") == "local-peer-closed").head(1).collect().height
     if not local and (errors is None or not errors.filter(pl.col("kind") == "peer-closed").head(1).collect().height):
@@ -247,8 +251,8 @@ def lost_a_peer(resolver: Resolver) -> bool:
 
 
 def broke_off(resolver: Resolver) -> bool:
-    """Whether NCCL's log tells of a process whose communicators came up, none of which was taken down: whether it went on, stood or was gone when its log
-    ends is not known. Where its operations are not logged, one that was killed in silence leaves just this."""
+    """Whether NCCL's log tells of a process whose communicators came up, none of which was taken down: whether it went on, stood or was
+    gone when its log ends is not known. Where its operations are not logged, one that was killed in silence leaves just this."""
     comms = resolver.get("comms")
     if comms is None:
         return False
@@ -257,15 +261,15 @@ def broke_off(resolver: Resolver) -> bool:
 
 
 def left_connecting(resolver: Resolver) -> bool:
-    """Whether a process began to connect channels and its log ends before it says that all are connected: one that hangs in it and one whose log was
-    copied too early look alike."""
+    """Whether a process began to connect channels and its log ends before it says that all are connected: one that hangs in it and one
+    whose log was copied too early look alike."""
     unfinished = resolver.get("connecting")
     return unfinished is not None and unfinished.head(1).collect().height > 0
 
 
 def ended_unlike(resolver: Resolver) -> bool:
-    """Whether NCCL's logs of a communicator's ranks end after different numbers of collectives, or a process began to make a communicator of which
-    its log says no more: some ranks may wait for others there, or the logs were copied while the job went on."""
+    """Whether NCCL's logs of a communicator's ranks end after different numbers of collectives, or a process began to make a communicator
+    of which its log says no more: some ranks may wait for others there, or the logs were copied while the job went on."""
     progress, network, comms = resolver.get("progress"), resolver.get("nccl_network"), resolver.get("nccl_comms")
     if progress is not None:
         ends = progress.filter(pl.col("domain") == "nccl").group_by("group_key").agg(pl.col("last_seq").n_unique())

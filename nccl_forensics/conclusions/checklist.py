@@ -13,7 +13,8 @@ FURTHER = "Further checks"
 
 
 def checklist(outcomes: Sequence[Outcome], present: Callable[[str], bool]) -> list[dict[str, object]]:
-    """``report.json``'s ``checklist``, in the order of its sections. ``present`` says whether a table, a view or a column (``table.column``) holds anything."""
+    """``report.json``'s ``checklist``, in the order of its sections. ``present`` says whether a table, a view or a column
+    (``table.column``) holds anything."""
     by_name = {o.rule.name: o for o in outcomes}
     asked = {name for question in QUESTIONS for name in question.rules}
     unasked = [o for o in outcomes if o.rule.name not in asked and o.rule.severity != "info"]

@@ -164,8 +164,8 @@ def _without_stacks(resolver: Resolver, verdict: Verdict, outcome: str, named: l
 
 
 def _unrecorded(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, missing: Sequence[int]) -> list[int]:
-    """Ranks that left other evidence and no dump of their recorder, where at least two others left theirs and the verdict is not sure; none that is known to
-    have ended by itself."""
+    """Ranks that left other evidence and no dump of their recorder, where at least two others left theirs and the verdict is not sure; none
+    that is known to have ended by itself."""
     own, world = recorded_ranks(resolver), case["world_size"]
     if len(own) < 2 or not isinstance(world, int) or world > 1_000_000 or verdict.confidence == "high":
         return []

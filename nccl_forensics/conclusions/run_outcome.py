@@ -63,7 +63,8 @@ def _late(verdict: Verdict, found: Iterable[Found]) -> Found | None:
 
 
 def as_it_went(verdict: Verdict, outcomes: Sequence[Outcome], outcome: str) -> tuple[Verdict, tuple[Outcome, ...]]:
-    """The same, with what a rank was found in told as a loss where the job was only slow: nothing stopped, and it stood there again and again."""
+    """The same, with what a rank was found in told as a loss where the job was only slow: nothing stopped, and it stood there again and
+    again."""
     root, late = verdict.root, _late(verdict, (f for o in outcomes for f in o.found))
     if outcome != "slow" or root is None or late is None or root.finding.severity != "critical":
         return verdict, tuple(outcomes)

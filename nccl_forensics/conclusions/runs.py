@@ -26,7 +26,8 @@ class Run:
     last: bool = True
 
     def part_of(self, store: Store) -> Store:
-        """The store without what belongs to other runs. A launcher's own log goes on over all of its attempts, and jobs may append to one output."""
+        """The store without what belongs to other runs. A launcher's own log goes on over all of its attempts, and jobs may append to one
+        output."""
         if not self.foreign:
             return _of_last_job(store)
         own = _of_last_job(store.without(self.foreign)) if self.last else store.without(self.foreign)
@@ -53,14 +54,15 @@ _SLURM_JOB = r"\*\*\* (?:JOB|STEP) (\d+)"
 _TOLD_APART = ("worker_exits", "exceptions")
 #: Tasks of an array that write one file at a time are ended within a few lines of each other.
 _JOB_LINES = 20
-#: Ends after which slurmctld may start the same job once more, and when it does so at the soonest (job_mgr.c, job_requeue: a begin time two minutes off).
+#: Ends after which slurmctld may start the same job once more, and when it does so at the soonest (job_mgr.c, job_requeue: a begin time two
+# minutes off).
 _REQUEUES = r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)"
 _BEGINS_AGAIN = timedelta(minutes=2)
 
 
 def earlier_jobs(store: Store) -> pl.DataFrame:
-    """Outputs that a later Slurm job, or the same job after Slurm had requeued it, has appended to: ``source_id``, ``job`` (the last of the earlier ones)
-    and ``ended``, the line of its end."""
+    """Outputs that a later Slurm job, or the same job after Slurm had requeued it, has appended to: ``source_id``, ``job`` (the last of the
+    earlier ones) and ``ended``, the line of its end."""
     if not store.has("worker_exits"):
         return pl.DataFrame(schema={"source_id": pl.UInt32(), "job": pl.String(), "ended": pl.UInt32()})
     told_of = {

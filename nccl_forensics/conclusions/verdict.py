@@ -65,7 +65,8 @@ def weight(found: Found) -> tuple[int, int, int, str]:
 
 
 def explains(a: Found, b: Found) -> bool:
-    """Whether finding ``a`` accounts for finding ``b``: as data (``explains`` of the rule), deeper, and not a mere guess against a proof."""
+    """Whether finding ``a`` accounts for finding ``b``: as data (``explains`` of the rule), deeper, and not a mere guess against a
+    proof."""
     if a.id == b.id or b.finding.cause not in a.rule.explains:
         return False
     if a.rule.name == b.rule.name and a.finding.cause == b.finding.cause:
@@ -96,14 +97,12 @@ def judge(
     everyone: bool = True,
     shown: bool = True,
 ) -> Verdict:
-    """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all;
-    ``complete``: every rank of the job has evidence, or an orderly end was seen;
-    ``enough``: what there is of an incomplete job still tells that nothing was wrong with it;
-    ``lost``: processes lost others, and whether that was the job's end in order is not known, or no end is told of some that came up: a loss may then not
-    be all that was wrong;
-    ``machines_only``: what is there tells of hosts and of no rank: whether a job ran into what is odd on them is not known;
-    ``everyone``: there is something of every rank: that those who left nothing were well is less sure, however the others ended;
-    ``shown``: what is there would show a job that stood still or was slow."""
+    """Verdict of one run. ``failure``: words for each sign that the job failed; ``has_job``: something tells of a job at all; ``complete``:
+    every rank of the job has evidence, or an orderly end was seen; ``enough``: what there is of an incomplete job still tells that nothing
+    was wrong with it; ``lost``: processes lost others, and whether that was the job's end in order is not known, or no end is told of some
+    that came up: a loss may then not be all that was wrong; ``machines_only``: what is there tells of hosts and of no rank: whether a job
+    ran into what is odd on them is not known; ``everyone``: there is something of every rank: that those who left nothing were well is less
+    sure, however the others ended; ``shown``: what is there would show a job that stood still or was slow."""
     every = [f for o in outcomes for f in o.found]
     stops = sorted((f for f in every if f.finding.severity == "critical"), key=weight)
     losses = sorted((f for f in every if f.finding.severity == "error"), key=weight)
@@ -155,8 +154,8 @@ _AWAY = ("host-stall", "input-stall")
 
 
 def _comes_late(stop: Found, late: Found) -> bool:
-    """Whether a rank that a few looks found away from the others is more surely known to come late, or no less where both are guesses, and goes on: of a job that nothing says
-    to have failed, that is where it spends the time by which it is late."""
+    """Whether a rank that a few looks found away from the others is more surely known to come late, or no less where both are guesses, and
+    goes on: of a job that nothing says to have failed, that is where it spends the time by which it is late."""
     guess, known = stop.finding, late.finding
     as_sure = guess.confidence == "low" or CONFIDENCES.index(known.confidence) < CONFIDENCES.index(guess.confidence)
     return guess.cause in _AWAY and known.cause == "straggler" and as_sure and _blames(known, guess)
@@ -210,7 +209,8 @@ def _roots(candidates: Sequence[Found], explained_by: dict[str, str]) -> list[Fo
 
 
 def restates(a: Found, b: Found) -> bool:
-    """Whether ``b`` blames, for the same cause, nobody but those whom ``a`` blames: two rules may report one trouble by different evidence."""
+    """Whether ``b`` blames, for the same cause, nobody but those whom ``a`` blames: two rules may report one trouble by different
+    evidence."""
     return a.finding.cause == b.finding.cause and _blames(a.finding, b.finding)
 
 
@@ -226,7 +226,8 @@ def _blamed(finding: Finding) -> tuple[Culprit, ...]:
 
 
 def _same(a: Culprit, b: Culprit) -> bool:
-    """Whether what both tell of is alike, and there is such a thing: a rank without its host and a host without its ranks are not compared."""
+    """Whether what both tell of is alike, and there is such a thing: a rank without its host and a host without its ranks are not
+    compared."""
     both = [(x, y) for x, y in zip(_names(a), _names(b), strict=True) if x is not None and y is not None]
     return bool(both) and all(x == y for x, y in both)
 

@@ -1,14 +1,15 @@
 """Lists of thousands of dictionaries of a few sorts in a pickle, as recorders of rings write them: one of each sort is unpickled.
 
-torch's writer sets equal values with equal opcodes, and what it wrote before by its number in the memo. Two entries of a ring therefore differ in
-a few numbers of fixed width, and else only where they tell of something else. So an entry whose bytes are those of an earlier one but for such
-numbers need not be built: its numbers are cut out of the bytes, and what it holds besides is what the earlier one holds. The dumps of a job's
-ranks are alike in the same way: most of one is another's, entry for entry, but for its numbers, and is compared with it at once.
+torch's writer sets equal values with equal opcodes, and what it wrote before by its number in the memo. Two entries of a ring therefore
+differ in a few numbers of fixed width, and else only where they tell of something else. So an entry whose bytes are those of an earlier one
+but for such numbers need not be built: its numbers are cut out of the bytes, and what it holds besides is what the earlier one holds. The
+dumps of a job's ranks are alike in the same way: most of one is another's, entry for entry, but for its numbers, and is compared with it at
+once.
 
-That is exact, and no guess at what entries look like. The first of each sort is walked opcode by opcode (``alike_scan``, ``pickle_walk``): it must be one
-dictionary, filled in one go, that changes nothing it did not begin itself and writes nothing into the memo. Its twins do the same, as they do it
-by the same opcodes. No number of the memo is written twice. Whatever is not so is left to ``safe_pickle`` as a whole, which also loads what
-is kept.
+That is exact, and no guess at what entries look like. The first of each sort is walked opcode by opcode (``alike_scan``, ``pickle_walk``):
+it must be one dictionary, filled in one go, that changes nothing it did not begin itself and writes nothing into the memo. Its twins do the
+same, as they do it by the same opcodes. No number of the memo is written twice. Whatever is not so is left to ``safe_pickle`` as a whole,
+which also loads what is kept.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _MOST = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """``document`` with one dictionary of each sort in its list; ``sorts`` (UInt32) has for each dictionary of the whole list the place of its sort
-    there. Documents that are alike may be one object, which nobody may change.
+    """``document`` with one dictionary of each sort in its list; ``sorts`` (UInt32) has for each dictionary of the whole list the place of
+    its sort there. Documents that are alike may be one object, which nobody may change.
 
-    ``raw`` are the bytes of the numbers of the first ``followed`` dictionaries, which stand at ``places``; the numbers of ``strays`` are told for
-    each by itself.
+    ``raw`` are the bytes of the numbers of the first ``followed`` dictionaries, which stand at ``places``; the numbers of ``strays`` are
+    told for each by itself.
     """
 
     document: dict[object, object]
@@ -60,7 +61,8 @@ class Alike:
 
 
 def numbers_of(alikes: Sequence[Alike], columns: Sequence[str], floats: frozenset[str]) -> dict[str, pl.Series]:
-    """The numbers of all dictionaries, list after list: Int64, or Float64 for those columns that are among ``floats``, null where one has none."""
+    """The numbers of all dictionaries, list after list: Int64, or Float64 for those columns that are among ``floats``, null where one has
+    none."""
     runs = [list(same) for _, same in groupby(range(len(alikes)), lambda n: id(alikes[n].places))]
     numbers = [alikes[run[0]].places.numbers([alikes[n].raw for n in run]) for run in runs]
     told: dict[str, pl.Series] = {}
@@ -82,8 +84,8 @@ def numbers_of(alikes: Sequence[Alike], columns: Sequence[str], floats: frozense
 class Alikes:
     """Reads pickles whose document has a list under one name, and remembers of them what those of a job have in common.
 
-    ``columns``: for each column of numbers the keys of a dictionary that tell it, of which the first counts that it has; ``floats`` are those that
-    are not whole.
+    ``columns``: for each column of numbers the keys of a dictionary that tell it, of which the first counts that it has; ``floats`` are
+    those that are not whole.
     """
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]], floats: frozenset[str] = frozenset()) -> None:
@@ -121,9 +123,9 @@ class Alikes:
 class _Pattern:
     """A list that was scanned, for others to follow.
 
-    ``starts``: where its dictionaries begin, counted from the first one on, and where the last one ends; ``firsts``: the first one of each sort;
-    ``defines``: the sorts of those that write into the memo, by place. ``fixed`` tells which of the ``bytes`` are no numbers; it is empty where none
-    will follow.
+    ``starts``: where its dictionaries begin, counted from the first one on, and where the last one ends; ``firsts``: the first one of each
+    sort; ``defines``: the sorts of those that write into the memo, by place. ``fixed`` tells which of the ``bytes`` are no numbers; it is
+    empty where none will follow.
     """
 
     head: bytes
@@ -168,8 +170,8 @@ class _Pattern:
 class _Follower:
     """A pickle whose list is most likely that of a pattern but for its numbers, as far as it goes.
 
-    Where a dictionary that writes into the memo differs (a name, the number of a thread), it is walked, and those behind it are compared further
-    on. What follows where any other differs is walked, too, if it is not much.
+    Where a dictionary that writes into the memo differs (a name, the number of a thread), it is walked, and those behind it are compared
+    further on. What follows where any other differs is walked, too, if it is not much.
     """
 
     def __init__(self, of: Walked, data: bytes, pattern: _Pattern) -> None:
@@ -219,7 +221,8 @@ class _Follower:
         return self._scan.begin + self._pattern.starts[place] + by
 
     def _follow(self, own: pl.Series, wrong: pl.Series) -> tuple[pl.Series, int]:
-        """The bytes, each where it stands in the pattern, and how many dictionaries are the pattern's; ``wrong`` tells which bytes are not."""
+        """The bytes, each where it stands in the pattern, and how many dictionaries are the pattern's; ``wrong`` tells which bytes are
+        not."""
         pattern, scan = self._pattern, self._scan
         starts, size = pattern.starts, pattern.starts[-1]
         waiting = sorted(pattern.defines, reverse=True)

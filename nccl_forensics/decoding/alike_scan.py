@@ -45,8 +45,8 @@ _KEPT = 4 << 20
 class Walked:
     """Dictionaries that were walked, of lists under one ``name``.
 
-    ``columns``: for each column of numbers the keys of a dictionary that tell it, of which the first counts that it has; ``floats`` are those that
-    are not whole.
+    ``columns``: for each column of numbers the keys of a dictionary that tell it, of which the first counts that it has; ``floats`` are
+    those that are not whole.
     """
 
     def __init__(self, name: str, columns: Mapping[str, Sequence[str]], floats: frozenset[str]) -> None:
@@ -89,8 +89,8 @@ def few(data: bytes) -> bool:
 
 
 class Scan:
-    """One pickle: ``begin`` is where the list's dictionaries begin, ``starts`` and ``ends`` where each does; ``kept`` are the first ones of each
-    sort, from byte to byte, and ``known`` what was found there."""
+    """One pickle: ``begin`` is where the list's dictionaries begin, ``starts`` and ``ends`` where each does; ``kept`` are the first ones of
+    each sort, from byte to byte, and ``known`` what was found there."""
 
     def __init__(self, of: Walked, data: bytes) -> None:
         self.of, self.data = of, data
@@ -178,7 +178,8 @@ class Scan:
         self.tail(ends[-1])
 
     def _twins(self, shape: Shape, length: int, places: list[int]) -> dict[bytes, list[int]]:
-        """Dictionaries of one length by their bytes but for the numbers of a shape: byte by byte, which is many times as fast as one by one."""
+        """Dictionaries of one length by their bytes but for the numbers of a shape: byte by byte, which is many times as fast as one by
+        one."""
         rest = bytearray(b"".join([self.data[self.starts[n] : self.ends[n]] for n in places]))
         nothing = bytes(len(places))
         for start, code, _ in shape.spans:

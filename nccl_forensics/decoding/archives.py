@@ -226,7 +226,8 @@ class Unpacker:
             yield Unpacked(path, None, 0, f"archive is broken or cut off: {_words(problem)}")
 
     def _directory_fits(self, file: Path, path: str) -> None:
-        """Refuses a zip whose directory lists more members than may be, before it is read: each entry takes ten times its size in memory."""
+        """Refuses a zip whose directory lists more members than may be, before it is read: each entry takes ten times its size in
+        memory."""
         size = _directory_bytes(file)
         if size // _ZIP_ENTRY > self.budget.limits.members or size > _LARGEST_DIRECTORY:
             raise LimitReached(f"{path}: a directory of {size} bytes lists more than {self.budget.limits.members} members {met('members')}")

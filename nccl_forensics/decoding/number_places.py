@@ -16,9 +16,9 @@ _INDEX = pl.UInt32()
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Of so many dictionaries (``height``) the ``bytes`` that are numbers (UInt32: where they stand), those of one width in one ``block`` (how
-    ``struct`` reads them, their first byte among these, how many they are); ``at``: by column for each dictionary which of all these numbers is
-    its own, null where none is."""
+    """Of so many dictionaries (``height``) the ``bytes`` that are numbers (UInt32: where they stand), those of one width in one ``block``
+    (how ``struct`` reads them, their first byte among these, how many they are); ``at``: by column for each dictionary which of all these
+    numbers is its own, null where none is."""
 
     height: int
     bytes: pl.Series
@@ -67,8 +67,8 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers of so many pickles (``many``), pickle after pickle: of each so many (``number``) ``whole`` ones as Int64, and the same with its
-    floats behind them (``numbers``: so many) as ``all``, which are Float64 where there are any floats."""
+    """The numbers of so many pickles (``many``), pickle after pickle: of each so many (``number``) ``whole`` ones as Int64, and the same
+    with its floats behind them (``numbers``: so many) as ``all``, which are Float64 where there are any floats."""
 
     places: Places
     many: int

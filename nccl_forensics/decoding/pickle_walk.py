@@ -1,7 +1,7 @@
 """A walk over pickles as torch's writer sets them, opcode by opcode: what lies on the stack and in the memo, without building anything.
 
-torch's writer (torch/csrc/jit/serialization/pickler.cpp, protocol 2) uses few opcodes. Any other, or one in a place where it would change what
-was set before, ends the walk (``Otherwise``).
+torch's writer (torch/csrc/jit/serialization/pickler.cpp, protocol 2) uses few opcodes. Any other, or one in a place where it would change
+what was set before, ends the walk (``Otherwise``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FLOAT = ">d"
 
 @dataclass(slots=True)
 class Memo:
-    """What the pickle wrote into the memo so far: all numbers, and those of strings; ``sure`` are pairs that were found to be so. No number is written
-    twice, so that they stay so."""
+    """What the pickle wrote into the memo so far: all numbers, and those of strings; ``sure`` are pairs that were found to be so. No number
+    is written twice, so that they stay so."""
 
     written: set[int] = field(default_factory=set)
     strings: dict[int, bytes] = field(default_factory=dict)
@@ -132,7 +132,8 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A dictionary but for its numbers: where these stand in its bytes, how ``struct`` reads them and for which column; and how many keys it has."""
+    """A dictionary but for its numbers: where these stand in its bytes, how ``struct`` reads them and for which column; and how many keys
+    it has."""
 
     spans: tuple[tuple[int, str, str], ...]
     fields: int
@@ -152,8 +153,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A dictionary that was walked: what it writes into the memo, and the numbers of the memo by which it has its keys. The walk over the same
-    opcodes is the same where these keys are."""
+    """A dictionary that was walked: what it writes into the memo, and the numbers of the memo by which it has its keys. The walk over the
+    same opcodes is the same where these keys are."""
 
     shape: Shape
     bare: bytes
@@ -166,8 +167,8 @@ class Known:
 
 
 def dictionary_at(data: bytes, at: int, memo: Memo) -> Walk:
-    """The walk over one dictionary, with the places of its keys and values by turns. Raises ``Otherwise`` where none stands there that changes
-    only what it began itself."""
+    """The walk over one dictionary, with the places of its keys and values by turns. Raises ``Otherwise`` where none stands there that
+    changes only what it began itself."""
     walk = Walk(data, at, memo)
     if data[at : at + 2] != b"}(":
         raise Otherwise
@@ -183,7 +184,8 @@ def dictionary_at(data: bytes, at: int, memo: Memo) -> Walk:
 def walked(data: bytes, at: int, memo: Memo, columns: Mapping[str, Sequence[str]], floats: frozenset[str]) -> tuple[Known, int]:
     """The dictionary there, and where it ends. Raises ``Otherwise``.
 
-    ``columns``: for each the keys that tell it, of which the first counts that a dictionary has; one of whole numbers is not told by a float.
+    ``columns``: for each the keys that tell it, of which the first counts that a dictionary has; one of whole numbers is not told by a
+    float.
     """
     before = set(memo.written)
     walk = dictionary_at(data, at, memo)

@@ -1,8 +1,8 @@
 """Numbers that stand in bytes, as columns, without an object of Python for each.
 
-Polars has no way that its older releases share to take numbers from bytes. But a stream of Arrow IPC holds a column's numbers one behind the other
-(https://arrow.apache.org/docs/format/Columnar.html): the stream that Polars writes of as many other numbers, with these in their place, is the
-column.
+Polars has no way that its older releases share to take numbers from bytes. But a stream of Arrow IPC holds a column's numbers one behind
+the other (https://arrow.apache.org/docs/format/Columnar.html): the stream that Polars writes of as many other numbers, with these in their
+place, is the column.
 """
 
 from __future__ import annotations

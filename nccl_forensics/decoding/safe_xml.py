@@ -1,4 +1,5 @@
-"""XML without surprises: no entity is expanded, no DTD is fetched or processed, and a document cut off in the middle keeps what it holds."""
+"""XML without surprises: no entity is expanded, no DTD is fetched or processed, and a document cut off in the middle keeps what it
+holds."""
 
 from __future__ import annotations
 

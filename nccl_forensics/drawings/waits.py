@@ -1,4 +1,5 @@
-"""The wait-for graph across process groups: classes of ranks as boxes, arrows to those that they wait for, the end of the waiting at the right."""
+"""The wait-for graph across process groups: classes of ranks as boxes, arrows to those that they wait for, the end of the waiting at the
+right."""
 
 from __future__ import annotations
 

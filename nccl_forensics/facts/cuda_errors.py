@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: ``gpu``: the device failed. ``kernel``: a kernel on it did, by hardware or by a wrong address. ``not-ready``: the device or what serves it
-#: could not be started. ``driver``: driver and library do not fit each other. ``memory``: not enough of it. ``program``: the caller's mistake.
+#: ``gpu``: the device failed. ``kernel``: a kernel on it did, by hardware or by a wrong address. ``not-ready``: the device or what serves
+# it
+#: could not be started. ``driver``: driver and library do not fit each other. ``memory``: not enough of it. ``program``: the caller's
+# mistake.
 Speaks = Literal["gpu", "kernel", "not-ready", "driver", "memory", "program"]
 
 
@@ -83,7 +85,8 @@ CUDA_ERRORS: tuple[CudaError, ...] = (
 
 
 def cuda_error(message: str) -> CudaError | None:
-    """What a message says in CUDA's words, or None where it has none of these: then it is an error that the caller made, or another text."""
+    """What a message says in CUDA's words, or None where it has none of these: then it is an error that the caller made, or another
+    text."""
     lower = message.lower()
     return next((error for error in CUDA_ERRORS if error.text.lower() in lower), None)
 

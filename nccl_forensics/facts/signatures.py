@@ -149,7 +149,8 @@ TYPES = {
     # The launchers that came waited for others as long as they may; the meeting was over when this one came.
     "RendezvousTimeoutError": "rendezvous-timeout",
     "RendezvousClosedError": "rendezvous-lost",
-    # What c10d throws for an error of its backend, from the watchdog's thread too: without a text that is known it tells no fault of this rank.
+    # What c10d throws for an error of its backend, from the watchdog's thread too: without a text that is known it tells no fault of this
+    # rank.
     "DistBackendError": "nccl-follow-up",
 }
 #: Exceptions of torchrun and of ``torch.multiprocessing.spawn`` themselves: they say nothing of a rank.

@@ -75,7 +75,8 @@ INTERRUPTIONS: tuple[Place, ...] = (
 #: Decide by themselves, in this order, each within its depth.
 PLACES: tuple[Place, ...] = (
     _place(
-        # The main thread is done: it waits for other threads, for its child processes, or for its launcher to fetch what its function returned.
+        # The main thread is done: it waits for other threads, for its child processes, or for its launcher to fetch what its function
+        # returned.
         "ended",
         r"^_shutdown \(threading\.py|^_exit_function \(multiprocessing/util\.py|^_wrap \(torch/distributed/elastic/multiprocessing/api\.py",
         4,
@@ -184,7 +185,8 @@ _STDLIB = (
     "tempfile textwrap threading timeit token tokenize trace traceback tracemalloc types typing unittest urllib uuid warnings wave weakref xml xmlrpc "
     "zipfile zipimport zlib zoneinfo _bootstrap _collections_abc _compression _pyio _strptime _weakrefset _threading_local"
 )
-#: Modules of Python itself that stand in stacks: not the user's code. typing_extensions, one file as these are, has newer parts of ``typing`` for older
+#: Modules of Python itself that stand in stacks: not the user's code. typing_extensions, one file as these are, has newer parts of
+# ``typing`` for older
 #: Pythons; its wrapper stands between the program and calls of torch 2.13 that are deprecated (all_gather_into_tensor).
 STDLIB = frozenset(_STDLIB.split()) | {"typing_extensions"}
 _LIBRARIES = (
@@ -194,6 +196,7 @@ _LIBRARIES = (
     "urllib3 aiohttp grpc google zmq psutil click typer hydra omegaconf absl jax flax einops numba bitsandbytes nvidia ffcv lmdb h5py zarr "
     "tensorstore filelock smart_open sentencepiece rich pydantic IPython ipykernel debugpy py_spy uvloop cloudpickle dill joblib"
 )
-#: Libraries that stand in stacks of training jobs. Frameworks that hold the training loop (DeepSpeed, Megatron, Lightning) are not among them:
+#: Libraries that stand in stacks of training jobs. Frameworks that hold the training loop (DeepSpeed, Megatron, Lightning) are not among
+# them:
 #: their frames tell where in the step a rank is, and many run them as forks.
 LIBRARIES = frozenset(_LIBRARIES.split())

@@ -107,7 +107,8 @@ def _prefixed(lines: pl.DataFrame, found: Extraction) -> pl.DataFrame:
 
 
 def _taken_apart(text: Text, lines: pl.DataFrame, clean: pl.DataFrame, more_hosts: pl.Series | None) -> pl.DataFrame:
-    """One row per piece of a line in which prefixes stand inside, in the order of the text; hosts are those that clean lines of a source name."""
+    """One row per piece of a line in which prefixes stand inside, in the order of the text; hosts are those that clean lines of a source
+    name."""
     if not text.stride:
         named = clean.get_column("host") if more_hosts is None else pl.concat([clean.get_column("host"), more_hosts])
         return _pieces(lines, frozenset(named.drop_nulls().unique().to_list()))

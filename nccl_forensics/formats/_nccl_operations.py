@@ -75,7 +75,8 @@ class _Met:
 
 @dataclass(slots=True)
 class Operations:
-    """The operations of one text, piece after piece. What a piece adds is kept apart from what it is found to hold (``base.BulkReader``)."""
+    """The operations of one text, piece after piece. What a piece adds is kept apart from what it is found to hold
+    (``base.BulkReader``)."""
 
     _numbers: dict[_Sort, int] = field(default_factory=dict)
     _words: list[dict[str, str | None]] = field(default_factory=list)
@@ -329,7 +330,8 @@ def _words_of(sort: _Sort) -> dict[str, str | None] | None:
 
 
 def _rest(pieces: pl.DataFrame, text: pl.Series | None, places: pl.Series | None, letter: str) -> pl.DataFrame:
-    """``line_no``, from 0, and ``text`` of the lines that are not at ``places`` (None: all are); ``text`` where the pieces do not hold all."""
+    """``line_no``, from 0, and ``text`` of the lines that are not at ``places`` (None: all are); ``text`` where the pieces do not hold
+    all."""
     if places is None:
         return pl.DataFrame(schema=_REST)
     left = pl.repeat(True, pieces.height, dtype=pl.Boolean, eager=True).scatter(places, False).arg_true()

@@ -212,7 +212,8 @@ def _ib_devices(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     yield "nccl_network", oob.with_columns(item=pl.lit("ib-oob"), name="oob_name", address="oob_address")
 
 
-#: A device of the list, or several that are merged to one; what stands in ``ib_devices`` of the grammar, which Lark would take longer to load.
+#: A device of the list, or several that are merged to one; what stands in ``ib_devices`` of the grammar, which Lark would take longer to
+# load.
 _LISTED = re.compile(r"(\[[0-9]+\])(?:=\{([^}]*)\}|([0-9A-Za-z_+.-]+(?::[0-9]+)*/[A-Za-z]+))")
 _MERGED = re.compile(r"\[[0-9]+\] ([0-9A-Za-z_+.-]+(?::[0-9]+)*/[A-Za-z]+)")
 
@@ -322,7 +323,8 @@ def errors_of(rows: pl.DataFrame, found: Extraction) -> pl.DataFrame:
     rest = rows.filter(found.kind.is_null())
     frames.append(TABLES["nccl_errors"].conform(rest.with_columns(kind=pl.lit("other"))))
     retried = (pl.col("kind") == "ib-modify-qp") & pl.col("message").str.contains("retrying", literal=True)
-    # The thread of RAS (NCCL 2.24 and later, src/ras) says what it lacks, a port that another process holds above all, and the job goes on without it.
+    # The thread of RAS (NCCL 2.24 and later, src/ras) says what it lacks, a port that another process holds above all, and the job goes on
+    # without it.
     of_ras = pl.col("file").fill_null("").str.contains(r"(?:^|/)ras/\w+\.cc$") & ~pl.col("kind").str.starts_with("ras-")
     return (
         pl.concat(frames)

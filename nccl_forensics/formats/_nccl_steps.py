@@ -1,7 +1,7 @@
 """Operation lines of steps that repeat: training calls the same operations again and again, so that its log repeats too.
 
-Where the lines of one step have been matched with the grammar, the next one needs no look at its words: it is the same operations if its bytes
-are those of the step before, but for the digits of ``opCount`` and of pointers, and if these are digits again. So whole stretches are
+Where the lines of one step have been matched with the grammar, the next one needs no look at its words: it is the same operations if its
+bytes are those of the step before, but for the digits of ``opCount`` and of pointers, and if these are digits again. So whole stretches are
 compared with themselves, moved by the length of a step: some tenths of a millisecond for each MB. What is between such stretches (a digit
 more, a line of something else) is matched line by line.
 """
@@ -35,8 +35,8 @@ _VALUES = pl.Series([b"0123456789abcdef".find(byte) if byte else 0 for byte in r
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A line of one sort with digits at the same places: its ``length`` with the line's end, where its ``opCount`` stands, and the digits of
-    its pointers."""
+    """A line of one sort with digits at the same places: its ``length`` with the line's end, where its ``opCount`` stands, and the digits
+    of its pointers."""
 
     sort: int
     length: int
@@ -56,8 +56,8 @@ class Stretch:
 
 @dataclass(slots=True)
 class Steps:
-    """What a text holds: the ``places`` of its operations among its ``height`` lines, in order, with their ``counts`` and the number of their
-    sort; ``samples`` has a text of each sort, ``rest`` the place and the text of other lines."""
+    """What a text holds: the ``places`` of its operations among its ``height`` lines, in order, with their ``counts`` and the number of
+    their sort; ``samples`` has a text of each sort, ``rest`` the place and the text of other lines."""
 
     data: bytes
     height: int = 0
@@ -215,9 +215,9 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A step of so many bytes (``size``) and ``lines``, so many ``times`` behind one before them: which bytes are ``fixed`` and which ``loose``
-    (digits), the sorts of the lines, and where the ``digits`` of their ``opCount`` stand, with what each counts: the last of all lines, then
-    the last but one, and so on."""
+    """A step of so many bytes (``size``) and ``lines``, so many ``times`` behind one before them: which bytes are ``fixed`` and which
+    ``loose`` (digits), the sorts of the lines, and where the ``digits`` of their ``opCount`` stand, with what each counts: the last of all
+    lines, then the last but one, and so on."""
 
     size: int
     lines: int

@@ -141,7 +141,8 @@ def _shape(value: object, budget: Budget) -> str | None:
 
 
 def _compact_all(values: list[object]) -> list[str | None]:
-    """Lists of lists of numbers as texts, written at once where none is empty: then ``]],[[`` stands between two of them and nowhere else."""
+    """Lists of lists of numbers as texts, written at once where none is empty: then ``]],[[`` stands between two of them and nowhere
+    else."""
     if not values or not all(values):
         return [None if v is None else _compact(v) for v in values]
     try:

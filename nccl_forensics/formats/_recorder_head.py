@@ -19,7 +19,8 @@ from nccl_forensics.values.ranklist import fold
 Row = dict[str, object]
 #: What entries are told apart by, in whatever encoding, besides their operation.
 _IDENTITY = ("collective_seq_id", "p2p_seq_id", "op_id", "time_created_ns")
-#: By these numbers, which are odd and have nothing in common, the numbers of an entry become one of 64 bits (arithmetic of Polars wraps around).
+#: By these numbers, which are odd and have nothing in common, the numbers of an entry become one of 64 bits (arithmetic of Polars wraps
+# around).
 _FACTORS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB, 0x2545F4914F6CDD1D)
 #: What stands for a number that is missing.
 _MISSING = -(1 << 63)
@@ -70,8 +71,8 @@ def _operation(group: int | None, name: str | None) -> int:
 def content_keys(
     operations: pl.Series, own: pl.DataFrame, heights: Sequence[int], counters: pl.DataFrame, counted: Sequence[int]
 ) -> list[str]:
-    """By what two encodings of one dump are told to be the same, for each of several. ``operations`` and ``own``: those of all entries, of which
-    each dump has so many (``heights``); ``counters``: their rows of ``fr_status``, of which each has so many (``counted``)."""
+    """By what two encodings of one dump are told to be the same, for each of several. ``operations`` and ``own``: those of all entries, of
+    which each dump has so many (``heights``); ``counters``: their rows of ``fr_status``, of which each has so many (``counted``)."""
     told = operations
     for name, factor in zip(_IDENTITY, _FACTORS, strict=True):
         told = told * factor + own.get_column(name).fill_null(_MISSING)

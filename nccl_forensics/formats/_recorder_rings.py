@@ -1,5 +1,5 @@
-"""Flight Recorder dumps of whose entries one of each sort was unpickled, as folded tables: many dumps at once, as a table costs the start of some
-tens of queries whatever it holds."""
+"""Flight Recorder dumps of whose entries one of each sort was unpickled, as folded tables: many dumps at once, as a table costs the start
+of some tens of queries whatever it holds."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def _kept(document: _Document) -> list[Mapping[str, object]]:
 
 @dataclass(frozen=True, slots=True)
 class _Firsts:
-    """What the first entries of each sort tell that several documents keep: as rows of ``fr_entries`` (``frame``), those of each document between
-    two of the ``bounds``; what their texts take (``lengths``) and whom they call in which group (``operations``).
+    """What the first entries of each sort tell that several documents keep: as rows of ``fr_entries`` (``frame``), those of each document
+    between two of the ``bounds``; what their texts take (``lengths``) and whom they call in which group (``operations``).
 
-    ``words``: the same folded, with the place of the document, so many of each (``told``); ``numbers``: for each row the sort among those of its
-    document.
+    ``words``: the same folded, with the place of the document, so many of each (``told``); ``numbers``: for each row the sort among those
+    of its document.
     """
 
     documents: tuple[_Document, ...]
@@ -110,8 +110,8 @@ def _firsts(rings: Sequence[Ring], budget: Budget) -> tuple[_Firsts, list[int]]:
 
 
 def read_rings(rings: Sequence[Ring]) -> Several:
-    """The tables of dumps, each row with its place, in the order given. Dumps are left out of which a number is none that entries have, or whose
-    texts would unfold to more than they may."""
+    """The tables of dumps, each row with its place, in the order given. Dumps are left out of which a number is none that entries have, or
+    whose texts would unfold to more than they may."""
     budget = Budget(sum(ring.size for ring in rings))
     firsts, which = _firsts(rings, budget)
     begins = [ring.alike.sorts + firsts.bounds[n] for ring, n in zip(rings, which, strict=True)]
@@ -150,7 +150,8 @@ def _odd(own: pl.DataFrame) -> pl.Series:
 
 
 def _tables(rings: Sequence[Ring], firsts: _Firsts, which: Sequence[int], sorts: pl.Series, own: pl.DataFrame) -> Several:
-    """``which``: for each dump which document is its own; ``sorts``: for each entry which row of ``firsts`` tells its sort; ``own``: what each has of its own."""
+    """``which``: for each dump which document is its own; ``sorts``: for each entry which row of ``firsts`` tells its sort; ``own``: what
+    each has of its own."""
     status = [status_rows(ring.alike.document.get("pg_status")) for ring in rings]
     groups = [group_rows(ring.alike.document.get("pg_config")) for ring in rings]
     places = [ring.place for ring in rings]

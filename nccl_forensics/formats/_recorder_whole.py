@@ -1,5 +1,5 @@
-"""Flight Recorder dumps that were loaded entry by entry, as folded tables: many short ones at once, as a table costs the start of some tens of
-queries whatever it holds."""
+"""Flight Recorder dumps that were loaded entry by entry, as folded tables: many short ones at once, as a table costs the start of some tens
+of queries whatever it holds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _TABLE, _THREAD = "fr_entries", "thread_id"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A dump: its ``place`` among others, how it is written, its document, and those of its ``entries`` that are objects, with their places."""
+    """A dump: its ``place`` among others, how it is written, its document, and those of its ``entries`` that are objects, with their
+    places."""
 
     place: int
     encoding: str

@@ -68,10 +68,10 @@ class _Pending:
 class Columns:
     """What is kept of one trace. All frames have ``index`` (number of the event) and ``start``, ``end`` in ns as written.
 
-    ``device``: ``name`` (number), ``copy`` (memcpy, memset or null), ``stream``, ``device``, ``correlation``, ``bytes``. ``calls``: ``thread``,
-    ``correlation``. ``operators``: ``thread``, ``communicates``. ``ranges``: ``thread``, ``kind``, ``name``, ``step``, ``args``
-    (number in ``arguments``). ``arguments`` are those of collectives' operators, ranges and kernels.
-    ``strange`` are categories of windows in which nothing was of a kind that is kept.
+    ``device``: ``name`` (number), ``copy`` (memcpy, memset or null), ``stream``, ``device``, ``correlation``, ``bytes``. ``calls``:
+    ``thread``, ``correlation``. ``operators``: ``thread``, ``communicates``. ``ranges``: ``thread``, ``kind``, ``name``, ``step``, ``args``
+    (number in ``arguments``). ``arguments`` are those of collectives' operators, ranges and kernels. ``strange`` are categories of windows
+    in which nothing was of a kind that is kept.
     """
 
     device: pl.DataFrame

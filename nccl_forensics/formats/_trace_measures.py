@@ -132,7 +132,8 @@ def measure(activity: Activity, listed: pl.DataFrame) -> dict[str, pl.DataFrame]
 
 
 def _frame(activity: Activity) -> pl.DataFrame:
-    """The windows: the whole first, then the steps. ``start`` and ``end`` bound the device's work, ``host_start`` and ``host_end`` the range.
+    """The windows: the whole first, then the steps. ``start`` and ``end`` bound the device's work, ``host_start`` and ``host_end`` the
+    range.
 
     A device runs behind its host, by more than a step where the host runs far ahead. Its step therefore begins with the first activity
     that the step launched and ends where that of the next step begins; the last one ends with the last activity that it launched.

@@ -127,8 +127,8 @@ def _by_place(frame: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
 class Bulk:
     """Lines that a format could read as they stand, whatever else the source holds: no launcher's prefix, nothing torn, nothing to look up.
 
-    ``lines`` are their numbers in order, ``folded`` their rows by table name, and ``ends`` what the format has to know of them when it reads
-    the lines that are left; ``whole``: none are left.
+    ``lines`` are their numbers in order, ``folded`` their rows by table name, and ``ends`` what the format has to know of them when it
+    reads the lines that are left; ``whole``: none are left.
     """
 
     lines: pl.Series
@@ -139,8 +139,8 @@ class Bulk:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What could be read in bulk of a piece of text that has ``height`` lines: so many are ``taken``, the ``rest`` (``line_no``, ``text``) are
-    left. ``samples``: a text of each sort among them that no piece before had. Nothing of it counts before it is kept (``keep``)."""
+    """What could be read in bulk of a piece of text that has ``height`` lines: so many are ``taken``, the ``rest`` (``line_no``, ``text``)
+    are left. ``samples``: a text of each sort among them that no piece before had. Nothing of it counts before it is kept (``keep``)."""
 
     height: int
     taken: int
@@ -158,7 +158,8 @@ class BulkReader(Protocol):
         ...
 
     def look(self, data: bytes, first: int, lines: Callable[[], pl.Series]) -> Found | None:
-        """What of a piece can be read in bulk, if any and if that is sure. ``first`` is the number of its first line, ``lines`` gives all."""
+        """What of a piece can be read in bulk, if any and if that is sure. ``first`` is the number of its first line, ``lines`` gives
+        all."""
         ...
 
     def bulk(self) -> Bulk:
@@ -175,8 +176,8 @@ class Text:
     prefix), and ``hit`` (the line holds one of the format's anchors). Lines that the format has read by itself before (``bulk``) are not
     among them.
 
-    A format that reads small sources ``together`` may get the lines of several: then the numbers of each source's lines start behind a multiple
-    of ``stride``, in the order of the sources. Otherwise it is 0.
+    A format that reads small sources ``together`` may get the lines of several: then the numbers of each source's lines start behind a
+    multiple of ``stride``, in the order of the sources. Otherwise it is 0.
     """
 
     lines: pl.DataFrame
@@ -214,8 +215,8 @@ class TextFormat:
     line claimed by one format is not offered to the next. ``bulk`` makes what reads the lines of one kind at once; ``read`` gets what that
     found and says of it what it would have said of these lines.
 
-    ``together``: ``read`` takes several sources at once (``Text.stride``), which spares each the start of some hundred small queries. What it
-    says of a line then depends on no line of another source.
+    ``together``: ``read`` takes several sources at once (``Text.stride``), which spares each the start of some hundred small queries. What
+    it says of a line then depends on no line of another source.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Profiler traces of torch (Kineto) and others in Chrome's JSON format: one rank's activity, reduced to what is measured.
 
-Written by ``torch.profiler`` (``export_chrome_trace``, ``tensorboard_trace_handler``) and by dynolog's on-demand profiling. Seen: exports of
-2022 to 2026, on NVIDIA GPUs, and of gloo on CPUs (torch 2.13). A trace is measured where it is read, by itself: one rank's time needs no
+Written by ``torch.profiler`` (``export_chrome_trace``, ``tensorboard_trace_handler``) and by dynolog's on-demand profiling. Seen: exports
+of 2022 to 2026, on NVIDIA GPUs, and of gloo on CPUs (torch 2.13). A trace is measured where it is read, by itself: one rank's time needs no
 other rank's, and so thousands of traces are measured side by side and never stand in memory together.
 """
 

@@ -1,5 +1,5 @@
-"""Environment dumps: env, printenv, ``export -p``, ``declare -x`` and /proc/<pid>/environ (NUL-separated), and what a shell under ``set -x`` says that it
-sets. Secrets are masked on reading."""
+"""Environment dumps: env, printenv, ``export -p``, ``declare -x`` and /proc/<pid>/environ (NUL-separated), and what a shell under ``set
+-x`` says that it sets. Secrets are masked on reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rules of a host's packet filter and policy routing: ``iptables -L -n [-v]``, ``iptables-save [-c]``, ``nft list ruleset``, ``ip rule``."""
+"""Rules of a host's packet filter and policy routing: ``iptables -L -n [-v]``, ``iptables-save [-c]``, ``nft list ruleset``, ``ip
+rule``."""
 
 from __future__ import annotations
 

@@ -105,7 +105,8 @@ def _encoding(data: bytes) -> str:
 
 
 def _read_together(contents: Sequence[bytes]) -> Several:
-    """Dumps of which nothing is to be told but their tables: those of which one entry of each sort tells all, and the others entry by entry."""
+    """Dumps of which nothing is to be told but their tables: those of which one entry of each sort tells all, and the others entry by
+    entry."""
     with _no_collection():
         rings: list[Ring] = []
         others: list[int] = []

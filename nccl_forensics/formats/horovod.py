@@ -1,7 +1,7 @@
 """Horovod's stall inspector: tensors that some ranks handed in and others did not, printed by its coordinator (rank 0).
 
-Source: horovod/common/operations.cc (up to 0.16: a line per tensor with ``[missing ranks: 1, 2]``) and horovod/common/stall_inspector.cc (from
-0.17 on: a line per missing rank with the tensors that wait for it, the rank marked by ``!`` where it is about to end the job).
+Source: horovod/common/operations.cc (up to 0.16: a line per tensor with ``[missing ranks: 1, 2]``) and horovod/common/stall_inspector.cc
+(from 0.17 on: a line per missing rank with the tensors that wait for it, the rank marked by ``!`` where it is about to end the job).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _NAMES, _MOST = 64, 4096
 
 
 def read(text: Text) -> Reading:
-    """One row of ``reports`` per tensor and its missing ranks, or per missing rank and its tensors; ``detail`` holds names, line by line."""
+    """One row of ``reports`` per tensor and its missing ranks, or per missing rank and its tensors; ``detail`` holds names, line by
+    line."""
     rows: list[dict[str, object]] = []
     used: list[int] = []
     listing = False

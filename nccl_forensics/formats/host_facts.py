@@ -1,4 +1,5 @@
-"""Facts of a host from small tools: modules (lsmod), driver and kernel versions, clock (chronyc, timedatectl, ntpq), BMC events and sensors, load."""
+"""Facts of a host from small tools: modules (lsmod), driver and kernel versions, clock (chronyc, timedatectl, ntpq), BMC events and
+sensors, load."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """``ibdiagnet2.db_csv``: the whole fabric as ibdiagnet saw it, one section of comma-separated rows per subject.
 
 A section stands between ``START_NAME`` and ``END_NAME``, a row of column names first. Columns are found by name: releases add some, spell
-``NodeGUID`` and ``NodeGuid``, ``PortNum`` and ``PortNumber``, and count twice, as ``LinkDownedCounter`` (which stops at its largest value) and
-``LinkDownedCounterExt``. Numbers in PORTS are those of the PortInfo attribute (InfiniBand specification, volume 1, 14.2.5.6).
+``NodeGUID`` and ``NodeGuid``, ``PortNum`` and ``PortNumber``, and count twice, as ``LinkDownedCounter`` (which stops at its largest value)
+and ``LinkDownedCounterExt``. Numbers in PORTS are those of the PortInfo attribute (InfiniBand specification, volume 1, 14.2.5.6).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``nvidia-imex-ctl -N``, as text and as JSON (``-j``): the nodes of an IMEX domain and whom each of them reaches.
 
-IMEX shares GPU memory over NVLink between hosts (GB200 NVL72 and later); without it NCCL's multi-node NVLink does not come up. The daemon's log
-has the form of the fabric manager's and is read with it.
+IMEX shares GPU memory over NVLink between hosts (GB200 NVL72 and later); without it NCCL's multi-node NVLink does not come up. The daemon's
+log has the form of the fabric manager's and is read with it.
 """
 
 from __future__ import annotations

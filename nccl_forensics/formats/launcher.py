@@ -1,4 +1,5 @@
-"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, PBS, LSF, mpirun, Hydra, Ray, the shell.
+"""What launchers say about the end of workers: torchrun's failure block and lines, srun, slurmstepd, PBS, LSF, mpirun, Hydra, Ray, the
+shell.
 
 torchrun's "Root Cause (first observed failure)" is only the smallest time stamp, at one-second resolution, among the workers of one
 agent: it is kept as evidence and never believed by itself.
@@ -135,7 +136,8 @@ def _is_border(line: str) -> bool:
 
 
 def _items(lines: WriterLines, at: int, used: set[int]) -> Iterator[tuple[Row, Row | None]]:
-    """Items of a failure block from a heading on, up to the closing border: the row and its exception. Their lines are added to ``used``."""
+    """Items of a failure block from a heading on, up to the closing border: the row and its exception. Their lines are added to
+    ``used``."""
     kind = "root-cause" if lines.texts[at].strip() == _HEADINGS[1] else "failure"
     current: Row | None = None
     body: list[str] = []

@@ -1,7 +1,7 @@
 """``lspci -vv``: PCIe link width and speed of GPUs, NICs and switches, and ACS.
 
-``LnkSta`` is judged by numbers; the words ``(downgraded)`` and ``(ok)`` came with pciutils 3.6. Error bits (``UESta``, ``CESta``) are sticky
-since boot and say nothing about when.
+``LnkSta`` is judged by numbers; the words ``(downgraded)`` and ``(ok)`` came with pciutils 3.6. Error bits (``UESta``, ``CESta``) are
+sticky since boot and say nothing about when.
 """
 
 from __future__ import annotations

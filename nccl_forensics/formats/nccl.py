@@ -88,8 +88,8 @@ def _in_order(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _tails(text: Text, rows: pl.DataFrame, ends: pl.DataFrame | None) -> pl.DataFrame:
-    """The last line of each process, with the number of its lines; ``ends`` are such rows of lines that are not among ``rows``. Threads that set
-    no device of their own (RAS) say 0, whichever the process has."""
+    """The last line of each process, with the number of its lines; ``ends`` are such rows of lines that are not among ``rows``. Threads
+    that set no device of their own (RAS) say 0, whichever the process has."""
     tails = TABLES["nccl_tails"]
     known = tails.conform(rows.filter(pl.col("pid").is_not_null()).with_columns(lines=pl.lit(1, dtype=pl.Int64)))
     if ends is not None:

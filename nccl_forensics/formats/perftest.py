@@ -103,7 +103,8 @@ def _sniff_json(head: bytes) -> bool:
 
 
 def _read_json(data: bytes) -> Reading:
-    """``--out_json``. The unit is not stated: Gbit/s with --report_gbits, else MiB/s; the file does not say, so only the test's own word counts."""
+    """``--out_json``. The unit is not stated: Gbit/s with --report_gbits, else MiB/s; the file does not say, so only the test's own word
+    counts."""
     mended = re.sub(rb"([{,]\s*)sl:", rb'\1"sl":', data)  # written without quotes
     try:
         document = orjson.loads(mended)

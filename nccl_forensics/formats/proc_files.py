@@ -1,4 +1,5 @@
-"""Files of /proc that people copy as they are: /proc/net/dev, /proc/net/netstat and snmp, and what NVIDIA's driver writes below /proc/driver/nvidia."""
+"""Files of /proc that people copy as they are: /proc/net/dev, /proc/net/netstat and snmp, and what NVIDIA's driver writes below
+/proc/driver/nvidia."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``rocm-smi --json``: one object per card, and the links between them. Key spelling changes between ROCm releases, so keys are looked up by their words."""
+"""``rocm-smi --json``: one object per card, and the links between them. Key spelling changes between ROCm releases, so keys are looked up
+by their words."""
 
 from __future__ import annotations
 

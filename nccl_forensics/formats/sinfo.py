@@ -8,7 +8,8 @@ from nccl_forensics.formats.base import Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.hostlist import expand
 
-#: Headings of sinfo's columns (slurm/src/sinfo/print.c), by themselves and in a form of the user's own (-o, -O): a line of nothing else begins a list.
+#: Headings of sinfo's columns (slurm/src/sinfo/print.c), by themselves and in a form of the user's own (-o, -O): a line of nothing else
+# begins a list.
 _COLUMN = re.compile(
     r"^(?:PARTITION|AVAIL|TIMELIMIT|NODES|STATE|NODELIST|HOSTNAMES|REASON|USER|TIMESTAMP|JOB_SIZE|ROOT|OVERSUBS|SHARE|GROUPS|RESERVATION|CPUS|S:C:T|SOCKETS"
     r"|CORES|THREADS|MEMORY|FREE_MEM|ALLOCMEM|TMP_DISK|CPU_LOAD|WEIGHT|AVAIL_FE|(?:AVAIL_|ACTIVE_)?FEATURES|GRES|GRES_USED|(?:NODES|CPUS)\([AIOT/]{3,7}\)"
@@ -94,7 +95,8 @@ def _cells(line: str, columns: list[str]) -> dict[str, str]:
 
 
 def _told(cells: dict[str, str]) -> Row:
-    """State and reason of nodes that are not in service; a star means that they do not respond. ``sinfo -R`` lists no others, without their state."""
+    """State and reason of nodes that are not in service; a star means that they do not respond. ``sinfo -R`` lists no others, without their
+    state."""
     word = cells.get("STATE")
     reason = None if cells.get("REASON") in (None, "", "none", "(null)") else cells["REASON"]
     if word is None:

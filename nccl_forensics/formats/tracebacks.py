@@ -64,7 +64,8 @@ _SIGNALS = {
 }
 #: What torchrun's own traceback ends with when it is told to stop.
 _LAUNCHER_END = "SignalException: Process "
-#: The last words of a process whose GPU the ROCm runtime gave up (ROCR-Runtime, core/runtime/runtime.cpp): no exception and no traceback follow.
+#: The last words of a process whose GPU the ROCm runtime gave up (ROCR-Runtime, core/runtime/runtime.cpp): no exception and no traceback
+# follow.
 _HSA = re.compile(r"^(?:HW Exception by GPU node-[0-9]{1,4} |Memory access fault by GPU node-[0-9]{1,4} )\(Agent handle: ")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}[:<][0-9]{1,5})")
 #: Messages name their writer by its rank in the group; in the default group that is the global rank.
@@ -217,7 +218,8 @@ def _scan(lines: WriterLines, found: _Found) -> None:
             found.used.add(number)
 
 
-#: torch/distributed/distributed_c10d.py, _store_based_barrier: printed every ten seconds until all have come (1.8 to 2.0 to everybody, later for debugging).
+#: torch/distributed/distributed_c10d.py, _store_based_barrier: printed every ten seconds until all have come (1.8 to 2.0 to everybody,
+# later for debugging).
 _AT_BARRIER = re.compile(
     r"Waiting in store based barrier to initialize process group for (?:[0-9.]{1,20} seconds)?rank: ([0-9]{1,7}), key: \S{1,200} \("
 )
@@ -230,8 +232,8 @@ _WENT_ON = 50
 
 
 def _barriers(lines: WriterLines) -> dict[int, bool]:
-    """Lines in which ranks say that they wait for others at the store, or came through; and whether it is the last that the rank says of it, and it has
-    not come through or gone on since."""
+    """Lines in which ranks say that they wait for others at the store, or came through; and whether it is the last that the rank says of
+    it, and it has not come through or gone on since."""
     told: dict[int, bool] = {}
     last: dict[str, int] = {}
     for at in lines.starts:
@@ -246,7 +248,8 @@ def _barriers(lines: WriterLines) -> dict[int, bool]:
     return told
 
 
-#: What Python prints above a traceback that it could raise nowhere (``sys.unraisablehook``), and above that of a thread other than the main one or of a task that nobody
+#: What Python prints above a traceback that it could raise nowhere (``sys.unraisablehook``), and above that of a thread other than the main
+# one or of a task that nobody
 #: waits for (asyncio).
 _UNRAISABLE, _THREAD = "Exception ignored ", ("Exception in thread ", "future: <Task finished ")
 #: What a process prints on its way out, its launcher behind it, or another job of the same shell.
@@ -259,8 +262,9 @@ _LINES_OF_WORK = 2
 
 
 def _fate(lines: WriterLines, at: int, members: list[int]) -> str:
-    """Whether a traceback may have ended its process: not one that Python could raise nowhere, nor that of a thread, nor one after which the writer
-    goes on with its work, as it does after one that it caught and printed. torch itself marks those that end a rank (``[rank3]:``)."""
+    """Whether a traceback may have ended its process: not one that Python could raise nowhere, nor that of a thread, nor one after which
+    the writer goes on with its work, as it does after one that it caught and printed. torch itself marks those that end a rank
+    (``[rank3]:``)."""
     above = lines.texts[at - 1].strip() if at else ""
     if above.startswith(_UNRAISABLE):
         return "unraisable"

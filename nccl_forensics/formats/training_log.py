@@ -1,4 +1,5 @@
-"""Lines in which a training loop tells its loss, whatever the framework: Megatron-LM, Trainer, torchtitan, fairseq, Lightning, plain prints.
+"""Lines in which a training loop tells its loss, whatever the framework: Megatron-LM, Trainer, torchtitan, fairseq, Lightning, plain
+prints.
 
 Frameworks write the same few facts in any order, with any separator, so the line is searched for each instead of being parsed by a grammar.
 A line counts if it has a training loss and either a step or the shape of the Trainer's dictionary, which has none.

@@ -1,4 +1,5 @@
-"""Making line kinds of a ``.lark`` file, and Lark's own parsers of them: what is seldom needed of ``grammar``, as all kinds are ready made."""
+"""Making line kinds of a ``.lark`` file, and Lark's own parsers of them: what is seldom needed of ``grammar``, as all kinds are ready
+made."""
 
 from __future__ import annotations
 

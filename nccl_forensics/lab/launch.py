@@ -28,7 +28,8 @@ from nccl_forensics.lab.gather import (
 from nccl_forensics.lab.jobs.plan import Plan
 
 JOBS = Path(__file__).parent / "jobs"
-#: Seconds of CPU time: a process that used as much since it was last seen to is at work. One that waits for the others uses some milliseconds in a minute.
+#: Seconds of CPU time: a process that used as much since it was last seen to is at work. One that waits for the others uses some
+# milliseconds in a minute.
 AT_WORK_S = 0.2
 
 
@@ -202,7 +203,8 @@ class _Run:
         ask_for_faulthandler(alive)
         time.sleep(1.5)
         self.samples = max(self.samples, 1)
-        # The wait for a request (``work.wait()``) leaves no frame of Python. Not at once: reading the symbols takes a busy machine many seconds.
+        # The wait for a request (``work.wait()``) leaves no frame of Python. Not at once: reading the symbols takes a busy machine many
+        # seconds.
         self._stacks(native=True)
         self.samples += 1
 

@@ -1,4 +1,5 @@
-"""``python -m nccl_forensics.lab.survey``: every fault of the lab several times, with random job, rank, step and number of ranks, and how many were named right.
+"""``python -m nccl_forensics.lab.survey``: every fault of the lab several times, with random job, rank, step and number of ranks, and how
+many were named right.
 
 It takes a while: about a minute for each incident on two cores.
 """

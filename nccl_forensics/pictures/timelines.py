@@ -155,7 +155,8 @@ def _timeline(
 
 
 def _without_sizes(same: Sequence[dict[str, object]], *, everywhere: bool) -> None:
-    """One operation whose sizes may rightly differ between ranks (all-to-all, gathers) is one and the same, and ``everywhere`` each other one too."""
+    """One operation whose sizes may rightly differ between ranks (all-to-all, gathers) is one and the same, and ``everywhere`` each other
+    one too."""
     ops = {str(r["op"]) for r in same}
     if len(ops) == 1 and (everywhere or ops <= set(UNEVEN)) and len({r["text"] for r in same}) > 1:
         for r in same:

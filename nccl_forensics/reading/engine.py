@@ -75,7 +75,8 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Rows of several sources on their way in one frame, each with its ``source_id`` in front; ``rows``: how many each source has, in their order."""
+    """Rows of several sources on their way in one frame, each with its ``source_id`` in front; ``rows``: how many each source has, in their
+    order."""
 
     part: Part
     rows: tuple[tuple[int, int], ...]
@@ -83,8 +84,8 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came back for one source: facts for its row, its frames, and in ``fills`` the tables that its formats could have filled. The first
-    one of several that were read together has in ``shared`` also frames of the others."""
+    """What came back for one source: facts for its row, its frames, and in ``fills`` the tables that its formats could have filled. The
+    first one of several that were read together has in ``shared`` also frames of the others."""
 
     source_id: int
     facts: dict[str, object]
@@ -369,7 +370,8 @@ class LocalEngine:
 
 
 def batches(refs: Sequence[Ref], workers: int = 1) -> list[tuple[Ref, ...]]:
-    """Big sources alone, small ones in batches with their neighbours, the more of them together the more there are; the most bytes first."""
+    """Big sources alone, small ones in batches with their neighbours, the more of them together the more there are; the most bytes
+    first."""
     small = sorted((ref for ref in refs if ref.bytes <= _BATCH_BYTES), key=lambda ref: ref.source_id)
     most = max(_BATCH_BYTES, min(_BATCH_MOST, sum(ref.bytes for ref in small) // (_BATCHES_EACH * workers)))
     out: list[tuple[Ref, ...]] = [(ref,) for ref in refs if ref.bytes > _BATCH_BYTES]

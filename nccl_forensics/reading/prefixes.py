@@ -46,7 +46,8 @@ _NO_HOST = (
 )
 _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 #: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its
-#: carriage return is bar, where text of a job follows; that text may cut it off before its rate. Rust's engine has no look-ahead: what follows is a group.
+#: carriage return is bar, where text of a job follows; that text may cut it off before its rate. Rust's engine has no look-ahead: what
+# follows is a group.
 _BAR = (
     r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s| examples/s)[^\]\r]{0,400}\][ \r]*|[0-9]%\|[^|\r]{0,200}\|[^\]\r]{0,200}[0-9](?:s/i?|i?t?/s?))"
     r"((?:slurmstepd: |srun: |\[rank\d+\]:|\[default\d+\]:|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|[NR]CCL version "
@@ -58,10 +59,10 @@ _BAR = (
 class Prefix:
     """One kind of prefix: a pattern anchored at the line's start whose named groups are what it tells.
 
-    ``belief``: ``always`` where it is found; ``column`` where nearly all lines carry it and its values repeat; ``job`` where text of a
-    job follows it in lines of the same ``unit`` (if it names none: somewhere, and nearly all lines carry it); ``numbered`` where nearly
-    all lines carry it, its numbers rise from line to line, and text of a job follows somewhere. ``first``: the characters it can begin with, as a
-    character class. ``keep``: what stays of the match.
+    ``belief``: ``always`` where it is found; ``column`` where nearly all lines carry it and its values repeat; ``job`` where text of a job
+    follows it in lines of the same ``unit`` (if it names none: somewhere, and nearly all lines carry it); ``numbered`` where nearly all
+    lines carry it, its numbers rise from line to line, and text of a job follows somewhere. ``first``: the characters it can begin with, as
+    a character class. ``keep``: what stays of the match.
     """
 
     name: str
@@ -78,8 +79,8 @@ class Prefix:
 
 
 PREFIXES: tuple[Prefix, ...] = (
-    # Docker's json-file is unwrapped before all others; then kubectl --timestamps, CRI with its stream and F or P (part of a line), and the column
-    # of times of CloudWatch's viewer
+    # Docker's json-file is unwrapped before all others; then kubectl --timestamps, CRI with its stream and F or P (part of a line), and the
+    # column of times of CloudWatch's viewer
     Prefix("cri", r"[ \d]", rf"^(?: {{1,4}}\| )?(?P<iso>{_ISO}) (?:(?:stdout|stderr) [FP] ?|\| )?"),
     Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
@@ -130,7 +131,8 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("numbered", r"[ \d\[]", r"^ *(?:\[(?P<number>\d{1,9})\] |(?P<number2>\d{1,9})(?::|\t| {1,2}|-))", "numbered"),
     # A bench runner's name and the stream: resnet.node3 [stderr] text
     Prefix("stream", r"\w", r"^[\w.@-]{1,80} \[(?:stdout|stderr)\] ?"),
-    # Loggers of inference servers around every line of a message: vLLM (ERROR 04-15 00:31:11 worker_base.py:574] text), SGLang ([time TP3] text)
+    # Loggers of inference servers around every line of a message: vLLM (ERROR 04-15 00:31:11 worker_base.py:574] text), SGLang ([time TP3]
+    # text)
     Prefix("vllm", "[DIWEC]", r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?"),
     # Ray's own C++ log: [time,ms E pid tid] (raylet) logging.cc:108: text
     Prefix(
@@ -192,8 +194,8 @@ def peel(lines: pl.DataFrame, *, bare_left_out: bool = False) -> pl.DataFrame:
 
 
 def _likely(text: pl.Series, prefixes: Sequence[Prefix]) -> frozenset[str]:
-    """Names of the prefixes that a line may carry, by its first character; of a short text, those that a line does carry: one query for all of
-    them, as a query costs more than looking at a few lines."""
+    """Names of the prefixes that a line may carry, by its first character; of a short text, those that a line does carry: one query for all
+    of them, as a query costs more than looking at a few lines."""
     starts = "".join(start for start in text.str.slice(0, 1).unique().to_list() if start)
     fitting = [p for p in prefixes if re.search(p.first, starts)]
     if text.len() > 2 * _SAMPLE or len(fitting) < 2:

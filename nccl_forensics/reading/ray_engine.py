@@ -1,8 +1,9 @@
 """Reading on a Ray cluster: sources are read by tasks on its nodes, views and rules run here.
 
 Evidence and scratch lie best on a file system that the nodes share: then sources are read where they lie, and big tables are written there
-and scanned from there. Plain objects of a store are fetched by the task that reads them. What a node cannot see is sent to it with the task; tables that this machine could not see come back by message, or
-through an object store where one is named. Each result is the same as that of the local engine.
+and scanned from there. Plain objects of a store are fetched by the task that reads them. What a node cannot see is sent to it with the
+task; tables that this machine could not see come back by message, or through an object store where one is named. Each result is the same as
+that of the local engine.
 
 A task whose worker dies (killed, out of memory, a lost node) is tried again. Sources that travelled together are then read one by one, and
 one whose own worker dies twice becomes a source with an error.

@@ -3,12 +3,12 @@
 A process that dies or takes too long costs the task that it had, and another one takes its place. Everything happens in the thread of the
 caller: nothing runs here while the caller looks at a result.
 
-Neither ``concurrent.futures`` nor Pebble serves here: the one knows no bound on the time of a task, the other starts threads of its own before its
-processes, after which a fork is no longer safe.
+Neither ``concurrent.futures`` nor Pebble serves here: the one knows no bound on the time of a task, the other starts threads of its own
+before its processes, after which a fork is no longer safe.
 
-To start an interpreter and import Polars and the formats takes longer than to read a small source. So where it is safe, a process is forked:
-on Linux, as long as this process has no threads but those that are known to do no harm. Once Polars has started its pool, or where the
-caller's program has threads, processes are started anew, as on other systems.
+To start an interpreter and import Polars and the formats takes longer than to read a small source. So where it is safe, a process is
+forked: on Linux, as long as this process has no threads but those that are known to do no harm. Once Polars has started its pool, or where
+the caller's program has threads, processes are started anew, as on other systems.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from typing import Generic, Literal, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Threads of a process that has only imported Polars: jemalloc's, which is made to be forked, and one that removes what queries spilled to disk.
+#: Threads of a process that has only imported Polars: jemalloc's, which is made to be forked, and one that removes what queries spilled to
+# disk.
 _HARMLESS = frozenset({"jemalloc_bg_thd", "polars-ooc-clea"})
 #: A process that is not ready by then never will be.
 _START_SECONDS = 120.0
@@ -47,8 +48,8 @@ _FAILED_STARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why nothing came back for a task: it took longer than its time (``late``), its process ended (``died``, with its exit code), it or what
-    it gave needed too much memory (``memory``), or no process could be started (``unstarted``)."""
+    """Why nothing came back for a task: it took longer than its time (``late``), its process ended (``died``, with its exit code), it or
+    what it gave needed too much memory (``memory``), or no process could be started (``unstarted``)."""
 
     why: Literal["late", "died", "memory", "unstarted"]
     exit_code: int | None = None

@@ -31,7 +31,8 @@ _SHORT = 128 << 10
 #: A table of few sorts with so many rows is kept folded; of a document, whose rows are made at once, one with so many.
 _MANY, _MANY_AT_ONCE = 20_000, 1_000
 _SAMPLE = 16 << 10
-#: What a program writes to a file or a pipe goes out in pieces of so many bytes, or a multiple (glibc ``_IO_file_doallocate``: the block size of the
+#: What a program writes to a file or a pipe goes out in pieces of so many bytes, or a multiple (glibc ``_IO_file_doallocate``: the block
+# size of the
 #: file); what it held when it was killed is lost.
 _BUFFER = 4096
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -44,8 +45,8 @@ Content = bytes | mmap.mmap
 class SourceReading:
     """What all formats made of one source. For text: records + gap lines + foreign lines = lines.
 
-    ``formats`` claimed the source or lines of it, ``filled`` are those of them that got something out of it. A table is among ``frames`` or,
-    where it has many rows of few sorts, among ``folded``.
+    ``formats`` claimed the source or lines of it, ``filled`` are those of them that got something out of it. A table is among ``frames``
+    or, where it has many rows of few sorts, among ``folded``.
     """
 
     frames: dict[str, pl.DataFrame] = field(default_factory=dict)
@@ -170,8 +171,8 @@ def _read_document(document: DocumentFormat, data: Content) -> SourceReading:
 
 
 def read_documents(document: DocumentFormat, contents: Sequence[bytes]) -> Several | None:
-    """What a format makes of those of several documents that it reads together, which is what ``read_source`` would make of each. None where it falls
-    over, which the document that brings it about tells by itself."""
+    """What a format makes of those of several documents that it reads together, which is what ``read_source`` would make of each. None
+    where it falls over, which the document that brings it about tells by itself."""
     assert document.together is not None
     try:
         made = document.together(contents)
@@ -315,8 +316,8 @@ def _pieces(data: Content) -> Iterator[bytes]:
 class _Piece:
     """The lines of a piece, their prefixes peeled off, but for those that a format could read in bulk.
 
-    ``places`` are the rows of the piece that ``lines`` are (None: all), ``none`` is a mask over the piece that is false everywhere, ``size``
-    are the bytes of ``lines``.
+    ``places`` are the rows of the piece that ``lines`` are (None: all), ``none`` is a mask over the piece that is false everywhere,
+    ``size`` are the bytes of ``lines``.
     """
 
     lines: pl.DataFrame
@@ -436,7 +437,8 @@ class _Run:
 
 
 def _in_bulk(content: bytes, first: int, split: _Split, run: _Run | None) -> _Run | None:
-    """The pieces of which lines can be read in bulk, where that is sure to change nothing: with this one ``run`` goes on, or another begins."""
+    """The pieces of which lines can be read in bulk, where that is sure to change nothing: with this one ``run`` goes on, or another
+    begins."""
     for order, text_format in enumerate(text_formats()):
         if text_format.bulk is None or not _repeats(content, text_format):
             continue

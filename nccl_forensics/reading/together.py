@@ -1,10 +1,10 @@
 """Reading many small sources at once.
 
-What a short log costs is the start of some hundred small queries, whatever it holds. Here the lines of many stand in one frame, the numbers of
-each source's lines behind a multiple of ``STRIDE``, and each query is started once for all of them. Formats that cannot read sources together
-get one after the other. Documents of a format that reads several at once are given to it. What comes out is the same as from reading each by
-itself (``tests/test_together.py``), which is also what is done with whatever is neither such a document nor plain text of few bytes, and with all
-of them where a format falls over.
+What a short log costs is the start of some hundred small queries, whatever it holds. Here the lines of many stand in one frame, the numbers
+of each source's lines behind a multiple of ``STRIDE``, and each query is started once for all of them. Formats that cannot read sources
+together get one after the other. Documents of a format that reads several at once are given to it. What comes out is the same as from
+reading each by itself (``tests/test_together.py``), which is also what is done with whatever is neither such a document nor plain text of
+few bytes, and with all of them where a format falls over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Reports: each module has ``render(report, extras)``; those that ``analyze --report`` can name, and those of extensions, are listed here."""
+"""Reports: each module has ``render(report, extras)``; those that ``analyze --report`` can name, and those of extensions, are listed
+here."""
 
 from __future__ import annotations
 

@@ -213,8 +213,8 @@ def run_rules(
 ) -> list[Outcome]:
     """Run every rule. A rule that raises is reported as crashed, and the others go on.
 
-    ``overrides`` are thresholds by rule name. ``prefix`` goes in front of finding ids. ``step`` is told how many rules are done, and how many
-    there are.
+    ``overrides`` are thresholds by rule name. ``prefix`` goes in front of finding ids. ``step`` is told how many rules are done, and how
+    many there are.
     """
     outcomes: list[Outcome] = []
     for number, r in enumerate(all_rules()):

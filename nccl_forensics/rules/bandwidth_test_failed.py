@@ -107,7 +107,8 @@ def _rdma(rows: pl.DataFrame) -> Iterator[Finding]:
         status = next((r for r in part.iter_rows(named=True) if r["status"] is not None), first)
         hosts = (str(first["host"]),) if first["host"] else ()
         over = f" over {first['device']}" if first["device"] else ""
-        # A port that never answers and an address that no route or neighbour leads to are the network's; who refuses may not have been started.
+        # A port that never answers and an address that no route or neighbour leads to are the network's; who refuses may not have been
+        # started.
         network = status["status"] == 12 or bool(part["error"].str.contains(_UNREACHED).any())
         yield Finding(
             title=f"{first['name'] or 'a perftest run'}{over} failed: {status['error']}",

@@ -61,8 +61,8 @@ def _counted(exceptions: pl.LazyFrame) -> list[tuple[int, int, dict[str, object]
 def clients_never_joined(
     exceptions: pl.LazyFrame, last_calls: pl.LazyFrame | None = None, endings: pl.LazyFrame | None = None
 ) -> Iterator[Finding]:
-    """At most one finding, by the message that counts the most processes. Names the missing ones where stacks show just as many elsewhere, or all others
-    gave up in the rendezvous."""
+    """At most one finding, by the message that counts the most processes. Names the missing ones where stacks show just as many elsewhere,
+    or all others gave up in the rendezvous."""
     counts = _counted(exceptions)
     short = [c for c in counts if c[0] < c[1]]
     if not short:
@@ -118,8 +118,8 @@ _MOST = 4096
 
 
 def _not_among(endings: pl.LazyFrame, came: int, wanted: int) -> tuple[int, ...]:
-    """The ranks that are missing where just as many as came say that they gave up there; nobody where only the highest number is, as the number of ranks
-    that all of them were told may be wrong as well."""
+    """The ranks that are missing where just as many as came say that they gave up there; nobody where only the highest number is, as the
+    number of ranks that all of them were told may be wrong as well."""
     said = endings.filter((pl.col("signature") == "store-timeout") & (pl.col("rank") < wanted)).select("rank").unique().collect()
     known = set(said["rank"].to_list())
     if len(known) != came or wanted - 1 not in known or wanted - came > _MOST:
@@ -128,8 +128,8 @@ def _not_among(endings: pl.LazyFrame, came: int, wanted: int) -> tuple[int, ...]
 
 
 def _away(last_calls: pl.LazyFrame, wanted: int, missing: int) -> pl.DataFrame | None:
-    """The ranks whose stacks show them before the rendezvous, where these are as many as are missing. One that still imports may be one of them, and
-    where a group is at work the rendezvous was another's."""
+    """The ranks whose stacks show them before the rendezvous, where these are as many as are missing. One that still imports may be one of
+    them, and where a group is at work the rendezvous was another's."""
     known = last_calls.filter(pl.col("rank") < wanted).sort("rank").collect()
     if known["place"].is_in([*WAITING, "import"]).any():
         return None

@@ -42,8 +42,8 @@ from nccl_forensics.words import group_words, ranks_words
 def collective_mismatch(
     divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None, overtakers: pl.LazyFrame | None = None
 ) -> Iterator[Finding]:
-    """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their tracebacks
-    stand in other functions; so is what a rank called only after work of another group to which no other has come."""
+    """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their
+    tracebacks stand in other functions; so is what a rank called only after work of another group to which no other has come."""
     ahead = set(overtakers.select("rank").collect()["rank"].to_list()) if overtakers is not None else set()
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
     lines = _lines(last_calls)
@@ -136,7 +136,8 @@ def _only(frames: set[str]) -> str | None:
     explains=("timeout", "closed", "collective-stuck", "connection-failed", "p2p-deadlock", "group-deadlock"),
 )
 def collective_mismatch_by_line(new_lines: pl.LazyFrame, divergences: pl.LazyFrame | None = None) -> Iterator[Finding]:
-    """Few ranks that stand where nobody has called before, while all others stand in calls of the steps before, and recorders show no group that parts."""
+    """Few ranks that stand where nobody has called before, while all others stand in calls of the steps before, and recorders show no group
+    that parts."""
     if divergences is not None and divergences.collect().height:
         return
     for row in new_lines.collect().iter_rows(named=True):

@@ -90,7 +90,8 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
     explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed"),
 )
 def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
-    """Ranks whose log ends after whole steps with fewer collectives than their peers: skips that pair up one step apart show no other way."""
+    """Ranks whose log ends after whole steps with fewer collectives than their peers: skips that pair up one step apart show no other
+    way."""
     yield from stall_findings(
         stalls,
         "collective-skipped",

@@ -47,8 +47,8 @@ def collective_stuck(
     looks: pl.LazyFrame | None,
     endings: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """One finding per stuck group, if something says that the job did not go on. Members that all raised an exception of their own, outside any
-    collective, did not wait for what they had enqueued."""
+    """One finding per stuck group, if something says that the job did not go on. Members that all raised an exception of their own, outside
+    any collective, did not wait for what they had enqueued."""
     signs = set(failures.select("sign").collect()["sign"].to_list()) - {WAITS, ENDED}
     if not signs:
         return
@@ -69,8 +69,9 @@ def collective_stuck(
         in_part = row["domain"] == "watchdog" and (row["group_name"], row["seq"]) in recorded
         if watchdog is not None:
             evidence = (*cite(_own(watchdog, row["group_name"]), "timed out in it", at_most=12), *evidence)
-        # Only a recorder tells of each operation whether a GPU has begun it; before the first of a group there is none that it could stand in. A
-        # watchdog prints the number by which its own rank counts: what one enqueued behind a call that it left out bears a number that the others know.
+        # Only a recorder tells of each operation whether a GPU has begun it; before the first of a group there is none that it could stand
+        # in. A watchdog prints the number by which its own rank counts: what one enqueued behind a call that it left out bears a number
+        # that the others know.
         counted = row["domain"] == "watchdog" and row["seq"] != 1
         reached = row["begun"] or (row["domain"] != "fr" and not counted)
         own = seen.filter(pl.col("rank").is_in(row["ranks"])) if LONGER in signs else seen.clear()
@@ -136,8 +137,8 @@ def _raised(endings: pl.LazyFrame) -> set[int]:
     explains=_EXPLAINS,
 )
 def collective_stuck_downstream(stuck_downstream: pl.LazyFrame, watchdog: pl.LazyFrame | None, failures: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding per group in which a broadcast (or reduce, gather, scatter) has ended on those who send and not on those who receive, if something
-    timed out."""
+    """One finding per group in which a broadcast (or reduce, gather, scatter) has ended on those who send and not on those who receive, if
+    something timed out."""
     signs = set(failures.select("sign").collect()["sign"].to_list()) - {WAITS, ENDED, LONGER, STANDSTILL}
     if not signs:
         return
@@ -172,8 +173,8 @@ def _subject(row: dict[str, object]) -> tuple[str, str]:
 
 
 def _sure(row: dict[str, object], *, reached: bool, guessed: bool, in_part: bool) -> Confidence:
-    """A recorder without marks of begin leaves a second cause beside the transport: a GPU that never came to the operation. So does one that is missing
-    (``in_part``)."""
+    """A recorder without marks of begin leaves a second cause beside the transport: a GPU that never came to the operation. So does one
+    that is missing (``in_part``)."""
     if in_part or not row["complete"]:
         return "low"
     return "high" if row["stated"] is not False and reached and not guessed else "medium"

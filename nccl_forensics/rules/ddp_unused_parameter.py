@@ -39,8 +39,8 @@ def ddp_unused_parameter(
     divergences: pl.LazyFrame | None = None,
     exceptions: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """At most one finding, naming every rank that lacked gradients: those that say so, and those that left out the same reduction with them.
-    Where processes of unknown rank alone say so, nobody is named."""
+    """At most one finding, naming every rank that lacked gradients: those that say so, and those that left out the same reduction with
+    them. Where processes of unknown rank alone say so, nobody is named."""
     lines = rank_reports.filter(pl.col("kind") == "ddp-unused").sort("source_id", "line_no").collect()
     ranks: set[int] = set()
     for row in lines.iter_rows(named=True):

@@ -36,8 +36,8 @@ from nccl_forensics.words import ranks_words, verb
     explains=("timeout", "closed", "rank-died", "host-stall", "software-crash"),
 )
 def collective_mismatch_unreadable(rank_reports: pl.LazyFrame, divergences: pl.LazyFrame | None) -> Iterator[Finding]:
-    """At most one finding: DETAIL found ranks in different calls, and what it prints of the other cannot be read, or whose call that is is not known, or it
-    prints no number of the call."""
+    """At most one finding: DETAIL found ranks in different calls, and what it prints of the other cannot be read, or whose call that is is
+    not known, or it prints no number of the call."""
     if divergences is not None and divergences.head(1).collect().height:
         return
     rows = rank_reports.filter((pl.col("kind") == "detail-mismatch") & pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
@@ -74,7 +74,8 @@ _DIFFERS = (("op", "collective-mismatch"), ("dtype", "dtype-mismatch"), ("shape"
 
 
 def _of_nobody_known(rows: pl.DataFrame) -> Finding:
-    """Within a group of some ranks a number is that of the group: the other's call is printed, and nothing handed in tells which rank of the job it is."""
+    """Within a group of some ranks a number is that of the group: the other's call is printed, and nothing handed in tells which rank of
+    the job it is."""
     first = rows.row(0, named=True)
     differing = set((first["differs"] or "").split(","))
     cause = next((cause for word, cause in _DIFFERS if word in differing), "collective-mismatch")
@@ -97,7 +98,8 @@ def _of_nobody_known(rows: pl.DataFrame) -> Finding:
 
 
 def _unnumbered(rows: pl.DataFrame, ranks: tuple[int, ...]) -> Finding:
-    """torch before 2.0 prints calls without a number, and before 1.13 only the call of the rank that speaks: what all of these say is compared here."""
+    """torch before 2.0 prints calls without a number, and before 1.13 only the call of the rank that speaks: what all of these say is
+    compared here."""
     calls = {(r["op"], r["detail"]): r["rank"] for r in rows.iter_rows(named=True) if r["op"]}
     calls |= {(r["other_op"], r["other_detail"]): r["ranks"][0] for r in rows.iter_rows(named=True) if r["other_op"] and r["ranks"]}
     by_op = len({op for op, _ in calls}) > 1

@@ -57,8 +57,8 @@ def environment_mismatch(
     nccl_comms: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per setting that differs. A line that is missing from a log counts only where the process has a log of its own (in a
-    shared one lines get torn and lost) that goes on beyond the place where the others print it, or where several logs without it tell of the end of
-    an init before which the others print it. What an environment lacks is not set."""
+    shared one lines get torn and lost) that goes on beyond the place where the others print it, or where several logs without it tell of
+    the end of an init before which the others print it. What an environment lacks is not set."""
     host_of, lines_of = _logged(processes, nccl_tails)
     up, over = _came_up(comms, nccl_comms)
     world = int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)) if comms is not None else 0
@@ -76,7 +76,8 @@ def environment_mismatch(
             in_init = False
         shared = not silent and not bare and len(shown) == 1
         if shared:
-            # One line may be lost in a shared log, those of most ranks are not. A log of one rank that ends early tells nothing of what came after.
+            # One line may be lost in a shared log, those of most ranks are not. A log of one rank that ends early tells nothing of what
+            # came after.
             having = set().union(*shown.values())
             lacking = _told_in_full(job_settings, str(name), set(host_of)) - having - set(lines_of)
             silent = lacking if len(having) < len(lacking) else set()
@@ -131,14 +132,16 @@ def _printed_before(part: pl.DataFrame, over: dict[int, int]) -> bool:
 
 
 def _told_in_full(settings: pl.LazyFrame, name: str, ranks: set[int]) -> set[int]:
-    """All ranks, where each other setting that NCCL's logs show is shown by all of them alike: then no line is lost, though ranks share a log."""
+    """All ranks, where each other setting that NCCL's logs show is shown by all of them alike: then no line is lost, though ranks share a
+    log."""
     others = settings.filter((pl.col("name") != name) & (pl.col("origin") == "nccl")).select("name", "ranks").collect()
     shown = [set().union(*part["ranks"].to_list()) for _, part in others.group_by("name", maintain_order=True)]
     return ranks if shown and len(ranks) > 2 and all(r == ranks for r in shown) else set()
 
 
 def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> tuple[dict[int, str], dict[int, int]]:
-    """Hosts by rank, and how many NCCL lines each rank has whose lines stand in a log of their own, so that a missing line means something."""
+    """Hosts by rank, and how many NCCL lines each rank has whose lines stand in a log of their own, so that a missing line means
+    something."""
     if processes is None or nccl_tails is None:
         return {}, {}
     shared = nccl_tails.group_by("source_id").agg(pl.col("pid").n_unique().alias("n")).filter(pl.col("n") > 1).select("source_id")
@@ -159,8 +162,8 @@ def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> 
     explains=("connection-failed", "invalid-usage", "rank-never-joined", "host-stall", "rank-died", "collective-stuck", "version-mismatch"),
 )
 def channels_differ(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame) -> Iterator[Finding]:
-    """Few ranks that came out of the init of a communicator with another number of channels than all others: NCCL brings all ranks to one number,
-    so that these read a setting of it (channels, CTAs, NVLS) that the others did not, whether their logs show settings or not."""
+    """Few ranks that came out of the init of a communicator with another number of channels than all others: NCCL brings all ranks to one
+    number, so that these read a setting of it (channels, CTAs, NVLS) that the others did not, whether their logs show settings or not."""
     whose = comms.filter(pl.col("rank").is_not_null()).select(
         "host", "pid", "comm_key", "rank", "nranks", begin_source="source_id", begin="line_no"
     )

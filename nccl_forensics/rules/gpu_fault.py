@@ -134,9 +134,9 @@ def gpu_fault(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What the rest of the evidence tells of the job: its ranks, whether anything dates it, the hosts of ranks that say that their GPU failed
-    them (None for a rank whose host is not known), whether it failed at all, whether the kernel knows its processes by the same pids, and
-    the ranks that failed with another error than CUDA's."""
+    """What the rest of the evidence tells of the job: its ranks, whether anything dates it, the hosts of ranks that say that their GPU
+    failed them (None for a rank whose host is not known), whether it failed at all, whether the kernel knows its processes by the same
+    pids, and the ranks that failed with another error than CUDA's."""
 
     who: People
     dated: bool
@@ -320,8 +320,8 @@ def _undated(rows: pl.DataFrame, job: _Job) -> bool:
 
 
 def _of_others(rows: pl.DataFrame, host: object, job: _Job) -> bool:
-    """Whether lines name processes of which none is a rank, on a host whose ranks are known with their pids, and neither times tell that the
-    job ran then nor a rank of a fault of its GPU.
+    """Whether lines name processes of which none is a rank, on a host whose ranks are known with their pids, and neither times tell that
+    the job ran then nor a rank of a fault of its GPU.
 
     A pid alone proves nothing: in a container a rank knows itself by another number than the kernel does. Where another line of the
     kernel names a rank by its pid, the numbers are the same, and it does.
@@ -356,7 +356,8 @@ def _weigh(facts: Xid, codes: set[int], rows: pl.DataFrame) -> tuple[Severity, s
 
 
 def _culprit(host: object, bus: object, rows: pl.DataFrame, code: int, who: People) -> Culprit:
-    """The GPU with its rank and process. Where the code is raised by whoever asks the driver next, what followed tells the GPU's process."""
+    """The GPU with its rank and process. Where the code is raised by whoever asks the driver next, what followed tells the GPU's
+    process."""
     rank = who.of_gpu(host, bus)
     told = ~pl.col("code").is_in(list(_PID_MISLEADS)) if code in _PID_MISLEADS else pl.col("code") == code
     pids = rows.filter(told & pl.col("bus_id").eq_missing(pl.lit(bus, dtype=pl.String())))["pid"].drop_nulls().unique().to_list()

@@ -118,7 +118,8 @@ def _last_samples(gpu_samples: pl.LazyFrame, last: int) -> list[_Gpu]:
 
 
 def _of_the_job(gpus: Sequence[_Gpu], who: People) -> list[_Gpu]:
-    """With ranks; without the GPUs that no rank has on hosts where ranks are known by their GPUs. One GPU by index and by address is one."""
+    """With ranks; without the GPUs that no rank has on hosts where ranks are known by their GPUs. One GPU by index and by address is
+    one."""
     by_address = {(g.host, r["gpu_index"]) for g in gpus for r in g.rows if r["bus_id"] is not None and r["gpu_index"] is not None}
     known = {host for host, _ in (*who.gpus, *who.indices)}
     found: list[_Gpu] = []

@@ -56,8 +56,8 @@ def group_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
     explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "host-stall"),
 )
 def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | None) -> Iterator[Finding]:
-    """Everyone enqueued everything, and two operations of two groups stand in opposite orders on ranks that share both groups. Lines of NCCL's
-    logs do not tell that an operation did not end: that the logs do is all there is."""
+    """Everyone enqueued everything, and two operations of two groups stand in opposite orders on ranks that share both groups. Lines of
+    NCCL's logs do not tell that an operation did not end: that the logs do is all there is."""
     failed = failures is not None and failures.collect().height > 0
     for row, pairs in _alike(inversions.sort("group_key", "other_key").collect().to_dicts()):
         ranks = tuple(row["ranks"]) if row["majority"] else ()

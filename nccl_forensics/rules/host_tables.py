@@ -28,7 +28,8 @@ from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
 
-#: What the kernel says, its cause, what it does, and what to set (Linux Documentation/networking/nf_conntrack-sysctl, ip-sysctl, sysctl/fs).
+#: What the kernel says, its cause, what it does, and what to set (Linux Documentation/networking/nf_conntrack-sysctl, ip-sysctl,
+# sysctl/fs).
 _FULL: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "nf_conntrack",

@@ -99,8 +99,8 @@ def _used(host_nics: pl.LazyFrame | None) -> dict[str, set[str]]:
 
 
 def _beside(finding: Finding, used: Mapping[str, set[str]]) -> Finding:
-    """A port of an adapter that no host's NCCL uses, neither this host's nor one that has it up, is not one that the job stands on: another network
-    (storage, management), or one that was filtered out."""
+    """A port of an adapter that no host's NCCL uses, neither this host's nor one that has it up, is not one that the job stands on: another
+    network (storage, management), or one that was filtered out."""
     hosts = {str(first_label(h)) for h in finding.hosts}
     nics = {str(c.nic).partition(" ")[0].partition(":")[0].partition("/")[0] for c in finding.culprits or () if c.nic}
     if not nics or not hosts or not hosts <= used.keys() or nics & set().union(*used.values()):
@@ -287,7 +287,8 @@ _ASKED = 4
 
 
 def _asked_for(links: pl.LazyFrame) -> Iterator[Finding]:
-    """Ports that somebody asked for one by one (``ibportstate LID PORT``, ``smpquery portinfo``) and that are down in what was printed of them last."""
+    """Ports that somebody asked for one by one (``ibportstate LID PORT``, ``smpquery portinfo``) and that are down in what was printed of
+    them last."""
     asked = links.filter((pl.col("tool") == "smpquery") & pl.col("state").is_not_null()).sort("source_id", "line_no")
     last = (
         asked.unique(["source_id", "lid", "port"], keep="last", maintain_order=True).filter(pl.len().over("source_id") <= _ASKED).collect()

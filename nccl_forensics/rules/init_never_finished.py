@@ -46,8 +46,8 @@ def init_never_finished(
     processes: pl.LazyFrame | None = None,
     progress: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """One finding where several processes end at the same place before the bootstrap: all of them, and no communicator was ever seen; or all but
-    one, which made one with them before."""
+    """One finding where several processes end at the same place before the bootstrap: all of them, and no communicator was ever seen; or
+    all but one, which made one with them before."""
     known = [_release(v) for v in nccl_versions.select("version").unique().collect()["version"].to_list() if v]
     if not known or any(v is None or v >= _STARTS_FIRST for v in known):
         return

@@ -144,8 +144,8 @@ def job_stopped(
 
 def _before(exits: pl.LazyFrame) -> bool:
     """Whether tasks ended by themselves before the scheduler ended the rest: srun says so in the order in which it comes. A job that is
-    cancelled gets SIGTERM first, and SIGKILL only after ``KillWait`` (Slurm, slurm.conf): many such ends tell nothing, few do, as do a signal
-    that no scheduler sends and srun's own word that it ends the rest."""
+    cancelled gets SIGTERM first, and SIGKILL only after ``KillWait`` (Slurm, slurm.conf): many such ends tell nothing, few do, as do a
+    signal that no scheduler sends and srun's own word that it ends the rest."""
     rows = exits.filter(pl.col("kind").is_in(["task", "scheduler", "scheduler-note"])).sort("source_id", "line_no").collect()
     for _, part in rows.group_by("source_id", maintain_order=True):
         ends = part.filter((pl.col("kind") == "scheduler") & pl.col("message").str.contains("CANCELLED", literal=True))
@@ -160,8 +160,8 @@ def _before(exits: pl.LazyFrame) -> bool:
 
 
 def _which(jobs: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> tuple[set[str], bool]:
-    """The jobs of a listing that may be the one at hand, by the time it ran and by its hosts, and whether that is sure: a listing of a user, or of
-    a day, holds others as well."""
+    """The jobs of a listing that may be the one at hand, by the time it ran and by its hosts, and whether that is sure: a listing of a
+    user, or of a day, holds others as well."""
     listed = jobs.filter(pl.col("step").is_null() & pl.col("job_id").is_not_null()).collect()
     every = set(listed["job_id"].to_list())
     if not job.seen or not every:
@@ -210,8 +210,8 @@ def _listed(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
 
 
 def _looked_at(thread_states: pl.LazyFrame) -> bool:
-    """Whether somebody took stacks of ranks that wait for others, or took them twice, and none of them is seen to move: one looks so at a job
-    that stands."""
+    """Whether somebody took stacks of ranks that wait for others, or took them twice, and none of them is seen to move: one looks so at a
+    job that stands."""
     ranks = thread_states.filter(pl.col("role").is_null()).collect()
     looked = bool(ranks["place"].is_in(list(WAITING)).any()) or bool((ranks["samples"] > 1).any())
     return looked and not ranks["moved"].any()
@@ -237,8 +237,8 @@ def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
 
 
 def _of_this(lines: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> pl.LazyFrame:
-    """The lines without those that are more than a day older than the job, or of a host that is known not to be the job's: the output of another job
-    that lies beside."""
+    """The lines without those that are more than a day older than the job, or of a host that is known not to be the job's: the output of
+    another job that lies beside."""
     rows = lines.collect()
     inside = timely(rows, job_times, _ZONES_H)
     ours = [host is None or job.place(host) != "apart" or not job.failed for host in rows["host"].to_list()]

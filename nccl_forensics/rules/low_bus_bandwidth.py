@@ -114,7 +114,8 @@ def _traced(rows: pl.LazyFrame, expected: float, large: int, share: float) -> It
         )
 
 
-#: Words of file names; a table of two ranks does not tell an all_reduce from a send and receive, nor any table an all_gather from an alltoall.
+#: Words of file names; a table of two ranks does not tell an all_reduce from a send and receive, nor any table an all_gather from an
+# alltoall.
 _IN_NAMES = r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|broadcast)[^/]*$"
 _SPELLED = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 
@@ -179,8 +180,9 @@ def _against_platform(best: list[dict[str, object]], expected: float) -> Iterato
 
 
 def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Finding]:
-    """Runs of the same collective, ranks, hosts and GPUs, with the same data and as many repetitions, on other hosts: the fleet is the yardstick.
-    Several runs of the same hosts are one of them. A third of the runs may be slow, or all those, and only those, that one host took part in."""
+    """Runs of the same collective, ranks, hosts and GPUs, with the same data and as many repetitions, on other hosts: the fleet is the
+    yardstick. Several runs of the same hosts are one of them. A third of the runs may be slow, or all those, and only those, that one host
+    took part in."""
     groups: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
     for run in best:
         like: tuple[object, ...] = (
@@ -316,8 +318,8 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
 
 
 def _fallen_off(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int, share: float) -> Iterator[Finding]:
-    """Runs whose two largest sizes and all between them and the fall carry far less than a smaller one did: bus bandwidth grows with the size and
-    levels out. A message that outgrows a cache of the host loses some of it, not two thirds."""
+    """Runs whose two largest sizes and all between them and the fall carry far less than a smaller one did: bus bandwidth grows with the
+    size and levels out. A message that outgrows a cache of the host loses some of it, not two thirds."""
     seen = rows.filter(pl.col("bus_bw_gb_s").is_not_null() & (pl.col("bytes") * 8 >= large))
     sizes = seen.group_by("source_id", "test", "bytes").agg(
         pl.col("bus_bw_gb_s").max(), row_line=pl.col("line_no").first(), row_record=pl.col("record").first()

@@ -1,5 +1,5 @@
-"""The processes of a job could not meet: a port that is taken, a gloo interface that is none, loopback addresses, a rank that never began, a store that is gone,
-launchers that did not come.
+"""The processes of a job could not meet: a port that is taken, a gloo interface that is none, loopback addresses, a rank that never began,
+a store that is gone, launchers that did not come.
 
 ## What it finds
 Exceptions of torch.distributed's store, of gloo and of the first collective of a group: the server's port is in use; GLOO_SOCKET_IFNAME names
@@ -37,7 +37,8 @@ _NO_DEVICE = re.compile(r"Unable to find address for: (\S{1,64})")
 _FAR = re.compile(r"remote=\[([0-9A-Fa-f:.%\w]{2,64})\]")
 _NEAR = re.compile(r"local=\[([0-9A-Fa-f:.%\w]{2,64})\]")
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|::ffff:127\.)")
-#: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID; "retreiving" up to 1.13. Both numbers are ranks inside the group.
+#: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID; "retreiving" up to 1.13. Both numbers are ranks inside the
+# group.
 _UNIQUE_ID = re.compile(
     r"\[([0-9]{1,7})\] is setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId from \[([0-9]{1,7})\] via c10d key-value store by key"
     r" '([^']{1,200})'"
@@ -166,7 +167,8 @@ def _first(pattern: re.Pattern[str], text: object) -> str:
     explains=("timeout", "closed", "rank-died"),
 )
 def host_stall_by_unique_id(exceptions: pl.LazyFrame, endings: pl.LazyFrame | None, nccl_errors: pl.LazyFrame | None) -> Iterator[Finding]:
-    """At most one finding: the rank that makes the id of the default group's communicator never called the collective that the others wait in."""
+    """At most one finding: the rank that makes the id of the default group's communicator never called the collective that the others wait
+    in."""
     known = exceptions.filter(pl.col("signature") == "store-timeout").sort("source_id", "line_no").collect()
     told = [
         (m, row)
@@ -249,8 +251,8 @@ _FIRST_REACH = r"_create_tcp_store|create_backend"
     explains=("timeout", "closed", "rank-died", "software-crash"),
 )
 def rendezvous_failed(exceptions: pl.LazyFrame) -> Iterator[Finding]:
-    """Launchers that could not reach the store where they meet, or waited there for others in vain. One that lost the store later tells nothing: the
-    launcher that held it had ended."""
+    """Launchers that could not reach the store where they meet, or waited there for others in vain. One that lost the store later tells
+    nothing: the launcher that held it had ended."""
     known = exceptions.filter(pl.col("signature").is_in(["rendezvous-lost", "rendezvous-timeout"])).sort("source_id", "line_no").collect()
     waited = known.filter(pl.col("signature") == "rendezvous-timeout")
     if waited.height:

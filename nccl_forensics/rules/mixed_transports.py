@@ -88,8 +88,8 @@ def mixed_transports(
 
 
 def _by_their_own_words(chosen: tuple[int, ...], networks: pl.LazyFrame, comms: pl.LazyFrame, failed: pl.DataFrame) -> Iterator[Finding]:
-    """One finding at most: the ranks on sockets share a communicator with ranks on RDMA, and a connection of the network failed. From 2.28 on the
-    process that is answered by the wrong kind may be waiting when the log ends, and its peer only sees the connection closed."""
+    """One finding at most: the ranks on sockets share a communicator with ranks on RDMA, and a connection of the network failed. From 2.28
+    on the process that is answered by the wrong kind may be waiting when the log ends, and its peer only sees the connection closed."""
     fast = networks.filter(pl.col("network") == "IB").collect()
     others = {r for ranks in fast["ranks"].to_list() for r in ranks}
     members = comms.filter(pl.col("rank").is_not_null()).group_by("comm_key").agg("rank").collect()["rank"].to_list()
@@ -114,8 +114,8 @@ def _by_their_own_words(chosen: tuple[int, ...], networks: pl.LazyFrame, comms: 
 
 
 def _chose_sockets(networks: pl.LazyFrame, comms: pl.LazyFrame | None) -> tuple[int, ...]:
-    """Ranks of the hosts whose own lines say that they use sockets, where those of most hosts say InfiniBand and none says both; of two hosts that are
-    all of the job, those of the one."""
+    """Ranks of the hosts whose own lines say that they use sockets, where those of most hosts say InfiniBand and none says both; of two
+    hosts that are all of the job, those of the one."""
     told = networks.filter(pl.col("host").is_not_null()).collect()
     slow, fast = (set(told.filter(pl.col("network") == name)["host"].to_list()) for name in ("Socket", "IB"))
     size = comms.select(pl.col("nranks").max()).collect().item() if comms is not None else None

@@ -62,7 +62,8 @@ def shm_exhausted_nccl(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame) -> It
     """Shared memory segments that NCCL could not make for want of space: a fault of the host, not of a rank."""
     about = nccl_errors.filter(pl.col("kind") == "shm")
     said = about.filter(_any((_NO_SPACE,))).head(1).collect().height > 0
-    # Up to 2.21 the line has no error text: a tmpfs that cannot be extended is full, while a segment that cannot be made may have other reasons.
+    # Up to 2.21 the line has no error text: a tmpfs that cannot be extended is full, while a segment that cannot be made may have other
+    # reasons.
     unsaid = ~pl.col("message").str.contains(r"error: ")
     extending = _any(("failed to extend",)) & unsaid
     wanted = about.filter(_any((_NO_SPACE,)) | extending)

@@ -35,7 +35,8 @@ _INTERFACES = ("bootstrap", "socket-interface", "ib-oob")
 _LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
 _LINK_LOCAL = r"[Cc]onnect to (?:::ffff:)?169\.254\."
 _ADDRESS = re.compile(r"[Cc]onnect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
-#: Events of a device that are faults, in the words of ibv_event_type_str(3). From 2.28.9 on NCCL calls all events "non-fatal" that it goes on
+#: Events of a device that are faults, in the words of ibv_event_type_str(3). From 2.28.9 on NCCL calls all events "non-fatal" that it goes
+# on
 #: after, a port that came up or a new subnet manager among them.
 _FAULTS = r"async (?:error )?event ?:.*(?:port error|catastrophic error|CQ error|access violation|invalid request|migration request error)"
 #: NCCL names the device behind "hca" or in front; UCX behind "on".
@@ -43,7 +44,8 @@ _UNREACHABLE = (
     "The queue pair could not be connected to the peer's address: no route between the two ports' GIDs (RoCE: GID index, subnet, interface "
     "without address), or the port is not active."
 )
-#: Work completions that tell of no link, by the number or name of their status or by UCX's words (ibv_wc_status in libibverbs' verbs.h), and how
+#: Work completions that tell of no link, by the number or name of their status or by UCX's words (ibv_wc_status in libibverbs' verbs.h),
+# and how
 #: they read.
 _OTHERWISE = (
     (
@@ -178,8 +180,8 @@ def wrong_interface(
 
 
 def _link_local(failed: pl.DataFrame, nccl_network: pl.LazyFrame) -> Iterator[Finding]:
-    """Peers that told an address which an interface without a configuration gives itself (169.254.0.0/16), where processes that use another network could not
-    connect to it."""
+    """Peers that told an address which an interface without a configuration gives itself (169.254.0.0/16), where processes that use another
+    network could not connect to it."""
     asked = failed.filter(pl.col("message").str.contains(_LINK_LOCAL))
     used = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null()).collect()
     if not asked.height or not used.height or used["address"].str.starts_with("169.254.").any():
@@ -203,7 +205,8 @@ def _link_local(failed: pl.DataFrame, nccl_network: pl.LazyFrame) -> Iterator[Fi
 
 
 def _shared_addresses(nccl_network: pl.LazyFrame | None) -> pl.DataFrame:
-    """``address`` and ``host``: addresses that several hosts call their own, as those of docker's bridges: whoever connects to one reaches itself."""
+    """``address`` and ``host``: addresses that several hosts call their own, as those of docker's bridges: whoever connects to one reaches
+    itself."""
     if nccl_network is None:
         return pl.DataFrame(schema={"address": pl.String(), "host": pl.String()})
     own = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
@@ -260,7 +263,8 @@ _TRIES = 3
 
 
 def _still_trying(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame) -> pl.LazyFrame:
-    """The last retry of each process whose log ends with it, or with a torn line behind it, after at least ``_TRIES`` of them: it got no further."""
+    """The last retry of each process whose log ends with it, or with a torn line behind it, after at least ``_TRIES`` of them: it got no
+    further."""
     place = ["source_id", "host", "pid"]
     retries = nccl_errors.filter(pl.col("kind") == "connect-retry").sort("source_id", "line_no")
     counted = retries.group_by(place, maintain_order=True).agg(pl.len().alias("tries"), pl.all().exclude(place).last())
@@ -320,7 +324,8 @@ def _loopback_peers(
 def connection_failed(
     nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_network: pl.LazyFrame | None = None, nccl_tails: pl.LazyFrame | None = None
 ) -> Iterator[Finding]:
-    """Connections that failed after all retries, or of which the log ends amid retries that find no way, by errno text and pair of host and address."""
+    """Connections that failed after all retries, or of which the log ends amid retries that find no way, by errno text and pair of host and
+    address."""
     rows = where_reported(nccl_errors.filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"])), processes)
     trying = not rows.height
     if trying and nccl_tails is not None:
@@ -381,7 +386,8 @@ def connection_failed(
 def _refused_inside(
     targets: list[str], nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, nccl_network: pl.LazyFrame | None
 ) -> bool:
-    """Whether a log of the host that has one of the addresses ends while it is refused: by a process of that host, as far as it tells no address."""
+    """Whether a log of the host that has one of the addresses ends while it is refused: by a process of that host, as far as it tells no
+    address."""
     if nccl_tails is None or nccl_network is None:
         return False
     owners = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").str.split("<").list.first().is_in(targets))
@@ -396,7 +402,8 @@ def _refused_inside(
 
 
 def _other_type(nccl_errors: pl.LazyFrame) -> bool:
-    """Whether some rank was answered by a socket of another type (NCCL src/misc/socket.cc): it meets a peer that speaks another transport."""
+    """Whether some rank was answered by a socket of another type (NCCL src/misc/socket.cc): it meets a peer that speaks another
+    transport."""
     answered = (pl.col("kind") == "handshake-mismatch") & pl.col("message").str.contains("wrong type", literal=True)
     return bool(nccl_errors.filter(answered).head(1).collect().height)
 

@@ -52,8 +52,8 @@ _EXPLAINS = (
     explains=_EXPLAINS,
 )
 def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> Iterator[Finding]:
-    """Refused calls, duplicates first. Who used a communicator that had not come up yet grew tired of waiting for it, and who used one after a
-    warning of its own used one that had failed: what kept it, or what was warned of, is the cause."""
+    """Refused calls, duplicates first. Who used a communicator that had not come up yet grew tired of waiting for it, and who used one
+    after a warning of its own used one that had failed: what kept it, or what was warned of, is the cause."""
     twice = nccl_errors.filter(pl.col("kind") == "duplicate-gpu").sort("source_id", "line_no").collect()
     if twice.height:
         pairs = (
@@ -180,7 +180,8 @@ def bootstrap_disagreement(nccl_errors: pl.LazyFrame, nccl_comms: pl.LazyFrame |
 
 
 def _other_size(nccl_comms: pl.LazyFrame) -> pl.DataFrame:
-    """First lines of the processes that began a communicator with another number of ranks than the most of those that began the same one."""
+    """First lines of the processes that began a communicator with another number of ranks than the most of those that began the same
+    one."""
     begun = (
         nccl_comms.filter((pl.col("event") == "init-start") & pl.col("comm_id").is_not_null() & pl.col("nranks").is_not_null())
         .select("source_id", "line_no", "host", "pid", "comm_id", "rank", "nranks")

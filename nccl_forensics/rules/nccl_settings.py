@@ -33,7 +33,8 @@ _BEFORE_NVLS_GB_S = 240.0
 
 
 def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True, sure_of_some: bool = False) -> Iterator[Finding]:
-    """``sure``: the hardware has what the setting switches off; ``sure_of_some``: a setting of some ranks alone is not meant for the hardware."""
+    """``sure``: the hardware has what the setting switches off; ``sure_of_some``: a setting of some ranks alone is not meant for the
+    hardware."""
     for effect in EFFECTS:
         if effect.cause != cause:
             continue
@@ -124,7 +125,8 @@ def gdr_disabled_by_setting(
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT, FI_EFA_USE_DEVICE_RDMA, unless all ranks of the job are on one host: they use no network."""
+    """NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT, FI_EFA_USE_DEVICE_RDMA, unless all ranks of the job are on one host: they use no
+    network."""
     if comms is None or not _on_one_host(comms):
         yield from _found(job_settings, "gdr-disabled", job_of(job_signs, None, failures))
 

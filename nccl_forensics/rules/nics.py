@@ -145,7 +145,8 @@ def _left_out(value: str) -> list[str] | None:
 
 
 def _whole_family(value: str) -> bool:
-    """Whether a filter leaves out all devices that begin alike (``^mlx5_``), not single ones: without = a name stands for all that begin with it."""
+    """Whether a filter leaves out all devices that begin alike (``^mlx5_``), not single ones: without = a name stands for all that begin
+    with it."""
     names = [] if value.startswith("^=") else _left_out(value) or []
     return any(not name.partition(":")[0][-1:].isdigit() or name in ("mlx4", "mlx5") for name in names)
 
@@ -261,7 +262,8 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
     )
 
 
-#: Names of networks that are RDMA (``Using network IB``): NCCL's own, and those of plugins for InfiniBand, libfabric, UCX, SHARP and Google's gIB. Any other
+#: Names of networks that are RDMA (``Using network IB``): NCCL's own, and those of plugins for InfiniBand, libfabric, UCX, SHARP and
+# Google's gIB. Any other
 #: name is another network, of which the name does not tell the kind.
 _RDMA = r"(?i)^g?ib|rdma|roce|ofi\b|fabric|ucx|sharp|verbs|efa"
 
@@ -281,7 +283,8 @@ def socket_fallback(
     nccl_connections: pl.LazyFrame | None,
     settings: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """Hosts that talk over sockets while others of the job use RDMA, or although NCCL lists RDMA devices or was told which of them to use."""
+    """Hosts that talk over sockets while others of the job use RDMA, or although NCCL lists RDMA devices or was told which of them to
+    use."""
     if host_ranks.collect().height < 2:
         return
     chosen = networks.collect()
@@ -328,7 +331,8 @@ def socket_fallback(
 
 
 def _asked_for(settings: pl.LazyFrame, hosts: set[str]) -> pl.DataFrame:
-    """Values of NCCL_IB_HCA on these hosts that name the devices to use, or leave out all of a kind: whoever writes either has such devices."""
+    """Values of NCCL_IB_HCA on these hosts that name the devices to use, or leave out all of a kind: whoever writes either has such
+    devices."""
     rows = settings.filter((pl.col("name") == "NCCL_IB_HCA") & (pl.col("value") != "")).sort("value")
     known = rows.filter(pl.col("hosts").list.set_intersection(sorted(hosts)).list.len() > 0).collect()
     wanted = [not value.startswith("^") or _whole_family(value) for value in known["value"].to_list()]

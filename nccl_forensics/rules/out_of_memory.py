@@ -115,7 +115,8 @@ def out_of_memory(
 
 
 def _mourned(raised: pl.LazyFrame | None) -> list[int]:
-    """Processes of which the job itself says that they were killed: workers of data loaders (torch/utils/data/_utils/signal_handling.py)."""
+    """Processes of which the job itself says that they were killed: workers of data loaders
+    (torch/utils/data/_utils/signal_handling.py)."""
     if raised is None:
         return []
     said = raised.filter(pl.col("signature") == "worker-killed").select(pl.col("message").str.extract_all(_WORKERS).alias("said"))
@@ -188,8 +189,8 @@ def _kills(rows: pl.DataFrame, who: People, mourned: list[int], tasks: dict[str,
 
 
 def _scheduler(exits: pl.LazyFrame, processes: pl.LazyFrame | None) -> Iterator[Finding]:
-    """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one; PBS and LSF
-    kill by themselves. Where launchers speak, a task of the scheduler is a launcher and no rank."""
+    """Slurm counts the kernel's kills in the step's cgroup (slurmstepd, ``oom_kill event``), and srun names tasks that ended by one; PBS
+    and LSF kill by themselves. Where launchers speak, a task of the scheduler is a launcher and no rank."""
     rows = exits.sort("source_id", "line_no").collect()
     told = rows.filter(pl.col("kind") == "scheduler-oom")
     tasks = rows.filter(pl.col("kind") == "task")
@@ -370,8 +371,8 @@ def _size_words(row: dict[str, object]) -> str:
 
 
 def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
-    """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own. Whoever looks for
-    the largest batch that fits is refused memory, and goes on."""
+    """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own. Whoever
+    looks for the largest batch that fits is refused memory, and goes on."""
     raised = raised.filter(~lived_on())
     for on_gpu in (True, False):
         seen: dict[object, dict[str, object]] = {}

@@ -184,7 +184,8 @@ def _tcp(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[F
 
 
 def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int, rdma: set[str]) -> Iterator[Finding]:
-    """Drops of an interface; where RDMA of that host (``rdma``) missed packets too, any that are worth a warning are an error: it sends all again from there on."""
+    """Drops of an interface; where RDMA of that host (``rdma``) missed packets too, any that are worth a warning are an error: it sends all
+    again from there on."""
     wanted = rows.filter(pl.col("counter").is_in([*_DROPS, "rx_packets", "rx_packets_phy"]) & pl.col("value").is_not_null())
     for (host, source, interface), part in wanted.group_by("host", "source_id", "interface", maintain_order=True):
         first = part.group_by("counter", maintain_order=True).agg(

@@ -114,9 +114,9 @@ def process_stopped(
 
 
 def _left_over(ours: pl.DataFrame, who: People, source_ranks: pl.LazyFrame | None) -> dict[int, int]:
-    """The rank of the one process that no file ties to a rank, where its parent started it beside others by the same command, the ranks of all
-    these are known, and of the ranks that left a file one alone has no pid. A process that is stopped answers no sampler, and its own log need not
-    say its pid."""
+    """The rank of the one process that no file ties to a rank, where its parent started it beside others by the same command, the ranks of
+    all these are known, and of the ranks that left a file one alone has no pid. A process that is stopped answers no sampler, and its own
+    log need not say its pid."""
     if source_ranks is None:
         return {}
     told = {rank for ranks in who.by_pid.values() for rank in ranks}

@@ -164,7 +164,8 @@ def rank_died(
 
 @rule(name="rank-ended", code="DE12", cause="rank-died", severity="critical", at_most=8, explains=(*_CONSEQUENCES, "straggler"))
 def rank_ended(stalls: pl.LazyFrame) -> Iterator[Finding]:
-    """Ranks that others wait for and whose stacks show that their program is over, though the process still waits for a thread, a child or its launcher."""
+    """Ranks that others wait for and whose stacks show that their program is over, though the process still waits for a thread, a child or
+    its launcher."""
     yield from stall_findings(
         stalls,
         "rank-died",
@@ -250,8 +251,8 @@ def _twice(last_calls: pl.LazyFrame) -> bool:
 
 
 def _stood(last_calls: pl.LazyFrame, stalls: pl.LazyFrame | None) -> set[int]:
-    """Ranks whose stacks stand still in a call that waits for others, if those of all sampled ranks (two at least) do, but for ranks that surely hold
-    them up."""
+    """Ranks whose stacks stand still in a call that waits for others, if those of all sampled ranks (two at least) do, but for ranks that
+    surely hold them up."""
     seen = last_calls.filter(pl.col("witness") == "stack").collect()
     waits, rests = pl.col("place").is_in(WAITING), ~pl.col("moved").fill_null(False)
     if stalls is not None:

@@ -50,11 +50,11 @@ def rank_never_joined(
 ) -> Iterator[Finding]:
     """One finding per communicator that lacks ranks and that nothing shows past its bootstrap.
 
-    Where something of another size reached those that wait (``Message truncated``, bootstrap.cc), a process of another release, or of another
-    library, did come, and its log may be one that was not collected.
-    Ranks that failed inside NCCL, recorded a collective or stand in the call of those that wait did come, whatever became of their logs;
-    such a rank without a log also tells that logs of others may be lost. A smaller communicator than the job's counts its own ranks: whom of the job
-    a number means is told where the others leave one answer, and nobody is named elsewhere.
+    Where something of another size reached those that wait (``Message truncated``, bootstrap.cc), a process of another release, or of
+    another library, did come, and its log may be one that was not collected. Ranks that failed inside NCCL, recorded a collective or stand
+    in the call of those that wait did come, whatever became of their logs; such a rank without a log also tells that logs of others may be
+    lost. A smaller communicator than the job's counts its own ranks: whom of the job a number means is told where the others leave one
+    answer, and nobody is named elsewhere.
     """
     came = _came(endings, progress)
     running: set[int] = set()
@@ -158,8 +158,8 @@ def _smaller(part: pl.DataFrame, size: int, world: int, missing: Sequence[int], 
 
 
 def _in_order(place: Mapping[int, int], size: int, world: int, missing: Sequence[int]) -> list[int]:
-    """Ranks of the job that the missing numbers of a communicator mean, where its members follow each other in the job's order: each gap that is as wide
-    as what is missing in it, or all of them one stride apart. Empty where that leaves more than one answer."""
+    """Ranks of the job that the missing numbers of a communicator mean, where its members follow each other in the job's order: each gap
+    that is as wide as what is missing in it, or all of them one stride apart. Empty where that leaves more than one answer."""
     known = sorted(place.items())
     if not known or any(a >= b for (_, a), (_, b) in pairwise(known)):
         return []
@@ -181,8 +181,8 @@ _ALIKE = 2
 
 
 def _by_chance(size: int, kinds: Iterable[set[int]]) -> float:
-    """How many ranks would have lost their files of every kind, if files of each kind are lost by chance as often as is seen; 0 where one kind
-    alone is there, which tells nothing of chance."""
+    """How many ranks would have lost their files of every kind, if files of each kind are lost by chance as often as is seen; 0 where one
+    kind alone is there, which tells nothing of chance."""
     shares = [len(ranks) / size for ranks in kinds if ranks]
     return size * prod(max(0.0, 1 - share) for share in shares) if len(shares) > 1 else 0.0
 

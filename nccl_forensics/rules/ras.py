@@ -74,9 +74,9 @@ def ras_behind(
         float, "seconds that two reports must lie apart to show that a rank does not move, where they tell their times"
     ] = 20.0,
 ) -> Iterator[Finding]:
-    """One finding per communicator and operation. A single report of a job without any sign of failure is a warning only: ranks may differ by
-    an operation at any moment. Reports without a time are in the order of their names, numbers in them as numbers; where a later one no longer says
-    that ranks differ, they went on."""
+    """One finding per communicator and operation. A single report of a job without any sign of failure is a warning only: ranks may differ
+    by an operation at any moment. Reports without a time are in the order of their names, numbers in them as numbers; where a later one no
+    longer says that ranks differ, they went on."""
     known = people(processes)
     counts, order = _counts(nccl_ras_items, nccl_ras_ranks), {}
     if sources is not None:

@@ -162,8 +162,8 @@ def shape_mismatch_by_transport(
 
 
 def _elsewhere(rank: int, sites: list[object], last_calls: pl.LazyFrame) -> dict[str, object] | None:
-    """The last call of a rank, where that is in another function of the program than the operation that the others recorded last, or another
-    operation than all of them stood in."""
+    """The last call of a rank, where that is in another function of the program than the operation that the others recorded last, or
+    another operation than all of them stood in."""
     own = next(last_calls.filter((pl.col("rank") == rank) & pl.col("user_frame").is_not_null()).collect().iter_rows(named=True), None)
     if own is None or not all(sites) or own["place"] not in ("collective", "p2p", "user-code"):
         return None

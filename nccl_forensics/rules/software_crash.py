@@ -93,7 +93,8 @@ def _alike(everyone: pl.DataFrame, ranks: int, share: float, at_least: int) -> I
     what = first["signal"] or first["type"] or f"exit code {first['exit_code']}"
     message = str(first["message"] or "").split("\n", 1)[0][:160]
     whole = own.height == ranks
-    # A bare exit code is what a program that was told to end leaves as well, and an abort without a word is how a watchdog ends processes too.
+    # A bare exit code is what a program that was told to end leaves as well, and an abort without a word is how a watchdog ends processes
+    # too.
     told = first["type"] or (first["signal"] and (first["signal"] != "SIGABRT" or first["frame"] or message))
     yield Finding(
         title=f"{'all ' if whole else ''}{own.height} ranks fell over alike: {what}" + (f" at {first['frame']}" if first["frame"] else ""),

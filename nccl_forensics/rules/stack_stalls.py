@@ -138,8 +138,8 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
         if not part.height:
             continue
         first = part.row(0, named=True)
-        # Where few wait in a collective that most have passed, for a group, in a send or in a receive, or for those that wait in a circle, nothing says
-        # which of all is wrong.
+        # Where few wait in a collective that most have passed, for a group, in a send or in a receive, or for those that wait in a circle,
+        # nothing says which of all is wrong.
         blamed = part.filter(~pl.col("reason").is_in([CHAINED, MAKING, PASSED, UNANSWERED]))
         ranks = tuple(r for r in blamed["rank"].to_list() if r is not None)
         who = _who(part.to_dicts())

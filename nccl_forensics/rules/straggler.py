@@ -12,8 +12,9 @@ rank late to all collectives of a step.
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.
 
-Of fewer collectives than can be compared (four to seven), a rank that is late to nearly all of them is a warning. Of a few steps, to which it was
-late three or four times, it is named with low confidence where they lost half of their time to it and no other rank was late like that.
+Of fewer collectives than can be compared (four to seven), a rank that is late to nearly all of them is a warning. Of a few steps, to which
+it was late three or four times, it is named with low confidence where they lost half of their time to it and no other rank was late like
+that.
 
 A rank that is late in the traced steps only, while recorders of the whole run show that little was lost to it, is not named.
 
@@ -128,8 +129,8 @@ _FEW_COLLECTIVES, _NEARLY_ALL, _FEW_STEPS = 4, 0.8, 3
 def _enqueued(
     lag: pl.LazyFrame, late_at_least: int, lost_share: float, time_share: float, at_least: int, late_chance: float
 ) -> Iterator[Finding]:
-    """By the enqueue times of Flight Recorder dumps; of a few collectives, to nearly all of which one rank comes late, a warning; of a few steps that lose most of
-    their time to it, a guess."""
+    """By the enqueue times of Flight Recorder dumps; of a few collectives, to nearly all of which one rank comes late, a warning; of a few
+    steps that lose most of their time to it, a guess."""
     # Of two whose clocks may differ either may be late; and in a job of more ranks whoever is late in a pair may have waited elsewhere.
     pair = pl.col("one_clock").fill_null(value=False) & (pl.col("rank").n_unique() == 2)
     rows = (
@@ -138,7 +139,8 @@ def _enqueued(
         .collect()
     )
     looked_at = rows["group_key"].n_unique()
-    # One long delay, as a checkpoint or a profile that is written, is no habit: what a rank costs again and again is what is left without it.
+    # One long delay, as a checkpoint or a profile that is written, is no habit: what a rank costs again and again is what is left without
+    # it.
     again = pl.when(pl.col("collectives") >= at_least).then(pl.col("lost_ms") - pl.col("worst_ms")).otherwise("lost_ms")
     for _, part in rows.with_columns(habit_ms=again.clip(0)).group_by("group_key", maintain_order=True):
         total = float(part["habit_ms"].sum() or 0.0)
@@ -207,7 +209,8 @@ def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
         )
 
 
-#: A rank with so many times the own time of any other, in half of the window or more, is busy where the others are not. One gap alone is no rule.
+#: A rank with so many times the own time of any other, in half of the window or more, is busy where the others are not. One gap alone is no
+# rule.
 _BUSIER, _HALF, _ONE_GAP = 3.0, 0.5, 0.45
 #: Traces are of few steps: so many long times of its own.
 _FEW_GAPS, _SOME_GAPS = 3, 4
@@ -232,7 +235,8 @@ def _never_waiting(
     shares = rows.with_columns(share=pl.col("own_ms") / pl.col("span_ms")).sort("share", "rank", descending=[True, False])
     if rows.height < 2 or int(str(rows["collectives"].min())) < at_least:
         return
-    # Several may be slow at once; then the widest gap in the first half parts them from the others, and more than half are never the slow ones.
+    # Several may be slow at once; then the widest gap in the first half parts them from the others, and more than half are never the slow
+    # ones.
     falls = (shares["share"] - shares["share"].shift(-1)).head(max(1, rows.height // 2))
     slow = int(str(falls.arg_max())) + 1
     second = shares.row(slow, named=True)
@@ -274,7 +278,8 @@ _TWO_STEPS, _FIFTH = 2, 5
 
 
 def _longest(rows: pl.DataFrame, margin: float) -> Iterator[Finding]:
-    """Few ranks that in each step take one time by themselves that is many times the longest of any other: those wait meanwhile, in whatever group."""
+    """Few ranks that in each step take one time by themselves that is many times the longest of any other: those wait meanwhile, in
+    whatever group."""
     if rows.height < 2 or rows["gaps_ms"].null_count() or (steps := len(rows["gaps_ms"][0])) < _TWO_STEPS:
         return
     ordered = rows.with_columns(usual=pl.col("gaps_ms").list.median()).sort("usual", "rank", descending=[True, False])

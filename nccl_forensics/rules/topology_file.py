@@ -35,8 +35,8 @@ from nccl_forensics.values import pci
     explains=("few-channels", "low-bus-bandwidth", "nvlink-fault"),
 )
 def topology_file(job_settings: pl.LazyFrame, nccl_topo: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> Iterator[Finding]:
-    """One finding for all topology files in which the same GPUs have fewer links than the others. A file that has none of the GPUs that ranks name as
-    theirs is that of another machine."""
+    """One finding for all topology files in which the same GPUs have fewer links than the others. A file that has none of the GPUs that
+    ranks name as theirs is that of another machine."""
     used = job_settings.filter(pl.col("name") == "NCCL_TOPO_FILE").collect()
     if not used.height:
         return

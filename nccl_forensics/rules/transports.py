@@ -33,8 +33,8 @@ def _local(nccl_connections: pl.LazyFrame, comms: pl.LazyFrame) -> pl.DataFrame:
     hosts = world.select("rank", "host").unique(["rank"], keep="any")
     source = hosts.rename({"rank": "src", "host": "src_host"})
     target = hosts.rename({"rank": "dst", "host": "dst_host"})
-    # Ranks of smaller communicators count from 0 again: where a process has several, its lines do not tell whose ranks they mean. But P2P and
-    # SHM connect GPUs of one host, and who prints them sends (NCCL 2.27 src/transport/p2p.cc, shm.cc; P2P between hosts says MNNVL).
+    # Ranks of smaller communicators count from 0 again: where a process has several, its lines do not tell whose ranks they mean. But P2P
+    # and SHM connect GPUs of one host, and who prints them sends (NCCL 2.27 src/transport/p2p.cc, shm.cc; P2P between hosts says MNNVL).
     process = ["host", "pid"]
     single = comms.group_by(process).agg(pl.col("nranks").n_unique().alias("n")).filter(pl.col("n") == 1).select(process)
     own = world.select(*process, "rank").unique().unique(process, keep="none").join(single, on=process, how="anti")
@@ -119,11 +119,13 @@ def few_channels(
     traced_share: Annotated[float, "share of the expected bus bandwidth below which few channels in profiler traces count"] = 0.6,
     large_bytes: Annotated[int, "size from which a traced AllReduce uses all channels that there are"] = LARGE_BYTES,
 ) -> Iterator[Finding]:
-    """Communicators of one host, over fast NVLink, with fewer channels than such links feed, or with one on whatever links: by NCCL's log, or by profiler traces, where its
-    kernels have one block per channel and the largest AllReduces run far below what the platform reaches."""
+    """Communicators of one host, over fast NVLink, with fewer channels than such links feed, or with one on whatever links: by NCCL's log,
+    or by profiler traces, where its kernels have one block per channel and the largest AllReduces run far below what the platform
+    reaches."""
     short = pl.DataFrame()
     if local_channels is not None:
-        # A process has communicators of its host and such as span hosts, which have no more channels than the adapters feed: the most counts.
+        # A process has communicators of its host and such as span hosts, which have no more channels than the adapters feed: the most
+        # counts.
         most = pl.col("coll").max().over("host")
         # NCCL uses each ring that it finds twice (src/graph/connect.cc), so that a single channel is a limit on any links.
         alone = pl.col("nvlink_gb_s").is_null() & (most == 1)
@@ -175,7 +177,8 @@ def few_channels(
 
 
 def _short_in_traces(trace_bandwidth: pl.LazyFrame | None, enough: int, share: float, large: int) -> pl.DataFrame:
-    """Sizes of traced AllReduces, worst first, whose kernels have few blocks and whose best one is slow; all ranks of the group were traced.
+    """Sizes of traced AllReduces, worst first, whose kernels have few blocks and whose best one is slow; all ranks of the group were
+    traced.
 
     The platform's expectation is known for GPUs over NVLink only. Few blocks alone say nothing: newer kernels need fewer.
     """

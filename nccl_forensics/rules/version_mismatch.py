@@ -52,7 +52,8 @@ def version_mismatch(
     comms: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """At most one finding. Processes that came up in communicators of their own release alone are another program's. Of a process whose log
-    names no release, the error counts with which NCCL failed it: torch names the release that it loaded (``NCCL error in: …, NCCL version 2.21.5``, c10d/NCCLUtils.hpp)."""
+    names no release, the error counts with which NCCL failed it: torch names the release that it loaded (``NCCL error in: …, NCCL version
+    2.21.5``, c10d/NCCLUtils.hpp)."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     # Up to 2.21, and at the level WARN, the line bears no process: it is that of the only process of its file.
     alone = (
@@ -118,7 +119,8 @@ def version_mismatch(
 
 
 def _among_themselves(seen: pl.DataFrame, comms: pl.LazyFrame) -> pl.DataFrame:
-    """``host``, ``pid`` of processes of a release that fewer have, all of which completed whatever communicators they began, without any process of another."""
+    """``host``, ``pid`` of processes of a release that fewer have, all of which completed whatever communicators they began, without any
+    process of another."""
     members = comms.select("host", "pid", "comm_key", "completed").collect().join(seen.select("host", "pid", "version"), on=["host", "pid"])
     members = members.with_columns(mixed=pl.col("version").n_unique().over("comm_key") > 1)
     usual = seen["version"].mode().to_list()
@@ -148,8 +150,8 @@ def _by_errors(endings: pl.LazyFrame, seen: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unsaid(nccl_network: pl.LazyFrame, people: pl.LazyFrame, seen: pl.DataFrame, nobodys: pl.DataFrame) -> pl.DataFrame:
-    """Host, pid and release of the processes that began, never got a rank and print no release, as those up to 2.21 do but for rank 0. Theirs
-    is the one such release that is printed anywhere, and its line is cited."""
+    """Host, pid and release of the processes that began, never got a rank and print no release, as those up to 2.21 do but for rank 0.
+    Theirs is the one such release that is printed anywhere, and its line is cited."""
     said = pl.concat([seen, nobodys], how="diagonal").select("version", "source_id", "line_no")
     old = [v for v in said["version"].unique().to_list() if not _prints_everywhere(str(v))]
     if len(old) != 1 or said["version"].n_unique() == 1:

@@ -1,6 +1,7 @@
 """Where the bytes lie: one folder for each incident and each upload under way, and nothing outside the data folder.
 
-``incidents/<id>/evidence`` is what was handed in, ``incidents/<id>/result`` what came out of it; both appear by a rename, whole or not at all.
+``incidents/<id>/evidence`` is what was handed in, ``incidents/<id>/result`` what came out of it; both appear by a rename, whole or not at
+all.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ _NEAR = 0.95
 
 
 class Child:
-    """A worker under way. ``last_words`` is the end of what it wrote to standard error; ``exceeded`` says that it was ended for its memory."""
+    """A worker under way. ``last_words`` is the end of what it wrote to standard error; ``exceeded`` says that it was ended for its
+    memory."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

@@ -22,7 +22,8 @@ _CHOICES_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What is looked for; empty means any. Days are UTC, both included; ``culprit`` asks that host and rank are blamed, not only involved."""
+    """What is looked for; empty means any. Days are UTC, both included; ``culprit`` asks that host and rank are blamed, not only
+    involved."""
 
     text: str = ""
     status: str = ""

@@ -58,7 +58,8 @@ def default_data() -> Path:
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token of the file, else of ``NCCL_FORENSICS_TOKEN``. Raises ``UsageError`` for one that is empty or cannot be sent in a header."""
+    """The token of the file, else of ``NCCL_FORENSICS_TOKEN``. Raises ``UsageError`` for one that is empty or cannot be sent in a
+    header."""
     if file is not None:
         try:
             token = file.read_text(encoding="utf-8").strip()

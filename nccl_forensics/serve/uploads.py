@@ -175,7 +175,8 @@ class Uploads:
         await self.gate.settle(partial(self._drop, identifier))
 
     def recover(self) -> int:
-        """After a restart: complete what had arrived whole, remove what nobody can go on with. Returns the incidents that were completed."""
+        """After a restart: complete what had arrived whole, remove what nobody can go on with. Returns the incidents that were
+        completed."""
         completed = 0
         rows = {row["id"]: row for row in self.database.read("SELECT id FROM uploads")}
         known = self.incidents.known()

@@ -23,7 +23,8 @@ class Death:
 
 
 def settle(world: World, deaths: dict[int, Death], observe: str, recorder: bool, swift: bool) -> None:
-    """Let the job end. ``observe``: "live" stops the clock while it still runs or hangs; ``swift``: the launcher notices a death at once."""
+    """Let the job end. ``observe``: "live" stops the clock while it still runs or hangs; ``swift``: the launcher notices a death at
+    once."""
     _communicators(world)
     states = world.model.ranks
     dead = {r: s for r, s in states.items() if s.blocked == "dead"}

@@ -189,7 +189,8 @@ class Case:
 
 
 def _history(seed: int, host: Host, begin: int) -> None:
-    """What a kernel log tells of the days before the job and has nothing to do with it: another job's faults, links coming up after boot."""
+    """What a kernel log tells of the days before the job and has nothing to do with it: another job's faults, links coming up after
+    boot."""
     dice = pick(seed, "history", host.index)
     if dice.random() < 0.15 and host.platform.vendor == "nvidia":
         gpu, at = dice.randrange(len(host.gpus)), begin - int(dice.uniform(20, 60) * 3600) * SECOND

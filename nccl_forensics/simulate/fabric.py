@@ -1,7 +1,8 @@
 """What NCCL makes of the machines: communicators, rings, trees, channels and the transport of each connection.
 
-A communicator of one group (or of the two ends of a pipeline transfer) is cut into hosts; each channel runs through a host from an entry to an
-exit GPU, and the exit of one host feeds the entry of the next over the adapters of the same rail, as NCCL's search does on such machines.
+A communicator of one group (or of the two ends of a pipeline transfer) is cut into hosts; each channel runs through a host from an entry to
+an exit GPU, and the exit of one host feeds the entry of the next over the adapters of the same rail, as NCCL's search does on such
+machines.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from nccl_forensics.simulate.writers import bandwidth, launcher, nccl, rccl, rec
 from nccl_forensics.simulate.writers import host as host_tools
 from nccl_forensics.simulate.writers.nccl_lines import Options
 
-#: Hosts up to this number are all asked for the state of their devices: one command on every host, small files. Of more it is one in sixteen.
+#: Hosts up to this number are all asked for the state of their devices: one command on every host, small files. Of more it is one in
+# sixteen.
 ALL_HOSTS_UP_TO = 256
 
 
@@ -48,8 +49,8 @@ class Folder:
 
 
 def detailed(world: World, rank: int, full: bool) -> bool:
-    """Whether a rank's text logs are kept: all, or those of one host in sixteen and of every rank that has something to tell or ended by itself:
-    whoever gathers evidence looks there."""
+    """Whether a rank's text logs are kept: all, or those of one host in sixteen and of every rank that has something to tell or ended by
+    itself: whoever gathers evidence looks there."""
     process = world.processes[rank]
     if full:
         return True

@@ -1,7 +1,7 @@
 """The training program: what one rank does in one step, as a list of items. Writers read places of code and sizes from here.
 
-Frames are innermost first. A host item takes its time on the CPU, a compute item on the GPU, an operation is enqueued by the CPU and runs on
-the stream of its group; ``wait`` says whether the compute stream waits for it at once.
+Frames are innermost first. A host item takes its time on the CPU, a compute item on the GPU, an operation is enqueued by the CPU and runs
+on the stream of its group; ``wait`` says whether the compute stream waits for it at once.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """A PyTorch release as its logs and dumps show it. ``wording`` is the wording of the watchdog: 4, 5 or 7 for 2.4, 2.5, 2.7 and later."""
+    """A PyTorch release as its logs and dumps show it. ``wording`` is the wording of the watchdog: 4, 5 or 7 for 2.4, 2.5, 2.7 and
+    later."""
 
     version: str
     schema: str

@@ -109,7 +109,8 @@ def outermost(frames: Sequence[str]) -> str:
 
 
 def python_frames(frames: Sequence[str]) -> list[str]:
-    """Frames of Python alone: samplers differ in whether they show native ones, and a mark such as ``Garbage-collecting`` counts as one of Python."""
+    """Frames of Python alone: samplers differ in whether they show native ones, and a mark such as ``Garbage-collecting`` counts as one of
+    Python."""
     return [f for f in frames if (path := split_frame(f)[1]).endswith((".py", ">")) or not path]
 
 

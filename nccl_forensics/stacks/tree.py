@@ -171,11 +171,12 @@ def _position(frames: Sequence[str]) -> Hashable:
 def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collection[Key] = ()) -> tuple[OddOne, ...]:
     """Who stands apart, surest first; empty where nobody does.
 
-    Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is
-    no culprit of a hang. ``running``: processes whose thread is seen to run: they wait for nobody. Six situations are told apart: most wait for others and few do something else; most sleep in one line of their own code and few stand in a place that tells; most stand in collectives
-    and few in point-to-point calls among themselves; sends or receives that nobody answers, as their peer stands in a collective or
-    answers another; most stand at one call and few at another; few wait in one collective that most have passed, standing at one and
-    the same line.
+    Several samples of one process (in the order of the dumps) tell whether it moves: the last one counts, and a process that moves is no
+    culprit of a hang. ``running``: processes whose thread is seen to run: they wait for nobody. Six situations are told apart: most wait
+    for others and few do something else; most sleep in one line of their own code and few stand in a place that tells; most stand in
+    collectives and few in point-to-point calls among themselves; sends or receives that nobody answers, as their peer stands in a
+    collective or answers another; most stand at one call and few at another; few wait in one collective that most have passed, standing at
+    one and the same line.
     """
     history: dict[Key, list[Sequence[str]]] = {}
     for key, frames in samples:

@@ -9,8 +9,8 @@ _SUMMED = 2000
 
 
 def tail(trials: int, least: int, share: float) -> float:
-    """Chance of ``least`` or more of so many independent ``trials`` that come out with the chance ``share`` each, between 0 and 1 without these; of
-    many trials a bound above it (Chernoff): sums of thousands of terms say no more."""
+    """Chance of ``least`` or more of so many independent ``trials`` that come out with the chance ``share`` each, between 0 and 1 without
+    these; of many trials a bound above it (Chernoff): sums of thousands of terms say no more."""
     if least <= 0:
         return 1.0
     if least > trials:

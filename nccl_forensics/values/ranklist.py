@@ -1,7 +1,7 @@
 """Lists of ranks in few characters: ``0-7`` is eight ranks, ``3-59:8`` every eighth from 3 to 59, ``0-3,9`` five ranks.
 
-A dump of the Flight Recorder lists the members of each of its groups, the whole job among them: kept as lists, the dumps of 65,536 ranks would
-hold 4 billion numbers. Groups are nearly always arithmetic progressions.
+A dump of the Flight Recorder lists the members of each of its groups, the whole job among them: kept as lists, the dumps of 65,536 ranks
+would hold 4 billion numbers. Groups are nearly always arithmetic progressions.
 """
 
 from __future__ import annotations

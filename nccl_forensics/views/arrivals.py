@@ -1,8 +1,8 @@
 """Collectives that all ranks of a group that are seen entered, as numbers: when each rank came to which of them.
 
-Millions of entries are laid out by parts. Each has the rows of some ranks, whole, so that what is asked for of a rank is told by one of them,
-and what is asked for of a collective is put together from all. Where there are more than ``AT_ONCE``, parts are laid into files, and for what takes
-all ranks of a collective at once (a median) their rows are laid into files of stretches of collectives.
+Millions of entries are laid out by parts. Each has the rows of some ranks, whole, so that what is asked for of a rank is told by one of
+them, and what is asked for of a collective is put together from all. Where there are more than ``AT_ONCE``, parts are laid into files, and
+for what takes all ranks of a collective at once (a median) their rows are laid into files of stretches of collectives.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _OWN = ("row", "word", "life", "placed", "created_ns", "completed_ns")
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """Collectives that have a position and a time, of ranks that are known: ``parts`` gives frames of ``row``, ``word``, ``life``, ``placed`` (group
-    and position), ``created_ns`` and ``completed_ns``, each life (a rank in a group) whole and together; ``lives``: ``life``, ``group``, ``rank``;
-    ``words``: ``op`` and ``timeout_ms`` by ``word``; ``named`` gives operations by ``row``; ``scratch``: where there is much of them."""
+    """Collectives that have a position and a time, of ranks that are known: ``parts`` gives frames of ``row``, ``word``, ``life``,
+    ``placed`` (group and position), ``created_ns`` and ``completed_ns``, each life (a rank in a group) whole and together; ``lives``:
+    ``life``, ``group``, ``rank``; ``words``: ``op`` and ``timeout_ms`` by ``word``; ``named`` gives operations by ``row``; ``scratch``:
+    where there is much of them."""
 
     parts: Callable[[], Iterable[pl.DataFrame]]
     lives: pl.DataFrame
@@ -44,8 +45,9 @@ class Entered:
 class Arrivals:
     """Rows of the collectives that all ranks entered that are seen in their group, two or more, each of them once.
 
-    A part has ``life``, ``at`` (the number of the collective, from 0), ``row``, ``word``, ``created_ns`` and ``completed_ns``, each life in one part only.
-    ``lives``: ``life``, ``group``, ``rank`` and ``members``, how many ranks the group has. ``sizes``: how many rows each collective has.
+    A part has ``life``, ``at`` (the number of the collective, from 0), ``row``, ``word``, ``created_ns`` and ``completed_ns``, each life in
+    one part only. ``lives``: ``life``, ``group``, ``rank`` and ``members``, how many ranks the group has. ``sizes``: how many rows each
+    collective has.
     """
 
     lives: pl.DataFrame

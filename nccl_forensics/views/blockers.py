@@ -52,12 +52,11 @@ def blockers(
 ) -> pl.LazyFrame:
     """The ranks at the end of the walk: everyone waits for them, directly or through others, and they wait for nobody.
 
-    ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle); ``passed`` is no end:
-    others wait for it, and it hopes for a rank of which nothing is seen.
-    ``direct_waiters``: those who wait for this rank itself; ``in_group``: those of them who do so in the group that is cited.
-    ``walked``: the walk led to an ``unseen`` rank through others that themselves wait for it, or from several groups.
-    ``pending``: the rank has enqueued work that is not known to be completed. Cites a waiter's operation (``source_id`` …) and the
-    blocker's own last one (``own_…``).
+    ``kind``: ``behind``, ``gpu``, ``unseen`` or ``cycle`` (no rank is free: ``cycle`` lists the ranks that wait in a circle); ``passed`` is
+    no end: others wait for it, and it hopes for a rank of which nothing is seen. ``direct_waiters``: those who wait for this rank itself;
+    ``in_group``: those of them who do so in the group that is cited. ``walked``: the walk led to an ``unseen`` rank through others that
+    themselves wait for it, or from several groups. ``pending``: the rank has enqueued work that is not known to be completed. Cites a
+    waiter's operation (``source_id`` …) and the blocker's own last one (``own_…``).
     """
     edges = waits.collect()
     if not edges.height:
@@ -99,7 +98,8 @@ def blockers(
 
 @dataclass(slots=True)
 class _Graph:
-    """Who waits for whom: ``out`` and ``into`` of ranks that are seen; ``hopes`` (waiter, awaited) for ranks of which nothing is ``unseen``."""
+    """Who waits for whom: ``out`` and ``into`` of ranks that are seen; ``hopes`` (waiter, awaited) for ranks of which nothing is
+    ``unseen``."""
 
     out: dict[int, set[int]]
     into: dict[int, set[int]]
@@ -143,8 +143,8 @@ class _Ends:
 
 
 def _ends(graph: _Graph, edges: pl.DataFrame, held: set[int]) -> _Ends:
-    """The ends of the walk; ranks of which nothing is seen enter the graph where it ends at them. ``held``: ranks that stand with all members of a
-    group in one operation: where some wait for each other in a circle, that is what holds these up."""
+    """The ends of the walk; ranks of which nothing is seen enter the graph where it ends at them. ``held``: ranks that stand with all
+    members of a group in one operation: where some wait for each other in a circle, that is what holds these up."""
     sinks = sorted(rank for rank in graph.into if not graph.out.get(rank))
     # A rank that others wait for and that itself waits for somebody of whom nothing is known is not the end of the walk.
     hoping = {waiter for waiter, awaited in graph.hopes if awaited in graph.unseen}
@@ -178,7 +178,8 @@ def _ends(graph: _Graph, edges: pl.DataFrame, held: set[int]) -> _Ends:
 
 
 def _held(stuck: pl.LazyFrame, progress: pl.LazyFrame, graph: _Graph) -> set[int]:
-    """Ranks that stand with all members of a group in one operation, at their end or beside one that waits in a circle, or for one that does."""
+    """Ranks that stand with all members of a group in one operation, at their end or beside one that waits in a circle, or for one that
+    does."""
     held = held_together(stuck, progress)
     inside = {rank for cycle in _circle(graph)[1] for rank in cycle}
     for rank in list(inside):
@@ -195,9 +196,9 @@ def _pairs(edges: pl.DataFrame, graph: _Graph) -> bool:
 
 
 def _cited(direct: pl.DataFrame, gpu: set[int], cycles: list[list[int]]) -> dict[int, dict[str, object]]:
-    """The edge that shows each awaited rank, of those in ``direct``, which are in order: what closes a circle is what its ranks wait in for each
-    other, not what others wait in for them; of a GPU that stands, what its peers have finished shows it, and not that others wait for it too;
-    of other ranks the first edge of one that is seen, else the first."""
+    """The edge that shows each awaited rank, of those in ``direct``, which are in order: what closes a circle is what its ranks wait in for
+    each other, not what others wait in for them; of a GPU that stands, what its peers have finished shows it, and not that others wait for
+    it too; of other ranks the first edge of one that is seen, else the first."""
     circle = pl.DataFrame(
         [(r, n) for n, c in enumerate(cycles) for r in c], schema={"rank": pl.Int32(), "circle": pl.Int64()}, orient="row"
     )
@@ -213,8 +214,8 @@ def _cited(direct: pl.DataFrame, gpu: set[int], cycles: list[list[int]]) -> dict
 
 @dataclass(slots=True)
 class _Own:
-    """What the own evidence of ranks says: rows of their progress, the newest and by group; who has work that is ``pending``, of those for whom
-    that is ``marked``."""
+    """What the own evidence of ranks says: rows of their progress, the newest and by group; who has work that is ``pending``, of those for
+    whom that is ``marked``."""
 
     latest: dict[int, dict[str, object]]
     in_group: dict[tuple[int, str], dict[str, object]]

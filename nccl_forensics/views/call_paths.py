@@ -18,8 +18,8 @@ _AGAIN = 2
 
 
 def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups: Mapping[int, str]) -> set[int]:
-    """Those of the ranks in ``groups`` whose recorder tells that they came to their last operation of that group by other frames than to any alike
-    before it (the same operation at the same line): whoever makes calls in another order than usual stands in another branch."""
+    """Those of the ranks in ``groups`` whose recorder tells that they came to their last operation of that group by other frames than to
+    any alike before it (the same operation at the same line): whoever makes calls in another order than usual stands in another branch."""
     last = _last_calls(calls, groups)
     out: set[int] = set()
     for rows in with_frames(last, fr_entries).partition_by("rank", maintain_order=True) if last.height else ():
@@ -32,9 +32,9 @@ def by_another_path(calls: Calls, fr_entries: pl.LazyFrame | FoldedTable, groups
 
 
 def no_swap(calls: Calls, groups: Mapping[int, str]) -> dict[int, str]:
-    """What speaks against that a rank in ``groups`` came to its last operation of that group only in another order than usual: that it makes it
-    where it always does, so that what comes before it is behind; or that it makes none such in its steps; of one that always made it at other
-    lines, no more than that it did not make the other call. Nothing of ranks of which no line is known."""
+    """What speaks against that a rank in ``groups`` came to its last operation of that group only in another order than usual: that it
+    makes it where it always does, so that what comes before it is behind; or that it makes none such in its steps; of one that always made
+    it at other lines, no more than that it did not make the other call. Nothing of ranks of which no line is known."""
     out: dict[int, str] = {}
     last = _last_calls(calls, groups)
     for rows in last.partition_by("rank", maintain_order=True) if last.height else ():

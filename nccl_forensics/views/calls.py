@@ -1,8 +1,8 @@
 """All operations, and the few of them that tell how far each rank got and where ranks part.
 
-The operations of a long job are many and alike: of a group's ranks each calls the same as the others, millions of times. So they are counted
-by sort, the sequences of the ranks are laid side by side as numbers, and of the rows only those are taken out that a verdict can turn on:
-where the ranks of a group differ, and the ends of each rank's sequence. Any other row is there when it is asked for.
+The operations of a long job are many and alike: of a group's ranks each calls the same as the others, millions of times. So they are
+counted by sort, the sequences of the ranks are laid side by side as numbers, and of the rows only those are taken out that a verdict can
+turn on: where the ranks of a group differ, and the ends of each rank's sequence. Any other row is there when it is asked for.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ _KNOWN_CALLS = 20
 class Calls:
     """Operations of all ranks, with the columns of ``OPERATIONS`` and in one order.
 
-    ``every``: all of them, lazily. ``telling``: those of them at which the ranks of a group differ in operation, size, type, reduce op or root,
-    the first and the last of each rank in each group; where sequences are not kept as numbers, all. ``recent`` gives the last ``ENDS``
-    collectives of each rank, and any others.
-    ``apart``: of the telling ones those at which ranks differ, and any others. ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and
-    ``shape`` the number ``calls`` of collectives with a position. ``recorded``: those of recorders as numbers, where they are kept so.
-    ``sent``: sends and receives that are not of recorders kept so, by the columns of ``SENT``, with the number ``calls`` of each sort.
+    ``every``: all of them, lazily. ``telling``: those of them at which the ranks of a group differ in operation, size, type, reduce op or
+    root, the first and the last of each rank in each group; where sequences are not kept as numbers, all. ``recent`` gives the last
+    ``ENDS`` collectives of each rank, and any others. ``apart``: of the telling ones those at which ranks differ, and any others.
+    ``counts``: by ``domain``, ``group_key``, ``rank``, ``op`` and ``shape`` the number ``calls`` of collectives with a position.
+    ``recorded``: those of recorders as numbers, where they are kept so. ``sent``: sends and receives that are not of recorders kept so, by
+    the columns of ``SENT``, with the number ``calls`` of each sort.
     """
 
     every: pl.LazyFrame
@@ -166,7 +166,8 @@ class Entries(Protocol):
         ...
 
     def numbers(self, positions: tuple[int, int] | None = None) -> Iterator[pl.DataFrame]:
-        """``row``, ``word``, ``life`` (sorted), ``seq``, ``placed``, ``order``, ``created_ns`` and ``completed_ns``; each life in one part."""
+        """``row``, ``word``, ``life`` (sorted), ``seq``, ``placed``, ``order``, ``created_ns`` and ``completed_ns``; each life in one
+        part."""
         ...
 
     def named(self, rows: pl.Series) -> pl.LazyFrame:
@@ -223,8 +224,8 @@ def _sent(operations: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def even_exchanges(counts: pl.LazyFrame) -> pl.LazyFrame:
-    """``domain``, ``group_key`` and ``op`` of the all-to-alls whose sizes must agree: those of which all but very few calls of all ranks are
-    of one size. The sizes of others may differ by right (experts get what the router sends)."""
+    """``domain``, ``group_key`` and ``op`` of the all-to-alls whose sizes must agree: those of which all but very few calls of all ranks
+    are of one size. The sizes of others may differ by right (experts get what the router sends)."""
     sizes = counts.filter(pl.col("op").is_in(EXCHANGES) & pl.col("shape").is_not_null())
     by_size = sizes.group_by(*_GROUP, "op", "shape").agg(pl.col("calls").sum().alias("n"))
     by_op = by_size.group_by(*_GROUP, "op").agg(pl.col("n").max().alias("most"), pl.col("n").sum().alias("all"))
@@ -233,8 +234,8 @@ def even_exchanges(counts: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def with_sized(ops: pl.LazyFrame, counts: pl.LazyFrame) -> pl.LazyFrame:
-    """Adds ``sized``: whether sizes of this operation must agree. NCCL's own all-to-all sends every peer the same, and sends and receives that
-    are taken for one do so too."""
+    """Adds ``sized``: whether sizes of this operation must agree. NCCL's own all-to-all sends every peer the same, and sends and receives
+    that are taken for one do so too."""
     one_size = (pl.col("domain") == "nccl") & (pl.col("op") == "all_to_all")
     even = even_exchanges(counts).with_columns(even=pl.lit(True))
     return (

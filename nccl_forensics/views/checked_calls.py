@@ -25,11 +25,12 @@ CHECKED_CALLS = {
 
 @view(rows="ranks")
 def checked_calls(operations: pl.LazyFrame | Calls, fr_entries: pl.LazyFrame | FoldedTable) -> pl.LazyFrame:
-    """The call that each rank was having checked last, where that is the last thing that its recorder holds and all of them are level in it.
+    """The call that each rank was having checked last, where that is the last thing that its recorder holds and all of them are level in
+    it.
 
-    The wrapper of DETAIL gathers what every rank is about to call (ProcessGroupWrapper.cpp); a recorder holds that gathering, with the frames
-    of the call that was to be made. Ranks that stand in the same gathering for different calls never made them. No rows where ranks are in
-    different places, or where the frames are those of the recorded operation itself.
+    The wrapper of DETAIL gathers what every rank is about to call (ProcessGroupWrapper.cpp); a recorder holds that gathering, with the
+    frames of the call that was to be made. Ranks that stand in the same gathering for different calls never made them. No rows where ranks
+    are in different places, or where the frames are those of the recorded operation itself.
     """
     rows: list[dict[str, object]] = []
     last = _last(calls_of(operations).telling)

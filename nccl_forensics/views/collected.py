@@ -21,7 +21,8 @@ NOT_COLLECTED = {
 
 @view(rows="steps x reasons")
 def not_collected(collected: pl.LazyFrame) -> pl.LazyFrame:
-    """One row per step and reason, the most decisive step first; what another try of the same step got on that host and process is left out.
+    """One row per step and reason, the most decisive step first; what another try of the same step got on that host and process is left
+    out.
 
     Of several tries that all failed the first one's reason is told: later tools are only there to stand in for it.
     """

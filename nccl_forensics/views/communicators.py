@@ -83,9 +83,9 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _ambiguous(rows: list[dict[str, object]]) -> Iterator[tuple[dict[str, object], str]]:
-    """Children whose commId some process has twice, or of which one rank is claimed in two splits, with a key by the number of the split on their
-    parent: up to NCCL 2.22 the id of a child is made of its parent's and its color alone (src/init.cc), so that two splits of one parent make
-    children of one id. Releases up to 2.19 print no parent: there all communicators of a process are counted."""
+    """Children whose commId some process has twice, or of which one rank is claimed in two splits, with a key by the number of the split on
+    their parent: up to NCCL 2.22 the id of a child is made of its parent's and its color alone (src/init.cc), so that two splits of one
+    parent make children of one id. Releases up to 2.19 print no parent: there all communicators of a process are counted."""
     turns: dict[tuple[object, ...], int] = defaultdict(int)
     met: dict[tuple[object, ...], set[object]] = defaultdict(set)
     claimed: dict[tuple[object, ...], set[int]] = defaultdict(set)

@@ -31,8 +31,8 @@ def connecting(
     nccl_tails: pl.LazyFrame,
     nccl_versions: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per process whose last connection of a ring or tree (index 0; sends and receives have 1) has no "Connected all ..." behind it,
-    with that line, and whose log ends so.
+    """One row per process whose last connection of a ring or tree (index 0; sends and receives have 1) has no "Connected all ..." behind
+    it, with that line, and whose log ends so.
 
     From NCCL 2.22 on channels are connected when a collective needs them, after "Init COMPLETE" (src/transport/generic.cc), so that a
     communicator that came up does not show it.

@@ -44,7 +44,8 @@ VICTIM = frozenset(
         "sigterm",
     }
 )
-#: Of these, what was raised by a process that had waited for others to the end, or was told that they do not fit: a crash of it comes after that.
+#: Of these, what was raised by a process that had waited for others to the end, or was told that they do not fit: a crash of it comes after
+# that.
 _WAITED = frozenset({"gloo-timeout", "nccl-timeout", "monitored-barrier", "detail-mismatch", "store-timeout", "store-barrier"})
 #: Signatures that name a cause of their own which another rule explains better.
 KIND_OF = {
@@ -126,7 +127,8 @@ def gave_up(endings: pl.LazyFrame | None) -> set[int]:
 
 
 def told_at(ending: Mapping[str, object]) -> dict[str, object]:
-    """Where a row of ``endings`` has its message from: ``source_id`` and ``line_no`` of the exception, else of the line that tells the ending."""
+    """Where a row of ``endings`` has its message from: ``source_id`` and ``line_no`` of the exception, else of the line that tells the
+    ending."""
     exception = "exc_" if ending["exc_source_id"] is not None else ""
     return {name: ending[exception + name] for name in ("source_id", "line_no")}
 
@@ -147,8 +149,9 @@ def endings(
     nccl_notes: pl.LazyFrame | None = None,
     nccl_errors: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver, usage,
-    out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal, exception.
+    """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver,
+    usage, out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal,
+    exception.
 
     ``vanished``: the process left its communicators without a word while all of its peers took them down in order.
     ``over``: a launcher says how it ended, or torch itself marked what it raised as the end of its rank (``[rank3]:``).
@@ -239,8 +242,8 @@ _NO_EXIT = ("closing-signal", "launcher-signal", "scheduler")
 def _exited(
     roster: _Roster, rows: pl.DataFrame, by_pid: Pids, local_ranks: LocalRanks, of_task: Callable[[int, str | None], int | None]
 ) -> None:
-    """Exit codes and signals, as launchers and schedulers report them. Of a task that may be a launcher only a signal tells something: the code is
-    that of what it started."""
+    """Exit codes and signals, as launchers and schedulers report them. Of a task that may be a launcher only a signal tells something: the
+    code is that of what it started."""
     launched = rows["kind"].is_in(list(OF_LAUNCHERS)).any()
     # What does not end at the first signal the launcher kills (PContext.close of torch.distributed.elastic.multiprocessing, after 30 s).
     kills = rows.filter((pl.col("kind") == "closing-signal") & (pl.col("signal") == "SIGKILL") & pl.col("pid").is_not_null())
@@ -289,8 +292,8 @@ def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
 def _signalled_by_others(
     people: Mapping[tuple[str, object], dict[str, object]], asked: set[tuple[str, object]], exits: pl.DataFrame | None
 ) -> None:
-    """Gives those an end of their own that a signal told to end which their launcher never sent, and was not told to end itself: the first that it saw
-    fail, where it tells whom it stopped then; else the only one of all ranks whose peer did not go away first."""
+    """Gives those an end of their own that a signal told to end which their launcher never sent, and was not told to end itself: the first
+    that it saw fail, where it tells whom it stopped then; else the only one of all ranks whose peer did not go away first."""
     if exits is None or (exits["kind"] == "launcher-signal").any():
         return
     first = set(exits.filter(pl.col("kind").is_in(["failed", "root-cause"]))["pid"].drop_nulls().to_list())
@@ -326,8 +329,8 @@ def _before_the_step(
 def _raised(
     roster: _Roster, rows: pl.DataFrame, homes: Mapping[int, tuple[object, object]], ranks_of_source: Mapping[int, int]
 ) -> dict[object, list[dict[str, object]]]:
-    """What each rank raised, the most telling first (what it got over only where an exit code and no other words tell of its end); back come those
-    that nothing gives to a rank, by source."""
+    """What each rank raised, the most telling first (what it got over only where an exit code and no other words tell of its end); back
+    come those that nothing gives to a rank, by source."""
     nameless: dict[object, list[dict[str, object]]] = {}
     for row in rows.sort(pl.col("kind").is_in(GOT_OVER).fill_null(value=False), maintain_order=True).iter_rows(named=True):
         rank = row["rank"]
@@ -374,7 +377,8 @@ def _judged(
     """Rows of ``DEATHS``, in the order of ranks: own fault or consequence of another's."""
     # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
     nameless_aborts = Counter(who["source_id"] for who in people.values() if who["rank"] is None and who["signal"] == "SIGABRT")
-    # Launchers of several hosts may share a text of their own, which names neither hosts nor ranks: so do all that aborted and all watchdogs.
+    # Launchers of several hosts may share a text of their own, which names neither hosts nor ranks: so do all that aborted and all
+    # watchdogs.
     told = {who["rank"] for who in people.values() if who["rank"] is not None and who["signal"] == "SIGABRT"}
     elsewhere = len(ended_by_watchdog - told) if nameless_aborts.total() <= len(ended_by_watchdog - told) else 0
     rows = []
@@ -435,8 +439,9 @@ def _pair_nameless(
     nameless: dict[object, list[dict[str, object]]],
     watchdogs: Mapping[object, int],
 ) -> None:
-    """Processes that neither exit line nor exception names: the exit code with which Python ends after an exception belongs to the exceptions of
-    the same text, and what C++ threw to the one process that aborted. One process has what tells most of them; of several, each has ended by what all of these say if they all blame others."""
+    """Processes that neither exit line nor exception names: the exit code with which Python ends after an exception belongs to the
+    exceptions of the same text, and what C++ threw to the one process that aborted. One process has what tells most of them; of several,
+    each has ended by what all of these say if they all blame others."""
     for source, raised in nameless.items():
         aborted = [w for w in people.values() if w["source_id"] == source and w["signal"] == "SIGABRT" and w["signature"] is None]
         thrown = [row for row in raised if row["kind"] == "cpp-terminate"]
@@ -513,14 +518,15 @@ def _heard(ranks_of_source: dict[int, int], path_hints: pl.LazyFrame | None, sou
     return {rank for source, rank in ranks_of_source.items() if source in folders or formats.get(source, set()) & words}
 
 
-#: Whose part of a checkpoint failed, which all ranks raise (torch/distributed/checkpoint/api.py), and what pickle says of an object of the caller.
+#: Whose part of a checkpoint failed, which all ranks raise (torch/distributed/checkpoint/api.py), and what pickle says of an object of the
+# caller.
 _CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,400})\]?")
 _NOT_PICKLED = re.compile(r"^(?:[Cc]an(?:'|no)t pickle |Can't get local object )")
 
 
 def _inside(row: Mapping[str, object]) -> object:
-    """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program, unless it is about what the rank was to send or
-    write."""
+    """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program, unless it is about what the rank was
+    to send or write."""
     if row["signature"] != "user" or "torch/distributed/" not in str(row["frames"] or "").split("\n", 1)[0]:
         return row["signature"]
     failed = _CHECKPOINT.search(str(row["message"]))
@@ -581,7 +587,8 @@ def _judge(who: dict[str, object]) -> dict[str, object]:
 def _crashed(
     kernel_events: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None, where: dict[int, tuple[object, object]]
 ) -> list[dict[str, object]]:
-    """Segmentation and protection faults that the kernel reports of a rank's own process: same host and same pid (containers count anew)."""
+    """Segmentation and protection faults that the kernel reports of a rank's own process: same host and same pid (containers count
+    anew)."""
     if kernel_events is None:
         return []
     rows = kernel_events.filter((pl.col("kind") == "segfault") & pl.col("pid").is_not_null())
@@ -605,9 +612,9 @@ def _vanished(
     nccl_notes: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None,
 ) -> dict[int, dict[str, object]]:
-    """Members of a communicator that never took it down although all others of it, at least two, did. One whose log lacks collectives that these
-    made was in them all the same, as they ended in order: it is the log that ends early. One that says that it aborts, or that a peer closed its
-    connection, was there, done or not."""
+    """Members of a communicator that never took it down although all others of it, at least two, did. One whose log lacks collectives that
+    these made was in them all the same, as they ended in order: it is the log that ends early. One that says that it aborts, or that a peer
+    closed its connection, was there, done or not."""
     if comms is None:
         return {}
     there: set[tuple[object, ...]] = set()

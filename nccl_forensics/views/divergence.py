@@ -59,7 +59,8 @@ _MOST_DAMAGED = 16
 @view(rows="groups")
 def divergences(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
     """The first disagreement of each group: ``kind`` is skipped, different, extra, shape, dtype or argument; ``ranks`` deviate from
-    ``others``; ``doubt`` says what else would look the same. Cites the deviant's operation (``source_id`` …) and a peer's (``peer_source_id`` …).
+    ``others``; ``doubt`` says what else would look the same. Cites the deviant's operation (``source_id`` …) and a peer's
+    (``peer_source_id`` …).
 
     A log that by its own opCount lacks a line, or holds one twice, is no witness: the first disagreement of the others is looked for."""
     calls = calls_of(operations)
@@ -146,7 +147,8 @@ _MISSED = ("skipped", "different", "extra")
 def _damaged(
     by_rank: Mapping[int, Mapping[int, Row]], left_out: Mapping[int, bool | None], peers: Sequence[int], at: int, skipped: object
 ) -> list[int]:
-    """Ranks whose own opCount says that a line is missing or doubled just before ``at``; ``left_out``: what those of the odd ones ``counted``."""
+    """Ranks whose own opCount says that a line is missing or doubled just before ``at``; ``left_out``: what those of the odd ones
+    ``counted``."""
     twice = [r for r in (*left_out, *peers) if repeated(by_rank[r], at, signature)]
     lost = [r for r, told in left_out.items() if told is False and not moved_alike(by_rank[r], [by_rank[p] for p in peers], at)]
     # Of two alone either may be the one that lacks a line.
@@ -273,14 +275,15 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def _elements(shapes: str) -> object:
-    """The number of elements of one tensor (``[[6,8]]``, ``[48]`` or, in NCCL's logs, ``48``); the shapes as they stand where there are several."""
+    """The number of elements of one tensor (``[[6,8]]``, ``[48]`` or, in NCCL's logs, ``48``); the shapes as they stand where there are
+    several."""
     numbers = _NUMBERS.findall(shapes)
     return prod(int(n) for n in numbers) if numbers and shapes.count("[") <= 2 else shapes
 
 
 def _history(by_rank: ByRank, at: int) -> list[Hashable]:
-    """What all did before: the longest contiguous run of one rank that ends just before ``at``. Positions that nobody recorded do not end it: a
-    monitored barrier takes numbers and leaves no record."""
+    """What all did before: the longest contiguous run of one rank that ends just before ``at``. Positions that nobody recorded do not end
+    it: a monitored barrier takes numbers and leaves no record."""
     longest = max(sorted(by_rank), key=lambda rank: by_rank[rank].run(at - 1, -1))
     line = by_rank[longest]
     history: list[Hashable] = []
@@ -355,8 +358,8 @@ def _one_that_jumped(group: PartedGroup, history: Sequence[Hashable], sides: _Si
 
 
 def _from_its_own_line(group: PartedGroup, odd: Sequence[int], peers: Sequence[int]) -> bool:
-    """Whether the odd ranks call, from a line of the program from which none of their peers calls here, what is called from that line otherwise too:
-    such a call has no other size or type than it should, it is another call."""
+    """Whether the odd ranks call, from a line of the program from which none of their peers calls here, what is called from that line
+    otherwise too: such a call has no other size or type than it should, it is another call."""
     lines = {group.by_rank[r][group.at]["call_site"] for r in odd}
     theirs = {group.by_rank[r][group.at]["call_site"] for r in peers}
     return None not in lines | theirs and not lines & theirs and lines <= group.sites(odd[0])
@@ -387,7 +390,8 @@ def _different_op(
         why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
         return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
     if kind == "different" and certain and signature(own) in history and not expect(history, 1):
-        # Less than a step is kept before, and nothing is foretold: what comes again was made in its turn, as it seems, and not in place of another.
+        # Less than a step is kept before, and nothing is foretold: what comes again was made in its turn, as it seems, and not in place of
+        # another.
         why = "what it called had been called before, and what its peers call had not: it is in its next step, as it seems"
         return _row(base, "skipped", by_rank, odd, peers, at, None, False, why)
     # Without a majority, the reading that sees a jump on one side only tells who skipped.

@@ -43,14 +43,15 @@ def repeated(line: Mapping[int, Row], at: int, signature: Signature) -> bool:
 
 
 def followed(line: Mapping[int, Row], at: int, signature: Signature) -> bool:
-    """Whether the rank's opCount counts the call before ``at`` and moves on to ``at`` as it always does: nothing is lost or doubled there."""
+    """Whether the rank's opCount counts the call before ``at`` and moves on to ``at`` as it always does: nothing is lost or doubled
+    there."""
     advance = _advance(line, at)
     return bool(advance) and _habits(line, at, signature).get(signature(line[at - 1])) == advance
 
 
 def moved_alike(line: Mapping[int, Row], peers: Sequence[Mapping[int, Row]], at: int) -> bool:
-    """Whether opCount moves to ``at`` as far as on some peer, whose line before it is there: then this rank's own lacks none either. The first
-    calls of a communicator, for example, may share a number on every rank (0, 0, 1, 2, seen with NCCL 2.22.3)."""
+    """Whether opCount moves to ``at`` as far as on some peer, whose line before it is there: then this rank's own lacks none either. The
+    first calls of a communicator, for example, may share a number on every rank (0, 0, 1, 2, seen with NCCL 2.22.3)."""
     advance = _advance(line, at)
     return advance is not None and any(_advance(peer, at) == advance for peer in peers)
 

@@ -1,4 +1,5 @@
-"""Workers that had ended before their launcher came to say who failed or to stop the others: rows of ``endings``, as far as they are known."""
+"""Workers that had ended before their launcher came to say who failed or to stop the others: rows of ``endings``, as far as they are
+known."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ PEER_GONE = ("gloo-closed", "gloo-reset", "nccl-remote")
 def left(
     worker_exits: pl.LazyFrame, path_hints: pl.LazyFrame, ranks_of_source: dict[int, int], by_pid: Pids, others: list[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """Ranks with a folder in the launcher's attempt, or between the ranks of its report at the end, that this does not list, while those that it
-    lists lost a peer.
+    """Ranks with a folder in the launcher's attempt, or between the ranks of its report at the end, that this does not list, while those
+    that it lists lost a peer.
 
     torchrun lists every worker that failed and every one that it had to stop (torch/distributed/elastic/multiprocessing/errors
-    ChildFailedError); one that is not listed had ended before with exit code 0. Where it started a function it lists the first that failed and no other
-    (MultiprocessContext), also of those that it had to stop: then who ended before is left only if the pids that it stopped are known.
+    ChildFailedError); one that is not listed had ended before with exit code 0. Where it started a function it lists the first that failed
+    and no other (MultiprocessContext), also of those that it had to stop: then who ended before is left only if the pids that it stopped
+    are known.
     """
     report = worker_exits.filter(pl.col("kind").is_in(["root-cause", "failure"]) & pl.col("rank").is_not_null()).sort(
         "source_id", "line_no"
@@ -51,7 +53,8 @@ def left(
     return [place | {"rank": r, "own": True, "kind": "left", "exit_code": code, "why": why} for r in missing]
 
 
-#: Whom a monitored barrier missed, as one that waits for all says it (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp) and as one that does not.
+#: Whom a monitored barrier missed, as one that waits for all says it (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp) and as one that
+# does not.
 _MISSED = re.compile(r"Ranks? ([\d, ]{1,200}) failed to pass monitoredBarrier")
 
 
@@ -92,8 +95,8 @@ def not_stopped(
 def unlisted_task(
     tasks: pl.LazyFrame, of_task: Callable[[int, str | None], int | None], others: list[dict[str, object]]
 ) -> list[dict[str, object]]:
-    """The one task of which srun does not say how it ended, where others lost a peer: srun tells of every task that failed or that it had to end,
-    and of none that ended with exit code 0. Whoever comes after the last one that it tells of is not known."""
+    """The one task of which srun does not say how it ended, where others lost a peer: srun tells of every task that failed or that it had
+    to end, and of none that ended with exit code 0. Whoever comes after the last one that it tells of is not known."""
     listed = tasks.filter(pl.col("rank").is_not_null()).sort("source_id", "line_no").collect()
     numbers = set(listed["rank"].to_list())
     missing = set(range(max(numbers, default=-1) + 1)) - numbers
@@ -115,8 +118,8 @@ _EARLY = 0.5
 
 
 def gone_before(worker_exits: pl.LazyFrame, progress: pl.LazyFrame, others: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The one rank of a group that never came to the call in which recorders show all others, where those whose words are known lost a peer, long before
-    that wait could time out: one that stands still keeps its connections.
+    """The one rank of a group that never came to the call in which recorders show all others, where those whose words are known lost a
+    peer, long before that wait could time out: one that stands still keeps its connections.
 
     Launchers of functions print what the first that failed raised, and nothing of the others (torch/multiprocessing/spawn.py).
     """
@@ -131,7 +134,8 @@ def gone_before(worker_exits: pl.LazyFrame, progress: pl.LazyFrame, others: list
     latest = known.filter(pl.col("group_key") == known.sort("last_created_ns")["group_key"].last()) if known.height else known
     there = latest.filter(pl.col("last_seq") == pl.col("last_seq").max())
     away = latest.filter(pl.col("last_seq") == pl.col("last_seq").max() - 1)
-    # Of a rank without a recorder more could be told: it may be the one that went. Processes of unknown rank have numbers far beyond any rank.
+    # Of a rank without a recorder more could be told: it may be the one that went. Processes of unknown rank have numbers far beyond any
+    # rank.
     ranks = set(latest["rank"].to_list())
     everyone = bool(ranks) and len(ranks) == max(*ranks, *(_rank(o) for o in others), 0) + 1
     if away.height != 1 or there.height < 2 or there.height + 1 != latest.height or not everyone:

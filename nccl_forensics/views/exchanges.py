@@ -12,7 +12,8 @@ def with_exchanges(operations: pl.LazyFrame, life: tuple[str, ...]) -> pl.LazyFr
 
     ``operations`` hold, in order of their lines, ``op``, ``root`` (the peer), ``count``, ``dtype``, ``nranks``, ``is_p2p`` and
     ``group_key``; ``life`` are the columns that tell one rank's communicator. PyTorch calls ncclSend and ncclRecv for each peer in turn
-    (2.13 torch/csrc/cuda/nccl.cpp, all2all_single_equal_split), so that an exchange of n ranks is Send 0, Recv 0, Send 1, Recv 1 … Recv n-1.
+    (2.13 torch/csrc/cuda/nccl.cpp, all2all_single_equal_split), so that an exchange of n ranks is Send 0, Recv 0, Send 1, Recv 1 … Recv
+    n-1.
 
     Communicators are taken as a whole: only where all sends and receives that any rank printed belong to such exchanges and each has one
     size for all peers. Of unequal splits an empty part prints nothing, and what is left cannot be told from sends and receives of pairs.
@@ -44,7 +45,8 @@ def _opens() -> pl.Expr:
 
 
 def exchanging(parts: Iterable[pl.LazyFrame], life: tuple[str, ...]) -> list[str]:
-    """Communicators in which all sends and receives belong to exchanges; a life's lie in one of the parts, which are looked at one by one."""
+    """Communicators in which all sends and receives belong to exchanges; a life's lie in one of the parts, which are looked at one by
+    one."""
     told = [_told(pairs, life) for pairs in parts]
     found = pl.concat(told).group_by("group_key").agg(pl.col("good").all(), pl.col("whole").any()) if told else pl.DataFrame(schema=_TOLD)
     return found.filter(pl.col("good") & pl.col("whole")).get_column("group_key").drop_nulls().sort().to_list()

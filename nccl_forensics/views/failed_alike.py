@@ -20,8 +20,8 @@ _THREAD = ("source_id", "host", "pid", "tid")
 
 
 def forgive_alike(rows: list[dict[str, object]], nccl_errors: pl.LazyFrame | None) -> None:
-    """Of ``rows`` of ``endings``, those that left with an exit code after NCCL had failed in them as it did in at least as many others: whose exit the
-    launcher saw first before it ended the rest is chance, and what NCCL failed by is the trouble of all."""
+    """Of ``rows`` of ``endings``, those that left with an exit code after NCCL had failed in them as it did in at least as many others:
+    whose exit the launcher saw first before it ended the rest is chance, and what NCCL failed by is the trouble of all."""
     left = {(row["host"], row["pid"]): row for row in rows if row["kind"] == "exit" and row["pid"] is not None}
     if not left or nccl_errors is None:
         return

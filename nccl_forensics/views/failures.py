@@ -43,14 +43,17 @@ HARMLESS = (
 )
 
 
-#: Texts of kinds that are errors otherwise, after which NCCL goes on: without a setting, an optional library or reduction in the network, with
-#: fewer ports than the peer, and listening after a stranger connected (NCCL 2.14 to 2.26 src/misc/socket.cc, 2.20 to 2.23 src/transport/net_ib.cc).
+#: Texts of kinds that are errors otherwise, after which NCCL goes on: without a setting, an optional library or reduction in the network,
+# with
+#: fewer ports than the peer, and listening after a stranger connected (NCCL 2.14 to 2.26 src/misc/socket.cc, 2.20 to 2.23
+# src/transport/net_ib.cc).
 _WENT_ON = r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^NET/IB : Local mergedDev|^socketFinalizeAccept.{0,80}: wrong magic "
 
 
 #: What the thread that moves the data of a process says of an error.
 _MOVING = r"\[Progress Thread\]"
-#: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM, as a shell hands them on or as the launcher says it (``Terminated``).
+#: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM, as a shell hands them on or as the launcher says it
+# (``Terminated``).
 _NO_FAILURE = [0, 129, 130, 143, -1, -2, -15]
 #: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
 WAITS = "ranks that wait for others"
@@ -81,10 +84,11 @@ def failures(
     motion: pl.LazyFrame | None = None,
     gpu_bandwidth: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests, copies between GPUs and tasks of a scheduler that failed, communicators that never came up, ranks that wait (unless
-    half of the ranks or more moved between two samples of their stacks or recorders, or none had waited for longer than usual when it was looked at: whoever looks at a
-    job that works finds ranks that wait), a launcher that was told to
-    end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of the ranks that were looked at or more."""
+    """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests, copies between GPUs and tasks of a scheduler that
+    failed, communicators that never came up, ranks that wait (unless half of the ranks or more moved between two samples of their stacks or
+    recorders, or none had waited for longer than usual when it was looked at: whoever looks at a job that works finds ranks that wait), a
+    launcher that was told to end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of
+    the ranks that were looked at or more."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
     no_record = pl.lit(None, dtype=pl.String())
@@ -132,7 +136,8 @@ def failures(
         # What ncclEnqueueCheck hands up, the caller of the collective gets: 1 to 6 are errors, 7 is in progress (nccl.h, ncclResult_t).
         handed_up = (pl.col("kind") == "propagation") & pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_between(1, 6)
         add(nccl_errors.filter(handed_up).sort("source_id", "line_no"), "collectives that NCCL failed")
-        # The thread that moves data fails only where a transfer was on its way: whose peer ended in good order has none (NCCL 2.18 on, src/proxy.cc).
+        # The thread that moves data fails only where a transfer was on its way: whose peer ended in good order has none (NCCL 2.18 on,
+        # src/proxy.cc).
         moving = (pl.col("kind") == "propagation") & pl.col("message").fill_null("").str.contains(_MOVING) & pl.col("code").is_between(1, 6)
         add(nccl_errors.filter(moving).sort("source_id", "line_no"), "transfers that broke off")
     if bandwidth_tests is not None:
@@ -174,7 +179,8 @@ def failures(
     return pl.concat(frames) if frames else pl.LazyFrame(schema=FAILURES)
 
 
-#: What the proxy's service thread says when its own process aborts the communicator while its peers close theirs (NCCL 2.19 to 2.24 src/proxy.cc).
+#: What the proxy's service thread says when its own process aborts the communicator while its peers close theirs (NCCL 2.19 to 2.24
+# src/proxy.cc).
 _CLOSING = r"^\[Service thread\] (?:Accept failed|Could not receive type from localRank \d+, res=3)|^\[Proxy Service \d+\] Failed to execute operation (?:Close|Stop) "
 
 
@@ -192,8 +198,8 @@ def _without_teardown(errors: pl.LazyFrame, comms: pl.LazyFrame) -> pl.LazyFrame
 
 
 def _copied_while_running() -> pl.Expr:
-    """Whether an edge is of a group of NCCL's log in which more than a third of the ranks are one or two operations behind the others, and no other
-    group waits: logs that are copied while a job runs end so."""
+    """Whether an edge is of a group of NCCL's log in which more than a third of the ranks are one or two operations behind the others, and
+    no other group waits: logs that are copied while a job runs end so."""
     behind = pl.col("kind") == "behind"
     group = ["domain", "group_key"]
     awaited = pl.col("awaited").n_unique().over(group)
@@ -208,7 +214,8 @@ def _no_longer_than_usual(looks: pl.LazyFrame, waits: pl.LazyFrame) -> bool:
 
 
 def _standing(last_calls: pl.LazyFrame | None) -> bool:
-    """Whether no rank with a stack, of at least three, moved, and all stand in calls that wait for others, or most where groups are made."""
+    """Whether no rank with a stack, of at least three, moved, and all stand in calls that wait for others, or most where groups are
+    made."""
     if last_calls is None:
         return False
     seen = last_calls.filter(pl.col("witness") == "stack").select("place", "moved").collect()

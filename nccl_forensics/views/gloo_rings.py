@@ -53,17 +53,18 @@ _LONGEST_SEGMENT = 1 << 20
 def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progress: pl.LazyFrame, groups: pl.LazyFrame) -> pl.LazyFrame:
     """Ranks that brought another size or type to an all_reduce of gloo and left no record, by what their neighbour received from them.
 
-    In gloo's ring a member receives from the next one only, in segments whose length follows from the size of the whole (gloo/allreduce.cc).
-    ``receiver`` aborted because a segment was longer (``got_bytes``) than its own (``expected_bytes``); where its own is what follows from
-    the tensor that other members recorded (``agreeing``, with ``shape``, ``dtype`` and the ``width`` of an element in bytes), it is the
-    sender that differs. Cites the receiver's message (``line_source_id``, ``line_no``) and a record of those that agree.
+    In gloo's ring a member receives from the next one only, in segments whose length follows from the size of the whole
+    (gloo/allreduce.cc). ``receiver`` aborted because a segment was longer (``got_bytes``) than its own (``expected_bytes``); where its own
+    is what follows from the tensor that other members recorded (``agreeing``, with ``shape``, ``dtype`` and the ``width`` of an element in
+    bytes), it is the sender that differs. Cites the receiver's message (``line_source_id``, ``line_no``) and a record of those that agree.
     """
     rows: list[dict[str, object]] = []
     aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
     lengths = {r["rank"]: found for r in aborted.iter_rows(named=True) if (found := _LENGTHS.search(str(r["message"])))}
     if not lengths:
         return pl.DataFrame(rows, schema=RING_SENDERS).lazy()
-    # An operation that failed is retired like one that ended well: the last one counts either way. Whoever is further recorded the same one before.
+    # An operation that failed is retired like one that ended well: the last one counts either way. Whoever is further recorded the same one
+    # before.
     keys = progress.filter(pl.col("domain") == "fr").select("domain", "group_key", seq=pl.coalesce("first_pending", "last_seq")).unique()
     recorded = calls_of(operations).recent().filter(~pl.col("is_p2p")).join(keys, on=["domain", "group_key", "seq"]).collect()
     recorded = recorded.filter(~pl.col("rank").is_in(in_exchanges(progress).implode()))
@@ -79,7 +80,8 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
 
 
 def in_exchanges(progress: pl.LazyFrame) -> pl.Series:
-    """Ranks whose last call is one to which each brings parts of its own size: what came from them may be of any length, and tells of no ring."""
+    """Ranks whose last call is one to which each brings parts of its own size: what came from them may be of any length, and tells of no
+    ring."""
     last = progress.filter(pl.col("domain") == "fr").sort("last_order", nulls_last=False).unique("rank", keep="last", maintain_order=True)
     return last.filter(pl.col("last_op").is_in(EXCHANGES)).sort("rank").select("rank").collect()["rank"]
 
@@ -125,8 +127,9 @@ SENT_MORE = {
 
 @view(rows="ranks")
 def sent_more(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progress: pl.LazyFrame) -> pl.LazyFrame:
-    """The one rank that brought more to an all_to_all of gloo than the others, which brought alike (``agreeing``, two at least, ``usual_shape``), by just the bytes by
-    which a rank without a record received more than it expected: sizes of such a call may differ by right, and no others tell of them.
+    """The one rank that brought more to an all_to_all of gloo than the others, which brought alike (``agreeing``, two at least,
+    ``usual_shape``), by just the bytes by which a rank without a record received more than it expected: sizes of such a call may differ by
+    right, and no others tell of them.
 
     Cites the receiver's message (``line_source_id``, ``line_no``) and the sender's record.
     """
@@ -169,8 +172,8 @@ _WIDER = (2, 4, 8)
 
 
 def wider_by(aborted: pl.DataFrame) -> int | None:
-    """How many times as long as expected all messages were that these processes aborted on, of at least two lengths, where a wider type explains it: pieces
-    of unlike length that are all wrong by one factor are a wrong size by chance alone."""
+    """How many times as long as expected all messages were that these processes aborted on, of at least two lengths, where a wider type
+    explains it: pieces of unlike length that are all wrong by one factor are a wrong size by chance alone."""
     said = [found for message in aborted["message"].to_list() if (found := _LENGTHS.search(str(message)))]
     pairs = {(int(m[1]), int(m[2])) for m in said}
     if len(said) < aborted.height or len({expected for _, expected in pairs}) < 2:
@@ -179,7 +182,8 @@ def wider_by(aborted: pl.DataFrame) -> int | None:
 
 
 def _with_segments(calls: pl.DataFrame, members: int) -> pl.DataFrame:
-    """Calls with the ``width`` of an element and the ``segment`` in which a member sends them, in bytes; null where the type is not known."""
+    """Calls with the ``width`` of an element and the ``segment`` in which a member sends them, in bytes; null where the type is not
+    known."""
     widths = pl.col("dtype").str.to_lowercase().replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int32())
     calls = calls.with_columns(width=widths)
     told = calls.select("op", "shape", "width").iter_rows()
@@ -213,7 +217,8 @@ RING_RECEIVERS = {
 _HABIT = 2
 #: How far ahead in the ring that member is from which one receives (gloo/allreduce.cc, gloo/allgather.cc).
 _FROM = {"all_reduce": 1, "all_gather": -1}
-#: What runs backward in C++: a call with nothing of Python above it was made by the reducer of DistributedDataParallel (torch/autograd/graph.py).
+#: What runs backward in C++: a call with nothing of Python above it was made by the reducer of DistributedDataParallel
+# (torch/autograd/graph.py).
 ENGINE = "_engine_run_backward ("
 #: DistributedDataParallel, which compares and sends its parameters when it is made.
 _WRAPPER = "torch/nn/parallel/distributed.py"
@@ -227,13 +232,15 @@ def ring_receivers(
     groups: pl.LazyFrame,
     fr_entries: pl.LazyFrame | FoldedTable,
 ) -> pl.LazyFrame:
-    """Which all_reduce (or all_gather) of gloo it was that a rank without a record could not receive, by the length of what came: what its neighbour had recorded.
+    """Which all_reduce (or all_gather) of gloo it was that a rank without a record could not receive, by the length of what came: what its
+    neighbour had recorded.
 
-    ``seq``, ``op``, ``shape``, ``dtype`` (of ``width`` bytes) and ``call_site`` are those that ``agreeing`` recorded. ``odd`` is the rank that was in another
-    one: the receiver, if most members agree (or, in a group of two, if the neighbour's call is of the size that its calls from that line always
-    had, or the neighbour left no record, and no call of any other has the receiver's length), else the neighbour, whose call is of another size than ever, where the receiver's is of the usual one. ``own_seq``: another
-    such call of which the receiver's own length is, the next of that size or else the last. ``one_type``: the odd rank's calls from that line were of
-    one type, all that are recorded. ``by_reducer``: the others' call was made by the reducer of DDP, and so is the one before ``own_seq``.
+    ``seq``, ``op``, ``shape``, ``dtype`` (of ``width`` bytes) and ``call_site`` are those that ``agreeing`` recorded. ``odd`` is the rank
+    that was in another one: the receiver, if most members agree (or, in a group of two, if the neighbour's call is of the size that its
+    calls from that line always had, or the neighbour left no record, and no call of any other has the receiver's length), else the
+    neighbour, whose call is of another size than ever, where the receiver's is of the usual one. ``own_seq``: another such call of which
+    the receiver's own length is, the next of that size or else the last. ``one_type``: the odd rank's calls from that line were of one
+    type, all that are recorded. ``by_reducer``: the others' call was made by the reducer of DDP, and so is the one before ``own_seq``.
     """
     rows: list[dict[str, object]] = []
     aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
@@ -269,8 +276,8 @@ def ring_receivers(
 
 
 def of_reducer(calls: pl.DataFrame, fr_entries: pl.LazyFrame | FoldedTable) -> pl.Series:
-    """Whether these calls (``source_id``, ``seq``, ``record``) were made by the reducer of DDP: by itself, or by the communication hook that it calls in
-    backward. That looks like a hook on a gradient: of a hook it is where a recorder has calls of DDP's own."""
+    """Whether these calls (``source_id``, ``seq``, ``record``) were made by the reducer of DDP: by itself, or by the communication hook
+    that it calls in backward. That looks like a hook on a gradient: of a hook it is where a recorder has calls of DDP's own."""
     frames = with_frames(calls.select("source_id", "seq", "record"), fr_entries)["frames"]
     itself = frames.str.starts_with(ENGINE)
     hooked = frames.str.contains(ENGINE, literal=True) & ~itself
@@ -345,8 +352,9 @@ _IN_HABIT = -1
 
 
 def _out_of_habit(line: pl.DataFrame, at: int, got: int, expected: int) -> int | None:
-    """The position at which a sender left what its steps before foretell, where the receiver kept to it by the lengths; ``_IN_HABIT`` where the sender
-    kept to it; None where its steps tell neither. All reductions that were enqueued one after the other up to ``at`` may be meant."""
+    """The position at which a sender left what its steps before foretell, where the receiver kept to it by the lengths; ``_IN_HABIT`` where
+    the sender kept to it; None where its steps tell neither. All reductions that were enqueued one after the other up to ``at`` may be
+    meant."""
     calls = list(zip(line["op"].to_list(), line["shape"].to_list(), line["dtype"].to_list(), strict=True))
     lengths = dict(zip(calls, line["segment"].to_list(), strict=True))
     seqs = line["seq"].to_list()

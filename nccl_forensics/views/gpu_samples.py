@@ -31,7 +31,8 @@ GPU_SAMPLES = {
 
 @view(rows="GPUs x listings")
 def gpu_samples(gpus: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.LazyFrame:
-    """One row per GPU in one listing: ``host``, ``tool``, ``sample`` (from 0 in each source, tool and host), ``gpu`` (its address, or ``index n``).
+    """One row per GPU in one listing: ``host``, ``tool``, ``sample`` (from 0 in each source, tool and host), ``gpu`` (its address, or
+    ``index n``).
 
     Tools list GPUs in the order of index or address: where that order starts again, another listing begins. Rows with neither are left out,
     for their order says nothing. ``host`` is null where nothing states it.

@@ -10,11 +10,13 @@ _TOLD = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "o
 
 
 def not_begun(calls: Calls) -> dict[int, dict[str, object]]:
-    """By rank: the collective that is the first open one of its recorder, that its GPU has not begun, and that more peers have; with ``waiters``.
+    """By rank: the collective that is the first open one of its recorder, that its GPU has not begun, and that more peers have; with
+    ``waiters``.
 
-    Only where recorders mark the begin of operations (``TORCH_NCCL_ENABLE_TIMING``) does ``scheduled`` mean that the GPU is not there yet. A rank
-    that waits for others has begun what it waits in: one of which nothing that is open has begun is held up by its own work before it. A full ring
-    may have lost what it waits in: one that begins amid open operations, where others hold finished ones too, tells nothing.
+    Only where recorders mark the begin of operations (``TORCH_NCCL_ENABLE_TIMING``) does ``scheduled`` mean that the GPU is not there yet.
+    A rank that waits for others has begun what it waits in: one of which nothing that is open has begun is held up by its own work before
+    it. A full ring may have lost what it waits in: one that begins amid open operations, where others hold finished ones too, tells
+    nothing.
     """
     opened = (
         calls.telling.filter((pl.col("domain") == "fr") & pl.col("pending") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())

@@ -144,8 +144,8 @@ def _line_of_rows(rows: pl.DataFrame) -> CallLine:
 
 @dataclass(frozen=True, slots=True)
 class PartedGroup:
-    """A group that parts at ``at``: what ``DIVERGENCES`` says of it, and what each rank called around. ``alike``: call sites of all calls but that of
-    a rank at ``at`` that are like it, where they are found faster than one by one."""
+    """A group that parts at ``at``: what ``DIVERGENCES`` says of it, and what each rank called around. ``alike``: call sites of all calls
+    but that of a rank at ``at`` that are like it, where they are found faster than one by one."""
 
     at: int
     base: dict[str, object]

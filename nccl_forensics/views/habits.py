@@ -14,9 +14,9 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, object]:
-    """A comparison of two calls (a row of ``divergences``) in which as many ranks are on one side as on the other: the side whose operation, type or size
-    recorders of these ranks hold of earlier calls is right, if they hold none of the other side's. Operations that were compared and found to differ were
-    never recorded."""
+    """A comparison of two calls (a row of ``divergences``) in which as many ranks are on one side as on the other: the side whose
+    operation, type or size recorders of these ranks hold of earlier calls is right, if they hold none of the other side's. Operations that
+    were compared and found to differ were never recorded."""
     another = row["kind"] == "different"
     column = "shape" if another else str(row["kind"])
     odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
@@ -46,8 +46,8 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
 
 
 def by_company(row: dict[str, Any], stands: Mapping[int, str]) -> dict[str, Any]:
-    """A comparison of as many ranks as others, whose calls differ: where all other ranks of the job (two at least) stand at the line of one side, that
-    side is right, as it seems; else ``either`` may be. ``stands``: the line of the program in which each rank stood last."""
+    """A comparison of as many ranks as others, whose calls differ: where all other ranks of the job (two at least) stand at the line of one
+    side, that side is right, as it seems; else ``either`` may be. ``stands``: the line of the program in which each rank stood last."""
     odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
     if row["sure"] or len(odd) != len(others):
         return row

@@ -198,8 +198,8 @@ class _People:
         return not self._hosts.isdisjoint(map(first_label, hosts.drop_nulls().unique().to_list()))
 
     def met(self, host: str | None, pid: int | None, *, one_naming: bool) -> _Person | None:
-        """The process known under this pid: on this host, or where the host is unknown, or named in another way (not ``one_naming``), the only
-        one with this pid. Containers count pids anew on each host."""
+        """The process known under this pid: on this host, or where the host is unknown, or named in another way (not ``one_naming``), the
+        only one with this pid. Containers count pids anew on each host."""
         name = first_label(host)
         candidates = [w for w in self._same_pid[pid] if first_label(w.host) == name]
         if not candidates and name is not None:
@@ -284,7 +284,8 @@ def _by_traces(traces: pl.LazyFrame, path_hints: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Said]:
-    """Ranks of processes that a profiler traced: it writes the pid, and the rank itself or in the file's name. A pid that two ranks have is nobody's."""
+    """Ranks of processes that a profiler traced: it writes the pid, and the rank itself or in the file's name. A pid that two ranks have is
+    nobody's."""
     if traces is None:
         return []
     rows = (
@@ -348,7 +349,8 @@ def _one_host(exits: pl.DataFrame) -> dict[int, str]:
 
 
 def _by_device(people: _People, device: dict[tuple[object, object], int]) -> tuple[dict[object, list[int]], set[int], list[_Person]]:
-    """By host the rank of each process less its CUDA device, where both are known; the ranks that some process has; processes without one."""
+    """By host the rank of each process less its CUDA device, where both are known; the ranks that some process has; processes without
+    one."""
     offsets: dict[object, list[int]] = defaultdict(list)
     taken: set[int] = set()
     without: list[_Person] = []
@@ -364,7 +366,8 @@ def _by_device(people: _People, device: dict[tuple[object, object], int]) -> tup
 
 
 def _by_placement(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:
-    """A process without a rank on a host whose other processes (at least three) all have a rank that is their CUDA device plus one constant."""
+    """A process without a rank on a host whose other processes (at least three) all have a rank that is their CUDA device plus one
+    constant."""
     offsets, taken, without = _by_device(people, device)
     chosen: dict[int, list[_Person]] = defaultdict(list)
     for who in without:
@@ -380,8 +383,8 @@ _PLACED = 3
 
 
 def _last_host(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:
-    """Processes without a rank that are all those of one host and as many as the block of ranks that nobody has: their CUDA devices tell which
-    is which, where on all other hosts (one with at least three ranks) ranks follow devices."""
+    """Processes without a rank that are all those of one host and as many as the block of ranks that nobody has: their CUDA devices tell
+    which is which, where on all other hosts (one with at least three ranks) ranks follow devices."""
     offsets, taken, without = _by_device(people, device)
     if sum(map(len, offsets.values())) + len(without) < len(people.by_key):
         return  # of some rank the device is not known
@@ -399,7 +402,8 @@ def _last_host(people: _People, world: int, device: dict[tuple[object, object], 
 
 
 def _by_name(people: _People, world: int, tails: pl.DataFrame, named: pl.DataFrame) -> None:
-    """A process without a rank whose NCCL lines, alone, stand in a file that is named by a rank, where no such name contradicts what is known."""
+    """A process without a rank whose NCCL lines, alone, stand in a file that is named by a rank, where no such name contradicts what is
+    known."""
     alone = tails.unique(["source_id", "host", "pid"]).filter(pl.len().over("source_id") == 1)
     files = alone.join(named, on="source_id").sort("source_id")
     by_rank: dict[int, set[tuple[object, object]]] = defaultdict(set)
@@ -431,8 +435,9 @@ def _last_one(people: _People, world: int) -> None:
 
 
 def _in_order(people: _People, fr_groups: pl.LazyFrame) -> None:
-    """Processes of one host, as many as the job has ranks by the groups of recorders, of which torchrun names some: it starts its workers in the order of
-    their ranks, so that their pids follow each other in that order. Who reuses processes that are there, as Ray does, keeps no order."""
+    """Processes of one host, as many as the job has ranks by the groups of recorders, of which torchrun names some: it starts its workers
+    in the order of their ranks, so that their pids follow each other in that order. Who reuses processes that are there, as Ray does, keeps
+    no order."""
     workers = sorted((who for who in people if who.pid is not None), key=lambda who: who.pid or 0)
     pids = [who.pid or 0 for who in workers]
     in_order = [who.rank for who in workers]
@@ -458,7 +463,8 @@ def _job_size(fr_groups: pl.LazyFrame) -> int:
 
 
 class Settled(NamedTuple):
-    """The rank that claims come down to: None where equals differ or nothing is claimed. ``how``: what says it; ``conflict``: what says otherwise."""
+    """The rank that claims come down to: None where equals differ or nothing is claimed. ``how``: what says it; ``conflict``: what says
+    otherwise."""
 
     rank: int | None
     strength: int | None
@@ -594,8 +600,8 @@ def source_ranks(
 def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Sources whose groups have one rank in common, and that rank. ``member``: source and folded ranks, a row for each group.
 
-    Each list is unfolded once, and small groups come first: the whole job is a group of every dump, so that going through all of its members
-    for each would take the square of the ranks.
+    Each list is unfolded once, and small groups come first: the whole job is a group of every dump, so that going through all of its
+    members for each would take the square of the ranks.
     """
     sets = {text: frozenset(unfold(text)) for text in member["ranks"].unique().to_list()}
     groups: dict[int, list[frozenset[int]]] = defaultdict(list)
@@ -610,7 +616,8 @@ def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
 
 
 def _numbered_alike(claims: dict[int, list[Claim]], hints: pl.DataFrame) -> None:
-    """A file that says nothing of its rank and has a bare number in its name, as others have whose content tells that this is their rank."""
+    """A file that says nothing of its rank and has a bare number in its name, as others have whose content tells that this is their
+    rank."""
     numbered = hints.filter((pl.col("path_strength") == NUMBER) & pl.col("path_rank").is_not_null())
     for _, part in numbered.group_by("stem", maintain_order=True):
         family = dict(part.select("source_id", "path_rank").iter_rows())

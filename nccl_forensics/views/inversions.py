@@ -45,9 +45,10 @@ _Role = tuple[object, ...]
 def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
     """Pairs of groups whose members all entered an operation in each, finished neither, and did not enqueue the two in one order.
 
-    ``ranks`` enqueued the operation of the first group before that of the second, ``others`` the other way round. ``majority``: among
-    all ranks that have such a pair (groups of the same description at the same position count as alike) most go with ``others``, so
-    that ``ranks`` are the exception; where as many go either way, what all of them called before by turns tells. Of NCCL's logs, which do not tell what ended, the last step alone is looked at.
+    ``ranks`` enqueued the operation of the first group before that of the second, ``others`` the other way round. ``majority``: among all
+    ranks that have such a pair (groups of the same description at the same position count as alike) most go with ``others``, so that
+    ``ranks`` are the exception; where as many go either way, what all of them called before by turns tells. Of NCCL's logs, which do not
+    tell what ended, the last step alone is looked at.
     """
     calls = calls_of(operations)
     rows = [*_recorded(stuck, calls.every), *_logged(calls)]
@@ -138,7 +139,8 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
 
 
 def _earlier(operations: pl.LazyFrame, first: dict[int, _Op], then: dict[int, _Op]) -> int:
-    """How many ranks, in what they have finished, always called the like of the one before that of the other, by turns; 0 where a rank did not."""
+    """How many ranks, in what they have finished, always called the like of the one before that of the other, by turns; 0 where a rank did
+    not."""
     wanted = {r: [(o["group_key"], o["op"], o["shape"]) for o in (first[r], then[r])] for r in first.keys() & then.keys()}
     keys = {key for calls in wanted.values() for key, _, _ in calls}
     over = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("done") & pl.col("group_key").is_in(sorted(map(str, keys)))
@@ -152,8 +154,8 @@ def _earlier(operations: pl.LazyFrame, first: dict[int, _Op], then: dict[int, _O
 
 
 def _numbers_apart(a: dict[int, _Op], b: dict[int, _Op], ahead: list[int], behind: list[int]) -> bool:
-    """Whether no rank of the one order made either call at a line at which one of the other order made it: these are other calls under the same
-    number, as after one that was left out."""
+    """Whether no rank of the one order made either call at a line at which one of the other order made it: these are other calls under the
+    same number, as after one that was left out."""
     lines = [[{calls[rank]["call_site"] for rank in ranks} for ranks in (ahead, behind)] for calls in (a, b)]
     return any(None not in mine | theirs and mine.isdisjoint(theirs) for mine, theirs in lines)
 

@@ -1,4 +1,5 @@
-"""What the job itself shows of each of its ranks, beside which a line of a host's log can be laid: is it this rank that failed, or another one?"""
+"""What the job itself shows of each of its ranks, beside which a line of a host's log can be laid: is it this rank that failed, or another
+one?"""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ def job_signs(
     divergences: pl.LazyFrame | None,
     comms: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """One row per rank of the job, also of one that left nothing, with the ``sign`` that tells of it before all others, if any does: ``gpu`` (it says that its GPU failed it), ``taken``
-    (killed, or gone without a word), ``died`` (another end of its own), ``stands`` (the others wait for it), ``parted`` (it surely made other calls
-    than its peers). Whoever only waited, or was told to end, has none."""
+    """One row per rank of the job, also of one that left nothing, with the ``sign`` that tells of it before all others, if any does:
+    ``gpu`` (it says that its GPU failed it), ``taken`` (killed, or gone without a word), ``died`` (another end of its own), ``stands`` (the
+    others wait for it), ``parted`` (it surely made other calls than its peers). Whoever only waited, or was told to end, has none."""
     signs: dict[int, str] = {}
 
     def note(ranks: list[object], sign: str) -> None:

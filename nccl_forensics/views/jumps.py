@@ -88,9 +88,9 @@ def jumped_groups(progress: pl.LazyFrame, operations: pl.LazyFrame | None) -> di
 def _fewer_calls(
     jumps: dict[int, tuple[dict[str, object], str]], last: dict[tuple[str, str], dict[int, int]], operations: pl.LazyFrame
 ) -> dict[int, bool | None]:
-    """Which of the ranks made fewer calls like the missed one right before the first operation of the group they went on to that their peers never
-    came to (``beyond``), back to the one before it, than any peer did between the same two, or without such peers than they themselves did between
-    two like these; None where that cannot be counted.
+    """Which of the ranks made fewer calls like the missed one right before the first operation of the group they went on to that their
+    peers never came to (``beyond``), back to the one before it, than any peer did between the same two, or without such peers than they
+    themselves did between two like these; None where that cannot be counted.
 
     Calls are alike by operation and line of code, in whatever group: other ranks make them in groups of their own. Where gradients go in
     several buckets, what lies between two operations of a group depends on which two they are.
@@ -191,8 +191,8 @@ def _ever(spans: pl.DataFrame, own: pl.LazyFrame, pairs: set[tuple[int, int]]) -
 
 
 def _earlier(spans: pl.DataFrame, own: pl.LazyFrame, most: pl.DataFrame) -> dict[int, tuple[int, int]]:
-    """By rank: the least and the greatest number of calls alike between earlier pairs of operations of the group that are like the pair that
-    ends with ``end``; nothing where there is none. ``most``: sources that count, with their ``calls``; so many are held at a time."""
+    """By rank: the least and the greatest number of calls alike between earlier pairs of operations of the group that are like the pair
+    that ends with ``end``; nothing where there is none. ``most``: sources that count, with their ``calls``; so many are held at a time."""
     asked = spans.select("domain", "rank", "group_key", "end", pl.col("op").alias("wanted"), pl.col("call_site").alias("site"))
     sized = asked.join(most, on=["domain", "rank"], maintain_order="left").with_columns(batch=pl.col("calls").cum_sum() // AT_ONCE)
     kind = ["op", "shape", "call_site"]
@@ -263,8 +263,8 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
         domain, rank, missed = str(row["domain"]), int(str(row["rank"])), (row["group_key"], row["seq"])
         own = lines.get((domain, rank), [])
         last = max((i for i, call in enumerate(own) if call["group_key"] == row["group_key"]), default=-1)
-        # Of a rank whose record keeps nothing of the group it is behind in (a dump of what is open alone), only what its waiters called with it is held
-        # against them: positions in groups of a role may differ.
+        # Of a rank whose record keeps nothing of the group it is behind in (a dump of what is open alone), only what its waiters called
+        # with it is held against them: positions in groups of a role may differ.
         same = _alike if last >= 0 else _itself
         votes: list[bool] = []
         for waiter in as_ranks(row["waiters"]):
@@ -356,8 +356,9 @@ def broken_steps(operations: pl.LazyFrame) -> dict[int, tuple[dict[str, object],
 
 
 def _with_roles(recent: pl.DataFrame) -> pl.DataFrame:
-    """The same, with what a group is for: its description without the number that tells groups of a role apart (island0, tp_1), or, where all that
-    a process calls its groups by is a number, that number: each made its second group in the same line of the program, as a rule."""
+    """The same, with what a group is for: its description without the number that tells groups of a role apart (island0, tp_1), or, where
+    all that a process calls its groups by is a number, that number: each made its second group in the same line of the program, as a
+    rule."""
     described = pl.col("group_desc").cast(pl.String).str.replace(r"[ _-]?[0-9]+$", "")
     numbered = pl.col("group_key").cast(pl.String).str.extract(r"^(.+) of rank \d+$")
     roles = (
@@ -430,8 +431,8 @@ def _numbered_after(recent: pl.DataFrame, at: int, before: int) -> bool:
 def _delayed(before: Sequence[Hashable], foretold: Sequence[Hashable], rest: Sequence[Hashable]) -> int | None:
     """How far on what should have come first comes, if that is before its next turn: it was called in another order, not left out.
 
-    Its next turn is where it is foretold again, or as far ahead as its calls most often lay apart: what comes in some steps only, such as a barrier,
-    may be foretold a step too early.
+    Its next turn is where it is foretold again, or as far ahead as its calls most often lay apart: what comes in some steps only, such as a
+    barrier, may be foretold a step too early.
     """
     due = foretold[0]
     turn = next((i for i, operation in enumerate(foretold) if i and operation == due), len(foretold))
@@ -466,8 +467,9 @@ class _Peers:
     """What the others called between two operations that a rank called one after the other.
 
     Operations of two ranks are the same by group and position. Where no other rank is in both groups, as in a mesh of groups, they are
-    alike by the description of their group, their position in it and their kind; where groups of a role count apart, what the peers in the first
-    one called next is held against the second. Each pair of operations is looked up once, whatever the number of ranks that called both.
+    alike by the description of their group, their position in it and their kind; where groups of a role count apart, what the peers in the
+    first one called next is held against the second. Each pair of operations is looked up once, whatever the number of ranks that called
+    both.
     """
 
     def __init__(self, recent: pl.DataFrame, breaks: Sequence[tuple[str, int, int, int]]) -> None:
@@ -499,9 +501,9 @@ class _Peers:
         return places, out
 
     def did_alike(self, rank: int, at: int, before: int) -> bool:
-        """Whether of the other ranks that called both operations at least half called nothing between the two: of those that call what seems left
-        out (last in row ``before``) at all, such as leaders of hosts, if any of them did, else of all. Where nobody called both, whether at least
-        half of those that called the first went on with one like the second."""
+        """Whether of the other ranks that called both operations at least half called nothing between the two: of those that call what
+        seems left out (last in row ``before``) at all, such as leaders of hosts, if any of them did, else of all. Where nobody called both,
+        whether at least half of those that called the first went on with one like the second."""
         left_out = self._left_out[before]
         for group, who in ((left_out, self._members[left_out]), (None, None)):
             for places, calls in (self._by_group, self._by_role):
@@ -524,8 +526,8 @@ class _Peers:
         return self._went_on_alike(rank, at) or self._came_alike(rank, at)
 
     def _came_alike(self, rank: int, at: int) -> bool:
-        """Whether of the other ranks that called the second operation at least half came to it from one like the first, where nobody else called the
-        first itself: of a pair, say, whose other half stopped before."""
+        """Whether of the other ranks that called the second operation at least half came to it from one like the first, where nobody else
+        called the first itself: of a pair, say, whose other half stopped before."""
         places, calls = self._by_group
         if at - 1 not in places or at not in places or len(calls[places[at - 1]]) > 1:
             return False

@@ -1,8 +1,8 @@
 """How fast each rank's device runs the kernels that its peers run too.
 
-A kernel of one name does the same work on every rank of a job that shares its work alike, so its duration needs no clock, no group and no counterpart:
-it tells a slow device in a pipeline, in a pair, and of several ranks at once, where who comes last to collectives does not. So do copies in one direction
-that move as many bytes.
+A kernel of one name does the same work on every rank of a job that shares its work alike, so its duration needs no clock, no group and no
+counterpart: it tells a slow device in a pipeline, in a pair, and of several ranks at once, where who comes last to collectives does not. So
+do copies in one direction that move as many bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ KERNEL_PACE = {
     "source_id": pl.UInt32(),
     "record": pl.String(),
 }
-#: Copies are told apart by what they move from and to, and not by whether the memory of the host is pinned, which may be what makes them slow.
+#: Copies are told apart by what they move from and to, and not by whether the memory of the host is pinned, which may be what makes them
+# slow.
 _DIRECTION = r"^(Mem(?:cpy|set) \w+)"
 #: Counts of a kernel, or bytes copied, that differ by no more are the same work: windows begin and end a little apart.
 _SAME_COUNT = 0.1
@@ -47,12 +48,13 @@ _AGREES = 0.5
 def kernel_pace(
     trace_kernels: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_windows: pl.LazyFrame, trace_collectives: pl.LazyFrame | None
 ) -> pl.LazyFrame:
-    """Per rank with a trace of its device and ``kind``, over the computing kernels (compute), or copies of as many bytes (memcpy), that at least half of the ranks run as often: ``pace``, its mean duration as a
-    multiple of the usual one (of the faster half of the ranks), the middle one by time; ``least_pace``, the same of the shortest run of each kernel, which a longer batch now and
-    then leaves alone; ``agreeing_share``, of the time compared the share in kernels that show at least half of that; ``excess_ms``, what it runs longer
-    than usual, and ``span_ms`` of the trace. ``kernel`` is the one that most of that is in, with ``kernel_ms`` and ``usual_ms`` of one run of it; ``gpus`` are the kinds of
-    device of that rank. ``stages``: the rank sends to others, as in a pipeline; ``mates`` are the other ranks of its groups that are smaller
-    than the job and in which nothing is sent, those at its own place of it. Cites the trace."""
+    """Per rank with a trace of its device and ``kind``, over the computing kernels (compute), or copies of as many bytes (memcpy), that at
+    least half of the ranks run as often: ``pace``, its mean duration as a multiple of the usual one (of the faster half of the ranks), the
+    middle one by time; ``least_pace``, the same of the shortest run of each kernel, which a longer batch now and then leaves alone;
+    ``agreeing_share``, of the time compared the share in kernels that show at least half of that; ``excess_ms``, what it runs longer than
+    usual, and ``span_ms`` of the trace. ``kernel`` is the one that most of that is in, with ``kernel_ms`` and ``usual_ms`` of one run of
+    it; ``gpus`` are the kinds of device of that rank. ``stages``: the rank sends to others, as in a pipeline; ``mates`` are the other ranks
+    of its groups that are smaller than the job and in which nothing is sent, those at its own place of it. Cites the trace."""
     by = ["kind", "rank"]
     counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0))
     spans = trace_windows.filter(pl.col("window") == "whole").select("source_id", span_ms=pl.col("duration_ns") / 1e6)

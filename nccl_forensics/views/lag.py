@@ -39,14 +39,15 @@ LATE_MS = 50.0
 @view(rows="ranks x groups")
 def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None, path_hints: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Per group and rank, over collectives that all its seen ranks entered: ``median_ms`` and ``p99_ms`` behind the first arrival,
-    ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last, and no more
-    than the time since its operation before), ``worst_ms`` (of that, in one collective alone),
-    ``late_count`` (how often that was at least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
+    ``last_count`` (how often it came last), ``lost_ms`` (how much later it came than the second last, summed where it came last, and no
+    more than the time since its operation before), ``worst_ms`` (of that, in one collective alone), ``late_count`` (how often that was at
+    least 50 ms: somebody is last to every collective), ``span_ms`` (from the group's first collective in the window to its last).
 
-    Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival (the usual
-    one where the rank is merely early to a few), so that only what varies counts as late. Ranks of one host share its clock: of them the median offset is taken off. Where the ends of
-    operations were noticed too, they tell the offset of a clock from a constant lateness, within what their spread allows: an operation
-    ends on all ranks at once, whoever came late to it. ``one_clock``: the rank's clock is known to be that of others of the group. Cites the collective in which the rank was latest.
+    Times are the hosts' own clocks: a constant offset of a clock is taken off as the rank's smallest distance to the median arrival (the
+    usual one where the rank is merely early to a few), so that only what varies counts as late. Ranks of one host share its clock: of them
+    the median offset is taken off. Where the ends of operations were noticed too, they tell the offset of a clock from a constant lateness,
+    within what their spread allows: an operation ends on all ranks at once, whoever came late to it. ``one_clock``: the rank's clock is
+    known to be that of others of the group. Cites the collective in which the rank was latest.
     """
     hosts = pl.LazyFrame(schema={"rank": pl.Int32(), "host": pl.String()})
     if processes is not None:
@@ -67,7 +68,8 @@ def lag(operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None,
 
 
 def _late(arrived: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
-    """For each rank of each group ``LAG`` but for what the operation that it cites tells: its ``row``, and the ``first_row`` of the rank."""
+    """For each rank of each group ``LAG`` but for what the operation that it cites tells: its ``row``, and the ``first_row`` of the
+    rank."""
     middles = [
         rows.group_by("at").agg(pl.col("created_ns").median().alias("middle"), pl.col("completed_ns").median().alias("end_middle"))
         for rows in arrived.stretches()
@@ -113,9 +115,9 @@ def _late(arrived: Arrivals, hosts: pl.LazyFrame) -> pl.DataFrame:
 def _offset(distance: pl.Expr) -> pl.Expr:
     """The constant part of a rank's distances to the median arrival.
 
-    A rank that is late to many collectives keeps to it in those where it is not, so it is sought at the low end. But a rank that is early to a
-    few, as the first to be up, lies below it in these, and taking that for its clock would make it late to all the others. Where the low end
-    and the middle differ by more than the clock would be off, the one that asks for less of a clock's error is taken.
+    A rank that is late to many collectives keeps to it in those where it is not, so it is sought at the low end. But a rank that is early
+    to a few, as the first to be up, lies below it in these, and taking that for its clock would make it late to all the others. Where the
+    low end and the middle differ by more than the clock would be off, the one that asks for less of a clock's error is taken.
     """
     low, middle = distance.quantile(0.1), distance.median()
     nearest = pl.min_horizontal(low.abs(), middle.abs())
@@ -146,7 +148,8 @@ def _clocks(usual: pl.DataFrame, lives: pl.DataFrame, hosts: pl.LazyFrame) -> pl
     """``clock`` of each life: how far its times are beside those of the others without its being late."""
     own = usual.lazy().join(lives.lazy(), on="life", how="left").join(hosts, on="rank", how="left")
     together = pl.col("usual").median().over("group", "host")
-    # Who waits for the others in each collective is never later than these are apart; that its clock is theirs is known of one launcher only.
+    # Who waits for the others in each collective is never later than these are apart; that its clock is theirs is known of one launcher
+    # only.
     possible = (pl.col("host") != _ONE_LAUNCHER) | ((pl.col("usual") - together).abs() <= pl.col("apart"))
     # Of two of a host only where they are all of their group: beside others, the one that is late would be half of their usual distance.
     beside = pl.len().over("group", "host")

@@ -31,9 +31,10 @@ def last_calls(
     raised: pl.LazyFrame | None,
     checked_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank: ``place``, ``op``, ``peer``, ``user_frame`` and ``frames`` (innermost first) as in ``thread_states``; ``witness`` is stack, exception, or record (of a call
-    that was being compared with the other ranks'); ``moved``: null where one sample was taken, which tells no motion; ``waits_from``: it stands in a line of a
-    function from which others call what they wait in, and may wait there itself (``Work.wait()`` leaves no frame of its own)."""
+    """One row per rank: ``place``, ``op``, ``peer``, ``user_frame`` and ``frames`` (innermost first) as in ``thread_states``; ``witness``
+    is stack, exception, or record (of a call that was being compared with the other ranks'); ``moved``: null where one sample was taken,
+    which tells no motion; ``waits_from``: it stands in a line of a function from which others call what they wait in, and may wait there
+    itself (``Work.wait()`` leaves no frame of its own)."""
     found: dict[int, dict[str, object]] = {}
     if thread_states is not None:
         states = thread_states.filter(pl.col("rank").is_not_null()).collect()
@@ -86,8 +87,8 @@ _GAVE_UP = ("gloo-timeout", "gloo-closed", "gloo-reset", "nccl-timeout", "nccl-r
 
 
 def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> None:
-    """A stack in a line of the program at which a process later gave up waiting waits too: ``Work.wait()`` leaves no frame of its own. In its backward
-    pass a rank may as well compute: there its own word counts, as its reducer's wait leaves none either."""
+    """A stack in a line of the program at which a process later gave up waiting waits too: ``Work.wait()`` leaves no frame of its own. In
+    its backward pass a rank may as well compute: there its own word counts, as its reducer's wait leaves none either."""
     gave_up = raised.filter(pl.col("signature").is_in(_GAVE_UP) & pl.col("frame").is_not_null()).select("rank", "frame").rows()
     own = {(rank, _line(frame)) for rank, frame in gave_up}
     lines = {line for _, line in own}

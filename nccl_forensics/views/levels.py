@@ -15,8 +15,9 @@ _UNRECORDED = frozenset({"monitored_barrier", "send", "recv", "isend", "irecv", 
 
 def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.LazyFrame, place: object = None) -> bool:
     """Whether recorders of this rank and of all who were seen waiting for it in ``op`` are level and it has nothing unfinished itself: it
-    came, and finished what they waited in. A recorder that was written in its last operation, which is another one than they waited in and which
-    these have finished, says so too, unless it was seen in its data loader (``place``): of a job that goes on, that is what slows it. False where a recorder is missing, or where recorders do not hold such calls."""
+    came, and finished what they waited in. A recorder that was written in its last operation, which is another one than they waited in and
+    which these have finished, says so too, unless it was seen in its data loader (``place``): of a job that goes on, that is what slows it.
+    False where a recorder is missing, or where recorders do not hold such calls."""
     if op is None or str(op) in _UNRECORDED:
         return False
     ranks = {rank, *waiters}
@@ -34,8 +35,8 @@ def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.L
 
 
 def entered_all(progress: pl.LazyFrame) -> set[int]:
-    """Ranks whose recorders have an operation open and have entered whatever is open in any of their groups, where all that are recorded have
-    something open: what recorders hold is what all of them wait in, and it is not for these that they wait."""
+    """Ranks whose recorders have an operation open and have entered whatever is open in any of their groups, where all that are recorded
+    have something open: what recorders hold is what all of them wait in, and it is not for these that they wait."""
     seen = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null())
     opened = seen.with_columns(furthest=pl.col("first_pending").max().over("group_key"))
     ranks = opened.group_by("rank").agg(
@@ -67,8 +68,8 @@ def held_together(stuck: pl.LazyFrame, progress: pl.LazyFrame) -> set[int]:
 
 
 def stand_by_themselves(stuck: pl.LazyFrame) -> bool:
-    """Whether a group whose members are all seen stands in an operation that all of them entered, none finished, and none has anything open before:
-    a rank of which nothing is seen does not hold it up, nor those who wait for this group."""
+    """Whether a group whose members are all seen stands in an operation that all of them entered, none finished, and none has anything open
+    before: a rank of which nothing is seen does not hold it up, nor those who wait for this group."""
     whole = (pl.col("domain") == "fr") & ~pl.col("held") & pl.col("size").is_not_null() & (pl.col("ranks").list.len() >= pl.col("size"))
     return stuck.filter(whole).head(1).collect().height > 0
 
@@ -79,8 +80,8 @@ ROOTED = frozenset({"broadcast", "reduce", "scatter", "gather"})
 
 def in_a_rooted_call(stood: Mapping[int, object], progress: pl.LazyFrame) -> set[int]:
     """Of ranks and the operations that their stacks stand in, those in a call with a root that another member of its group entered too, and
-    has left: they did not take it in another order than the rest. What is wrong with it (two roots, a count, a member that does not come) no
-    place tells."""
+    has left: they did not take it in another order than the rest. What is wrong with it (two roots, a count, a member that does not come)
+    no place tells."""
     standing = {r for r, op in stood.items() if op in ROOTED}
     if not standing:
         return set()
@@ -109,7 +110,8 @@ def alone_in_group(progress: pl.LazyFrame) -> pl.DataFrame:
 
 
 def alike_in_another(progress: pl.LazyFrame, awaited: Mapping[int, str]) -> set[int]:
-    """Those of the ranks that others wait for in a group (``awaited``) whose latest operation is one and the same of another group, not known to have ended."""
+    """Those of the ranks that others wait for in a group (``awaited``) whose latest operation is one and the same of another group, not
+    known to have ended."""
     latest = (
         progress.filter(pl.col("rank").is_in(sorted(awaited)) & pl.col("last_order").is_not_null())
         .sort("last_order")
@@ -150,10 +152,10 @@ _AT_WORK = 3
 
 
 def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) -> tuple[bool, bool]:
-    """Whether hosts of ranks that wait, and have finished the same operations, have not come equally far: in a job that stands they stop at one
-    place of the program, and at another each while it goes on. Groups of one description are alike. More of them than the ranks that are
-    ``named`` as what the rest waits for are no exception, few as they may be; nor does a job stand of which fewer ranks wait than are named. Then:
-    whether it may be so, as there is any such host.
+    """Whether hosts of ranks that wait, and have finished the same operations, have not come equally far: in a job that stands they stop at
+    one place of the program, and at another each while it goes on. Groups of one description are alike. More of them than the ranks that
+    are ``named`` as what the rest waits for are no exception, few as they may be; nor does a job stand of which fewer ranks wait than are
+    named. Then: whether it may be so, as there is any such host.
     """
     described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique("group_key")
     over = pl.coalesce("last_done", pl.col("first_pending") - 1)  # of dumps that hold only what is open
@@ -182,7 +184,8 @@ def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) ->
 
 
 def mostly_idle(progress: pl.LazyFrame, named: set[int]) -> bool:
-    """Whether more than half of the ranks that are recorded have nothing open and are not ``named``: those of a job that hangs wait, soon all of them."""
+    """Whether more than half of the ranks that are recorded have nothing open and are not ``named``: those of a job that hangs wait, soon
+    all of them."""
     recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null()).group_by("rank")
     opened = dict(
         recorded.agg(pl.col("first_open").is_not_null().any() | pl.col("first_pending").is_not_null().any()).collect().iter_rows()
@@ -191,7 +194,8 @@ def mostly_idle(progress: pl.LazyFrame, named: set[int]) -> bool:
 
 
 def finished_apart(progress: pl.LazyFrame) -> bool:
-    """Whether recorders show a group whose ranks have not finished the same, as dumps do that are asked for one after the other while a job goes on."""
+    """Whether recorders show a group whose ranks have not finished the same, as dumps do that are asked for one after the other while a job
+    goes on."""
     recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
     finished = recorded.select("group_key", "rank", pl.col("last_done").fill_null(-1)).collect()
     return any(looked_at_while_moving(dict(part.select("rank", "last_done").iter_rows())) for _, part in finished.group_by("group_key"))

@@ -11,7 +11,8 @@ from nccl_forensics.words import first_label
 
 
 class LocalRanks:
-    """Ranks of the job by local rank: those of the ``processes`` view, else those that one parent started, all of them, by its exit lines."""
+    """Ranks of the job by local rank: those of the ``processes`` view, else those that one parent started, all of them, by its exit
+    lines."""
 
     def __init__(self, processes: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None, written: Collection[int]) -> None:
         """``written``: ranks that some source is of."""
@@ -41,9 +42,9 @@ class LocalRanks:
 
 
 def _spawned(rows: pl.DataFrame, ranks: Collection[int]) -> range:
-    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended, or those up to the number of one that
-    failed, are at least as many as the ranks that the evidence tells of, as few ranks may have left a file. Of processes that had ended before it
-    says nothing."""
+    """Local ranks that are ranks, where one parent started them all: those that it found failed and those that it ended, or those up to the
+    number of one that failed, are at least as many as the ranks that the evidence tells of, as few ranks may have left a file. Of processes
+    that had ended before it says nothing."""
     failed = rows.filter((pl.col("kind") == "failed") & pl.col("pid").is_null() & pl.col("local_rank").is_not_null())
     if failed["source_id"].n_unique() != 1:
         return range(0)

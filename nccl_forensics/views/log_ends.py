@@ -12,8 +12,8 @@ from nccl_forensics.views.calls import ENDS, Calls, sequences
 
 @view(rows="ranks")
 def cut_logs(nccl_tails: pl.LazyFrame, processes: pl.LazyFrame, sources: pl.LazyFrame, buffer_ends: pl.LazyFrame | None) -> pl.LazyFrame:
-    """``rank``: ranks whose NCCL log ends where a full buffer does, or could not be unpacked to its end (``source_id``, ``line_no``): they went on,
-    nobody knows how far."""
+    """``rank``: ranks whose NCCL log ends where a full buffer does, or could not be unpacked to its end (``source_id``, ``line_no``): they
+    went on, nobody knows how far."""
     cut = sources.filter(pl.col("error").is_not_null()).select("source_id", line_no=pl.col("lines").cast(pl.UInt32))
     if buffer_ends is not None:
         cut = pl.concat([cut, buffer_ends.select("source_id", "line_no")])

@@ -40,9 +40,9 @@ _ROWS = {"at": pl.UInt32(), "row": pl.UInt32(), "latest_row": pl.UInt32(), "firs
 
 @view(rows="groups x timeouts")
 def long_waits(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
-    """Per group and timeout, the collective that all seen ranks called alike in which the first waited longest for the ``late`` one, if that is a
-    twentieth of the timeout or more. A clock offset of a rank is the median of its distance to the others. Cites the operation of the late rank
-    (``source_id`` …) and of the first (``first_source_id`` …)."""
+    """Per group and timeout, the collective that all seen ranks called alike in which the first waited longest for the ``late`` one, if
+    that is a twentieth of the timeout or more. A clock offset of a rank is the median of its distance to the others. Cites the operation of
+    the late rank (``source_id`` …) and of the first (``first_source_id`` …)."""
     known = entered(operations)
     if not _far_apart(known):
         return pl.LazyFrame(schema=LONG_WAITS)
@@ -62,8 +62,9 @@ def long_waits(operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
 
 
 def _far_apart(known: Entered) -> bool:
-    """Whether members came to some collective so far apart that clock offsets taken off could leave a wait that counts. An offset is a median of
-    distances to the middle of arrivals, so none is larger than the largest distance between two arrivals, and two ranks have two."""
+    """Whether members came to some collective so far apart that clock offsets taken off could leave a wait that counts. An offset is a
+    median of distances to the middle of arrivals, so none is larger than the largest distance between two arrivals, and two ranks have
+    two."""
     timeout = known.words.filter(pl.col("timeout_ms") > 0).get_column("timeout_ms").min()
     if timeout is None:
         return False
@@ -84,7 +85,8 @@ def _spans(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _longest(arrived: Arrivals, known: Entered) -> pl.DataFrame:
-    """Collectives with ``wait_ms``, ``timeout_ms``, ``members`` and the rows of all: the first ``row``, the ``latest_row``, the ``first_row`` to come."""
+    """Collectives with ``wait_ms``, ``timeout_ms``, ``members`` and the rows of all: the first ``row``, the ``latest_row``, the
+    ``first_row`` to come."""
     middles = [rows.group_by("at").agg(middle=pl.col("created_ns").median()) for rows in arrived.stretches()]
     middle = arrived.by_collective(pl.concat([pl.DataFrame(schema={"at": pl.UInt32(), "middle": pl.Float64()}), *middles]), "middle")
     clocks = [pl.DataFrame(schema={"life": pl.UInt32(), "clock": pl.Float64()})]

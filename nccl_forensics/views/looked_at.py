@@ -14,8 +14,8 @@ from nccl_forensics.views.wait_edges import JOINED
 
 @view(rows="ranks")
 def looked_at_earlier(operations: pl.LazyFrame | Calls | None, progress: pl.LazyFrame) -> pl.LazyFrame:
-    """``rank``: ranks that by their recorder never entered what a peer has finished, of operations that end on no rank before all are in them: that
-    recorder was written before the peer's, and tells nothing of what came after."""
+    """``rank``: ranks that by their recorder never entered what a peer has finished, of operations that end on no rank before all are in
+    them: that recorder was written before the peer's, and tells nothing of what came after."""
     recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
     reached = recorded.group_by("group_key").agg(pl.col("last_done").max().alias("seq"))
     behind = recorded.join(reached, on="group_key").filter(pl.col("last_seq") < pl.col("seq")).select("group_key", "seq", "rank").collect()
@@ -31,11 +31,11 @@ def looked_at_earlier(operations: pl.LazyFrame | Calls | None, progress: pl.Lazy
 def never_entered(
     progress: pl.LazyFrame, groups: pl.LazyFrame, dumps: pl.LazyFrame | None, looked_at_earlier: pl.LazyFrame | None
 ) -> pl.LazyFrame:
-    """Rows as those of ``progress`` for ranks with a recorder that holds nothing of a group of theirs in which all others, who are more, wait in one
-    operation that ends on nobody before all are in it: it would be open on them as well, so that they stand before it.
+    """Rows as those of ``progress`` for ranks with a recorder that holds nothing of a group of theirs in which all others, who are more,
+    wait in one operation that ends on nobody before all are in it: it would be open on them as well, so that they stand before it.
 
-    Of a rank that has nothing else open its entry may be lost or the dump old, unless this is the very first operation of the group or the dump
-    holds no operation whatever. Few in whom it is open are those whose GPUs stand, where dumps hold only what is open.
+    Of a rank that has nothing else open its entry may be lost or the dump old, unless this is the very first operation of the group or the
+    dump holds no operation whatever. Few in whom it is open are those whose GPUs stand, where dumps hold only what is open.
     """
     recorded = progress.filter((pl.col("domain") == "fr") & pl.col("last_seq").is_not_null()).collect()
     if looked_at_earlier is not None:
@@ -80,7 +80,8 @@ _LEAST_MOVING = 4
 
 
 def looked_at_while_moving(done: dict[int, int]) -> bool:
-    """Whether what the ranks of a group have finished differs in three ways and more, none of them that of two thirds: a group that stands has finished
-    the same on all ranks but those whose GPU or watchdog stands too, while dumps asked for one after the other show a job that goes on."""
+    """Whether what the ranks of a group have finished differs in three ways and more, none of them that of two thirds: a group that stands
+    has finished the same on all ranks but those whose GPU or watchdog stands too, while dumps asked for one after the other show a job that
+    goes on."""
     counted = Counter(done.values())
     return len(done) >= _LEAST_MOVING and len(counted) >= 3 and counted.most_common(1)[0][1] * 3 <= 2 * len(done)

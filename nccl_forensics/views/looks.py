@@ -36,7 +36,8 @@ def in_flight_for_longer() -> pl.Expr:
 
 
 def standing(looks: pl.LazyFrame) -> pl.LazyFrame:
-    """The rows of what is in flight for far longer than any operation before, if that is so on half of the ranks that were looked at or more."""
+    """The rows of what is in flight for far longer than any operation before, if that is so on half of the ranks that were looked at or
+    more."""
     far = in_flight_for_longer()
     return looks.filter(far & (2 * far.sum() >= pl.len()))
 
@@ -48,11 +49,13 @@ def looks(
     fr_entries: pl.LazyFrame | FoldedTable | None = None,
     dumps: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Per rank whose recorder was asked for a dump at a known time (``looked_ns``, epoch, by the clock of its host, the latest): ``age_ms``, how long
-    its oldest unfinished operation had been enqueued then; ``longest_ms``, how long any of its ``finished`` operations took from there to its end.
-    Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked at; ranks without one are left out.
+    """Per rank whose recorder was asked for a dump at a known time (``looked_ns``, epoch, by the clock of its host, the latest):
+    ``age_ms``, how long its oldest unfinished operation had been enqueued then; ``longest_ms``, how long any of its ``finished`` operations
+    took from there to its end. Cites the unfinished operation and, as ``look_source_id`` and ``look_line_no``, what says when it was looked
+    at; ranks without one are left out.
 
-    A recorder tells the time itself where it finds, while it writes, that an operation has begun, or is over that nobody has taken off the list yet.
+    A recorder tells the time itself where it finds, while it writes, that an operation has begun, or is over that nobody has taken off the
+    list yet.
     """
     parts = [pl.LazyFrame(schema=_TIMES)]
     if collected is not None:
@@ -72,9 +75,9 @@ def looks(
 
 
 def _noticed(fr_entries: pl.LazyFrame | FoldedTable, dumps: pl.LazyFrame) -> pl.LazyFrame:
-    """The latest time at which each rank's recorder found something while it wrote. Whoever takes an operation of NCCL off the list notes its begin and its
-    end (PyTorch 2.3 to 2.13 ``FlightRecorder::retire_id``), so that what is on it has none, or that of the dump. Recorders of other libraries may note a
-    begin when it comes (``markStart``)."""
+    """The latest time at which each rank's recorder found something while it wrote. Whoever takes an operation of NCCL off the list notes
+    its begin and its end (PyTorch 2.3 to 2.13 ``FlightRecorder::retire_id``), so that what is on it has none, or that of the dump.
+    Recorders of other libraries may note a begin when it comes (``markStart``)."""
     folded = fr_entries if isinstance(fr_entries, FoldedTable) else FoldedTable.of(fr_entries, TABLES["fr_entries"].own)
     listed = folded.words.select(~pl.col("retired") & (pl.col("backend") == "nccl")).to_series().fill_null(False)
     parts = [pl.DataFrame(schema={"source_id": pl.UInt32(), "looked_ns": pl.Int64()})]

@@ -30,7 +30,8 @@ LOSS_JUMPS = {
 
 @view(rows="sources x ranks x 4")
 def loss_jumps(training_steps: pl.LazyFrame) -> pl.LazyFrame:
-    """The first place of each kind in each curve: ``what`` is loss or grad-norm, ``kind`` not-a-number or jump, ``before`` the median before.
+    """The first place of each kind in each curve: ``what`` is loss or grad-norm, ``kind`` not-a-number or jump, ``before`` the median
+    before.
 
     A value that is no number counts if the next one is none either, or none follows: with loss scaling single ones are part of the method.
     A jump counts if values stay high; a lone spike is weather.

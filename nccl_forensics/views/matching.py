@@ -20,17 +20,17 @@ from nccl_forensics.views.watchdogs import watchdog_progress
 
 
 def of_nccl() -> pl.Expr:
-    """Whether a row of dumps is of a recorder that marks what is completed and counts collectives: gloo's, which does neither, names no library,
-    and the recorder knows it since schema 2.7 only."""
+    """Whether a row of dumps is of a recorder that marks what is completed and counts collectives: gloo's, which does neither, names no
+    library, and the recorder knows it since schema 2.7 only."""
     early = (pl.col("version_major") < 2) | ((pl.col("version_major") == 2) & (pl.col("version_minor") < 7))
     return (pl.col("comm_lib_version").fill_null("") != "") | early.fill_null(False)
 
 
 @view(rows="dumps")
 def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.LazyFrame | None = None) -> pl.LazyFrame:
-    """Flight Recorder dumps with their rank and use: ``chosen``, ``duplicate`` (same facts in another encoding), ``older`` (another
-    sample of the same process), ``stale`` (an earlier run: it ends before the chosen dumps of the others begin). ``finished``: how many operations its
-    counters call completed, in all groups."""
+    """Flight Recorder dumps with their rank and use: ``chosen``, ``duplicate`` (same facts in another encoding), ``older`` (another sample
+    of the same process), ``stale`` (an earlier run: it ends before the chosen dumps of the others begin). ``finished``: how many operations
+    its counters call completed, in all groups."""
     none = pl.LazyFrame(schema={"source_id": pl.UInt32(), "last_completed": pl.Int64()})
     counted = (none if fr_status is None else fr_status).group_by("source_id").agg(pl.col("last_completed").sum().alias("finished"))
     frame = (
@@ -66,7 +66,8 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
         chosen = group[-1]
         chosen["use"] = "chosen"
         for r in group[:-1]:
-            # Both encodings of one moment, written one after the other: an operation may have ended between the two. The pickle holds frames.
+            # Both encodings of one moment, written one after the other: an operation may have ended between the two. The pickle holds
+            # frames.
             same = r["encoding"] != chosen["encoding"] and all(r[name] == chosen[name] for name in _MOMENT)
             r["use"] = "duplicate" if same else "older"
     # Stale: everything in it happened before most of the other dumps even begin, by more than their own length.
@@ -95,9 +96,9 @@ def fr_pg_names(
     """Local group numbers to group names, per dump: ``source_id``, ``pg_id``, ``pg_name``, ``inferred``.
 
     Entries say it. For groups without an entry: numbers grow in order of creation and so do numeric names, so where a dump lists as many
-    groups as counters, both are matched in order; entries that contradict this switch the inference off. Where they do, or names are no numbers,
-    a number has the description that all dumps with an entry give it (ranks of one program make their groups in one order), if one group of its
-    own bears it.
+    groups as counters, both are matched in order; entries that contradict this switch the inference off. Where they do, or names are no
+    numbers, a number has the description that all dumps with an entry give it (ranks of one program make their groups in one order), if one
+    group of its own bears it.
     """
     known = pl.DataFrame(schema=_PG_NAMES)
     if fr_entries is not None:
@@ -118,8 +119,8 @@ _PG_ID = ("source_id", "pg_id")
 
 
 def _names_in_order(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.DataFrame) -> tuple[pl.DataFrame, bool]:
-    """Numbers and names of groups matched in order, of dumps in which nothing that is ``known`` is otherwise; and whether no dump at all names a
-    group otherwise, as names that were not given in the order of creation do on every rank."""
+    """Numbers and names of groups matched in order, of dumps in which nothing that is ``known`` is otherwise; and whether no dump at all
+    names a group otherwise, as names that were not given in the order of creation do on every rank."""
     numbers = fr_status.select(_PG_ID).drop_nulls().unique().sort(_PG_ID).collect()
     names = fr_groups.select("source_id", "pg_name").drop_nulls().unique().collect()
     numeric = pl.col("pg_name").str.contains(r"^[0-9]{1,18}$")  # as ``units.is_number``
@@ -136,7 +137,8 @@ def _names_in_order(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.
 
 
 def _names_by_role(fr_status: pl.LazyFrame, fr_groups: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """Names of the groups with the description that every dump with an entry of this number knows it by, where the dump lists one such group.
+    """Names of the groups with the description that every dump with an entry of this number knows it by, where the dump lists one such
+    group.
 
     Of dumps that list groups of the same descriptions: whoever has none of some role has other numbers for what was made after it."""
     listed = fr_groups.select("source_id", "pg_name", "pg_desc").drop_nulls().unique().collect()
@@ -199,8 +201,8 @@ def _folded(table: pl.LazyFrame | FoldedTable, name: str) -> FoldedTable:
 def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     """Operations that DETAIL's wrapper prints, as it runs them and in its mismatch errors (own and other rank), counted from 0.
 
-    The lines carry no group: where numbers repeat with different contents, or those of one writer fall back to more than a start (several groups),
-    only what was found to differ is told, if that is at one number: ranks of one group raise it together.
+    The lines carry no group: where numbers repeat with different contents, or those of one writer fall back to more than a start (several
+    groups), only what was found to differ is told, if that is at one number: ranks of one group raise it together.
     """
     known = reports.filter(
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
@@ -271,9 +273,9 @@ def progress(
 ) -> pl.LazyFrame:
     """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
 
-    Of recorders also: the state of the first that is pending (``pending_state``), what it calls (``pending_op``), its place in the order of the
-    rank's own operations (``pending_order``), and that of the first that is pending in whatever group (``first_open``). Where recorders of a group
-    mark what is completed and one of them holds nothing that is, all before its first pending one is.
+    Of recorders also: the state of the first that is pending (``pending_state``), what it calls (``pending_op``), its place in the order of
+    the rank's own operations (``pending_order``), and that of the first that is pending in whatever group (``first_open``). Where recorders
+    of a group mark what is completed and one of them holds nothing that is, all before its first pending one is.
 
     Counters of the recorder (``pg_status``) survive a ring wrap and empty dumps; they count collectives only where the group has no
     send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone.
@@ -296,7 +298,8 @@ def progress(
 
 
 def cut_rings(dumps: pl.LazyFrame | None) -> set[int]:
-    """Ranks whose rings have lost their oldest entries. A recorder that was asked for what is open alone leaves gaps between the numbers instead."""
+    """Ranks whose rings have lost their oldest entries. A recorder that was asked for what is open alone leaves gaps between the numbers
+    instead."""
     if dumps is None:
         return set()
     whole = pl.col("last_record_id") - pl.col("first_record_id") + 1 == pl.col("entries")
@@ -305,7 +308,8 @@ def cut_rings(dumps: pl.LazyFrame | None) -> set[int]:
 
 
 def _begins_open(cut: set[int]) -> pl.Expr:
-    """Whether a ring that is cut begins with an entry that is open, while other recorders hold what is completed as well: what it has lost may be open too."""
+    """Whether a ring that is cut begins with an entry that is open, while other recorders hold what is completed as well: what it has lost
+    may be open too."""
     begins = pl.col("rank").is_in(sorted(cut)) & (pl.col("first_open") == pl.col("first_kept"))
     return begins.fill_null(False) & pl.col("kept_done").any()
 

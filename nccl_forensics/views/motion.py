@@ -33,12 +33,14 @@ def motion(
     operations: pl.LazyFrame | Calls | None,
     looks: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """``motion``: ``moving`` where two samples of the process differ in what it does (stacks, the last two recorder dumps), ``stuck`` where two samples
-    agree, its watchdog timed out, or what it has open is in flight for far longer than anything before, else ``unknown``: one look tells no motion.
+    """``motion``: ``moving`` where two samples of the process differ in what it does (stacks, the last two recorder dumps), ``stuck`` where
+    two samples agree, its watchdog timed out, or what it has open is in flight for far longer than anything before, else ``unknown``: one
+    look tells no motion.
 
     ``since_ns`` (epoch, by the clock of its host): when the oldest operation that it has not finished was enqueued, or, where it has none,
     when the last one ended; both are the latest time at which it can still have moved. ``timeout_ms``: the timeout in force for that
-    operation; ``waited_ms``: how long the watchdog says that it ran, else how long it had been in flight when its recorder was asked. Cites the sample, the line or the operation.
+    operation; ``waited_ms``: how long the watchdog says that it ran, else how long it had been in flight when its recorder was asked. Cites
+    the sample, the line or the operation.
     """
     rows: dict[int, dict[str, object]] = {}
 
@@ -85,7 +87,8 @@ def advances(motion: pl.LazyFrame | None) -> bool:
 
 
 def _dumps(dumps: pl.LazyFrame, stand: frozenset[int], say: object) -> None:
-    """The last two dumps of one process: operations that were enqueued or ended between them, or none. ``stand``: ranks that stood still when they were looked at last."""
+    """The last two dumps of one process: operations that were enqueued or ended between them, or none. ``stand``: ranks that stood still
+    when they were looked at last."""
     assert callable(say)
     known = dumps.filter(pl.col("rank").is_not_null() & pl.col("use").is_in(["chosen", "older"])).sort(
         "rank", "last_created_ns", "finished", nulls_last=False

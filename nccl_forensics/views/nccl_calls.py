@@ -19,8 +19,8 @@ _LIFE = ["host", "pid", "comm", "source_id"]
 
 
 def _taken_down(comms: pl.LazyFrame | None) -> list[str]:
-    """Communicators that at least half of their known members took down in order, and none aborted: all their operations are over, as a rank
-    waits for its own before that (NCCL 2.27 src/init.cc: commDestroySync)."""
+    """Communicators that at least half of their known members took down in order, and none aborted: all their operations are over, as a
+    rank waits for its own before that (NCCL 2.27 src/init.cc: commDestroySync)."""
     if comms is None:
         return []
     ended = pl.col("ended").fill_null("")
@@ -90,8 +90,8 @@ BY_SIZE = "size"
 
 
 def members_by_size(words: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.LazyFrame:
-    """Members, in the columns of ``members_of``, where no line tells how a communicator was made (NCCL_DEBUG_SUBSYS=COLL): the communicator of
-    which there is one in each process and that has as many ranks as there are processes is the same in all of them. ``words``: sorts of
+    """Members, in the columns of ``members_of``, where no line tells how a communicator was made (NCCL_DEBUG_SUBSYS=COLL): the communicator
+    of which there is one in each process and that has as many ranks as there are processes is the same in all of them. ``words``: sorts of
     operations. Ranks are those of prefixes and processes, or on one host the devices, where these are 0, 1, ... of as many processes."""
     process = ["host", "pid"]
     own = words.lazy().filter((pl.col("nranks") > 1) & pl.col("comm").is_not_null() & pl.col("pid").is_not_null())
@@ -135,8 +135,8 @@ def members_by_size(words: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.L
 
 
 def _counting(ops: pl.LazyFrame, holed: Sequence[int]) -> pl.LazyFrame:
-    """Without lines of sources that are ``holed``, and without lines that repeat others. CALL lines repeat COLL lines of the same call: they carry no opCount and count only where a process
-    has nothing else."""
+    """Without lines of sources that are ``holed``, and without lines that repeat others. CALL lines repeat COLL lines of the same call:
+    they carry no opCount and count only where a process has nothing else."""
     count = pl.col("op_count").is_not_null() if "op_count" in ops.collect_schema().names() else pl.col(told("op_count"))
     ops = ops.filter(~pl.col("source_id").is_in(holed)).with_columns(has_count=count.any().over("host", "pid", "source_id"))
     return ops.filter(count | ~pl.col("has_count")).drop("has_count").filter(~pl.col("unofficial").fill_null(False))
@@ -185,8 +185,9 @@ _DAMAGED = 0.3
 
 
 def _uneven(sorts: pl.LazyFrame) -> pl.DataFrame:
-    """``group_key`` and number of ``lives`` of communicators in which opCount may be the number of the call on every rank, and some log lacks
-    lines or holds some twice. ``sorts``: operations by any sort, with ``calls``, the ``lowest`` and the ``highest`` opCount of each."""
+    """``group_key`` and number of ``lives`` of communicators in which opCount may be the number of the call on every rank, and some log
+    lacks lines or holds some twice. ``sorts``: operations by any sort, with ``calls``, the ``lowest`` and the ``highest`` opCount of
+    each."""
     lives = sorts.group_by("group_key", "host", "pid").agg(
         (pl.col("highest").max() - pl.col("lowest").min() + 1).alias("span"),
         pl.col("calls").sum().alias("lines"),
@@ -201,8 +202,8 @@ def _uneven(sorts: pl.LazyFrame) -> pl.DataFrame:
 
 
 def _self_numbered(able: pl.DataFrame, repeated: pl.LazyFrame) -> list[str]:
-    """Those of the communicators in which opCount is the number of the call on every rank. ``repeated``: operations whose opCount another of
-    the same rank has too, with ``group_key``, ``life``, ``op_count`` and ``kind``, equal where calls are alike.
+    """Those of the communicators in which opCount is the number of the call on every rank. ``repeated``: operations whose opCount another
+    of the same rank has too, with ``group_key``, ``life``, ``op_count`` and ``kind``, equal where calls are alike.
 
     So it is up to NCCL 2.26 without groups of calls and without sends and receives; later only where each call has work for the proxy
     (NCCL 2.27 src/enqueue.cc).
@@ -376,8 +377,9 @@ def _turns(lives: pl.Series) -> pl.Series:
 
 def _joined(ops: pl.LazyFrame, members: pl.LazyFrame) -> pl.LazyFrame:
     """Operations with the communicator that their pointer means: the last one made before them in their own source. Lines of different
-    sources have no order, so where the log of a process goes on in another file (rotated, split) that does not tell how its communicator was
-    made, it is the one that another file of the process tells of; ``continues`` says so, and such operations come after those of that file."""
+    sources have no order, so where the log of a process goes on in another file (rotated, split) that does not tell how its communicator
+    was made, it is the one that another file of the process tells of; ``continues`` says so, and such operations come after those of that
+    file."""
     process = ["host", "pid", "comm"]
     own = ops.sort("line_no").join_asof(
         members.with_columns(source_id=pl.col("begin_source")).sort("begin"),

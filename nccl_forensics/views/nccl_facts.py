@@ -62,8 +62,8 @@ def host_nics(nccl_network: pl.LazyFrame, nccl_notes: pl.LazyFrame | None = None
 
 
 def _dumped_speeds(nccl_notes: pl.LazyFrame) -> pl.LazyFrame:
-    """``host``, ``port``, ``speed_mbps`` and a line that says it, where the topology dumps of a host agree. A dump of several systems (MNNVL)
-    does not say which of them is the host's."""
+    """``host``, ``port``, ``speed_mbps`` and a line that says it, where the topology dumps of a host agree. A dump of several systems
+    (MNNVL) does not say which of them is the host's."""
     system, number = pl.col("a").str.extract(r"^([0-9]+)-"), pl.col("a").str.extract(r"([0-9]+)$").cast(pl.Int32)
     return (
         nccl_notes.filter((pl.col("kind") == "net-link") & pl.col("host").is_not_null() & (pl.col("value") > 0))
@@ -92,7 +92,8 @@ NETWORKS = {"host": pl.String(), "network": pl.String(), "ranks": pl.List(pl.Int
 
 @view(rows="hosts x networks")
 def networks(nccl_network: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.LazyFrame | None = None) -> pl.LazyFrame:
-    """Which network ('Using network …') the processes of each host chose. One that is alone in its communicators uses none, and chose for nobody."""
+    """Which network ('Using network …') the processes of each host chose. One that is alone in its communicators uses none, and chose for
+    nobody."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     chosen = nccl_network.filter((pl.col("item") == "using") & pl.col("host").is_not_null()).sort("source_id", "line_no")
     if comms is not None:
@@ -126,8 +127,8 @@ def bootstrapped(
     nccl_connections: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Communicators of which a line says that every rank checked in, with the first such line: ``comm_key``, ``source_id``, ``line_no``. A bootstrap
-    that fails tells its times as well (NCCL 2.24 src/bootstrap.cc)."""
+    """Communicators of which a line says that every rank checked in, with the first such line: ``comm_key``, ``source_id``, ``line_no``. A
+    bootstrap that fails tells its times as well (NCCL 2.24 src/bootstrap.cc)."""
     where = ["source_id", "host", "pid", "line_no"]
     notes = None if nccl_notes is None else nccl_notes.filter(pl.col("kind").is_in(_AFTER_BOOTSTRAP))
     if notes is not None and nccl_errors is not None:
@@ -228,8 +229,8 @@ def _name_unseen(gpus: list[dict[str, object]]) -> None:
 
 @view(rows="communicators x ranks")
 def local_channels(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: pl.LazyFrame) -> pl.LazyFrame:
-    """Channel counts ('N coll channels') on the job's hosts of which some communicator has all of its ranks there: ``host``, ``coll``, ``nvlink_gb_s``
-    (the most that a GPU of the host has; null where no line tells), and the line."""
+    """Channel counts ('N coll channels') on the job's hosts of which some communicator has all of its ranks there: ``host``, ``coll``,
+    ``nvlink_gb_s`` (the most that a GPU of the host has; null where no line tells), and the line."""
     single = (
         comms.filter(pl.col("nranks") > 1)
         .group_by("comm_key")

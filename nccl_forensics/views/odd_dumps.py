@@ -20,8 +20,9 @@ _SEVERAL = 3
 def odd_dump(
     fr_dumps: pl.LazyFrame, fr_entries: pl.LazyFrame | FoldedTable, stacks: pl.LazyFrame, by_pid: Pids, unknown: Set[int], size: int
 ) -> tuple[set[int], int] | None:
-    """The dumps of the one process that stands apart, and its rank by its stack: of all ``size`` ranks there is a dump and a stack, all others stand in one
-    and the same operation by both, and this one in another call by both, or outside any and before that operation. ``unknown``: dumps without a rank.
+    """The dumps of the one process that stands apart, and its rank by its stack: of all ``size`` ranks there is a dump and a stack, all
+    others stand in one and the same operation by both, and this one in another call by both, or outside any and before that operation.
+    ``unknown``: dumps without a rank.
 
     Dumps of one content are of one process. Workers that one parent forked share the addresses by which a stack meets a dump else.
     """
@@ -68,7 +69,8 @@ def _ends(fr_entries: pl.LazyFrame | FoldedTable, sources: Set[int]) -> dict[int
 
 
 def _places(stacks: pl.LazyFrame, by_pid: Pids) -> dict[int, _Spot]:
-    """The operation and the line of the program in which the main thread of each rank stands; nothing of ranks that moved between samples."""
+    """The operation and the line of the program in which the main thread of each rank stands; nothing of ranks that moved between
+    samples."""
     found: dict[int, set[_Spot]] = {}
     mains = stacks.filter(pl.col("is_main") & (pl.col("depth") > 0) & pl.col("pid").is_not_null())
     for pid, host, frames in mains.select("pid", "hint_host", "frames").collect().iter_rows():

@@ -18,9 +18,9 @@ _ALIKE, _MOST = 2, 0.75
 
 
 def odd_of_two(jumped: Mapping[int, _Fact], counts: pl.LazyFrame) -> dict[int, tuple[dict[str, object], str]]:
-    """Ranks that seem to have passed over a call, with what they missed and the group they went on to; of two alone in a group of NCCL's logs, which hold all
-    calls from the first on, the one whose calls there are not those that others made in groups of two: the one behind, or the waiter, with ``once_more``. Where nothing
-    tells which of them it is, ``either`` is the waiter.
+    """Ranks that seem to have passed over a call, with what they missed and the group they went on to; of two alone in a group of NCCL's
+    logs, which hold all calls from the first on, the one whose calls there are not those that others made in groups of two: the one behind,
+    or the waiter, with ``once_more``. Where nothing tells which of them it is, ``either`` is the waiter.
     """
     out: dict[int, tuple[dict[str, object], str]] = {}
     known: dict[tuple[str, int], frozenset[tuple[object, ...]]] | None = None

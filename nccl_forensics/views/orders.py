@@ -16,11 +16,12 @@ _Place = dict[str, object]
 
 
 def reordered(calls: Calls) -> Iterator[tuple[int, list[int], _Place, _Place]]:
-    """A rank; the ranks that share both communicators and keep the order; the call that it makes too early, and what the first of those calls there.
+    """A rank; the ranks that share both communicators and keep the order; the call that it makes too early, and what the first of those
+    calls there.
 
-    Lines of NCCL tell what was enqueued, not what ended. So the step must be the last one of every log, must repeat the one before it on the
-    other ranks, and on this rank too but for the order, in which no communicator has its own calls in another one; and none of them may have
-    been taken down in order.
+    Lines of NCCL tell what was enqueued, not what ended. So the step must be the last one of every log, must repeat the one before it on
+    the other ranks, and on this rank too but for the order, in which no communicator has its own calls in another one; and none of them may
+    have been taken down in order.
     """
     own = (pl.col("domain") == "nccl") & ~pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null()
     recent = (
@@ -61,7 +62,8 @@ def _places(told: pl.DataFrame, rank: int) -> list[_Place]:
 
 
 def _swapped(odd: Sequence[int], usual: Sequence[int], kinds: dict[int, int]) -> int | None:
-    """Where the one line leaves the other in its last step, if all that it has otherwise is the order of calls of different communicators."""
+    """Where the one line leaves the other in its last step, if all that it has otherwise is the order of calls of different
+    communicators."""
     if len(odd) != len(usual):
         return None
     at = next((n for n, (a, b) in enumerate(zip(odd, usual, strict=True)) if a != b), None)

@@ -47,13 +47,13 @@ def overtakers(
     operations: pl.LazyFrame | Calls,
     divergences: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Ranks that enqueued, before the operation ``seq`` of a group in which all others stand, one of another group (``ahead_seq``) that none of the
-    others has entered, in that group or in one of its role: the number ``seq`` is that of a later call of theirs.
+    """Ranks that enqueued, before the operation ``seq`` of a group in which all others stand, one of another group (``ahead_seq``) that
+    none of the others has entered, in that group or in one of its role: the number ``seq`` is that of a later call of theirs.
 
-    A call that is alike in each step (a norm, a loss) meets the next step's of whoever left it out, so that the group itself shows nothing, and a
-    ring that holds less than two steps shows no habit either. Groups of one description are of one role. NCCL's logs do not tell what waits: there
-    all others have made ``seq`` calls of the group and no more, and communicators are of one role that each rank came to in the same turn. Cites the
-    last operation of a peer in the group (``source_id`` …), and the rank's own in the other (``own_…``).
+    A call that is alike in each step (a norm, a loss) meets the next step's of whoever left it out, so that the group itself shows nothing,
+    and a ring that holds less than two steps shows no habit either. Groups of one description are of one role. NCCL's logs do not tell what
+    waits: there all others have made ``seq`` calls of the group and no more, and communicators are of one role that each rank came to in
+    the same turn. Cites the last operation of a peer in the group (``source_id`` …), and the rank's own in the other (``own_…``).
     """
     rows = [*_recorded(stuck, progress, groups), *_logged(calls_of(operations), divergences)]
     return (
@@ -130,7 +130,8 @@ def _logged(calls: Calls, divergences: pl.LazyFrame | None) -> Iterator[dict[str
 def _beyond(
     told: pl.DataFrame, rank: int, place: dict[str, object] | None, furthest: dict[int, dict[int, int]]
 ) -> dict[str, object] | None:
-    """What the rank called of another communicator, before the call at ``place``, to which no other rank has come in one of its role; at least two have any."""
+    """What the rank called of another communicator, before the call at ``place``, to which no other rank has come in one of its role; at
+    least two have any."""
     if place is None:
         return None
     before = told.filter((pl.col("rank") == rank) & (pl.col("at") < int(str(place["at"]))) & (pl.col("role") != place["role"]))

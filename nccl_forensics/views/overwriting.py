@@ -19,8 +19,8 @@ _PROCESS = ["source_id", "host", "pid"]
 
 @view(rows="sources")
 def overwritten(nccl_comms: pl.LazyFrame, nccl_tails: pl.LazyFrame, nccl_versions: pl.LazyFrame) -> pl.LazyFrame:
-    """Sources with lines of several ``processes``, of most of which (``holed``) lines are lost that were there: those of how they made their first
-    communicator, though one of them tells that it came up. ``line_no``: the first line of such a process.
+    """Sources with lines of several ``processes``, of most of which (``holed``) lines are lost that were there: those of how they made
+    their first communicator, though one of them tells that it came up. ``line_no``: the first line of such a process.
 
     NCCL opens its debug file to write from the beginning (src/debug.cc: fopen "w"), so that processes with one file, as of
     NCCL_DEBUG_FILE=nccl.%h.log, write over each other: what is left is what was written last at each place. A launcher that puts lines of

@@ -21,12 +21,12 @@ def in_one_order(
     operations: pl.LazyFrame,
     fr_entries: pl.LazyFrame | FoldedTable | None = None,
 ) -> dict[int, tuple[dict[str, object], _Fact]]:
-    """Of ranks that went on from one group to another (``group_key`` of the first, key of the second), those of which the recorders do not show that
-    the two keep their own pace.
+    """Of ranks that went on from one group to another (``group_key`` of the first, key of the second), those of which the recorders do not
+    show that the two keep their own pace.
 
-    Where one thread calls both, ranks come to an operation of the one after as many of the other, until one leaves something out: from then on
-    it has fewer, for good. A checkpoint's thread beside the training loop is now earlier, now later than on other ranks, if there is time to see it;
-    recorders that note the thread of each call (PyTorch 2.9 on) tell it at once.
+    Where one thread calls both, ranks come to an operation of the one after as many of the other, until one leaves something out: from then
+    on it has fewer, for good. A checkpoint's thread beside the training loop is now earlier, now later than on other ranks, if there is
+    time to see it; recorders that note the thread of each call (PyTorch 2.9 on) tell it at once.
     """
     paced = {
         pair: _by_two_threads(pair, rank, operations, fr_entries) or _own_pace(pair, rank, operations)

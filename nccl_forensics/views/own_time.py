@@ -1,5 +1,5 @@
-"""Time that each rank spends by itself between its collectives, where arrivals at single collectives do not tell who is late: groups are too
-small to compare them, or not all members wait in the operation before which one of them is slow (a root sends and goes on)."""
+"""Time that each rank spends by itself between its collectives, where arrivals at single collectives do not tell who is late: groups are
+too small to compare them, or not all members wait in the operation before which one of them is slow (a root sends and goes on)."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ _PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 def own_time(
     operations: pl.LazyFrame | Calls, groups: pl.LazyFrame, processes: pl.LazyFrame | None, path_hints: pl.LazyFrame
 ) -> pl.LazyFrame:
-    """Per rank, over the recorded collectives of all its groups in order: ``own_ms``, the time from the arrival of the last member at one to
-    the rank's own arrival at the next, summed; ``span_ms``, from its first to its last; ``long_count``, how often that was 50 ms and more,
-    ``longest_ms``, the longest of these.
-    Cites the collective before which it was longest.
+    """Per rank, over the recorded collectives of all its groups in order: ``own_ms``, the time from the arrival of the last member at one
+    to the rank's own arrival at the next, summed; ``span_ms``, from its first to its last; ``long_count``, how often that was 50 ms and
+    more, ``longest_ms``, the longest of these. Cites the collective before which it was longest.
 
     In a mesh a late rank makes its neighbours late in their other groups; its own time is the only one that nothing waits in. Arrivals are
     compared over groups, so all ranks must share a clock: empty unless all are on one host, and unless every stated member was recorded.
@@ -89,12 +88,12 @@ def _all_recorded(groups: pl.LazyFrame, seen: set[int]) -> bool:
 
 @view(rows="ranks")
 def trace_own_time(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -> pl.LazyFrame:
-    """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank is under
-    way, ``span_ms`` runs from its first collective to its last; where steps are marked, which all ranks begin together, from there. Cites the collective before which it was longest.
-    ``gaps_ms``: the longest of each step, where all ranks marked the same ones.
+    """The same of profiler traces, by durations alone and so without any clock: ``own_ms`` is the time in which no collective of the rank
+    is under way, ``span_ms`` runs from its first collective to its last; where steps are marked, which all ranks begin together, from
+    there. Cites the collective before which it was longest. ``gaps_ms``: the longest of each step, where all ranks marked the same ones.
 
-    Two are compared here, as no clock is needed. Empty unless every rank of the job left a trace with as many collectives of each kind, sends and receives aside: who has fewer of them is by itself
-    for longer in a good job too.
+    Two are compared here, as no clock is needed. Empty unless every rank of the job left a trace with as many collectives of each kind,
+    sends and receives aside: who has fewer of them is by itself for longer in a good job too.
     """
     traces = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0)).collect()
     if not 1 < traces.height <= _MOST_RANKS or traces["world_size"].max() != traces.height:

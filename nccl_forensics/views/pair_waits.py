@@ -17,7 +17,8 @@ _OF_BATCH = pl.col("is_p2p") & pl.col("done").is_null() & pl.col("pending").is_n
 
 
 def unfinished(calls: Calls) -> pl.LazyFrame | None:
-    """Entries of recorders that are not completed, of the ranks that have such a send or receive; None where nothing is sent from one to one."""
+    """Entries of recorders that are not completed, of the ranks that have such a send or receive; None where nothing is sent from one to
+    one."""
     every = (pl.col("domain") == "fr") & ~pl.col("done").fill_null(False)
     recorded = calls.recorded
     if recorded is None:
@@ -39,15 +40,16 @@ def unfinished(calls: Calls) -> pl.LazyFrame | None:
 
 
 def _of_open_batches(left: pl.LazyFrame, key: list[str], of_batch: pl.Expr, batch: pl.Expr) -> pl.LazyFrame:
-    """Of what is not known to be done, the sends and receives of a batch only where the entry that ends the batch is there, and open as well."""
+    """Of what is not known to be done, the sends and receives of a batch only where the entry that ends the batch is there, and open as
+    well."""
     opened = left.filter(batch & pl.col("seq").is_not_null()).select(key).unique()
     members = left.filter(of_batch).join(opened, on=key, how="semi", maintain_order="left")
     return pl.concat([left.filter(~of_batch), members])
 
 
 def numbered_with_batches(calls: Calls) -> set[tuple[str, str]]:
-    """Groups in which a batch of sends and receives takes a number of the collectives, as recorders before schema 2.5 have it, so that the number
-    of its sends stands still: stages have unlike many batches, and one number is not one collective on all of them."""
+    """Groups in which a batch of sends and receives takes a number of the collectives, as recorders before schema 2.5 have it, so that the
+    number of its sends stands still: stages have unlike many batches, and one number is not one collective on all of them."""
     batches = calls.every.filter((pl.col("domain") == "fr") & (pl.col("op") == "coalesced") & pl.col("is_p2p"))
     counted = batches.group_by("domain", "group_key", "rank").agg(pl.len().alias("batches"), pl.col("seq").n_unique().alias("numbers"))
     still = counted.filter((pl.col("batches") > 1) & (pl.col("numbers") == 1))
@@ -104,9 +106,10 @@ def pair_edges(
     cut: Collection[int] = (),
 ) -> list[Edge]:
     """Recorder entries of send/recv that are not completed and have no partner among the pending ones of the peer; ``info`` has the rows of
-    ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted. A rank of
-    ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that. The rings of ``cut`` have lost their oldest
-    entries: of a batch at their beginning the other calls may be among these, so that nobody is seen to wait in it."""
+    ``groups`` by domain and key, ``seen`` the (domain, rank) of which there is evidence at all: of others it is not known what they posted.
+    A rank of ``gpus``, whose GPU has not done what its peers' have, waits for nobody in what it enqueued behind that. The rings of ``cut``
+    have lost their oldest entries: of a batch at their beginning the other calls may be among these, so that nobody is seen to wait in
+    it."""
     left = unfinished(calls)
     if left is None:
         return []
@@ -118,7 +121,8 @@ def pair_edges(
     seen = seen | {("fr", rank) for rank in left_open(calls)}
     posted = {(h.group["group_key"], h.rank, h.op, h.peer): h.posted for h in halves}
     halves = [h for h in halves if h.count]
-    # Where ranks stand in a single send or receive, before all else that they have open: the other half of what a peer waits in comes after it.
+    # Where ranks stand in a single send or receive, before all else that they have open: the other half of what a peer waits in comes after
+    # it.
     stands = {(h.group["group_key"], h.rank): (h.op, h.peer) for h in halves if h.single}
     alike = _alike(halves)
     rows: list[Edge] = []
@@ -145,8 +149,8 @@ def pair_edges(
 
 
 def _over(calls: Calls, halves: list[_Half]) -> set[tuple[object, int, str, int]]:
-    """Group, rank, operation and number of the sends and receives that are done under the numbers of these halves, in groups of two: both number them
-    alike."""
+    """Group, rank, operation and number of the sends and receives that are done under the numbers of these halves, in groups of two: both
+    number them alike."""
     pairs = {str(h.group["group_key"]) for h in halves if len(members_of(h.group)) == _PAIR}
     if not pairs:
         return set()

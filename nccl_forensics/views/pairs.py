@@ -35,14 +35,15 @@ _PAIRS = 256
 
 @view(rows="pairs of ranks")
 def unpaired(operations: pl.LazyFrame | Calls, comms: pl.LazyFrame | None) -> pl.LazyFrame:
-    """Pairs of members with ``sends`` of the one and ``receives`` of the other that do not agree: in number (``kind`` is calls), in size (shape) or in
-    type (dtype). ``sent`` and ``received``: elements and type that the other side lacks. ``odd``: the one of the two that does otherwise than it
-    does with others, or others do; null where nothing tells. The lines are the last of each side in the pair.
+    """Pairs of members with ``sends`` of the one and ``receives`` of the other that do not agree: in number (``kind`` is calls), in size
+    (shape) or in type (dtype). ``sent`` and ``received``: elements and type that the other side lacks. ``odd``: the one of the two that
+    does otherwise than it does with others, or others do; null where nothing tells. The lines are the last of each side in the pair.
 
-    Communicators that were taken down in order have none. Numbers count where the logs of both hold all calls from the making of the communicator
-    on, and were different before the last collective of both as well: a log that was copied while its job worked ends anywhere. Or the one has made
-    its last call, and the other had made fewer when it went on to a collective of both (``beyond``, its number) to which that one never came. Several pairs
-    that have no rank in common that did less, or more, in all of them look like lines that were lost: then there are no rows.
+    Communicators that were taken down in order have none. Numbers count where the logs of both hold all calls from the making of the
+    communicator on, and were different before the last collective of both as well: a log that was copied while its job worked ends
+    anywhere. Or the one has made its last call, and the other had made fewer when it went on to a collective of both (``beyond``, its
+    number) to which that one never came. Several pairs that have no rank in common that did less, or more, in all of them look like lines
+    that were lost: then there are no rows.
     """
     calls = calls_of(operations)
     if comms is None:
@@ -141,8 +142,8 @@ def _apart(one: dict[str, int], two: dict[str, int]) -> bool:
 
 
 def _in_step(one: pl.DataFrame, two: pl.DataFrame, key: object, mine: pl.Series, theirs: pl.Series) -> bool:
-    """Whether both had made as many of their halves at each collective of the group: where they may take sends and collectives in another order, as on
-    several streams, numbers there tell nothing."""
+    """Whether both had made as many of their halves at each collective of the group: where they may take sends and collectives in another
+    order, as on several streams, numbers there tell nothing."""
     group = pl.col("group_key").cast(pl.String) == key
     both = one.filter(group).join(two.filter(group), on="seq")
     numbers = [orders.sort().search_sorted(both[at]).to_list() for orders, at in ((mine, "order"), (theirs, "order_right"))]
@@ -175,8 +176,8 @@ def _words(row: _Row) -> str:
 
 
 def _named(rows: list[_Row], ends: pl.DataFrame) -> list[_Row]:
-    """The rows with who is odd: the one rank that did less, or more, in all of them; of one pair alone the side whose number, or whose size, is
-    that of fewer others. None where there are several and no such rank."""
+    """The rows with who is odd: the one rank that did less, or more, in all of them; of one pair alone the side whose number, or whose
+    size, is that of fewer others. None where there are several and no such rank."""
     if len(rows) > 1:
         sides: list[set[object]] = [{row["sender"], row["receiver"]} for row in rows]
         if rows[0]["kind"] == "calls":

@@ -32,11 +32,11 @@ _LEAST = 2
 
 @view(rows="ranks")
 def passed_over(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
-    """Ranks that stand in the same line as ``others`` (``stands_in``, ``stands_at``) and have not made, since they were last there, the call in which
-    ``waiters`` stand (``op``, ``call_site``), as all of the others have.
+    """Ranks that stand in the same line as ``others`` (``stands_in``, ``stands_at``) and have not made, since they were last there, the
+    call in which ``waiters`` stand (``op``, ``call_site``), as all of the others have.
 
-    Only calls of groups without a name: with TORCH_DISTRIBUTED_DEBUG=DETAIL recorders tell none of sub-groups, and a call that is still being compared
-    is in no record. Cites the stack of one that waits (``source_id`` …) and the rank's own (``own_…``).
+    Only calls of groups without a name: with TORCH_DISTRIBUTED_DEBUG=DETAIL recorders tell none of sub-groups, and a call that is still
+    being compared is in no record. Cites the stack of one that waits (``source_id`` …) and the rank's own (``own_…``).
     """
     stood = last_calls.filter((pl.col("place") == "collective") & pl.col("user_frame").is_not_null() & pl.col("op").is_not_null())
     places = stood.sort("rank").collect().partition_by("user_frame", "op", maintain_order=True)
@@ -98,8 +98,8 @@ _STEPS, _AGAIN = 3, 2
 
 @view(rows="ranks")
 def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
-    """The few that stand in a collective (``op``) at a line of code from which no rank has called before, where all ``others`` of the job stand in calls of
-    the steps before, or in sends and receives (``in_pairs``): these left their steps, or made a call too many.
+    """The few that stand in a collective (``op``) at a line of code from which no rank has called before, where all ``others`` of the job
+    stand in calls of the steps before, or in sends and receives (``in_pairs``): these left their steps, or made a call too many.
 
     Only where all ranks of the job are seen to wait. Cites the stack of one of the others (``source_id`` …) and the rank's own (``own_…``).
     """

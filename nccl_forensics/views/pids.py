@@ -12,8 +12,8 @@ from nccl_forensics.words import first_label
 class Pids:
     """Ranks of the ``processes`` view by process id.
 
-    Containers count pids anew on each host, and large jobs have the same pid on several of them: there a pid tells a rank only together with
-    its host.
+    Containers count pids anew on each host, and large jobs have the same pid on several of them: there a pid tells a rank only together
+    with its host.
     """
 
     def __init__(self, processes: pl.LazyFrame | None) -> None:

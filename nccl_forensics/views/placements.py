@@ -1,8 +1,9 @@
 """Ranks of hosts whose own logs are not kept: from the places of their neighbours.
 
-Large jobs keep the logs of some ranks, and the tools of the hosts of all. Launchers give ranks to hosts in the order of their names: torchrun sorts the
-participants of a rendezvous by address (``torch/distributed/elastic/rendezvous/dynamic_rendezvous.py``), Slurm walks its sorted node list in
-blocks (``--distribution=block``, the default of srun). Nothing is taken from that custom alone: the hosts whose ranks are known must show it.
+Large jobs keep the logs of some ranks, and the tools of the hosts of all. Launchers give ranks to hosts in the order of their names:
+torchrun sorts the participants of a rendezvous by address (``torch/distributed/elastic/rendezvous/dynamic_rendezvous.py``), Slurm walks its
+sorted node list in blocks (``--distribution=block``, the default of srun). Nothing is taken from that custom alone: the hosts whose ranks
+are known must show it.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class _Known:
 
 @view(rows="hosts x GPUs")
 def placements(processes: pl.LazyFrame, comms: pl.LazyFrame, source_hosts: pl.LazyFrame) -> pl.LazyFrame:
-    """``host`` (first label), ``bus_id``, ``gpu_index``, ``rank`` of GPUs of which no log of a rank speaks, with the lines that place them: ``source_id`` and
-    ``line_no`` of the known host before, ``after_source_id`` and ``after_line_no`` of the one behind (null at an end of the job).
+    """``host`` (first label), ``bus_id``, ``gpu_index``, ``rank`` of GPUs of which no log of a rank speaks, with the lines that place them:
+    ``source_id`` and ``line_no`` of the known host before, ``after_source_id`` and ``after_line_no`` of the one behind (null at an end of
+    the job).
 
     Empty unless every host with known ranks has them in one block of as many ranks as there are GPUs, all have one order of GPUs, and the
     blocks ascend with the names; and for each host only where between its two known neighbours lie as many hosts as blocks.
@@ -115,7 +117,8 @@ def _first(known: _Known, size: int) -> int | None:
 
 
 def _order(known: dict[str, _Known], size: int) -> list[tuple[str, int | None]] | None:
-    """(bus address, index) of the GPU of each rank of a block, where at least ``LEAST_KNOWN`` hosts tell of each and none of another; else None."""
+    """(bus address, index) of the GPU of each rank of a block, where at least ``LEAST_KNOWN`` hosts tell of each and none of another; else
+    None."""
     told: list[list[tuple[str, int | None]]] = [[] for _ in range(size)]
     for one in known.values():
         for rank, (bus, index) in one.ranks.items():

@@ -11,8 +11,8 @@ _FILE = r"(?:^|/)pressure/(cpu|memory|io|irq)$"
 
 @view(rows="lines of /proc/pressure, and at most five per vmstat")
 def pressures(host_facts: pl.LazyFrame, sources: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.LazyFrame:
-    """Figures of /proc/pressure and vmstat: ``host``, ``name`` (memory-pressure-full, swap-in-kb-s ...), ``value``, ``number``, ``source_id``,
-    ``line_no``. ``number`` is the average of a minute in percent, or vmstat's figure.
+    """Figures of /proc/pressure and vmstat: ``host``, ``name`` (memory-pressure-full, swap-in-kb-s ...), ``value``, ``number``,
+    ``source_id``, ``line_no``. ``number`` is the average of a minute in percent, or vmstat's figure.
     """
     told = sources.select("source_id", resource=pl.col("path").str.extract(_FILE, 1))
     waits = pl.col("name").is_in(["swap-in-kb-s", "swap-out-kb-s", "blocked", "steal-percent"]) | (pl.col("kind") == "pressure")

@@ -124,7 +124,8 @@ def _add_watched(found: Found, watchdog: pl.LazyFrame) -> None:
 
 
 def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: pl.LazyFrame | None) -> Iterable[int]:
-    """Ranks of the job: they are numbered without holes, so that a missing number is a rank without evidence; traces state how many there are."""
+    """Ranks of the job: they are numbered without holes, so that a missing number is a rank without evidence; traces state how many there
+    are."""
     known = set(dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
     if processes is not None:
         known |= set(processes.filter(pl.col("rank").is_not_null()).select("rank").collect()["rank"].to_list())
@@ -134,8 +135,8 @@ def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: 
 
 
 def _add_unseen(found: Found, everyone: Iterable[int]) -> None:
-    """Members of which nothing is seen: every rank of the job is in the default group, before its first operation too, and in one group of each
-    parallel dimension."""
+    """Members of which nothing is seen: every rank of the job is in the default group, before its first operation too, and in one group of
+    each parallel dimension."""
     recorded = [group for group in found.values() if group.domain == "fr"]
     for group in recorded:
         if (group.group_desc == "default_pg" or group.group_key == "pg:0") and group.size is None:

@@ -29,8 +29,9 @@ def raised(
     comms: pl.LazyFrame | None,
     worker_exits: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """``exceptions`` with ``rank`` filled in where the text itself does not state it: by what a launcher set before the line (a rank; a local rank, of
-    its host where it tells one; a task of the scheduler), by the pid, and at last by the source. Null where none of these tells."""
+    """``exceptions`` with ``rank`` filled in where the text itself does not state it: by what a launcher set before the line (a rank; a
+    local rank, of its host where it tells one; a task of the scheduler), by the pid, and at last by the source. Null where none of these
+    tells."""
     rows = exceptions.sort("source_id", "line_no").collect()
     unstated = rows.filter(pl.col("rank").is_null()).select(_WRITER).unique(maintain_order=True)
     if not unstated.height:
@@ -72,7 +73,8 @@ def _launchers(worker_exits: pl.LazyFrame | None) -> set[int]:
 
 
 def _of_task(comms: pl.LazyFrame | None) -> dict[int, int]:
-    """The rank whose NCCL lines bear the number of a scheduler's task, where one process alone does: a task may be a launcher with several."""
+    """The rank whose NCCL lines bear the number of a scheduler's task, where one process alone does: a task may be a launcher with
+    several."""
     if comms is None:
         return {}
     told = comms.filter((pl.col("hint_scope") == "task") & pl.col("rank").is_not_null() & (pl.col("nranks") == pl.col("nranks").max()))

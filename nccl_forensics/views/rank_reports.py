@@ -1,8 +1,8 @@
 """What the framework says about ranks, with ranks of the job in place of ranks within a process group.
 
-A comparison of calls under DETAIL, a monitored barrier and DDP's reducer print the rank that their group knows a process by (``getRank()`` in torch 2.13
-c10d/ProcessGroupWrapper.cpp, ProcessGroupGloo.cpp and reducer.cpp). In the group of all ranks that is the rank of the job; in any other group
-the same number is somebody else's.
+A comparison of calls under DETAIL, a monitored barrier and DDP's reducer print the rank that their group knows a process by (``getRank()``
+in torch 2.13 c10d/ProcessGroupWrapper.cpp, ProcessGroupGloo.cpp and reducer.cpp). In the group of all ranks that is the rank of the job; in
+any other group the same number is somebody else's.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _SAID = ("kind", "rank", "ranks", "seq", "op", "other_op", "detail")
 
 @view(rows="operations")
 def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None) -> pl.LazyFrame:
-    """``reports`` with ``rank`` and ``ranks`` as ranks of the job, and ``in_subgroup``, whether the line is about a group of some ranks only: the rank that its
-    process is otherwise known by is not the one that it prints. ``ranks`` is null where neither the recorders' lists of groups nor what the others
-    print says who is meant. Processes that are known by nothing else and compare calls without some ranks of the job stand for nobody's rank."""
+    """``reports`` with ``rank`` and ``ranks`` as ranks of the job, and ``in_subgroup``, whether the line is about a group of some ranks
+    only: the rank that its process is otherwise known by is not the one that it prints. ``ranks`` is null where neither the recorders'
+    lists of groups nor what the others print says who is meant. Processes that are known by nothing else and compare calls without some
+    ranks of the job stand for nobody's rank."""
     plain = _strangers(reports.with_columns(in_subgroup=pl.lit(False)), source_ranks, fr_groups)
     if source_ranks is None:
         return plain
@@ -50,7 +51,8 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
 
 
 def _strangers(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_groups: pl.LazyFrame | None) -> pl.LazyFrame:
-    """Comparisons in which no speaker is known by more than what it prints, and not all ranks of the job take part: that may be a group of some."""
+    """Comparisons in which no speaker is known by more than what it prints, and not all ranks of the job take part: that may be a group of
+    some."""
     known = pl.LazyFrame(schema={"source_id": pl.UInt32()}) if source_ranks is None else source_ranks.filter(pl.col("rank").is_not_null())
     compared = (pl.col("kind") == "detail-mismatch") & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
     named = pl.col("hint_scope").eq_missing("global") & pl.col("hint_rank").is_not_null()
@@ -79,7 +81,8 @@ def _strangers(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_grou
     )
 
 
-#: Rank within a group and rank of the job -> the members of the groups in which both are one process, in the order of their ranks within the group.
+#: Rank within a group and rank of the job -> the members of the groups in which both are one process, in the order of their ranks within
+# the group.
 _Groups = Mapping[tuple[object, object], Sequence[Sequence[int]]]
 
 

@@ -1,8 +1,9 @@
 """Operations of Flight Recorder dumps: what they share is told once for each sort of entry, and of each entry only numbers are looked at.
 
-A ring holds thousands of entries of a few sorts. So the texts and arguments of an operation are derived from the words of the folded table, one
-row for each sort of each dump, and rows are joined to them by number where somebody asks for them. Which of them tell how far each rank got and
-where ranks part is found from the numbers, part by part; who asks for more of all entries (``arrivals``, ``windows``) goes by the parts as well.
+A ring holds thousands of entries of a few sorts. So the texts and arguments of an operation are derived from the words of the folded table,
+one row for each sort of each dump, and rows are joined to them by number where somebody asks for them. Which of them tell how far each rank
+got and where ranks part is found from the numbers, part by part; who asks for more of all entries (``arrivals``, ``windows``) goes by the
+parts as well.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ _ROLE = pl.coalesce(pl.col("pg_desc").replace("", None), pl.col("pg_name"), pl.c
 
 
 def _sent_together(folded: FoldedTable) -> list[str]:
-    """Roles of groups whose sends and receives run in batches although no entry that ends one is there, as in dumps of what is open alone: several of
-    a rank bear one number, where each that runs by itself has its own."""
+    """Roles of groups whose sends and receives run in batches although no entry that ends one is there, as in dumps of what is open alone:
+    several of a rank bear one number, where each that runs by itself has its own."""
     over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
     bare = _PAIRED.any() & ~(_PAIRED & over).any() & (op_word(pl.col("op")) != _BATCH).all()
     words = folded.words.select(role=pl.when(bare.over(_ROLE) & _PAIRED).then(_ROLE))
@@ -95,14 +96,15 @@ def _sent_together(folded: FoldedTable) -> list[str]:
 
 
 def _described(words: pl.LazyFrame, together: list[str]) -> pl.LazyFrame:
-    """Sorts of entries in the columns of ``OPERATIONS``, but for what each entry has of its own. ``together``: roles of groups whose sends and receives
-    are known to run in batches."""
+    """Sorts of entries in the columns of ``OPERATIONS``, but for what each entry has of its own. ``together``: roles of groups whose sends
+    and receives are known to run in batches."""
     nameless = pl.col("pg_name").is_null() | (pl.col("pg_name") == "")
     op = op_word(pl.col("op"))
     over = (pl.col("state") == "completed") | pl.col(told("time_completed_ns"))
     gloo = pl.col("backend") == "gloo"
-    # PyTorch gives what runs in one batch no events: its entries say ``scheduled`` for ever, and the entry that ends the batch has the state
-    # of all. That of a batch of sends and receives says it is a collective, under the number of the last one (ProcessGroupNCCL, 2.3 to 2.13).
+    # PyTorch gives what runs in one batch no events: its entries say ``scheduled`` for ever, and the entry that ends the batch has the
+    # state of all. That of a batch of sends and receives says it is a collective, under the number of the last one (ProcessGroupNCCL, 2.3
+    # to 2.13).
     paired = _PAIRED
     batches = ((op == _BATCH).any().over(_ROLE) & paired.any().over(_ROLE)) | _ROLE.is_in(together)
     own_state = (paired & over & (op != _BATCH)).any().over("source_id", "pg_id")
@@ -152,8 +154,9 @@ def _parted(words: pl.DataFrame, shared_names: pl.LazyFrame | None) -> pl.DataFr
 def _unmixed(words: pl.DataFrame) -> pl.DataFrame:
     """The same, with a group for each rank where a number in place of a name may stand for several groups.
 
-    Each process counts groups by itself: the second group of one rank is another than the second of the next where ranks are split up. What ranks
-    gather or scatter tells how many they are; where it tells of as many as have that number, it is one group. All have the first in common.
+    Each process counts groups by itself: the second group of one rank is another than the second of the next where ranks are split up. What
+    ranks gather or scatter tells how many they are; where it tells of as many as have that number, it is one group. All have the first in
+    common.
     """
     numbered = pl.col("group_key").str.starts_with(_NUMBERED) & (pl.col("group_key") != f"{_NUMBERED}0")
     found = words.filter(numbered)
@@ -186,11 +189,12 @@ def _key() -> pl.Expr:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Recorded:
-    """Operations of the dumps that count. ``words``: what entries of one sort of one dump share, in the columns of ``OPERATIONS``, by their place
-    ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position. ``facts``: for each
-    word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where the dump does not count),
-    ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched`` (one of a batch) and ``batch`` (the end of one). ``parts``: entries, if they are few; ``held``: their ``numbers``, once somebody asked for them, in
-    files where entries lie in files."""
+    """Operations of the dumps that count. ``words``: what entries of one sort of one dump share, in the columns of ``OPERATIONS``, by their
+    place ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position.
+    ``facts``: for each word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where
+    the dump does not count), ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched``
+    (one of a batch) and ``batch`` (the end of one). ``parts``: entries, if they are few; ``held``: their ``numbers``, once somebody asked
+    for them, in files where entries lie in files."""
 
     folded: FoldedTable
     words: pl.DataFrame
@@ -213,7 +217,8 @@ class Recorded:
         return _counts(self.words)
 
     def told(self) -> Told:
-        """As ``Calls.telling``, ``Calls.apart`` and ``Calls.recent``: of each rank in each group what ``_ends`` gives, and where ranks differ two of each sort."""
+        """As ``Calls.telling``, ``Calls.apart`` and ``Calls.recent``: of each rank in each group what ``_ends`` gives, and where ranks
+        differ two of each sort."""
         ends, bounds = [pl.Series(_ROW, [], dtype=pl.UInt32())], _Bounds()
         for numbers in self.numbers():
             placed = numbers.filter(pl.col("placed").is_not_null())
@@ -243,10 +248,10 @@ class Recorded:
         return self._spelled(spelled.lazy(), _WORD, _ROW)
 
     def numbers(self, positions: tuple[int, int] | None = None) -> Iterator[pl.DataFrame]:
-        """The operations that count, part by part, those of a ``life`` together and in the order of their entries: ``row`` among all entries,
-        ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``, ``completed_ns``; where anything is sent from
-        one to one, ``collective``: the number of the last collective, for a send or receive too.
-        With ``positions`` only collectives from the first to the last of these."""
+        """The operations that count, part by part, those of a ``life`` together and in the order of their entries: ``row`` among all
+        entries, ``word``, ``life``, ``seq``, ``placed`` (group and position of a collective, else null), ``order``, ``created_ns``,
+        ``completed_ns``; where anything is sent from one to one, ``collective``: the number of the last collective, for a send or receive
+        too. With ``positions`` only collectives from the first to the last of these."""
         if not self.held:
             self.held.extend(self._laid_down())
         wanted = pl.col("placed").is_not_null()
@@ -376,8 +381,9 @@ def _apart(numbers: pl.DataFrame, differ: pl.DataFrame, facts: pl.DataFrame) -> 
 
 
 def _ends(numbers: pl.DataFrame, placed: pl.DataFrame, facts: pl.DataFrame) -> Iterator[pl.Series]:
-    """Rows that tell how far each rank got in each group: the first and the last, also of those that have a position, the last that is done and
-    the first that is pending, those with the lowest and the highest position, number and time; and the first row of each sort. ``placed``: of the ``numbers`` those that have a position."""
+    """Rows that tell how far each rank got in each group: the first and the last, also of those that have a position, the last that is done
+    and the first that is pending, those with the lowest and the highest position, number and time; and the first row of each sort.
+    ``placed``: of the ``numbers`` those that have a position."""
     yield numbers.get_column(_ROW).gather(numbers.get_column(_WORD).arg_unique())
     pending, done = (facts.get_column(c) for c in ("pending", "done"))
     waiting = numbers.filter(pending.gather(numbers.get_column(_WORD)))

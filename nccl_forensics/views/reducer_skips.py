@@ -15,9 +15,10 @@ from nccl_forensics.views.gloo_rings import of_reducer
 def reducer_skips(
     divergences: pl.LazyFrame, operations: pl.LazyFrame | Calls, fr_entries: pl.LazyFrame | FoldedTable, ring_receivers: pl.LazyFrame | None
 ) -> pl.LazyFrame:
-    """The ``divergences`` in which ranks left out an all_reduce that the reducer of the others made, and went on to what they called behind one
-    of theirs before. To ``ranks`` are added those that aborted as they could not receive it (``ring_receivers``)."""
-    # Where the others stand in this bucket, nothing tells that they would have come to what these ranks called: it looks like another call in its place.
+    """The ``divergences`` in which ranks left out an all_reduce that the reducer of the others made, and went on to what they called behind
+    one of theirs before. To ``ranks`` are added those that aborted as they could not receive it (``ring_receivers``)."""
+    # Where the others stand in this bucket, nothing tells that they would have come to what these ranks called: it looks like another call
+    # in its place.
     left = (
         pl.col("kind").is_in(["skipped", "different"])
         & (pl.col("expected_op") == "all_reduce")
@@ -38,7 +39,8 @@ def reducer_skips(
 
 
 def _before(rows: pl.DataFrame, operations: pl.LazyFrame | Calls) -> pl.DataFrame:
-    """For each row the call in front of the last one that the odd rank made like the one it went on to; without a record if there is none."""
+    """For each row the call in front of the last one that the odd rank made like the one it went on to; without a record if there is
+    none."""
     key, kind = ["source_id", "group_key"], ["op", "call_site", "shape"]
     made = calls_of(operations).recent().filter(~pl.col("is_p2p") & pl.col("source_id").is_in(rows["source_id"].unique().implode()))
     known = made.select(*key, "seq", *kind, "record").collect()

@@ -67,10 +67,10 @@ def settings(
     source_hosts: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """Each setting and value with the ranks and hosts that show it. ``value`` is null for processes whose whole environment is in the
-    evidence without the setting, where another process has it. ``origin`` is nccl (a line of NCCL's log: what the process really read)
-    or environment (a dump). ``differs``: the processes do not all show the same value; a process without a line of NCCL's log counts only for
-    settings that every rank reads early (it may not have read others yet).
-    A dump without a rank speaks only for settings of which no process speaks itself.
+    evidence without the setting, where another process has it. ``origin`` is nccl (a line of NCCL's log: what the process really read) or
+    environment (a dump). ``differs``: the processes do not all show the same value; a process without a line of NCCL's log counts only for
+    settings that every rank reads early (it may not have read others yet). A dump without a rank speaks only for settings of which no
+    process speaks itself.
     """
     known = _Known()
     if processes is not None:
@@ -86,7 +86,8 @@ def settings(
     return pl.DataFrame(list(_rows(known)), schema=SETTINGS, infer_schema_length=None).lazy()
 
 
-#: Families of variables that only NCCL and RCCL read, and the libraries that they move data with; and those that decide how its kernels overlap others.
+#: Families of variables that only NCCL and RCCL read, and the libraries that they move data with; and those that decide how its kernels
+# overlap others.
 _OF_NCCL = r"^(?:NCCL|RCCL|MSCCL|OFI_NCCL|FI|TORCH_NCCL)_|^CUDA_LAUNCH_BLOCKING$|^CUDA_DEVICE_MAX_CONNECTIONS$"
 
 
@@ -99,8 +100,8 @@ def job_settings(
     trace_ranks: pl.LazyFrame | None,
     fr_entries: pl.LazyFrame | FoldedTable | None,
 ) -> pl.LazyFrame:
-    """``settings`` without those of NCCL where all that is known of the job is that it communicates through other libraries: such a setting stands in
-    many an environment and does nothing there."""
+    """``settings`` without those of NCCL where all that is known of the job is that it communicates through other libraries: such a setting
+    stands in many an environment and does nothing there."""
     if any(t is not None and t.head(1).collect().height for t in (comms, nccl_env, nccl_versions)):
         return settings
     told: set[object] = set()

@@ -13,8 +13,8 @@ SHARED = {"rank": pl.Int32(), "pg_name": pl.String(), "part": pl.String()}
 
 @view(rows="ranks x groups")
 def shared_names(fr_groups: pl.LazyFrame) -> pl.LazyFrame:
-    """Of each name that dumps give to several groups without a rank in common: ``rank``, ``pg_name``, and the ``part`` it is in, the folded list
-    of its ranks. Lists that overlap are several accounts of one group, and its name stays one.
+    """Of each name that dumps give to several groups without a rank in common: ``rank``, ``pg_name``, and the ``part`` it is in, the folded
+    list of its ranks. Lists that overlap are several accounts of one group, and its name stays one.
     """
     stated = fr_groups.filter(pl.col("ranks").is_not_null() & (pl.col("ranks") != "") & pl.col("pg_name").is_not_null())
     lists = stated.group_by("pg_name").agg(pl.col("ranks").unique().sort()).filter(pl.col("ranks").list.len() > 1).collect()

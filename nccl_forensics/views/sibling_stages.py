@@ -20,8 +20,8 @@ _ASKED = 8
 
 
 def batches(halves: pl.DataFrame) -> dict[tuple[str, int], dict[int, Batch]]:
-    """By group and rank what was posted under each number; ``halves`` hold ``group_key``, ``rank``, ``seq``, ``op`` and ``peer``. Numbers that
-    a ring may have cut, the first of each rank, are left out."""
+    """By group and rank what was posted under each number; ``halves`` hold ``group_key``, ``rank``, ``seq``, ``op`` and ``peer``. Numbers
+    that a ring may have cut, the first of each rank, are left out."""
     posted: dict[tuple[str, int], dict[int, list[tuple[str, int]]]] = defaultdict(lambda: defaultdict(list))
     for key, rank, seq, op, peer in halves.select("group_key", "rank", "seq", "op", "peer").iter_rows():
         if seq is not None:
@@ -44,8 +44,9 @@ def siblings(key: str, rank: int, info: Mapping[str, dict[str, object]]) -> list
 def left_out(own: Mapping[int, Batch], others: Iterable[Mapping[int, Batch]]) -> tuple[int, Batch] | None:
     """The number under which ``own`` lacks what all of ``others`` posted, and what it lacks; None where that is not told.
 
-    Either the batch is not there, and every later one of its own stands one number before that of the others; or halves of it are not there, and
-    all other batches are those of the others. Stages of one place in their pipelines post the same, so that no other difference is looked for.
+    Either the batch is not there, and every later one of its own stands one number before that of the others; or halves of it are not
+    there, and all other batches are those of the others. Stages of one place in their pipelines post the same, so that no other difference
+    is looked for.
     """
     said: dict[int, Counter[Batch]] = defaultdict(Counter)
     for other in others:

@@ -23,8 +23,8 @@ _TIMED_OUT = ("gloo-timeout", "nccl-timeout")
 def silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, dict[str, object]]:
     """Ranks that were alive to the end without a timeout of their own while most others timed out: they were not in what those waited for.
 
-    Only a rank of which nothing else is known: a recorder or a stack tells better where it was. Of three ranks the one that its launcher had to kill
-    is told as well: it stood when it was asked to end, too.
+    Only a rank of which nothing else is known: a recorder or a stack tells better where it was. Of three ranks the one that its launcher
+    had to kill is told as well: it stood when it was asked to end, too.
     """
     ends = endings.filter(pl.col("rank").is_not_null()).sort("rank").collect()
     late = ends.filter(pl.col("signature").is_in(_TIMED_OUT))

@@ -99,7 +99,8 @@ def _numberless(name: str) -> str:
 
 
 def _sibling(path: str, series: set[str]) -> str | None:
-    """The folder or archive of the path that is called like the hosts that are known, but for its number (``gpu-03`` beside the host ``gpu-01``)."""
+    """The folder or archive of the path that is called like the hosts that are known, but for its number (``gpu-03`` beside the host
+    ``gpu-01``)."""
     folders = [_ARCHIVE.sub("", part) for part in path.replace("!/", "/").split("/")[:-1]] if series else []
     return next((folder for folder in reversed(folders) if _numberless(folder) in series), None)
 

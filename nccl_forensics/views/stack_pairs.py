@@ -20,8 +20,8 @@ _ANSWERS = {"send": "recv", "recv": "send"}
 def circles(stacks: Mapping[int, Mapping[str, object]], job: Collection[int]) -> dict[int, list[int]]:
     """Ranks that wait for each other in sends and receives, each with all of its circle.
 
-    Whom a send or a receive is for stands in the arguments of the call, where they were taken too (``peer``); in a job of two ranks it can only be
-    the other one. A rank whose peer stands in the half that answers it waits for nobody.
+    Whom a send or a receive is for stands in the arguments of the call, where they were taken too (``peer``); in a job of two ranks it can
+    only be the other one. A rank whose peer stands in the half that answers it waits for nobody.
     """
     awaited: dict[int, int] = {}
     for rank, row in stacks.items():
@@ -55,8 +55,8 @@ def _peer(rank: int, row: Mapping[str, object], job: Collection[int]) -> int | N
 def in_circles(
     rows: list[dict[str, object]], stacks: Mapping[int, dict[str, object]], job: Collection[int], *, sure: bool
 ) -> list[dict[str, object]]:
-    """The rows of stalls, with those of ranks that wait for each other in sends and receives in place of what else stands in such calls: who waits for one of
-    a circle is no part of it."""
+    """The rows of stalls, with those of ranks that wait for each other in sends and receives in place of what else stands in such calls:
+    who waits for one of a circle is no part of it."""
     pairs = circles(stacks, job)
     if not pairs:
         return rows
@@ -91,8 +91,8 @@ def in_circles(
 def halted_alike(
     found: Mapping[int, dict[str, object]], stacks: Mapping[int, Mapping[str, object]], *, sure: bool
 ) -> dict[int, dict[str, object]]:
-    """Ranks whose hosts stand at the very line of one at which the waits end, where hardly anybody else does: what stopped that one has stopped them too,
-    and their waits, for what they had enqueued before, only lead to it. ``sure``: one look at a stack is enough."""
+    """Ranks whose hosts stand at the very line of one at which the waits end, where hardly anybody else does: what stopped that one has
+    stopped them too, and their waits, for what they had enqueued before, only lead to it. ``sure``: one look at a stack is enough."""
     lines = {r: (s["place"], s["user_frame"]) for r, s in stacks.items() if s["witness"] == "stack" and s["user_frame"] is not None}
     there = Counter(lines.values())
     ends: dict[tuple[object, object], dict[str, object]] = {}
@@ -109,8 +109,8 @@ def halted_alike(
 
 
 def beside_waiters(found: Mapping[int, Mapping[str, object]], stacks: Mapping[int, Mapping[str, object]]) -> set[int]:
-    """Ranks of whose operations nothing is known that stand in the very line in which most of those stand that wait for them, or that have some
-    open and stand where most of all stand: they wait as those do, in a call that leaves no frame (a copy from the GPU)."""
+    """Ranks of whose operations nothing is known that stand in the very line in which most of those stand that wait for them, or that have
+    some open and stand where most of all stand: they wait as those do, in a call that leaves no frame (a copy from the GPU)."""
     everywhere = Counter(s["user_frame"] for s in stacks.values())
     beside: set[int] = set()
     for rank, row in found.items():

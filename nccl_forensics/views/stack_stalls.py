@@ -52,9 +52,9 @@ def stack_stalls(
     progress: pl.LazyFrame | None,
     training_ends: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, rank-died,
-    p2p-deadlock, collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind,
-    a rank that died, or recorders that show that the rank came and finished what the others waited in.
+    """Processes that stand apart, with the ``cause`` that their place points to: input-stall, host-stall, rank-died, p2p-deadlock,
+    collective-skipped or collective-mismatch. Empty where better evidence names a rank: operations that part, a rank that is behind, a rank
+    that died, or recorders that show that the rank came and finished what the others waited in.
     """
     told = any(frame is not None and frame.collect().height > 0 for frame in (stalls, divergences))
     # Where operations show who is behind in which group, standing in another group's collective is no fault.

@@ -42,13 +42,14 @@ _ALIVE = ("active", "Has the GIL")
 
 @view(rows="processes x samples")
 def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
-    """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell nothing): ``place`` (collective, p2p, data-loader, lock,
-    gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import, sleep, evaluation, ended, compute, user-code, unknown),
-    ``op``, ``peer`` (whom a send or receive is for, where arguments were taken), ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), ``waits`` (how many of its samples wait for others, or for its GPU), with the frame that decided in ``reason``; ``by_name`` where only a
-    name of the user's code hints at it.
+    """The main thread of each process, the latest sample of its most trusted sampler (one with native frames where those without tell
+    nothing): ``place`` (collective, p2p, data-loader, lock, gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import,
+    sleep, evaluation, ended, compute, user-code, unknown), ``op``, ``peer`` (whom a send or receive is for, where arguments were taken),
+    ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), ``waits`` (how many of its samples wait for
+    others, or for its GPU), with the frame that decided in ``reason``; ``by_name`` where only a name of the user's code hints at it.
 
-    ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here.
-    Where all main threads wait at one line for a thread of their own process, and most of those threads for other ranks, it is that thread of each.
+    ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here. Where all main
+    threads wait at one line for a thread of their own process, and most of those threads for other ranks, it is that thread of each.
     """
     by_pid: dict[int, list[tuple[int | None, str | None]]] = {}
     if processes is not None:
@@ -81,7 +82,8 @@ def _in_one_lock(states: list[dict[str, object]]) -> bool:
 
 
 def _waiting_for_others(threads: list[list[dict[str, object]]], mains: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Of the threads of one name those that most processes have, and that wait for other ranks in most of them; ``mains`` where there are none."""
+    """Of the threads of one name those that most processes have, and that wait for other ranks in most of them; ``mains`` where there are
+    none."""
     for states in threads:
         own = [row for row in states if row["role"] is None]
         waiting = sum(row["place"] in WAITING for row in own)
@@ -114,7 +116,8 @@ def _by_process(
 
 
 def _process(same: list[tuple[int | None, str | None]], host: str | None) -> tuple[int | None, str | None]:
-    """(rank, host) of the process with this pid on this host. Containers count pids from 1: the same pid on several hosts proves nothing."""
+    """(rank, host) of the process with this pid on this host. Containers count pids from 1: the same pid on several hosts proves
+    nothing."""
     there = [p for p in same if p[1] == host] if host is not None else []
     chosen = there or same
     return chosen[0] if len(chosen) == 1 else (None, host)
@@ -172,7 +175,8 @@ _LIVE = ("py-spy", "pystack", "faulthandler")
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """Where a stack stands in the user's code: frames as function, file without folders, and line, the innermost first; ``waits`` for others."""
+    """Where a stack stands in the user's code: frames as function, file without folders, and line, the innermost first; ``waits`` for
+    others."""
 
     frames: tuple[tuple[str, str, int | None], ...]
     waits: bool
@@ -191,7 +195,8 @@ def _spot(row: dict[str, object]) -> _Spot | None:
 
 
 def _apart(one: _Spot, other: _Spot) -> bool:
-    """Whether two looks found the process in different places. What runs inside one call shows other lines of it; what waits stands still."""
+    """Whether two looks found the process in different places. What runs inside one call shows other lines of it; what waits stands
+    still."""
     at = 3 if one.waits or other.waits else 2
     return one.frames[0][:at] != other.frames[0][:at] or one.frames[1:] != other.frames[1:]
 

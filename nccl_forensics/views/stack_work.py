@@ -1,4 +1,5 @@
-"""The rank that is at work whenever somebody looks, while all others wait: where several samples of all stacks are all that is known of a slow job."""
+"""The rank that is at work whenever somebody looks, while all others wait: where several samples of all stacks are all that is known of a
+slow job."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ _FOR_ALL = ("evaluation", "checkpoint", "compile", "import", "ended")
 
 @view(rows="ranks")
 def stack_work(thread_states: pl.LazyFrame) -> pl.LazyFrame:
-    """At most one row: the one rank of at least three whose stack moves, and waits for nobody in any of at least three samples, where every other rank
-    waits in all of its own. Empty where it evaluates or saves, which one does for all, and where ranks send to each other in pairs, as those of a pipeline wait in turns."""
+    """At most one row: the one rank of at least three whose stack moves, and waits for nobody in any of at least three samples, where every
+    other rank waits in all of its own. Empty where it evaluates or saves, which one does for all, and where ranks send to each other in
+    pairs, as those of a pipeline wait in turns."""
     ranks = thread_states.filter(pl.col("rank").is_not_null() & pl.col("role").is_null()).sort("rank").collect()
     at_work = ranks.filter((pl.col("waits") == 0) & pl.col("moved") & ~pl.col("place").is_in(_FOR_ALL))
     others = ranks.filter(pl.col("waits") == pl.col("samples"))

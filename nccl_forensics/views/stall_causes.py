@@ -24,8 +24,8 @@ Row = Mapping[str, object]
 
 
 class Cause(NamedTuple):
-    """The cause of a stall, how sure it is, and why; ``partners`` of a deadlock; another cause that looks the same (``alternative``), and what
-    speaks ``against`` it, if anything does."""
+    """The cause of a stall, how sure it is, and why; ``partners`` of a deadlock; another cause that looks the same (``alternative``), and
+    what speaks ``against`` it, if anything does."""
 
     cause: str
     confidence: str
@@ -78,8 +78,8 @@ _HELD_UP = Cause("", "", "")
 def cause_of(rank: int, row: Row, stacks: Mapping[int, Row], tail: str | None) -> Cause | None:
     """Why ``rank`` holds the others up, by the first sign that tells; None where it is held up itself, or nothing tells.
 
-    ``row`` is what singled it out, ``tail`` how its log ends beside its peers' (``boundary``: after whole steps; ``held``: in a send or receive that a
-    peer left out).
+    ``row`` is what singled it out, ``tail`` how its log ends beside its peers' (``boundary``: after whole steps; ``held``: in a send or
+    receive that a peer left out).
     """
     case = _Case(rank, row, stacks.get(rank), stacks, tail)
     told = next((cause for sign in _SIGNS if (cause := sign(case)) is not None), None)
@@ -101,7 +101,8 @@ def _in_p2p(case: _Case) -> Cause | None:
     if case.stack is None or case.place != "p2p" or case.kind in ("gpu", "not-begun"):
         return None  # what its GPU has not done, and its peers' have, holds up whatever it enqueued after
     if case.stack["op"] not in P2P and case.kind == "behind" and case.row.get("pending"):
-        # A wait for a whole batch: that the walk ends at one whose own is open says that its partner is held up and not that it never comes.
+        # A wait for a whole batch: that the walk ends at one whose own is open says that its partner is held up and not that it never
+        # comes.
         return _HELD_UP
     # Where somebody stands in the other half, each of them may wait for that one, as those do who send to a rank that waits for another.
     pairs = {r: s["op"] for r, s in case.stacks.items() if s["place"] == "p2p" and r != case.rank}
@@ -196,8 +197,8 @@ def _at_work_on_its_host(case: _Case) -> Cause | None:
     if case.place in _UNTOLD and case.row.get("pending") and case.beside:
         return None  # it has work open, and stands where several of those that wait do: in a wait that leaves no frame
     if case.place in _UNTOLD and case.kind in ("gpu", "not-begun"):
-        # What its host has enqueued, and its GPU not done, is past: where a thread stands in its own function, it waits for that GPU. Such a
-        # wait is active where CUDA spins, and leaves no Python frame (item, a copy from the GPU, Work.wait).
+        # What its host has enqueued, and its GPU not done, is past: where a thread stands in its own function, it waits for that GPU. Such
+        # a wait is active where CUDA spins, and leaves no Python frame (item, a copy from the GPU, Work.wait).
         return None
     if case.place == "user-code":
         return Cause("host-stall", "low" if seen_by == "stacks" else "medium", why)
@@ -219,7 +220,8 @@ _LEFT_OUT = Cause(
 
 
 def _counts_otherwise(row: Row) -> bool:
-    """Whether peers have completed more operations after the last of this rank than the one it stands in, all of a kind that needs everybody.
+    """Whether peers have completed more operations after the last of this rank than the one it stands in, all of a kind that needs
+    everybody.
 
     The operations of a communicator run one after the other on each GPU, so that nobody can complete the second next without this rank.
     """
@@ -262,8 +264,8 @@ def _in_a_collective(case: _Case) -> Cause | None:
     if case.stack is None or case.place != "collective":
         return None
     if case.row.get("own_last_op") == case.stack["op"] and case.row.get("pending") is not False:
-        # It is in this very group, in an operation that others have left: a broadcast that ends for each member by itself. Who is wrong about
-        # it (the root, a count) no place tells.
+        # It is in this very group, in an operation that others have left: a broadcast that ends for each member by itself. Who is wrong
+        # about it (the root, a count) no place tells.
         return _HELD_UP
     return Cause("group-deadlock", "low", f"{case.stands} that its peers are not in")
 
@@ -314,7 +316,8 @@ def _behind(case: _Case) -> Cause | None:
     return Cause("host-stall", "medium", why)
 
 
-#: Signs in the order in which they are believed: what a stack shows of sends, what the order of calls shows, where the host is, what its GPU has
+#: Signs in the order in which they are believed: what a stack shows of sends, what the order of calls shows, where the host is, what its
+# GPU has
 #: not done, and last what is not there.
 _SIGNS: tuple[Callable[[_Case], Cause | None], ...] = (
     _in_p2p,

@@ -91,10 +91,10 @@ _Found = dict[int, dict[str, object]]
 class _Scene:
     """What every stage looks at.
 
-    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered; ``timed_out``: something
-    gave up waiting, or has waited as long; ``at_a_moment``: recorders were asked at a moment that nothing ties to a standstill; ``ended``: the training loop said that it was
-    done; ``parted``: the calls of some group diverge; ``dead``: ranks that ended by themselves;
-    ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was under way.
+    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered;
+    ``timed_out``: something gave up waiting, or has waited as long; ``at_a_moment``: recorders were asked at a moment that nothing ties to
+    a standstill; ``ended``: the training loop said that it was done; ``parted``: the calls of some group diverge; ``dead``: ranks that
+    ended by themselves; ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was under way.
     """
 
     stacks: dict[int, dict[str, object]]
@@ -149,13 +149,13 @@ def stalls(
     training_ends: pl.LazyFrame | None = None,
     unpaired: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock, collective-skipped or
-    rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
+    """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock,
+    collective-skipped or rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
 
     ``seen_by`` says what singled the rank out: progress (its operations end before its peers'), barrier (a monitored barrier named it),
-    stacks (the others stand in a collective and it does not, or is the only one without a stack) or endings (the others timed out and it did not).
-    ``stands``: several samples of its stack agree; ``alternative``: another cause that would look the same, and what speaks ``against`` it (null:
-    nothing does).
+    stacks (the others stand in a collective and it does not, or is the only one without a stack) or endings (the others timed out and it
+    did not). ``stands``: several samples of its stack agree; ``alternative``: another cause that would look the same, and what speaks
+    ``against`` it (null: nothing does).
     """
     calls = calls_of(operations) if operations is not None else None
     scene = _Scene(
@@ -206,8 +206,8 @@ def stalls(
 
 
 def _telling(last_calls: pl.LazyFrame | None, gave_up: set[int]) -> dict[int, dict[str, object]]:
-    """The last call of each rank that tells where its time went: where an exception was raised does not, except inside a call that waits; nor does the end
-    of a program that ``gave_up``."""
+    """The last call of each rank that tells where its time went: where an exception was raised does not, except inside a call that waits;
+    nor does the end of a program that ``gave_up``."""
     rows = last_calls.collect().iter_rows(named=True) if last_calls is not None else ()
     told = {row["rank"]: row for row in rows if row["witness"] == "stack" or row["place"] in WAITING}
     return {rank: row for rank, row in told.items() if row["place"] != "ended" or rank not in gave_up}
@@ -238,8 +238,8 @@ def _waiting_share(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
 
 
 def _at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None) -> bool:
-    """Whether somebody asked for the recorders, as a watchdog that times out writes pickles and no JSON (PyTorch 2.3 to 2.13), or a scheduler ended the job:
-    how long the ranks had stood by then, if at all, is not known."""
+    """Whether somebody asked for the recorders, as a watchdog that times out writes pickles and no JSON (PyTorch 2.3 to 2.13), or a
+    scheduler ended the job: how long the ranks had stood by then, if at all, is not known."""
     if worker_exits is not None and worker_exits.filter(pl.col("kind") == "scheduler").head(1).collect().height:
         return True
     written = dumps.filter(pl.col("use") == "chosen").select("encoding").collect()["encoding"] if dumps is not None else pl.Series([""])
@@ -321,8 +321,8 @@ def _by_order_of_calls(
 
 
 def _waiting_in(progress: pl.LazyFrame, missed: Mapping[str, object]) -> dict[str, object]:
-    """Ranks whose recorders hold the operation that one left out as their last and not completed, and where; the rank's own last call of that group
-    is then cited for it."""
+    """Ranks whose recorders hold the operation that one left out as their last and not completed, and where; the rank's own last call of
+    that group is then cited for it."""
     there = (pl.col("domain") == missed["domain"]) & (pl.col("group_key") == missed["group_key"])
     last = (pl.col("first_pending") == missed["seq"]) & (pl.col("last_seq") == missed["seq"])
     rows = progress.filter(there & last).sort("rank").collect()
@@ -393,20 +393,23 @@ def _not_held_up(scene: _Scene, found: _Found, stuck: pl.LazyFrame | None) -> _F
 
 
 def _by_stacks(scene: _Scene, written: set[int]) -> _Found:
-    """The few that stand elsewhere than most: in stacks, else by where tracebacks say that ranks gave up. ``written``: ranks that files are of."""
+    """The few that stand elsewhere than most: in stacks, else by where tracebacks say that ranks gave up. ``written``: ranks that files are
+    of."""
     stacks = scene.stacks
     seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
     # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
     found = odd_stacks(seen) if seen else odd_calls(stacks)
     if seen and not scene.timed_out:
-        # One look at a thread that computes, or sleeps in its own function, tells nothing; the stack views weigh a second one of the latter.
+        # One look at a thread that computes, or sleeps in its own function, tells nothing; the stack views weigh a second one of the
+        # latter.
         plain = {rank for rank in found if stacks[rank]["place"] in PLAIN and stacks[rank]["moved"] is None}
         found = {rank: row for rank, row in found.items() if rank not in plain and stacks[rank]["place"] != "user-code"}
     if not seen and (scene.dead or not scene.job() | written <= set(stacks)):
         # Whoever gave up in another collective than most may have waited there for a rank that is gone, or that left no word.
         found = {rank: row for rank, row in found.items() if row["kind"] != "other-call" or rank in scene.dead}
     if seen and scene.progress is not None:
-        # Whoever has entered all that is open keeps nobody waiting on its host: a full queue of its GPU holds it up, in whatever line it calls that.
+        # Whoever has entered all that is open keeps nobody waiting on its host: a full queue of its GPU holds it up, in whatever line it
+        # calls that.
         came = entered_all(scene.progress)
         found = {rank: row for rank, row in found.items() if rank not in came or stacks[rank]["place"] not in PLAIN}
     if scene.timed_out or scene.dead or scene.progress is None:
@@ -536,8 +539,8 @@ def _glimpsed(row: dict[str, object]) -> dict[str, object]:
 
 
 def _usual_waits(scene: _Scene, row: Mapping[str, object]) -> float | None:
-    """The share of the traced time in which those wait that stacks show to wait for a rank at work, where it is so large that most looks find them so. A rank
-    in its data loader or in a lock is held up there in either case."""
+    """The share of the traced time in which those wait that stacks show to wait for a rank at work, where it is so large that most looks
+    find them so. A rank in its data loader or in a lock is held up there in either case."""
     if row["seen_by"] != "stacks" or row["place"] not in UNTOLD:
         return None
     shares = sorted(scene.waiting_share[w] for w in as_ranks(row["waiters"]) if w in scene.waiting_share)
@@ -557,7 +560,8 @@ def _passed(row: dict[str, object]) -> dict[str, object]:
 
 
 def _apart(row: dict[str, object]) -> dict[str, object]:
-    """A stall of a rank whose last operation is one of a group of which nobody else left anything: it may wait there as well as be done with it."""
+    """A stall of a rank whose last operation is one of a group of which nobody else left anything: it may wait there as well as be done
+    with it."""
     return row | {
         "confidence": "low",
         "why": f"{row['why']}; its last operation is of a group of which no other rank left a record, and it may wait in it",
@@ -572,8 +576,8 @@ def _recorded_open(progress: pl.LazyFrame) -> bool:
 def _swapped(jumped: Mapping[int, tuple[Mapping[str, object], object]], found: dict[int, dict[str, object]]) -> bool:
     """Whether several ranks passed over an operation, each of another group, and so wait for each other in a circle.
 
-    One rank that leaves out a call of one of two groups that cross closes no circle: the other members of its next group have passed, and it goes
-    on. Where several do so at once, an order of groups of their own is likelier than as many calls left out by chance.
+    One rank that leaves out a call of one of two groups that cross closes no circle: the other members of its next group have passed, and
+    it goes on. Where several do so at once, an order of groups of their own is likelier than as many calls left out by chance.
     """
     circle = {r for r, row in found.items() if row["kind"] == "cycle"}
     return len(jumped) > 1 and set(jumped) <= circle and len({behind.get("group_key") for behind, _ in jumped.values()}) == len(jumped)

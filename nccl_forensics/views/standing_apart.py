@@ -20,8 +20,8 @@ _LEAST_LOOKED = 3
 def unanswering(
     found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]], progress: pl.LazyFrame | None, written: set[int]
 ) -> dict[int, dict[str, object]]:
-    """The one rank that wrote something (``written``: ranks that did) and answered neither the sampler nor the request for a dump, where all
-    others did both, stand still in calls that wait, and at most in sends and receives of which nobody knows the other half."""
+    """The one rank that wrote something (``written``: ranks that did) and answered neither the sampler nor the request for a dump, where
+    all others did both, stand still in calls that wait, and at most in sends and receives of which nobody knows the other half."""
     looked = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
     silent = written - set(stacks)
     if len(silent) != 1 or written - silent != set(looked) or len(looked) < _LEAST_LOOKED or progress is None:
@@ -45,16 +45,16 @@ def unanswering(
 def missing_at_barriers(
     reports: pl.LazyFrame, blockers: pl.LazyFrame | None, found: dict[int, dict[str, object]]
 ) -> dict[int, dict[str, object]]:
-    """``found`` and the ranks that monitored barriers name as missing; where some of these wait beyond the barrier for those who stand at it, these
-    alone."""
+    """``found`` and the ranks that monitored barriers name as missing; where some of these wait beyond the barrier for those who stand at
+    it, these alone."""
     barriers = _barriers(reports)
     beyond = _beyond_the_barrier(barriers, blockers) if blockers is not None and barriers else {}
     return beyond or found | {rank: row for rank, row in barriers.items() if rank not in found}
 
 
 def _barriers(reports: pl.LazyFrame) -> dict[int, dict[str, object]]:
-    """Ranks that monitored barriers name as missing. A line that names one may have stopped at the first. ``reached``: the rank itself says that it
-    came to a barrier, so that it came late, or to another one."""
+    """Ranks that monitored barriers name as missing. A line that names one may have stopped at the first. ``reached``: the rank itself says
+    that it came to a barrier, so that it came late, or to another one."""
     came = set(reports.filter(pl.col("kind") == "barrier-ok").select("rank").collect()["rank"].to_list())
     lines = reports.filter((pl.col("kind") == "barrier-missing") & pl.col("ranks").is_not_null()).sort("source_id", "line_no").collect()
     named: dict[int, dict[str, object]] = {}
@@ -100,7 +100,8 @@ def _beyond_the_barrier(barriers: dict[int, dict[str, object]], blockers: pl.Laz
 def gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, object]], known: set[int]) -> dict[int, dict[str, object]]:
     """The few that wait for most ranks, where all of these stand in one line in a call that waits as well: they never joined that call.
 
-    Calls that no recorder holds (a new group, a monitored barrier) show in stacks only, so that the walk ends at those who keep to the rule.
+    Calls that no recorder holds (a new group, a monitored barrier) show in stacks only, so that the walk ends at those who keep to the
+    rule.
     """
     lines = {(stacks[r]["op"], stacks[r]["user_frame"]) if r in stacks and stacks[r]["place"] == "collective" else None for r in found}
     few = sorted({w for row in found.values() for w in as_ranks(row["waiters"])} - set(found))
@@ -126,8 +127,8 @@ def gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, obj
 
 
 def odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, operations: pl.LazyFrame) -> dict[int, dict[str, object]]:
-    """Of ranks that wait in a circle, those that are not where most ranks are that have groups as they have; all of them where there is no such
-    majority.
+    """Of ranks that wait in a circle, those that are not where most ranks are that have groups as they have; all of them where there is no
+    such majority.
 
     Where a rank is, is how far it got in each of its groups; groups of one description are alike, as are those of data or tensor
     parallelism. Whoever did what most did is not the one that changed the order.

@@ -45,16 +45,16 @@ def stuck(
     processes: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
-    """Groups whose members all wait in one operation: same position, entered by all, completed by none; where their calls are known to diverge, one
-    position is not one operation. ``complete``: every member of
-    the stated size is seen (else some members have no evidence, and they may be the ones that are missing); of the default group every
-    rank that any evidence names, as all ranks of the job are in it. Nor is it known while somebody waits in another group for a rank of
-    which nothing is seen, or a rank has not finished what its peers of another group have: the GPUs may not have come to this operation, which
-    is enqueued behind that one, or while a member has something unfinished in another group that it enqueued before (``held``). ``stated``: some
-    evidence says how many members there are; else all that is known is that no number is missing below the highest one seen. ``begun``: recorders
-    mark that the GPUs of all of them have begun it; without it a GPU that never came to it looks the same. ``hidden``: whom all wait for may be among those
-    of whom nothing is seen, which are half of the members (of the ranks of the job where nothing tells how many members there are) or more, or a few or
-    a block of ranks: files that are lost by chance are missing here and there, and leave as many ranks with other files alone."""
+    """Groups whose members all wait in one operation: same position, entered by all, completed by none; where their calls are known to
+    diverge, one position is not one operation. ``complete``: every member of the stated size is seen (else some members have no evidence,
+    and they may be the ones that are missing); of the default group every rank that any evidence names, as all ranks of the job are in it.
+    Nor is it known while somebody waits in another group for a rank of which nothing is seen, or a rank has not finished what its peers of
+    another group have: the GPUs may not have come to this operation, which is enqueued behind that one, or while a member has something
+    unfinished in another group that it enqueued before (``held``). ``stated``: some evidence says how many members there are; else all that
+    is known is that no number is missing below the highest one seen. ``begun``: recorders mark that the GPUs of all of them have begun it;
+    without it a GPU that never came to it looks the same. ``hidden``: whom all wait for may be among those of whom nothing is seen, which
+    are half of the members (of the ranks of the job where nothing tells how many members there are) or more, or a few or a block of ranks:
+    files that are lost by chance are missing here and there, and leave as many ranks with other files alone."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
     told = comms is not None and comms.select(pl.col("nranks").max()).collect().item() is not None
@@ -136,9 +136,9 @@ def stuck_downstream(
     processes: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """Groups whose members have all ``entered`` a broadcast, or another operation whose data flow one way, that some have left and ``ranks`` have
-    not: who sends is done with it before who receives, and waits further on. The members are more than half of those that the group is known
-    to have, and nobody in it waits for one that is behind."""
+    """Groups whose members have all ``entered`` a broadcast, or another operation whose data flow one way, that some have left and
+    ``ranks`` have not: who sends is done with it before who receives, and waits further on. The members are more than half of those that
+    the group is known to have, and nobody in it waits for one that is behind."""
     info = {(r["domain"], r["group_key"]): r for r in groups.collect().iter_rows(named=True)}
     world = _world(info.values(), comms, processes)
     blocked = set() if waits is None else set(waits.select("domain", "group_key").unique().collect().rows())
@@ -180,7 +180,8 @@ def stuck_downstream(
 
 
 def _held_before(progress: pl.LazyFrame) -> bool:
-    """Whether a rank has not finished what a peer of the same group has: on its GPU, all that it enqueued later in other groups waits behind that."""
+    """Whether a rank has not finished what a peer of the same group has: on its GPU, all that it enqueued later in other groups waits
+    behind that."""
     done = progress.filter(pl.col("last_done").is_not_null() & pl.col("first_pending").is_not_null())
     peers = progress.group_by("domain", "group_key").agg(pl.col("last_done").max().alias("furthest"))
     return done.join(peers, on=["domain", "group_key"]).filter(pl.col("first_pending") <= pl.col("furthest")).head(1).collect().height > 0

@@ -17,10 +17,10 @@ def rank_of_task(
 ) -> Callable[[int, str | None], int | None]:
     """Gives the rank of a task that ended on a host, where it is one.
 
-    Tasks are ranks where several ran on one host and no launcher speaks (torchrun is started once a host). Of a lone task, number n is the rank
-    where another source has rank n on that host: the n-th launcher would be on the n-th host. Number 0 is the first of both. So is it where of the
-    ranks whose recorder left a dump this one is missing between its neighbours: a launcher of several takes a block of them along, of which
-    none has its own number but the first.
+    Tasks are ranks where several ran on one host and no launcher speaks (torchrun is started once a host). Of a lone task, number n is the
+    rank where another source has rank n on that host: the n-th launcher would be on the n-th host. Number 0 is the first of both. So is it
+    where of the ranks whose recorder left a dump this one is missing between its neighbours: a launcher of several takes a block of them
+    along, of which none has its own number but the first.
     """
     if exits["kind"].is_in(list(OF_LAUNCHERS)).any():
         return lambda task, host: None

@@ -46,8 +46,8 @@ _DOING = ("compute", "memcpy", "loader", "gc", "lead")
 
 @view(rows="operations")
 def trace_arrivals(trace_matches: pl.LazyFrame) -> pl.LazyFrame:
-    """Matched collectives of all traces of a group with ``lag_ns`` (how long after the first rank it came), ``wait_ns`` (how long it
-    waited for the last), ``lost_ns`` (only where it came last: how much later than the rank before it, and no more than the time since it began
+    """Matched collectives of all traces of a group with ``lag_ns`` (how long after the first rank it came), ``wait_ns`` (how long it waited
+    for the last), ``lost_ns`` (only where it came last: how much later than the rank before it, and no more than the time since it began
     the one before) and ``is_last``."""
     key = ["group_key", "capture", "position"]
     full = trace_matches.filter(pl.col("op").n_unique().over(key) == 1).with_columns(
@@ -73,8 +73,9 @@ def trace_arrivals(trace_matches: pl.LazyFrame) -> pl.LazyFrame:
 @view(rows="ranks x groups")
 def trace_lag(trace_arrivals: pl.LazyFrame, trace_measures: pl.LazyFrame) -> pl.LazyFrame:
     """Per group and rank, over collectives that every traced member was seen in: ``median_ms`` and ``p99_ms`` after the first arrival,
-    ``last_count`` of ``material`` collectives in which somebody came late enough to count, ``lost_ms`` (what the others lost to it), ``worst_ms`` (in one collective),
-    ``waited_ms`` (what it lost to others), and ``p_value``: the chance that some rank of the group comes last so often if all were alike.
+    ``last_count`` of ``material`` collectives in which somebody came late enough to count, ``lost_ms`` (what the others lost to it),
+    ``worst_ms`` (in one collective), ``waited_ms`` (what it lost to others), and ``p_value``: the chance that some rank of the group comes
+    last so often if all were alike.
 
     ``*_excess_ms`` say what a late rank did more of than the median of its peers between its last collective and the one it came late to,
     summed over those: computing, copying, loading data, collecting garbage, sitting between a step's begin and its first operator, or

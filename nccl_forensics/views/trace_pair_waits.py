@@ -1,7 +1,7 @@
 """How long each rank waits in its sends and receives, from profiler traces.
 
-They are not matched over ranks. But who receives what takes longest to make waits for it, and one of as many bytes that went at once tells how long the
-transfer itself takes: what is beyond that is the bubble of a pipeline, or a partner that is late, and no slow network.
+They are not matched over ranks. But who receives what takes longest to make waits for it, and one of as many bytes that went at once tells
+how long the transfer itself takes: what is beyond that is the bubble of a pipeline, or a partner that is late, and no slow network.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 
 @view(rows="ranks")
 def trace_pair_waits(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame) -> pl.LazyFrame:
-    """Per rank that sends and receives in pairs, where several ranks left a trace: ``waited_ms``, what its ``calls`` take, while nothing computes, beyond the shortest one of
-    as many bytes on any rank."""
+    """Per rank that sends and receives in pairs, where several ranks left a trace: ``waited_ms``, what its ``calls`` take, while nothing
+    computes, beyond the shortest one of as many bytes on any rank."""
     counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null()).select("source_id", "rank")
     pairs = trace_collectives.filter(pl.col("op").is_in(_PAIRWISE)).join(counted, on="source_id")
     shortest = pl.col("duration_ns").min().over(pl.col("bytes").fill_null(-1))

@@ -46,8 +46,9 @@ _BESIDE = 512
 
 
 class _Sides(NamedTuple):
-    """Where a pair stands in the order of each side's entries: the waiter's calls of its half, the other one's of theirs, and of the collectives that
-    both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are those that both sides' calls bear, ``back`` those of the halves the other way; ``cited``: where the other one's stand."""
+    """Where a pair stands in the order of each side's entries: the waiter's calls of its half, the other one's of theirs, and of the
+    collectives that both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are
+    those that both sides' calls bear, ``back`` those of the halves the other way; ``cited``: where the other one's stand."""
 
     mine: pl.Series
     theirs: pl.Series
@@ -59,15 +60,16 @@ class _Sides(NamedTuple):
 
 @view(rows="ranks")
 def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame) -> pl.LazyFrame:
-    """Ranks that have called fewer sends to a peer than that one waits for (or receives), the ``number``-th of the pair that is kept, and went past it: they
-    have enqueued an operation of a group of both (``beyond_seq``) that the peer enqueued after it (``followed``), or that it has not come to, with fewer halves
-    before it than in the step before; or, where ``followed`` is null, the half of the same number in their group after it, while all others before and
-    after are there. One row per rank and waiter. ``siblings``: those at the same place of other pipelines, which all posted it under ``number``.
+    """Ranks that have called fewer sends to a peer than that one waits for (or receives), the ``number``-th of the pair that is kept, and
+    went past it: they have enqueued an operation of a group of both (``beyond_seq``) that the peer enqueued after it (``followed``), or
+    that it has not come to, with fewer halves before it than in the step before; or, where ``followed`` is null, the half of the same
+    number in their group after it, while all others before and after are there. One row per rank and waiter. ``siblings``: those at the
+    same place of other pipelines, which all posted it under ``number``.
 
     The two halves of a pair meet in order, so they are counted: from the start where recorders have kept all entries of both, else from the
-    collectives that both entered, where the count of one side leads that of the other by the same number at each of them, or from where the calls of both
-    bear the same numbers. Two that each lack a half
-    of the other are left out. Cites the waiter's call (``source_id`` …) and the rank's own operation beyond it (``own_…``).
+    collectives that both entered, where the count of one side leads that of the other by the same number at each of them, or from where the
+    calls of both bear the same numbers. Two that each lack a half of the other are left out. Cites the waiter's call (``source_id`` …) and
+    the rank's own operation beyond it (``own_…``).
     """
     calls = calls_of(operations)
     left = unfinished(calls)
@@ -182,8 +184,8 @@ def _sides(
 
 
 def _lead(sides: _Sides, until: int) -> int | None:
-    """By how much the waiter's count leads the other's at each of the collectives that both entered before it waits; None where that is not always the
-    same, or no call lies between them and numbers do not tell either."""
+    """By how much the waiter's count leads the other's at each of the collectives that both entered before it waits; None where that is not
+    always the same, or no call lies between them and numbers do not tell either."""
     before = sides.both.filter(pl.col("order") < until)
     mine = sides.mine.search_sorted(before["order"])
     if mine.n_unique() < 2:
@@ -193,8 +195,8 @@ def _lead(sides: _Sides, until: int) -> int | None:
 
 
 def _lead_by_numbers(sides: _Sides, until: int) -> int | None:
-    """The same by the numbers of both sides' calls, where every one that both could have kept, before the one that is waited in, has its other half under
-    the same number: so it is with two alone in a group, and where all have as many batches."""
+    """The same by the numbers of both sides' calls, where every one that both could have kept, before the one that is waited in, has its
+    other half under the same number: so it is with two alone in a group, and where all have as many batches."""
     mine, theirs = sides.numbers
     at = sides.mine.search_sorted(until)
     if not at or not theirs.len() or mine.null_count() or theirs.null_count():
@@ -205,8 +207,8 @@ def _lead_by_numbers(sides: _Sides, until: int) -> int | None:
 
 
 def _left_out_of_a_batch(sides: _Sides) -> tuple[int, dict[str, object]] | None:
-    """Which of the waiter's halves has none under its number where all others have, before it and after it, and the other one's next: its batch lacks it,
-    though later ones end with the half that was meant for the next."""
+    """Which of the waiter's halves has none under its number where all others have, before it and after it, and the other one's next: its
+    batch lacks it, though later ones end with the half that was meant for the next."""
     mine, theirs = sides.numbers
     if not mine.len() or not theirs.len() or mine.null_count() or theirs.null_count():
         return None
@@ -222,8 +224,8 @@ def _left_out_of_a_batch(sides: _Sides) -> tuple[int, dict[str, object]] | None:
 
 
 def _numbered_alike(sides: _Sides, until: int) -> bool:
-    """Whether the halves the other way bear the same numbers on both sides, as far as both have kept theirs: else stages make batches of their own, and where
-    numbers agree it is by chance."""
+    """Whether the halves the other way bear the same numbers on both sides, as far as both have kept theirs: else stages make batches of
+    their own, and where numbers agree it is by chance."""
     kept = [[int(n) for n in (*own, *back) if n is not None] for own, back in zip(sides.numbers, sides.back, strict=True)]
     first = max(min(numbers) for numbers in kept)
     here, there = ({int(n) for n in numbers if n is not None and first <= n < until} for numbers in sides.back)
@@ -255,8 +257,8 @@ def _called(sides: _Sides, passed: dict[str, object] | None) -> int:
 def _not_followed(
     sides: _Sides, number: int, mine: dict[str, dict[str, object]], theirs: dict[str, dict[str, object]], *, whole_too: bool
 ) -> dict[str, object] | None:
-    """What the other one waits in and the waiter has not come to, where the other one called fewer halves since the operation before it than it did
-    from the one before that on, and the waiter no more."""
+    """What the other one waits in and the waiter has not come to, where the other one called fewer halves since the operation before it
+    than it did from the one before that on, and the waiter no more."""
     for place in sorted(theirs.values(), key=_by_order):
         key, seq = str(place["group_key"]), _number(place, "first_pending")
         if seq < 0 or key not in mine or _number(mine[key], "last_seq") != seq - 1:

@@ -1,7 +1,7 @@
 """A rank without a trace for which all traced ranks wait in each step.
 
-Durations tell who came last only among ranks that left a trace. Where all of these wait alike, in a call that carries far too little to take so
-long, whoever it is that comes late left none.
+Durations tell who came last only among ranks that left a trace. Where all of these wait alike, in a call that carries far too little to
+take so long, whoever it is that comes late left none.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _PAIRWISE = ("send", "recv", "send_recv", "coalesced")
 def unseen_late(
     trace_matches: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_collectives: pl.LazyFrame, lag: pl.LazyFrame | None
 ) -> pl.LazyFrame:
-    """At most one row: the one rank of the job that left no trace, where every traced rank waits in the same call of each step, in all steps
-    for about as long. ``least_ms`` is the shortest of these waits, ``lost_ms`` what they and those in further such calls come to in all steps at the usual length, ``window_share`` its share of the traced time. Empty
-    where a recorder tells when that rank came, where ranks send to each other in pairs, and where steps are not marked. Cites the longest wait."""
+    """At most one row: the one rank of the job that left no trace, where every traced rank waits in the same call of each step, in all
+    steps for about as long. ``least_ms`` is the shortest of these waits, ``lost_ms`` what they and those in further such calls come to in
+    all steps at the usual length, ``window_share`` its share of the traced time. Empty where a recorder tells when that rank came, where
+    ranks send to each other in pairs, and where steps are not marked. Cites the longest wait."""
     traces = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0)).collect()
     seen, world = set(traces["rank"].to_list()), traces["world_size"].max()
     size = int(str(world)) if world is not None else 0

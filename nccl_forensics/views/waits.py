@@ -35,11 +35,11 @@ def waits(
     """Edges: ``waiter`` has entered operation ``seq`` of a group that ``awaited`` has not.
 
     ``kind``: ``behind`` (the awaited rank's own evidence ends before it), ``unseen`` (the awaited member has no evidence in this group),
-    ``p2p`` (its send or receive has no partner there), ``gpu`` (the awaited rank enqueued it and its GPU has not finished what the
-    peers finished). Positions of a group are compared up to its first divergence only: after it the numbers no longer mean the same.
-    Ranks whose recorder was looked at earlier than those of the others neither wait nor are awaited; those whose log was cut off with a full buffer are
-    not awaited. At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member) wait, an edge or
-    more for each waiter and each awaited rank.
+    ``p2p`` (its send or receive has no partner there), ``gpu`` (the awaited rank enqueued it and its GPU has not finished what the peers
+    finished). Positions of a group are compared up to its first divergence only: after it the numbers no longer mean the same. Ranks whose
+    recorder was looked at earlier than those of the others neither wait nor are awaited; those whose log was cut off with a full buffer are
+    not awaited. At most one edge per waiter, awaited rank and group; in groups in which more than 65,536 pairs (and four for each member)
+    wait, an edge or more for each waiter and each awaited rank.
     """
     calls = calls_of(operations) if operations is not None else None
     state = progress.collect()
@@ -196,8 +196,8 @@ def _alone(state: pl.DataFrame, info: dict[tuple[str, str], dict[str, object]], 
 
 
 def _in_joined(rows: list[Edge], operations: pl.LazyFrame) -> list[Edge]:
-    """The same by the first operation, of those that the waiter has finished and the awaited rank has not, that ends on nobody before all are in it;
-    without those of which there is none."""
+    """The same by the first operation, of those that the waiter has finished and the awaited rank has not, that ends on nobody before all
+    are in it; without those of which there is none."""
     asked = pl.DataFrame(
         sorted({(str(r["domain"]), str(r["group_key"]), int(str(r["waiter"]))) for r in rows}),
         schema={"domain": pl.String(), "group_key": pl.String(), "rank": pl.Int32()},

@@ -71,8 +71,8 @@ _APART = 64
 
 
 def _counters(watchdog: pl.LazyFrame, lines: pl.LazyFrame) -> pl.LazyFrame:
-    """Ranks of the default group that are told to dump because a peer's watchdog timed out, with the counters that they print of it: one that has
-    enqueued less than what the others wait in timed out in nothing itself."""
+    """Ranks of the default group that are told to dump because a peer's watchdog timed out, with the counters that they print of it: one
+    that has enqueued less than what the others wait in timed out in nothing itself."""
     timed = lines.filter((pl.col("kind") == "timeout") & (pl.col("group_key") == "pg:0") & pl.col("seq").is_not_null())
     waited = timed.select(least=pl.col("seq").min(), most=pl.col("seq").max())
     default = (pl.col("pg_name") == "0") & (pl.col("pg_desc").is_null() | (pl.col("pg_desc") == "default_pg"))
@@ -87,8 +87,8 @@ def _counters(watchdog: pl.LazyFrame, lines: pl.LazyFrame) -> pl.LazyFrame:
 def watchdog_progress(watchdog: pl.LazyFrame) -> pl.LazyFrame:
     """What each rank's watchdog says of its group when a timeout strikes: the number it waits in, and its counters.
 
-    Of a group with sends and receives, single or in batches, nothing is told: each pair of its ranks counts its own. Nor of lines that name no group and whose numbers
-    lie further apart than ranks of one group can be.
+    Of a group with sends and receives, single or in batches, nothing is told: each pair of its ranks counts its own. Nor of lines that name
+    no group and whose numbers lie further apart than ranks of one group can be.
     """
     lines = watchdog_lines(watchdog)
     pairs = lines.filter(pl.col("op").is_in(["SEND", "RECV", "COALESCED"])).select("group_key").unique()

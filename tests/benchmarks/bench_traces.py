@@ -5,12 +5,12 @@
 
 The trace is replicated in time until it is large enough: events are shifted, correlations and External ids renumbered, steps counted on.
 ``--peers`` is a Python with both peers (see peers_traces.py). All run one after the other on this machine, ``--rounds`` times in turns; the
-median is shown. CPU seconds are those of the process and its children, the interpreter's start included; modules are compiled beforehand, as
-installers do. Memory is told twice: the largest resident set of a single process, as the kernel counts it, and the peak of all processes
+median is shown. CPU seconds are those of the process and its children, the interpreter's start included; modules are compiled beforehand,
+as installers do. Memory is told twice: the largest resident set of a single process, as the kernel counts it, and the peak of all processes
 together with files that several have mapped counted once (sampled in a run of its own, so that sampling is not billed as CPU time).
 
-The program is run as users run it (``analyze``, with a reader in a process of its own under limits), and once more inside one process as the
-peers run.
+The program is run as users run it (``analyze``, with a reader in a process of its own under limits), and once more inside one process as
+the peers run.
 """
 
 from __future__ import annotations

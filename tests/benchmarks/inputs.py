@@ -1,9 +1,9 @@
 """Evidence of stated sizes for the benchmarks of reading, made from the simulator's incidents so that each has a known answer.
 
-    python -m tests.benchmarks.inputs operations FOLDER --ranks 8 --mb 500     logs of NCCL, nearly all lines are operations
-    python -m tests.benchmarks.inputs init FOLDER --ranks 512                  logs of NCCL up to the first steps: init, channels, settings
-    python -m tests.benchmarks.inputs recorder FOLDER --ranks 256 --entries 2000
-    python -m tests.benchmarks.inputs mixed FOLDER --ranks 1024 --mb 5000      logs, dumps and stacks of all ranks, one tarball FOLDER.tar.gz
+    python -m tests.benchmarks.inputs operations FOLDER --ranks 8 --mb 500     logs of NCCL, nearly all lines are operations python -m
+    tests.benchmarks.inputs init FOLDER --ranks 512                  logs of NCCL up to the first steps: init, channels, settings python -m
+    tests.benchmarks.inputs recorder FOLDER --ranks 256 --entries 2000 python -m tests.benchmarks.inputs mixed FOLDER --ranks 1024 --mb 5000
+    logs, dumps and stacks of all ranks, one tarball FOLDER.tar.gz
 
 Each folder then holds ``evidence/`` and ``truth.json``. The same arguments give the same bytes.
 """

@@ -2,13 +2,14 @@
 
     python -m tests.benchmarks.peers_recorders --torch PYTHON --resiliency SRC [--simulated SEEDS] [FOLDER …]
 
-``PYTHON``: an interpreter with PyTorch 2.13 or later; ``SRC``: the folder ``src`` of a checkout of NVIDIA/nvidia-resiliency-ext. The incidents are those of
-the corpus that have recorder dumps, ``SEEDS`` simulated ones of each scenario that dumps alone can tell, and those in each ``FOLDER`` (``truth.json``
-beside ``evidence/``). All three get the same folder with the dumps of the ranks, as pickles named ``_dump_RANK``, and nothing else. Both peers load
-pickles as they are, which runs whatever code is in them: give them none that others made.
+``PYTHON``: an interpreter with PyTorch 2.13 or later; ``SRC``: the folder ``src`` of a checkout of NVIDIA/nvidia-resiliency-ext. The
+incidents are those of the corpus that have recorder dumps, ``SEEDS`` simulated ones of each scenario that dumps alone can tell, and those
+in each ``FOLDER`` (``truth.json`` beside ``evidence/``). All three get the same folder with the dumps of the ranks, as pickles named
+``_dump_RANK``, and nothing else. Both peers load pickles as they are, which runs whatever code is in them: give them none that others made.
 
-Ranks that a tool names: the culprits of our verdict; "missing ranks" and "Culprit rank" of ``torchfrtrace``; "Missing Ranks" of the attribution's table. A kind
-of fault is named by our cause, and by PyTorch's "Error type". No line of either project is copied here; both are only called.
+Ranks that a tool names: the culprits of our verdict; "missing ranks" and "Culprit rank" of ``torchfrtrace``; "Missing Ranks" of the
+attribution's table. A kind of fault is named by our cause, and by PyTorch's "Error type". No line of either project is copied here; both
+are only called.
 """
 
 from __future__ import annotations

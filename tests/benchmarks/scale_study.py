@@ -1,11 +1,11 @@
 """What each stage costs as the job grows: simulated hangs of 1k, 4k, 16k and more ranks, taken through the whole pass in one process each.
 
-``python -m tests.benchmarks.scale_study --ranks 1024,4096,16384 --write docs`` makes the evidence (kept in ``--work`` and used again), measures
-time, CPU, memory and output of each stage, prints the table with the growth exponents between sizes, and with ``--write`` puts table and plot
-into ``docs/scale.md`` (between its marks) and ``docs/scale.svg``. The volumes: 32 Flight Recorder entries per rank, NCCL logs, standard error and
-launcher logs of 64 ranks, as a ``.tar.gz``. A dump's ``pg_config`` lists the members of every group of its rank, the whole job among them, as
-PyTorch writes it, so that the bytes of all dumps together grow with the square of the ranks; ``16384s`` leaves away lists of more than 4,096
-ranks ("short"), which shows what a rank costs by itself.
+``python -m tests.benchmarks.scale_study --ranks 1024,4096,16384 --write docs`` makes the evidence (kept in ``--work`` and used again),
+measures time, CPU, memory and output of each stage, prints the table with the growth exponents between sizes, and with ``--write`` puts
+table and plot into ``docs/scale.md`` (between its marks) and ``docs/scale.svg``. The volumes: 32 Flight Recorder entries per rank, NCCL
+logs, standard error and launcher logs of 64 ranks, as a ``.tar.gz``. A dump's ``pg_config`` lists the members of every group of its rank,
+the whole job among them, as PyTorch writes it, so that the bytes of all dumps together grow with the square of the ranks; ``16384s`` leaves
+away lists of more than 4,096 ranks ("short"), which shows what a rank costs by itself.
 """
 
 from __future__ import annotations

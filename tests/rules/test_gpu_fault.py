@@ -117,7 +117,8 @@ def test_the_one_rank_whose_gpu_stands_still_is_on_the_one_gpu_that_broke():
     assert (finding.ranks, finding.culprits[0].gpu, finding.confidence) == ((3,), "0000:17:00.0", "high")
     assert any(e.source_id == 7 and e.record == "entries[4]" for e in finding.evidence)
     assert "rank 3 runs on another GPU" in finding.would_refute
-    # Two of either, a stall that is not sure or of another kind, a rank that is elsewhere, and a fault that may be the program's tell nothing.
+    # Two of either, a stall that is not sure or of another kind, a rank that is elsewhere, and a fault that may be the program's tell
+    # nothing.
     other = still | {"rank": 5}
     assert [f.ranks for f in check(xids=lost, stalls=stalls(still, other))] == [()]
     assert [f.ranks for f in check(xids=table("xids", xid(79), xid(79, host="node8")), stalls=stalls(still))] == [(), ()]

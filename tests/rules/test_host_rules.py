@@ -491,7 +491,8 @@ def test_a_stopped_rank_is_named():
 
 
 def stopped_beside(known: dict[int, int], parents: tuple[int, ...] = (7, 7, 7), ranks: tuple[int, ...] = (0, 1, 2)) -> tuple[int, ...]:
-    """Ranks named where pids 40, 41 and 42 have these parents, 41 is stopped, ``known`` gives the ranks of pids and files are there of ``ranks``."""
+    """Ranks named where pids 40, 41 and 42 have these parents, 41 is stopped, ``known`` gives the ranks of pids and files are there of
+    ``ranks``."""
     listing = [
         {"pid": 40 + n, "ppid": parent, "state": "Tl" if n == 1 else "Sl", "command": "python -m train"} for n, parent in enumerate(parents)
     ]

@@ -12,7 +12,8 @@ from tests.rules.host_frames import table
 def times(
     late: int | None, *, ops: int = 24, ranks: int = 4, wait_us: float = 900.0, source: str = "kernel_gpu", every: int = 1
 ) -> pl.LazyFrame:
-    """Collectives of 100 us; to every ``every``-th of them rank ``late`` comes ``wait_us`` after the others, whose kernels wait that long."""
+    """Collectives of 100 us; to every ``every``-th of them rank ``late`` comes ``wait_us`` after the others, whose kernels wait that
+    long."""
     rows = [
         {
             "comm_id": "0xc0",

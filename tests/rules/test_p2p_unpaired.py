@@ -87,7 +87,8 @@ def test_a_log_that_was_copied_while_the_job_worked_ends_anywhere() -> None:
 
 
 def test_a_rank_that_went_past_what_its_peers_wait_in_left_it_out() -> None:
-    # Its exchange of the step after makes the numbers of all equal again; of its neighbours none came to the collective that it made before.
+    # Its exchange of the step after makes the numbers of all equal again; of its neighbours none came to the collective that it made
+    # before.
     ahead = {r: [*RING[r], *RING[r][:2]] for r in RING} | {1: ["send 2", "recv 0", "all_reduce", "all_reduce", "send 2", "recv 0"]}
     frame = found(logs(ahead))
     [finding] = p2p_unpaired.check(frame)

@@ -190,8 +190,8 @@ def verdict(path: Path, text: str) -> tuple[str, str | None, str | None, list[in
             "high",
             [4, 6],
         ),
-        # Rank 1 still is at 56 of the default group: it timed out in nothing, and the others wait for it in 57. That it did not leave 57 out no
-        # line tells.
+        # Rank 1 still is at 56 of the default group: it timed out in nothing, and the others wait for it in 57. That it did not leave 57
+        # out no line tells.
         (
             "\n".join(
                 [timed_out(r, 57).replace("[E P", f"[rank{r}]:[E P") for r in (0, 2)]

@@ -1,4 +1,5 @@
-"""The OpenAPI document against the routes and against the answers of a running service; nothing that it allows brings about a server error."""
+"""The OpenAPI document against the routes and against the answers of a running service; nothing that it allows brings about a server
+error."""
 
 from __future__ import annotations
 

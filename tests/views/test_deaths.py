@@ -733,7 +733,8 @@ def test_a_crash_that_only_the_process_itself_printed_is_its_end() -> None:
 
 
 def test_the_last_words_of_a_crash_are_those_of_the_one_process_whose_parent_saw_it() -> None:
-    """``torch.multiprocessing`` says which of its processes crashed, and Python's fault handler how, in the same output and without a rank."""
+    """``torch.multiprocessing`` says which of its processes crashed, and Python's fault handler how, in the same output and without a
+    rank."""
     words = raised("signal", None, type="SIGSEGV", message="Fatal Python error: Segmentation fault", frame="fit (train.py:47)")
     [one] = ended(left(-11, 1, source_id=5), words)
     assert (one["rank"], one["kind"], one["frame"], one["exc_line_no"]) == (1, "segfault", "fit (train.py:47)", 10)

@@ -74,7 +74,8 @@ def test_of_two_ranks_the_one_that_leaves_the_habit_deviates() -> None:
 
 
 def test_of_two_the_one_whose_next_calls_are_on_record_of_the_other_left_some_out() -> None:
-    """Two heads of one size, then the trunk: what comes behind one head is the other, or the trunk. One rank has no gradients of the second."""
+    """Two heads of one size, then the trunk: what comes behind one head is the other, or the trunk. One rank has no gradients of the
+    second."""
     head, trunk = ["all_reduce [4]", "all_reduce [64]"], ["all_reduce [16]", "all_reduce [32]", "all_reduce [16]", "all_reduce [32]"]
     step = [*head, *head, *trunk, "broadcast [1]"]
     before = ["broadcast [8]", *step, "all_gather [1]", *step]
@@ -222,8 +223,8 @@ def test_of_two_that_differ_nobody_is_sure_where_both_sizes_or_neither_came_befo
 
 
 def across(gap: int, lost: tuple[int, ...] = ()) -> list[tuple[object, ...]]:
-    """Two kinds of calls in turn, ``gap`` numbers that no rank recorded, and then a rank that makes the second kind's next turn; ``lost``: ranks that
-    alone lack the numbers of the gap."""
+    """Two kinds of calls in turn, ``gap`` numbers that no rank recorded, and then a rank that makes the second kind's next turn; ``lost``:
+    ranks that alone lack the numbers of the gap."""
     turns = ["all_reduce [30]", "all_gather [5]"] * 3
     before = operations(dict.fromkeys((3, 4, 5), turns))
     between = operations({r: ["barrier"] * gap for r in (3, 4, 5) if r not in lost}, first=7) if lost else operations({})

@@ -141,7 +141,8 @@ def test_what_comes_after_a_call_that_was_called_before_its_turn_was_not_left_ou
 
 
 def in_a_mesh(rank: int, turns: str, side: int = 3, apart: int = 0) -> pl.LazyFrame:
-    """Calls of a rank of a square mesh: in the group of its row (r), of its column (c), of all (a). Rows and columns begin to count ``apart``."""
+    """Calls of a rank of a square mesh: in the group of its row (r), of its column (c), of all (a). Rows and columns begin to count
+    ``apart``."""
     names = {"r": (f"pg:1{rank // side}", "row"), "c": (f"pg:2{rank % side}", "column"), "a": ("pg:0", "all")}
     rows = []
     for order, turn in enumerate(turns):
@@ -170,7 +171,8 @@ def test_what_peers_of_one_group_did_next_tells_it_where_groups_of_a_role_count_
 
 
 def left_out_beside_one_that_stopped(others: str) -> list[int]:
-    """Who left something out, where groups have no description: rank 0's pair in the rows has stopped, and ``others`` of its column went on."""
+    """Who left something out, where groups have no description: rank 0's pair in the rows has stopped, and ``others`` of its column went
+    on."""
     turns = {0: "racracracrc"} | dict.fromkeys(range(2, 12), others)
     lines = [in_a_mesh(rank, turns.get(rank, "racracrac"), side=2, apart=40) for rank in range(48)]
     return list(broken_steps(pl.concat(lines).with_columns(group_desc=pl.lit(None, pl.String))))
@@ -238,7 +240,8 @@ def test_a_ring_of_equal_steps_whose_beginning_is_lost_tells_what_was_left_out()
 
 
 def test_a_barrier_of_some_steps_hides_no_call_that_was_left_out_in_another() -> None:
-    """Reduce in an island, average among the leaders, hand down; a barrier after every third step. The fifth step comes without the average."""
+    """Reduce in an island, average among the leaders, hand down; a barrier after every third step. The fifth step comes without the
+    average."""
     island, leaders, down, barrier = range(4)
     step = (island, leaders, down)
     done = (*step * 3, barrier, *step)
@@ -249,8 +252,8 @@ def test_a_barrier_of_some_steps_hides_no_call_that_was_left_out_in_another() ->
 
 
 def among_experts(rank: int, steps: int, last: list[str]) -> pl.LazyFrame:
-    """Calls of one of six ranks: tokens sent to the experts and brought back, as many as the router says, then gradients and a loss; ``last``:
-    the calls of the last step."""
+    """Calls of one of six ranks: tokens sent to the experts and brought back, as many as the router says, then gradients and a loss;
+    ``last``: the calls of the last step."""
     calls = ["send", "back", "gradients", "loss"] * steps + last
     rows = []
     for order, call in enumerate(calls):
@@ -294,7 +297,8 @@ def stepped(rank: int, group: str, last: list[str], steps: int = 2) -> tuple[pl.
 
 
 def jumps(tails: dict[int, list[str]]) -> dict[int, object]:
-    """What each rank left out (group, position), where ranks 0 and 2, and 1 and 3 share data-parallel groups; ``tails``: their last steps."""
+    """What each rank left out (group, position), where ranks 0 and 2, and 1 and 3 share data-parallel groups; ``tails``: their last
+    steps."""
     frames: list[pl.LazyFrame] = []
     last: dict[str, dict[int, tuple[int, int | None]]] = {}
     for rank, tail in tails.items():
@@ -319,8 +323,8 @@ def test_of_two_that_both_left_such_a_call_out_neither_tells_how_many_are_usual(
 
 
 def among_leaders(ends: dict[int, str]) -> dict[int, object]:
-    """What each rank left out (group, position), where ranks 0, 2 and 4 lead the pairs of a job of six; ``ends``: calls of each rank among the
-    leaders (l), in its pair (p) and of all (a)."""
+    """What each rank left out (group, position), where ranks 0, 2 and 4 lead the pairs of a job of six; ``ends``: calls of each rank among
+    the leaders (l), in its pair (p) and of all (a)."""
     frames: list[pl.LazyFrame] = []
     last: dict[str, dict[int, tuple[int, int | None]]] = {}
     for rank, calls in ends.items():

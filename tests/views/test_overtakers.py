@@ -55,7 +55,8 @@ def test_a_rank_that_is_not_alone_ahead_is_not_named(tensor: dict[int, int], ahe
 
 
 def logged(steps: dict[int, list[str]], differing: int | None = None) -> list[tuple[object, ...]]:
-    """The ranks named by NCCL's logs of tensor groups of two (``t``) and all eight ranks (``w``); each rank's calls in the order of their lines."""
+    """The ranks named by NCCL's logs of tensor groups of two (``t``) and all eight ranks (``w``); each rank's calls in the order of their
+    lines."""
     parts = []
     for rank, line in steps.items():
         turns = {"t": 0, "w": 0}

@@ -26,7 +26,8 @@ def mesh(slow_ms: int, *, rank: int = 1, steps: int = 12) -> pl.LazyFrame:
 def stepped(
     clock: dict[int, int], places: tuple[dict[str, tuple[int, ...]], ...], slow_ms: list[int], rank: int, usual_ms: int
 ) -> pl.LazyFrame:
-    """Steps of a collective in each group of each place in turn; ``rank`` works so long before the first place, all else takes ``usual_ms``."""
+    """Steps of a collective in each group of each place in turn; ``rank`` works so long before the first place, all else takes
+    ``usual_ms``."""
     made = []
     for step, slow in enumerate(slow_ms, start=1):
         for place, sets in enumerate(places):
@@ -95,12 +96,14 @@ def test_a_clock_that_is_ahead_is_no_late_rank() -> None:
         assert straggler.check(None, None, rows_of_ranks) == []
 
 
-#: Islands of two, and one group of three over the islands for each place in them: whoever is late makes its neighbour late in another group.
+#: Islands of two, and one group of three over the islands for each place in them: whoever is late makes its neighbour late in another
+# group.
 ISLANDS, ACROSS = {"pg:i0": (0, 1), "pg:i1": (2, 3), "pg:i2": (4, 5)}, {"pg:a0": (0, 2, 4), "pg:a1": (1, 3, 5)}
 
 
 def islands(slow_ms: list[int], *, rank: int = 5, start_ms: int = 0) -> pl.LazyFrame:
-    """Steps of a collective in each island and one across; ``rank`` works so long before the first of each, the others 5 ms; rank 0 comes up late."""
+    """Steps of a collective in each island and one across; ``rank`` works so long before the first of each, the others 5 ms; rank 0 comes
+    up late."""
     return stepped(dict.fromkeys(range(6), 0) | {0: start_ms}, (ISLANDS, ACROSS), slow_ms, rank, 5)
 
 

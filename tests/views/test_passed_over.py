@@ -12,7 +12,8 @@ SYNC, LOSS, END = "sync (moe.py:9)", "loss (moe.py:12)", "train (moe.py:40)"
 
 
 def seen(stands: dict[int, str], calls: dict[int, str], group: str, place: str = "collective") -> tuple[pl.LazyFrame, pl.LazyFrame]:
-    """Stacks of ranks at these lines, and records of these calls: ``s`` at one line, ``l`` at the other. Rank 0 stands at such a ``place``."""
+    """Stacks of ranks at these lines, and records of these calls: ``s`` at one line, ``l`` at the other. Rank 0 stands at such a
+    ``place``."""
     places = rows(
         LAST_CALLS,
         *(

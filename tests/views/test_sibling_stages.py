@@ -49,7 +49,8 @@ def test_the_first_number_of_a_ring_may_be_cut_and_is_not_compared() -> None:
 
 
 def pipelines(without: int | None) -> list[tuple[object, ...]]:
-    """Three pipelines of two stages; the first stage sends and receives by turns. Rank 0 posts no send number ``without``, and rank 3 waits for it."""
+    """Three pipelines of two stages; the first stage sends and receives by turns. Rank 0 posts no send number ``without``, and rank 3 waits
+    for it."""
     every: list[dict[str, object]] = []
     for rank in range(6):
         first, place = rank < 3, f"pg:{rank % 3}"

@@ -348,8 +348,8 @@ def test_a_monitored_barrier_names_who_is_missing() -> None:
 
 
 def under_detail(*last: str) -> list[tuple[object, ...]]:
-    """What is found of four ranks in rows and columns whose groups no recorder names, after three steps, where rank 0 went on to ``last``; each call has a
-    barrier before it, and ranks 1 and 3 are missing at that of rank 0."""
+    """What is found of four ranks in rows and columns whose groups no recorder names, after three steps, where rank 0 went on to ``last``;
+    each call has a barrier before it, and ranks 1 and 3 are missing at that of rank 0."""
     lines = []
     for rank in range(4):
         line = [*("row", "column", "world") * 3, *(last if rank == 0 else ["row"] if rank != 1 else [])]
@@ -376,7 +376,8 @@ def test_the_few_outside_the_collective_that_the_others_stand_in_are_found_by_st
 
 @pytest.mark.parametrize(("place", "exposed", "confidence"), [("compute", 90.0, "low"), ("compute", 20.0, "high"), ("lock", 90.0, "high")])
 def test_at_whose_work_the_others_wait_in_traces_too_is_not_surely_stuck(place: str, exposed: float, confidence: str) -> None:
-    """Looks find those waiting who wait most of the time, in a job that goes on; what holds a rank up elsewhere than at its work is the same then."""
+    """Looks find those waiting who wait most of the time, in a job that goes on; what holds a rank up elsewhere than at its work is the
+    same then."""
     places = standing(r0="collective", r1="collective", r2=place)
     traced = rows(MEASURES, *({"rank": r, "window": "whole", "span_ms": 100.0, "exposed_ms": exposed} for r in (0, 1)))
     none = [None] * 7
@@ -558,7 +559,8 @@ def test_silence_says_nothing_where_few_timed_out_or_a_recorder_knows_better() -
 
 
 def test_a_rank_that_waits_in_a_group_of_its_own_gives_way_to_the_one_on_its_host() -> None:
-    # Rank 1 is behind in the first group and stands in another, of which nothing else is known; rank 2 has no recorder and is in its loader.
+    # Rank 1 is behind in the first group and stands in another, of which nothing else is known; rank 2 has no recorder and is in its
+    # loader.
     reached = pl.concat(
         [
             progress({"pg:0": {0: (6, 5), 1: (5, 5)}}).with_columns(last_created_ns=1),
@@ -785,7 +787,8 @@ def test_an_idle_thread_in_user_code_is_a_guess_by_stacks_alone_and_none_where_o
 
 
 def new_group(few: tuple[int, ...], most: tuple[int, ...], kind: str = "behind") -> tuple[pl.LazyFrame, pl.LazyFrame]:
-    """``most`` stand in new_group, and ``few`` wait for them in the next all_reduce, the first that a recorder holds where ``kind`` is unseen."""
+    """``most`` stand in new_group, and ``few`` wait for them in the next all_reduce, the first that a recorder holds where ``kind`` is
+    unseen."""
     ends = rows(
         BLOCKERS,
         *[
@@ -1035,7 +1038,8 @@ def test_circles_of_sends_and_collectives_through_most_of_the_job_name_nobody() 
 
 
 def went_on_past(ends: pl.LazyFrame) -> list[tuple[object, ...]]:
-    """Ranks 0 and 1 wait in group 5 for rank 2, which waits with them in group 6, of which rank 3 is not seen; of ranks what is open alone."""
+    """Ranks 0 and 1 wait in group 5 for rank 2, which waits with them in group 6, of which rank 3 is not seen; of ranks what is open
+    alone."""
     both = [operations({r: ["all_reduce"]}, group="pg:5", first=7) for r in (0, 1)]
     later = [operations({r: ["all_gather"]}, group="pg:6", first=4).with_columns(order=pl.lit(1, pl.Int64)) for r in (0, 1, 2)]
     reached = pl.concat([progress({"pg:5": {0: (7, 6), 1: (7, 6)}}), progress({"pg:6": dict.fromkeys(range(3), (4, 3))})])

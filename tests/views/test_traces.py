@@ -281,7 +281,8 @@ def test_ranks_at_one_place_of_a_pipeline_are_mates(tmp_path: Path) -> None:
 
 
 def lengths(slowest: list[int], late: int = 40_000) -> list[Sample]:
-    """Traces of one rank each; in step ``n`` the batch of rank ``slowest[n]`` takes longer, and all of the step's collectives wait for it."""
+    """Traces of one rank each; in step ``n`` the batch of rank ``slowest[n]`` takes longer, and all of the step's collectives wait for
+    it."""
     made = []
     for rank in range(4):
         trace = Sample(rank, 4)

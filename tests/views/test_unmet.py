@@ -13,7 +13,8 @@ _WORLD = {"pg:pp": [4, 7], "pg:0": [0, 4, 7]}
 
 
 def found(sends: int, receives: int, *, gone_on: bool = True, first: int = 0, answers: int = 3) -> list[tuple[object, ...]]:
-    """Whom rank 7 waits for in its last receive from rank 4, after ``answers`` sends back; both then enqueue #2 of the job, rank 4 if it has ``gone_on``."""
+    """Whom rank 7 waits for in its last receive from rank 4, after ``answers`` sends back; both then enqueue #2 of the job, rank 4 if it
+    has ``gone_on``."""
     calls = [(4, "send", 1, sends, False), (7, "recv", 0, receives, True), (7, "send", 0, 3, False), (4, "recv", 1, answers, answers > 3)]
     every = [
         {"domain": "fr", "group_key": "pg:pp", "rank": rank, "op": op, "peer": peer, "is_p2p": True, "order": n, "source_id": rank}
@@ -50,8 +51,9 @@ def test_a_half_that_may_be_there_is_no_proof(sends: int, receives: int, more: d
 
 
 def stepped(sends: tuple[int, ...], receives: tuple[int, ...], *, came: bool = True, over: bool = False) -> list[tuple[object, ...]]:
-    """Recorders that have lost their first entries. Rank 4 sends to rank 7, in each step so often, then both call an operation of the job; the last receive of
-    rank 7 is open, and it enqueues that step's operation where it ``came`` to it: rank 4 did. ``over``: the operation has ended."""
+    """Recorders that have lost their first entries. Rank 4 sends to rank 7, in each step so often, then both call an operation of the job;
+    the last receive of rank 7 is open, and it enqueues that step's operation where it ``came`` to it: rank 4 did. ``over``: the operation
+    has ended."""
     every: list[dict[str, object]] = []
     for rank, op, peer, steps in ((4, "send", 1, sends), (7, "recv", 0, receives)):
         for step, count in enumerate(steps):
@@ -93,8 +95,8 @@ def test_who_waits_in_what_the_other_has_not_come_to_left_out_what_it_called_in_
 
 
 def numbered(sends: tuple[int, ...], receives: tuple[int, ...], *, came: int = 3) -> list[tuple[object, ...]]:
-    """Recorders of one step, which have lost their first entries: rank 4 sends under these numbers, and before the ``came``-th of them calls an operation of the
-    job; rank 7 waits in its third receive, with two more enqueued, and enqueues that operation after it."""
+    """Recorders of one step, which have lost their first entries: rank 4 sends under these numbers, and before the ``came``-th of them
+    calls an operation of the job; rank 7 waits in its third receive, with two more enqueued, and enqueues that operation after it."""
     job: dict[str, object] = {"group_key": "pg:0", "op": "all_reduce", "is_p2p": False, "seq": 60, "done": False, "pending": True}
     every: list[dict[str, object]] = []
     for rank, op, peer, numbers, at in ((4, "send", 1, sends, came - 1), (7, "recv", 0, receives, 3)):
@@ -121,8 +123,8 @@ def test_batches_of_one_number_on_both_sides_show_which_lacks_a_half_in_the_firs
 
 
 def in_batches(left_out: tuple[tuple[int, int], ...], shift: int = 0) -> list[tuple[object, ...]]:
-    """Two that exchange in batches 1 to 6, each in a send and a receive, without the halves (rank, number) that are ``left_out``: rank 7 waits in its last
-    batch, and rank 4 in one that comes after it; numbers of rank 4 are greater by ``shift``."""
+    """Two that exchange in batches 1 to 6, each in a send and a receive, without the halves (rank, number) that are ``left_out``: rank 7
+    waits in its last batch, and rank 4 in one that comes after it; numbers of rank 4 are greater by ``shift``."""
     every: list[dict[str, object]] = []
     for rank, peer in ((4, 1), (7, 0)):
         for n in range(1, 8 - (rank == 7)):

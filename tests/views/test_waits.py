@@ -443,7 +443,8 @@ def test_a_batch_that_a_ring_has_cut_at_its_beginning_shows_nobody_waiting() -> 
 
 
 def test_what_stands_behind_a_gpu_that_stands_waits_for_nobody() -> None:
-    # Ranks 0 and 1 are of one tensor group, 1 and 2 of one pipeline. The GPU of rank 1 has not done all_reduce #4, and its receive is enqueued behind that.
+    # Ranks 0 and 1 are of one tensor group, 1 and 2 of one pipeline. The GPU of rank 1 has not done all_reduce #4, and its receive is
+    # enqueued behind that.
     state = progress({"pg:tp": {0: (5, 4), 1: (5, 3)}})
     known = groups({"pg:tp": [0, 1], "pg:0": [1, 2]})
     receive = batch(0, [("recv", 1)], 9, over=False).with_columns(rank=pl.lit(1, pl.Int32))

@@ -1,4 +1,5 @@
-"""A mesh of replicas x shards x experts' peers: named dimensions, functional collectives, coalesced and object collectives, gradient accumulation."""
+"""A mesh of replicas x shards x experts' peers: named dimensions, functional collectives, coalesced and object collectives, gradient
+accumulation."""
 
 from __future__ import annotations
 

@@ -17,14 +17,15 @@ def signs_beside_endings(failures: pl.LazyFrame | None) -> set[str]:
 
 
 def nobody_missed(mine: pl.DataFrame, every: pl.DataFrame, heard: int, failures: pl.LazyFrame | None) -> bool:
-    """Whether a traceback in the processes' own files, which they may have caught, is all that tells of any end (``mine`` of ``every`` ending), and ranks
-    that were ``heard`` show no failure: whom others wait for is missed by them."""
+    """Whether a traceback in the processes' own files, which they may have caught, is all that tells of any end (``mine`` of ``every``
+    ending), and ranks that were ``heard`` show no failure: whom others wait for is missed by them."""
     caught = mine["kind"].is_in(["exception", "out-of-memory"]).all() and not mine["over"].fill_null(value=True).all()
     return caught and mine.height == every.height and mine["rank"].n_unique() < heard and not signs_beside_endings(failures)
 
 
 def own_signal() -> pl.Expr:
-    """The ``signal`` of rows of ``endings``, without those that a launcher sent to a process that had raised an exception and was on its way out."""
+    """The ``signal`` of rows of ``endings``, without those that a launcher sent to a process that had raised an exception and was on its
+    way out."""
     return pl.when(pl.col("kind") != "exception").then("signal").alias("signal")
 
 
@@ -33,8 +34,8 @@ CRASHES = ("segfault", "bus-error", "fpe", "illegal", "abort")
 
 
 def most_crashed_alike(endings: pl.DataFrame) -> bool:
-    """Whether more than half of three ranks or more crashed by one signal, and no other ended of its own: a launcher stops those that are about to
-    crash as soon as it sees the first."""
+    """Whether more than half of three ranks or more crashed by one signal, and no other ended of its own: a launcher stops those that are
+    about to crash as soon as it sees the first."""
     own = endings.filter("own")
     alike = own.select("kind", own_signal()).n_unique() == 1 and own["kind"].is_in(list(CRASHES)).all()
     return alike and 2 * own.height > endings.height > 2

@@ -59,7 +59,8 @@ _HOUR_NS = 3600 * 1_000_000_000
 
 
 def timely(rows: pl.DataFrame, job_times: pl.LazyFrame | None, hours: float) -> pl.Series:
-    """Whether each row may lie in the job's time, widened by ``hours`` on both sides. What has no wall time is given the benefit of doubt."""
+    """Whether each row may lie in the job's time, widened by ``hours`` on both sides. What has no wall time is given the benefit of
+    doubt."""
     window = job_times.collect() if job_times is not None else None
     if window is None or not window.height:
         return pl.Series("timely", [True] * rows.height, dtype=pl.Boolean)
@@ -77,7 +78,8 @@ def timely(rows: pl.DataFrame, job_times: pl.LazyFrame | None, hours: float) -> 
 
 
 def near_job(rows: pl.DataFrame, job_times: pl.LazyFrame | None, near_s: float, window_h: float) -> pl.DataFrame:
-    """The rows with ``close`` (the clock says that it happened in the job's time, ``near_s`` allowed on both sides) and ``inside`` (it may have).
+    """The rows with ``close`` (the clock says that it happened in the job's time, ``near_s`` allowed on both sides) and ``inside`` (it may
+    have).
 
     A time that names its zone and is not close is another one's. Local times may be off by ``window_h``; a time since boot says nothing.
     """
@@ -125,7 +127,8 @@ class People:
     by_bus: dict[str, set[int]] = field(default_factory=dict)
     by_pid: dict[int, set[int]] = field(default_factory=dict)
     indices: dict[tuple[str | None, int], int] = field(default_factory=dict)
-    #: Ranks that no log of their own tells: placed by the lines of neighbouring hosts (view ``placements``), or by how they stand or lag (``place_by_stall``, ``place_by_pace``).
+    #: Ranks that no log of their own tells: placed by the lines of neighbouring hosts (view ``placements``), or by how they stand or lag
+    # (``place_by_stall``, ``place_by_pace``).
     placed: dict[int, Placement] = field(default_factory=dict)
 
     def of_gpu(self, host: object, bus_id: object) -> int | None:
@@ -200,9 +203,11 @@ def _place(found: People, rows: pl.DataFrame) -> None:
 
 
 def place_by_stall(found: People, broken: pl.DataFrame, stalls: pl.LazyFrame) -> None:
-    """Puts the one rank whose GPU stands still on the one GPU that broke (``broken``: ``host``, ``bus_id``), where nothing tells whose GPU that is.
+    """Puts the one rank whose GPU stands still on the one GPU that broke (``broken``: ``host``, ``bus_id``), where nothing tells whose GPU
+    that is.
 
-    Only where both stand alone: with two of either, nothing tells which belongs to which. A rank that is known to be elsewhere is not put there.
+    Only where both stand alone: with two of either, nothing tells which belongs to which. A rank that is known to be elsewhere is not put
+    there.
     """
     places = [(first_label(host), bus) for host, bus in broken.select("host", "bus_id").drop_nulls("bus_id").unique().iter_rows()]
     standing = stalls.filter((pl.col("cause") == "gpu-stall") & (pl.col("confidence") != "low")).unique("rank").collect()
@@ -218,8 +223,8 @@ _SLOWER = 1.2
 
 
 def place_by_pace(found: People, broken: pl.DataFrame, pace: pl.LazyFrame | None, kind: str) -> None:
-    """Puts the one rank of a host whose kernels, or copies (``kind`` of view ``kernel_pace``), are slow on the one GPU of that host that is known to be slow (``broken``: ``host``,
-    ``bus_id``), where nothing tells whose GPU that is."""
+    """Puts the one rank of a host whose kernels, or copies (``kind`` of view ``kernel_pace``), are slow on the one GPU of that host that is
+    known to be slow (``broken``: ``host``, ``bus_id``), where nothing tells whose GPU that is."""
     if pace is None or not broken.height:
         return
     every = pace.filter((pl.col("kind") == kind) & (pl.col("pace") >= _SLOWER) & (pl.col("least_pace") >= (1 + _SLOWER) / 2)).collect()

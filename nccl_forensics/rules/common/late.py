@@ -26,7 +26,8 @@ _MEANWHILE = {
 _FEW = 4
 
 
-#: Chance that a rank that is like its peers costs most in so many steps, up to which it may be named, and from which on nothing else is needed.
+#: Chance that a rank that is like its peers costs most in so many steps, up to which it may be named, and from which on nothing else is
+# needed.
 _BY_CHANCE, _HARDLY, _SURELY = 0.12, 0.02, 0.001
 
 
@@ -42,10 +43,11 @@ def late_rows(
     late_ranks: pl.LazyFrame, *, lost_share: float, window_share: float, p_value: float, at_least: int
 ) -> list[dict[str, object]]:
     """Groups in which one rank costs the others a good part of the traced time, and not by chance: it comes last too often for that, or it
-    alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective each,
-    half of the time must be lost to it, and what it did meanwhile must be seen; of two ranks so too, in all of three steps or more, where it is nothing that
-    one of two may be meant to do. Beside a rank of another group that costs more, one is told by the steps of its own group. Who is late by a batch that is longer this time is last in all collectives of a
-    step, so that steps are what counts where they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
+    alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective
+    each, half of the time must be lost to it, and what it did meanwhile must be seen; of two ranks so too, in all of three steps or more,
+    where it is nothing that one of two may be meant to do. Beside a rank of another group that costs more, one is told by the steps of its
+    own group. Who is late by a batch that is longer this time is last in all collectives of a step, so that steps are what counts where
+    they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
     # Two of three steps are soon said of some rank among many.
     steps = (pl.col("last_steps") >= 3) | (pl.col("last_steps") == pl.col("slow_steps"))

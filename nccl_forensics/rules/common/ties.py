@@ -1,5 +1,5 @@
-"""Whether something that a host tells belongs to the job at hand: its log may be older or younger than the job, its GPU another's, its process not
-one of the job's, and the host none that the job ran on."""
+"""Whether something that a host tells belongs to the job at hand: its log may be older or younger than the job, its GPU another's, its
+process not one of the job's, and the host none that the job ran on."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Job:
     ) -> Tie:
         """How what ``rows`` tell belongs to the job.
 
-        ``rows``: with ``time_raw_ns`` and ``time_kind``; None for a tool's listing, which has no time of its own.
-        ``lasting``: a state that only a reset or a reboot ends. A listing, and a log without dates, are of the current boot: a GPU that a rank
-        had was lost under the job or after it.
-        ``of``: the rank of a GPU, where something beside the job's own lines tells it (its place among its neighbours, or that it alone stands).
-        ``takes``: it ends processes by a signal, so that only ranks that were killed or went without a word bear it out.
+        ``rows``: with ``time_raw_ns`` and ``time_kind``; None for a tool's listing, which has no time of its own. ``lasting``: a state that
+        only a reset or a reboot ends. A listing, and a log without dates, are of the current boot: a GPU that a rank had was lost under the
+        job or after it. ``of``: the rank of a GPU, where something beside the job's own lines tells it (its place among its neighbours, or
+        that it alone stands). ``takes``: it ends processes by a signal, so that only ranks that were killed or went without a word bear it
+        out.
         """
         if not self.seen:
             return "own"

@@ -8,8 +8,9 @@ import polars as pl
 def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_pair_waits: pl.LazyFrame | None = None) -> pl.DataFrame:
     """One row per trace, of its steps together or of the whole where it has none, with shares of the span.
 
-    ``exposed_share``; ``waited_share``: what it waited for the last rank of collectives, and in sends and receives for its partner (null where no other rank was traced);
-    ``transfer_share``: exposed without waiting; ``compute_share``; ``gain_share``: what hiding communication could win at most.
+    ``exposed_share``; ``waited_share``: what it waited for the last rank of collectives, and in sends and receives for its partner (null
+    where no other rank was traced); ``transfer_share``: exposed without waiting; ``compute_share``; ``gain_share``: what hiding
+    communication could win at most.
     """
     steps = pl.col("window") == "steps"
     chosen = trace_measures.filter(pl.col("span_ms") > 0).filter(steps | ~steps.any().over("source_id"))

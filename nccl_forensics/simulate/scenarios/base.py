@@ -14,8 +14,9 @@ from nccl_forensics.simulate.program import Item, operations, step_items
 class Scenario:
     """A kind of incident: its name, one line about it, what it does to a case, and its symptom variants, the plainest first.
 
-    ``slow`` says that the job goes on under it, so that another fault may strike as well. ``needs`` are the fewest ranks; ``hosts`` the fewest hosts; ``layout`` says which layout it needs (by world size and GPUs per host).
-    ``nvidia``: only NVIDIA's tools, as they are written here, show it.
+    ``slow`` says that the job goes on under it, so that another fault may strike as well. ``needs`` are the fewest ranks; ``hosts`` the
+    fewest hosts; ``layout`` says which layout it needs (by world size and GPUs per host). ``nvidia``: only NVIDIA's tools, as they are
+    written here, show it.
     """
 
     name: str

@@ -26,7 +26,8 @@ def _thread(tid: int, state: str, name: str, frames: tuple[Frame, ...]) -> Itera
 
 
 def _standing(world: World, rank: int, sample: int) -> Item | None:
-    """Where the rank stands when the sample is taken; one that came to the end of the modelled steps works on, and is somewhere in its next."""
+    """Where the rank stands when the sample is taken; one that came to the end of the modelled steps works on, and is somewhere in its
+    next."""
     state = world.state(rank)
     if state is None:
         return None
