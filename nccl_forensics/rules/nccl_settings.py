@@ -16,13 +16,14 @@ Find where the setting comes from (job script, image, profile, nccl.conf) and ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import polars as pl
 
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.settings import EFFECTS
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.ties import Job, closest, job_of, tied
@@ -44,7 +45,7 @@ def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True, s
                 continue
             ranks = tuple(row["ranks"])
             everywhere = row["processes"] >= row["of"] and bool(ranks or row["origin"] == "nccl")
-            where = "on every rank" if everywhere else (f"on {ranks_words(ranks)} only" if ranks else _somewhere(row))
+            where = "on every rank" if everywhere else _somewhere(row)
             found = Finding(
                 title=f"{effect.name}={row['value']} {effect.words} {where}",
                 summary="The setting stands in the log of the ranks that read it."
@@ -67,8 +68,10 @@ def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True, s
             yield tied(found, closest(() if ranks else [job.place(host) for host in row["hosts"]]), "error")
 
 
-def _somewhere(row: dict[str, object]) -> str:
-    """Where a setting of unknown ranks stands."""
+def _somewhere(row: Mapping[str, Any]) -> str:
+    """Where a setting of some ranks stands, or of processes whose ranks are not all known."""
+    if row["ranks"] and len(row["ranks"]) >= row["processes"]:
+        return f"on {ranks_words(row['ranks'])} only"
     return f"in {row['processes']} of {row['of']} processes" if row["origin"] == "nccl" else "in a saved environment"
 
 
@@ -85,10 +88,19 @@ def p2p_disabled_by_setting(
     gpu_links: pl.LazyFrame | None = None,
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    nccl_network: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; less sure on all ranks of GPUs without NVLink, some of which cannot copy to each other."""
+    """NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; less sure on all ranks of GPUs without NVLink, some of which cannot copy to each other, and where NCCL
+    found that they do not."""
     best = _most_nvlink(gpu_links)
-    yield from _found(job_settings, "p2p-disabled", job_of(job_signs, None, failures), sure=best is None or best > 0, sure_of_some=True)
+    unable = nccl_network is not None and has_rows(nccl_network.filter(pl.col("item") == "p2p-not-enabled"))
+    yield from _found(
+        job_settings,
+        "p2p-disabled",
+        job_of(job_signs, None, failures),
+        sure=(best is None or best > 0) and not unable,
+        sure_of_some=not unable,
+    )
 
 
 def _most_nvlink(gpu_links: pl.LazyFrame | None) -> float | None:

@@ -16,6 +16,7 @@ from nccl_forensics.rules.nccl_settings import (
 from nccl_forensics.views.job_signs import JOB_SIGNS
 from nccl_forensics.views.nccl_facts import GPU_LINKS
 from tests.rules.frames import cited, comm, comms, host_ranks, settings, told
+from tests.rules.host_frames import table
 from tests.views.frames import rows
 
 TWO_HOSTS = host_ranks(node1=[0, 1], node2=[2, 3])
@@ -50,6 +51,18 @@ def test_a_setting_of_some_ranks_names_only_them() -> None:
     [finding] = p2p_disabled_by_setting.check(settings("NCCL_P2P_DISABLE", ("1", [1, 3])))
     assert told(finding) == ("error", "high", (1, 3))
     assert finding.title.endswith("on ranks 1, 3 only")
+
+
+def test_copies_that_the_driver_refuses_are_not_switched_off_for_sure() -> None:
+    refused = table("nccl_network", {"item": "p2p-not-enabled", "source_id": 0, "line_no": 1})
+    [finding] = p2p_disabled_by_setting.check(settings("NCCL_P2P_DISABLE", ("1", [1, 3])), None, None, None, refused)
+    assert finding.confidence == "medium"
+
+
+def test_processes_of_unknown_rank_are_not_left_out_of_the_words() -> None:
+    known = settings("NCCL_P2P_DISABLE", ("1", [1, 3])).with_columns(ranks=pl.lit([1], dtype=pl.List(pl.Int32)))
+    [finding] = p2p_disabled_by_setting.check(known)
+    assert "only" not in finding.title
 
 
 def test_sockets_within_one_host_cost_nothing() -> None:
