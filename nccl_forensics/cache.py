@@ -43,9 +43,8 @@ DEFAULT_BYTES = 4 << 30
 #: Packages and modules that stand above reading or beside it: what they do does not change what is read.
 ABOVE = frozenset(
     {
-        "api", "assemble", "changes", "checklist", "cli", "collect", "commands", "config", "drawings", "exhibits", "extensions", "figures", "gaps", "gate", "lab",
-        "pictures", "presentation", "pseudonyms", "query", "ray_engine", "redaction", "remote", "render", "reporters", "rules",
-        "runs", "serve", "simulate", "suppressions", "trace_report", "traits", "verdict", "views", "watching",
+        "api", "changes", "cli", "collect", "commands", "conclusions", "config", "drawings", "exhibits", "extensions", "figures", "gate", "lab", "pictures",
+        "presentation", "pseudonyms", "query", "redaction", "render", "reporters", "rules", "serve", "simulate", "suppressions", "views", "watching",
     }
 )  # fmt: skip
 #: Libraries whose release may change what is read.

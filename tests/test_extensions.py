@@ -23,7 +23,8 @@ INCIDENT = ROOT / "fixtures" / "incidents" / "nccl-skipped-collective-8r" / "evi
 _RUNNER = """
 import json, sys
 from click.testing import CliRunner
-from nccl_forensics import api, cli, engine, errors
+from nccl_forensics import api, cli, errors
+from nccl_forensics.reading import engine
 api.default_engine = lambda *_, **__: engine.InlineEngine()
 told = []
 for words in json.loads(sys.argv[1]):

@@ -15,6 +15,7 @@ from nccl_forensics.exhibits.timeline import statement as timeline_statement
 from nccl_forensics.extras import Extras
 from nccl_forensics.figures import bundle, themes
 from nccl_forensics.presentation import Presentation, present
+from nccl_forensics.presentation.case import OUTCOME_WORDS
 from nccl_forensics.render import asset, render_html
 
 #: Width and height of a picture on the first screen, and up to how many ranks it has a square for each,
@@ -67,7 +68,7 @@ def render(report: Mapping[str, object], extras: Extras) -> str:
             "themes": themes() if plots else "",
             "page": page,
             "absent": shown.absent,
-            "glances": _glances(extras),
+            "glances": _glances(extras, goes_on=page.outcome == OUTCOME_WORDS["slow"]),
             "sections": {s.anchor: s for s in _sections(page, shown)},
         },
     )
@@ -77,10 +78,11 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode('utf-8')).digest()).decode('ascii')}'"
 
 
-def _glances(extras: Extras) -> tuple[Glance, ...]:
-    """What the first screen draws: where the ranks parted, and on which machines."""
+def _glances(extras: Extras, *, goes_on: bool) -> tuple[Glance, ...]:
+    """What the first screen draws: where the ranks parted, and on which machines. Those of a job that goes on have not parted: whoever is behind
+    in the moment of the look comes."""
     out = []
-    group = main_timeline(extras)
+    group = None if goes_on else main_timeline(extras)
     if group is not None:
         said = timeline_statement(group)
         out.append(Glance("Where they parted", said, timeline.glance(group, said), "timeline"))

@@ -174,7 +174,7 @@ def ib_port_counters(
         "line_no": pl.UInt32(),
         "record": pl.String(),
     }
-    parts: list[pl.LazyFrame] = []
+    parts = [pl.LazyFrame(schema=columns)]
     if sysfs_entries is not None:
         known = _extracted(sysfs_entries, _COUNTER)
         parts.append(
@@ -191,8 +191,6 @@ def ib_port_counters(
             node=pl.coalesce("node", pl.when(pl.col("device").is_null()).then(pl.coalesce("guid", text_of("lid {}", "lid"))))
         )
         parts.append(placed.select(pl.col(c).cast(t) for c, t in columns.items()))
-    if not parts:
-        return pl.LazyFrame(schema=columns)
     frame = pl.concat(parts).filter(pl.col("value").is_not_null()).collect()
     spellings = {s: counter_name(s) for s in frame["counter"].unique().to_list()}
     limits = {c.name: c.maximum for c in COUNTERS.values() if c.maximum is not None}

@@ -26,8 +26,8 @@ from tests.benchmarks import inputs
 _ANALYZE = [sys.executable, "-m", "nccl_forensics.cli", "analyze", "--quiet", "--no-cache", "--json"]
 _LOOP = """
 import re, sys
-from nccl_forensics import grammar
-match = re.compile(grammar.load("nccl_operation").kinds["operation"].pattern).match
+from nccl_forensics.grammar.lines import load
+match = re.compile(load("nccl_operation").kinds["operation"].pattern).match
 lists = [[] for _ in range(13)]
 add = [values.append for values in lists]
 for file in sys.argv[1:]:
@@ -41,9 +41,9 @@ for file in sys.argv[1:]:
 #: Lines of NCCL by the same grammars: every kind's pattern in turn by Python's re, or Lark. At most so many lines.
 _LINES = """
 import itertools, re, sys
-from nccl_forensics import grammar
+from nccl_forensics.grammar.lines import load
 how, left, files = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-prefix, said = grammar.load("nccl_prefix"), grammar.load("nccl")
+prefix, said = load("nccl_prefix"), load("nccl")
 def tried(loaded):
     patterns = [(kind.name, re.compile(kind.pattern).match) for kind in loaded.kinds.values()]
     return lambda text: next(((name, hit.groupdict()) for name, match in patterns if (hit := match(text))), None)

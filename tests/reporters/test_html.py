@@ -135,7 +135,10 @@ def test_where_no_collective_is_named_a_slow_job_is_late_to_many():
     )
     runs = [{**run, "outcome": "slow"} for run in report["case"]["runs"]]
     slow = {**report, "case": {**report["case"], "runs": runs}}
-    assert said.search(Page(render(Sample(slow, incident.extras))).words)[1] == "no single one: the job goes on and is slow"
+    shown = Page(render(Sample(slow, incident.extras))).words
+    assert said.search(shown)[1] == "no single one: the job goes on and is slow"
+    assert "Where they parted" not in shown, "nobody has parted: who is behind in the moment of the look comes"
+    assert "Where they parted" in Page(render(incident)).words
 
 
 def test_the_story_comes_before_the_exhibits():
