@@ -21,7 +21,7 @@ _SHORT, _LONG, _GROWTH, _WORTH = 4000, 16_000, 8.0, 0.002
 #: A text is held against a pattern only where it grows in each of so many measurements, or where the alarm ends one.
 _LOOKS = 2
 #: Seconds of CPU time (those of the clock are others' on a busy machine) after which a pattern is given up: far more than a linear one
-# takes.
+#: takes.
 _ALARM = 1.5
 FOUND = patterns()
 

@@ -189,7 +189,7 @@ def test_a_tuple_that_gets_a_number_behind_a_string_without_one_is_no_string() -
 
 
 #: Two strings with numbers and a tuple of them, and what may come behind: strings with and without numbers, pairs, numbers given to what is
-# on top.
+#: on top.
 PAIRED = b"\x80\x02](X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00bq\x01h\x00h\x01\x86"
 PIECES = [b"X\x01\x00\x00\x00z", b"h\x00h\x01\x86", b"r\x01\x00\x00\x00", b"j\x01\x00\x00\x00", b"\x86", b"}", b"]", b"K\x01", b"N"]
 PIECES += [b"X\x01\x00\x00\x00cq" + bytes([n]) for n in range(4)]

@@ -157,7 +157,7 @@ def waits_for_one(resolver: Resolver) -> bool:
 
 
 #: What counts as waiting for one rank again and again: in so many calls, most of the loss, of which one call is no more than this, and so
-# much of the time.
+#: much of the time.
 _FEW_CALLS, _NEARLY_ALL, _ONE_WAIT, _GOOD_PART = 4, 0.9, 0.7, 0.15
 #: Formats of stacks of running processes.
 _STACKS = frozenset({"py-spy", "py-spy-raw", "py-spy-json", "py-spy-speedscope", "pystack", "gdb", "faulthandler"})

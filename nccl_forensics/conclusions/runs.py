@@ -55,7 +55,7 @@ _TOLD_APART = ("worker_exits", "exceptions")
 #: Tasks of an array that write one file at a time are ended within a few lines of each other.
 _JOB_LINES = 20
 #: Ends after which slurmctld may start the same job once more, and when it does so at the soonest (job_mgr.c, job_requeue: a begin time two
-# minutes off).
+#: minutes off).
 _REQUEUES = r"DUE TO (?:JOB REQUEUE|PREEMPTION|NODE FAILURE)"
 _BEGINS_AGAIN = timedelta(minutes=2)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 #: ``gpu``: the device failed. ``kernel``: a kernel on it did, by hardware or by a wrong address. ``not-ready``: the device or what serves
-# it
+#: it
 #: could not be started. ``driver``: driver and library do not fit each other. ``memory``: not enough of it. ``program``: the caller's
-# mistake.
+#: mistake.
 Speaks = Literal["gpu", "kernel", "not-ready", "driver", "memory", "program"]
 
 

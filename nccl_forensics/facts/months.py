@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _ENGLISH = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 #: Beginnings of months' names as C libraries abbreviate them beside English: German, French, Spanish, Italian, Portuguese, Dutch; and
-# numbered ones:
+#: numbered ones:
 #: Chinese and Japanese, Korean. Longer ones first.
 MONTHS: tuple[tuple[str, str], ...] = (
     *((name, "Jan") for name in ("janv", "ene", "gen")),

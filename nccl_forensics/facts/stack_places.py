@@ -186,7 +186,7 @@ _STDLIB = (
     "zipfile zipimport zlib zoneinfo _bootstrap _collections_abc _compression _pyio _strptime _weakrefset _threading_local"
 )
 #: Modules of Python itself that stand in stacks: not the user's code. typing_extensions, one file as these are, has newer parts of
-# ``typing`` for older
+#: ``typing`` for older
 #: Pythons; its wrapper stands between the program and calls of torch 2.13 that are deprecated (all_gather_into_tensor).
 STDLIB = frozenset(_STDLIB.split()) | {"typing_extensions"}
 _LIBRARIES = (
@@ -197,6 +197,6 @@ _LIBRARIES = (
     "tensorstore filelock smart_open sentencepiece rich pydantic IPython ipykernel debugpy py_spy uvloop cloudpickle dill joblib"
 )
 #: Libraries that stand in stacks of training jobs. Frameworks that hold the training loop (DeepSpeed, Megatron, Lightning) are not among
-# them:
+#: them:
 #: their frames tell where in the step a rank is, and many run them as forks.
 LIBRARIES = frozenset(_LIBRARIES.split())

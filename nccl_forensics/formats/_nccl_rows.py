@@ -213,7 +213,7 @@ def _ib_devices(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 #: A device of the list, or several that are merged to one; what stands in ``ib_devices`` of the grammar, which Lark would take longer to
-# load.
+#: load.
 _LISTED = re.compile(r"(\[[0-9]+\])(?:=\{([^}]*)\}|([0-9A-Za-z_+.-]+(?::[0-9]+)*/[A-Za-z]+))")
 _MERGED = re.compile(r"\[[0-9]+\] ([0-9A-Za-z_+.-]+(?::[0-9]+)*/[A-Za-z]+)")
 

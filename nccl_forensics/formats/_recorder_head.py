@@ -20,7 +20,7 @@ Row = dict[str, object]
 #: What entries are told apart by, in whatever encoding, besides their operation.
 _IDENTITY = ("collective_seq_id", "p2p_seq_id", "op_id", "time_created_ns")
 #: By these numbers, which are odd and have nothing in common, the numbers of an entry become one of 64 bits (arithmetic of Polars wraps
-# around).
+#: around).
 _FACTORS = (0x1E3779B97F4A7C15, 0x3F58476D1CE4E5B9, 0x14D049BB133111EB, 0x2545F4914F6CDD1D)
 #: What stands for a number that is missing.
 _MISSING = -(1 << 63)

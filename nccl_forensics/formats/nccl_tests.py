@@ -23,7 +23,7 @@ from nccl_forensics.tables import TABLES
 #: mpirun --tag-output writes its tag again wherever the program flushed: in the middle of a row.
 _TAG = r"\[\d+,\d+\]<(?:stdout|stderr)>:"
 #: MPICH's and srun's label of the writer, which stands again wherever the program flushed: a number in brackets right behind a word of the
-# row.
+#: row.
 _LABEL = r"(\S)\[\d{1,6}\](\s)"
 _ROW = re.compile(r"^\s*\d+\s+\d+\s+[a-z][a-z0-9_]*(?:\s|$)")
 #: A row that NCCL's own lines cut: its head with an NCCL line glued on, and later one half alone or glued likewise.

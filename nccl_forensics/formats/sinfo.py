@@ -9,7 +9,7 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.values.hostlist import expand
 
 #: Headings of sinfo's columns (slurm/src/sinfo/print.c), by themselves and in a form of the user's own (-o, -O): a line of nothing else
-# begins a list.
+#: begins a list.
 _COLUMN = re.compile(
     r"^(?:PARTITION|AVAIL|TIMELIMIT|NODES|STATE|NODELIST|HOSTNAMES|REASON|USER|TIMESTAMP|JOB_SIZE|ROOT|OVERSUBS|SHARE|GROUPS|RESERVATION|CPUS|S:C:T|SOCKETS"
     r"|CORES|THREADS|MEMORY|FREE_MEM|ALLOCMEM|TMP_DISK|CPU_LOAD|WEIGHT|AVAIL_FE|(?:AVAIL_|ACTIVE_)?FEATURES|GRES|GRES_USED|(?:NODES|CPUS)\([AIOT/]{3,7}\)"

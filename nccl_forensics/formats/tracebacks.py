@@ -65,7 +65,7 @@ _SIGNALS = {
 #: What torchrun's own traceback ends with when it is told to stop.
 _LAUNCHER_END = "SignalException: Process "
 #: The last words of a process whose GPU the ROCm runtime gave up (ROCR-Runtime, core/runtime/runtime.cpp): no exception and no traceback
-# follow.
+#: follow.
 _HSA = re.compile(r"^(?:HW Exception by GPU node-[0-9]{1,4} |Memory access fault by GPU node-[0-9]{1,4} )\(Agent handle: ")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}[:<][0-9]{1,5})")
 #: Messages name their writer by its rank in the group; in the default group that is the global rank.
@@ -219,7 +219,7 @@ def _scan(lines: WriterLines, found: _Found) -> None:
 
 
 #: torch/distributed/distributed_c10d.py, _store_based_barrier: printed every ten seconds until all have come (1.8 to 2.0 to everybody,
-# later for debugging).
+#: later for debugging).
 _AT_BARRIER = re.compile(
     r"Waiting in store based barrier to initialize process group for (?:[0-9.]{1,20} seconds)?rank: ([0-9]{1,7}), key: \S{1,200} \("
 )
@@ -249,7 +249,7 @@ def _barriers(lines: WriterLines) -> dict[int, bool]:
 
 
 #: What Python prints above a traceback that it could raise nowhere (``sys.unraisablehook``), and above that of a thread other than the main
-# one or of a task that nobody
+#: one or of a task that nobody
 #: waits for (asyncio).
 _UNRAISABLE, _THREAD = "Exception ignored ", ("Exception in thread ", "future: <Task finished ")
 #: What a process prints on its way out, its launcher behind it, or another job of the same shell.

@@ -22,7 +22,7 @@ class Scenario:
     site: str = ""
     options: tuple[str, ...] = ()
     #: Who is at fault: ``rank`` (the chosen ones), ``pair`` (with the next rank), ``diagonal`` (two ranks of different tensor-parallel
-    # groups, or those
+    #: groups, or those
     #: beside them there: either half of the circle, or all of it), ``nobody``.
     culprits: str = "rank"
     #: Smallest number of ranks that makes sense; a pipeline or a hybrid layout needs a multiple of its groups.
@@ -41,7 +41,7 @@ class Scenario:
     steps: int = 12
     step: int | None = None
     #: Why, with gloo, no file names the rank: a verdict that names none is right then, beside one that names the right ones. ``alike``:
-    # causes
+    #: causes
     #: that no file tells from the true one for the same reason.
     untold: str = ""
     alike: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ from nccl_forensics.lab.jobs.plan import Plan
 
 JOBS = Path(__file__).parent / "jobs"
 #: Seconds of CPU time: a process that used as much since it was last seen to is at work. One that waits for the others uses some
-# milliseconds in a minute.
+#: milliseconds in a minute.
 AT_WORK_S = 0.2
 
 

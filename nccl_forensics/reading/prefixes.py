@@ -47,7 +47,7 @@ _NO_HOST = (
 _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 #: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its
 #: carriage return is bar, where text of a job follows; that text may cut it off before its rate. Rust's engine has no look-ahead: what
-# follows is a group.
+#: follows is a group.
 _BAR = (
     r"^.*(?:\r|(?:it/s|s/it|[0-9]B/s| examples/s)[^\]\r]{0,400}\][ \r]*|[0-9]%\|[^|\r]{0,200}\|[^\]\r]{0,200}[0-9](?:s/i?|i?t?/s?))"
     r"((?:slurmstepd: |srun: |\[rank\d+\]:|\[default\d+\]:|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|[NR]CCL version "
@@ -62,7 +62,8 @@ class Prefix:
     ``belief``: ``always`` where it is found; ``column`` where nearly all lines carry it and its values repeat; ``job`` where text of a job
     follows it in lines of the same ``unit`` (if it names none: somewhere, and nearly all lines carry it); ``numbered`` where nearly all
     lines carry it, its numbers rise from line to line, and text of a job follows somewhere. ``first``: the characters it can begin with, as
-    a character class. ``keep``: what stays of the match.
+    a character class. ``keep``: what stays of the match. Repetitions of big classes are counted only where it matters: what such a count costs
+    to compile is more than a short text costs to look at.
     """
 
     name: str
@@ -95,7 +96,7 @@ PREFIXES: tuple[Prefix, ...] = (
     # A reply that quotes a log
     Prefix("quoted", ">", r"^> ?", "job"),
     # A program that starts srun and passes on what it says: launch.py: srun#64: slurmstepd: error: Detected 1 oom_kill event
-    Prefix("step-wrapper", r"\w", r"^(?:[\w.@#-]{1,64}: ){1,2}(?P<next>(?:slurmstepd|srun): error: )", keep="${next}"),
+    Prefix("step-wrapper", r"\w", r"^(?:[\w.@#-]+: ){1,2}(?P<next>(?:slurmstepd|srun): error: )", keep="${next}"),
     # PyTorch's excepthook puts one blank after it, its C++ log none
     Prefix("torch-rank", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("accelerate", r"\[", r"^\[rank=(?P<rank>\d+)\] ", scope="global"),
@@ -130,10 +131,10 @@ PREFIXES: tuple[Prefix, ...] = (
     # What a log viewer, grep -n or an issue's text put before every line: [812] text, 812: text, 812 text
     Prefix("numbered", r"[ \d\[]", r"^ *(?:\[(?P<number>\d{1,9})\] |(?P<number2>\d{1,9})(?::|\t| {1,2}|-))", "numbered"),
     # A bench runner's name and the stream: resnet.node3 [stderr] text
-    Prefix("stream", r"\w", r"^[\w.@-]{1,80} \[(?:stdout|stderr)\] ?"),
+    Prefix("stream", r"\w", r"^[\w.@-]+ \[(?:stdout|stderr)\] ?"),
     # Loggers of inference servers around every line of a message: vLLM (ERROR 04-15 00:31:11 worker_base.py:574] text), SGLang ([time TP3]
     # text)
-    Prefix("vllm", "[DIWEC]", r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?"),
+    Prefix("vllm", "[DIWEC]", r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d{1,6}\] ?"),
     # Ray's own C++ log: [time,ms E pid tid] (raylet) logging.cc:108: text
     Prefix(
         "ray-log", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [DIWEFC] (?P<pid>\d+) \d+\] (?:\([\w-]+\) )?[\w./]+\.(?:cc|h|cpp):\d+: "

@@ -36,7 +36,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 #: Threads of a process that has only imported Polars: jemalloc's, which is made to be forked, and one that removes what queries spilled to
-# disk.
+#: disk.
 _HARMLESS = frozenset({"jemalloc_bg_thd", "polars-ooc-clea"})
 #: A process that is not ready by then never will be.
 _START_SECONDS = 120.0

@@ -32,7 +32,7 @@ _SHORT = 128 << 10
 _MANY, _MANY_AT_ONCE = 20_000, 1_000
 _SAMPLE = 16 << 10
 #: What a program writes to a file or a pipe goes out in pieces of so many bytes, or a multiple (glibc ``_IO_file_doallocate``: the block
-# size of the
+#: size of the
 #: file); what it held when it was killed is lost.
 _BUFFER = 4096
 UTF16 = (b"\xff\xfe", b"\xfe\xff")

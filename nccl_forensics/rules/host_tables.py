@@ -29,7 +29,7 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place, untimely_finding
 
 #: What the kernel says, its cause, what it does, and what to set (Linux Documentation/networking/nf_conntrack-sysctl, ip-sysctl,
-# sysctl/fs).
+#: sysctl/fs).
 _FULL: tuple[tuple[str, str, str, str, str], ...] = (
     (
         "nf_conntrack",

@@ -115,7 +115,7 @@ def _traced(rows: pl.LazyFrame, expected: float, large: int, share: float) -> It
 
 
 #: Words of file names; a table of two ranks does not tell an all_reduce from a send and receive, nor any table an all_gather from an
-# alltoall.
+#: alltoall.
 _IN_NAMES = r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|broadcast)[^/]*$"
 _SPELLED = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter"}
 

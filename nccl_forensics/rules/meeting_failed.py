@@ -38,7 +38,7 @@ _FAR = re.compile(r"remote=\[([0-9A-Fa-f:.%\w]{2,64})\]")
 _NEAR = re.compile(r"local=\[([0-9A-Fa-f:.%\w]{2,64})\]")
 _LOOPBACK = re.compile(r"^(?:127\.|::1$|::ffff:127\.)")
 #: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, broadcastUniqueNCCLID; "retreiving" up to 1.13. Both numbers are ranks inside the
-# group.
+#: group.
 _UNIQUE_ID = re.compile(
     r"\[([0-9]{1,7})\] is setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId from \[([0-9]{1,7})\] via c10d key-value store by key"
     r" '([^']{1,200})'"

@@ -36,7 +36,7 @@ _LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
 _LINK_LOCAL = r"[Cc]onnect to (?:::ffff:)?169\.254\."
 _ADDRESS = re.compile(r"[Cc]onnect to ([0-9A-Fa-f:.%\w-]{2,64}<[0-9]{1,5}>)")
 #: Events of a device that are faults, in the words of ibv_event_type_str(3). From 2.28.9 on NCCL calls all events "non-fatal" that it goes
-# on
+#: on
 #: after, a port that came up or a new subnet manager among them.
 _FAULTS = r"async (?:error )?event ?:.*(?:port error|catastrophic error|CQ error|access violation|invalid request|migration request error)"
 #: NCCL names the device behind "hca" or in front; UCX behind "on".
@@ -45,7 +45,7 @@ _UNREACHABLE = (
     "without address), or the port is not active."
 )
 #: Work completions that tell of no link, by the number or name of their status or by UCX's words (ibv_wc_status in libibverbs' verbs.h),
-# and how
+#: and how
 #: they read.
 _OTHERWISE = (
     (

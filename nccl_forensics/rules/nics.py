@@ -263,7 +263,7 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
 
 
 #: Names of networks that are RDMA (``Using network IB``): NCCL's own, and those of plugins for InfiniBand, libfabric, UCX, SHARP and
-# Google's gIB. Any other
+#: Google's gIB. Any other
 #: name is another network, of which the name does not tell the kind.
 _RDMA = r"(?i)^g?ib|rdma|roce|ofi\b|fabric|ucx|sharp|verbs|efa"
 

@@ -28,7 +28,7 @@ from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import ranks_words, verb
 
 #: One key alone: ``/default_pg/0//cpu//0/3`` is the address of rank 3 on the first device
-# (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
+#: (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp,
 #: gloo/rendezvous/context.cc). Of other groups the number is one inside the group.
 _KEY = r"keys?: /?default_pg/0//[a-z]+//\d+/(\d{1,7})\s*$"
 

@@ -29,7 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated
+from itertools import accumulate
+from typing import Annotated, Any
 
 import polars as pl
 
@@ -151,10 +152,7 @@ def _enqueued(
         # A step has many collectives and a slow rank is late to the first of them only, so that they cannot be counted as shares.
         short = worst["collectives"] < at_least
         # Of a few steps most of the time has to be lost to it, and nobody else may be late to half as many.
-        others = rows.filter(pl.col("rank") != worst["rank"])["late_count"].max() or 0
-        steps = (
-            late_at_least > late >= _FEW_STEPS and worst["habit_ms"] >= _HALF * (worst["span_ms"] or 0.0) and 2 * int(str(others)) < late
-        )
+        steps = late_at_least > late >= _FEW_STEPS and worst["habit_ms"] >= _HALF * (worst["span_ms"] or 0.0) and _late_alone(rows, worst)
         few = short or steps
         if late < (_NEARLY_ALL * worst["collectives"] if short else _FEW_STEPS if few else late_at_least):
             continue
@@ -181,6 +179,12 @@ def _enqueued(
             actions=(Action("collect-more", ranks=(worst["rank"],), command="py-spy dump --pid <pid>"),),
             metrics={"lost_ms": round(worst["lost_ms"], 1), "median_ms": round(worst["median_ms"], 2), "late": late},
         )
+
+
+def _late_alone(rows: pl.DataFrame, worst: Mapping[str, Any]) -> bool:
+    """Whether no other rank is late half as often in any group."""
+    others = rows.filter(pl.col("rank") != worst["rank"])["late_count"].max()
+    return 2 * int(str(others or 0)) < int(worst["late_count"])
 
 
 def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
@@ -210,7 +214,7 @@ def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
 
 
 #: A rank with so many times the own time of any other, in half of the window or more, is busy where the others are not. One gap alone is no
-# rule.
+#: rule.
 _BUSIER, _HALF, _ONE_GAP = 3.0, 0.5, 0.45
 #: Traces are of few steps: so many long times of its own.
 _FEW_GAPS, _SOME_GAPS = 3, 4
@@ -283,12 +287,12 @@ def _longest(rows: pl.DataFrame, margin: float) -> Iterator[Finding]:
     if rows.height < 2 or rows["gaps_ms"].null_count() or (steps := len(rows["gaps_ms"][0])) < _TWO_STEPS:
         return
     ordered = rows.with_columns(usual=pl.col("gaps_ms").list.median()).sort("usual", "rank", descending=[True, False])
+    gaps = ordered["gaps_ms"].to_list()
+    # Of so many ranks from the slowest on the shortest time of each step, and of the others the longest.
+    shortest = list(accumulate(gaps, lambda one, two: list(map(min, one, two))))
+    longest = list(accumulate(reversed(gaps), lambda one, two: list(map(max, one, two))))[::-1]
     for count in range(1, max(1, rows.height // 4) + 1):
-        slow, others = ordered.head(count), ordered.slice(count)
-        least, most = (
-            getattr(part.select(pl.col("gaps_ms").list.to_struct(fields=[str(i) for i in range(steps)])).unnest("gaps_ms"), how)().row(0)
-            for part, how in ((slow, "min"), (others, "max"))
-        )
+        slow, least, most = ordered.head(count), shortest[count - 1], longest[count]
         longer = [a - b if a >= _BUSIER * b else 0.0 for a, b in zip(least, most, strict=True)]
         # What a rank does at the end of a step stands before the first collective of the next.
         begun = longer[1:] if not longer[0] and steps > _TWO_STEPS else longer

@@ -16,7 +16,7 @@ from nccl_forensics.simulate.writers import host as host_tools
 from nccl_forensics.simulate.writers.nccl_lines import Options
 
 #: Hosts up to this number are all asked for the state of their devices: one command on every host, small files. Of more it is one in
-# sixteen.
+#: sixteen.
 ALL_HOSTS_UP_TO = 256
 
 

@@ -45,7 +45,7 @@ VICTIM = frozenset(
     }
 )
 #: Of these, what was raised by a process that had waited for others to the end, or was told that they do not fit: a crash of it comes after
-# that.
+#: that.
 _WAITED = frozenset({"gloo-timeout", "nccl-timeout", "monitored-barrier", "detail-mismatch", "store-timeout", "store-barrier"})
 #: Signatures that name a cause of their own which another rule explains better.
 KIND_OF = {
@@ -519,7 +519,7 @@ def _heard(ranks_of_source: dict[int, int], path_hints: pl.LazyFrame | None, sou
 
 
 #: Whose part of a checkpoint failed, which all ranks raise (torch/distributed/checkpoint/api.py), and what pickle says of an object of the
-# caller.
+#: caller.
 _CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,400})\]?")
 _NOT_PICKLED = re.compile(r"^(?:[Cc]an(?:'|no)t pickle |Can't get local object )")
 

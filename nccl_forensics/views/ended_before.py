@@ -54,7 +54,7 @@ def left(
 
 
 #: Whom a monitored barrier missed, as one that waits for all says it (torch/csrc/distributed/c10d/ProcessGroupGloo.cpp) and as one that
-# does not.
+#: does not.
 _MISSED = re.compile(r"Ranks? ([\d, ]{1,200}) failed to pass monitoredBarrier")
 
 

@@ -44,16 +44,16 @@ HARMLESS = (
 
 
 #: Texts of kinds that are errors otherwise, after which NCCL goes on: without a setting, an optional library or reduction in the network,
-# with
+#: with
 #: fewer ports than the peer, and listening after a stranger connected (NCCL 2.14 to 2.26 src/misc/socket.cc, 2.20 to 2.23
-# src/transport/net_ib.cc).
+#: src/transport/net_ib.cc).
 _WENT_ON = r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^NET/IB : Local mergedDev|^socketFinalizeAccept.{0,80}: wrong magic "
 
 
 #: What the thread that moves the data of a process says of an error.
 _MOVING = r"\[Progress Thread\]"
 #: Exit codes of tasks that ended well, or by SIGHUP, SIGINT or SIGTERM, as a shell hands them on or as the launcher says it
-# (``Terminated``).
+#: (``Terminated``).
 _NO_FAILURE = [0, 129, 130, 143, -1, -2, -15]
 #: Signs of jobs in which nothing had timed out yet: one that somebody ended, and one that was looked at while it hung.
 WAITS = "ranks that wait for others"
@@ -180,7 +180,7 @@ def failures(
 
 
 #: What the proxy's service thread says when its own process aborts the communicator while its peers close theirs (NCCL 2.19 to 2.24
-# src/proxy.cc).
+#: src/proxy.cc).
 _CLOSING = r"^\[Service thread\] (?:Accept failed|Could not receive type from localRank \d+, res=3)|^\[Proxy Service \d+\] Failed to execute operation (?:Close|Stop) "
 
 

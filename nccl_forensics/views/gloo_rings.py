@@ -218,7 +218,7 @@ _HABIT = 2
 #: How far ahead in the ring that member is from which one receives (gloo/allreduce.cc, gloo/allgather.cc).
 _FROM = {"all_reduce": 1, "all_gather": -1}
 #: What runs backward in C++: a call with nothing of Python above it was made by the reducer of DistributedDataParallel
-# (torch/autograd/graph.py).
+#: (torch/autograd/graph.py).
 ENGINE = "_engine_run_backward ("
 #: DistributedDataParallel, which compares and sends its parameters when it is made.
 _WRAPPER = "torch/nn/parallel/distributed.py"

@@ -32,7 +32,7 @@ KERNEL_PACE = {
     "record": pl.String(),
 }
 #: Copies are told apart by what they move from and to, and not by whether the memory of the host is pinned, which may be what makes them
-# slow.
+#: slow.
 _DIRECTION = r"^(Mem(?:cpy|set) \w+)"
 #: Counts of a kernel, or bytes copied, that differ by no more are the same work: windows begin and end a little apart.
 _SAME_COUNT = 0.1

@@ -82,7 +82,7 @@ def _strangers(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_grou
 
 
 #: Rank within a group and rank of the job -> the members of the groups in which both are one process, in the order of their ranks within
-# the group.
+#: the group.
 _Groups = Mapping[tuple[object, object], Sequence[Sequence[int]]]
 
 

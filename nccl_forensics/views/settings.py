@@ -87,7 +87,7 @@ def settings(
 
 
 #: Families of variables that only NCCL and RCCL read, and the libraries that they move data with; and those that decide how its kernels
-# overlap others.
+#: overlap others.
 _OF_NCCL = r"^(?:NCCL|RCCL|MSCCL|OFI_NCCL|FI|TORCH_NCCL)_|^CUDA_LAUNCH_BLOCKING$|^CUDA_DEVICE_MAX_CONNECTIONS$"
 
 

@@ -317,7 +317,7 @@ def _behind(case: _Case) -> Cause | None:
 
 
 #: Signs in the order in which they are believed: what a stack shows of sends, what the order of calls shows, where the host is, what its
-# GPU has
+#: GPU has
 #: not done, and last what is not there.
 _SIGNS: tuple[Callable[[_Case], Cause | None], ...] = (
     _in_p2p,

@@ -97,7 +97,7 @@ def test_a_clock_that_is_ahead_is_no_late_rank() -> None:
 
 
 #: Islands of two, and one group of three over the islands for each place in them: whoever is late makes its neighbour late in another
-# group.
+#: group.
 ISLANDS, ACROSS = {"pg:i0": (0, 1), "pg:i1": (2, 3), "pg:i2": (4, 5)}, {"pg:a0": (0, 2, 4), "pg:a1": (1, 3, 5)}
 
 

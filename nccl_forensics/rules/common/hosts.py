@@ -128,7 +128,7 @@ class People:
     by_pid: dict[int, set[int]] = field(default_factory=dict)
     indices: dict[tuple[str | None, int], int] = field(default_factory=dict)
     #: Ranks that no log of their own tells: placed by the lines of neighbouring hosts (view ``placements``), or by how they stand or lag
-    # (``place_by_stall``, ``place_by_pace``).
+    #: (``place_by_stall``, ``place_by_pace``).
     placed: dict[int, Placement] = field(default_factory=dict)
 
     def of_gpu(self, host: object, bus_id: object) -> int | None:

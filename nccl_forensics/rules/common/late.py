@@ -27,7 +27,7 @@ _FEW = 4
 
 
 #: Chance that a rank that is like its peers costs most in so many steps, up to which it may be named, and from which on nothing else is
-# needed.
+#: needed.
 _BY_CHANCE, _HARDLY, _SURELY = 0.12, 0.02, 0.001
 
 
