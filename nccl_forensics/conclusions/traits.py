@@ -298,8 +298,7 @@ def _versions(chosen: RunResult, out: _Traits) -> None:
 def _hardware(chosen: RunResult, out: _Traits) -> None:
     gpus = chosen.resolver.get("gpus")
     if gpus is not None:
-        _distinct(gpus, "name", "hardware", "GPU model", out)
-        for column, words in (("pcie_gen_max", "most PCIe generation"), ("ecc", "ECC"), ("mig", "MIG")):
+        for column, words in (("name", "GPU model"), ("pcie_gen_max", "most PCIe generation"), ("ecc", "ECC"), ("mig", "MIG")):
             _distinct(gpus, column, "hardware", words, out)
     devices = chosen.resolver.get("bandwidth_devices")
     if devices is not None:

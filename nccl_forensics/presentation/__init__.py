@@ -84,6 +84,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         when=span_words(text(run, "started_at") or text(case, "started_at"), text(run, "ended_at") or text(case, "ended_at")),
         outcome=outcome,
         outcome_words=f"the job {outcome}" if outcome else "",
+        goes_on=slow,
         headline=headline,
         lead=lead,
         verdict=opinion,

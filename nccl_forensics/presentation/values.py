@@ -238,6 +238,7 @@ class Presentation:
     when: str
     outcome: str
     outcome_words: str
+    goes_on: bool
     headline: str
     lead: str
     verdict: Opinion

@@ -15,7 +15,6 @@ from nccl_forensics.exhibits.timeline import statement as timeline_statement
 from nccl_forensics.extras import Extras
 from nccl_forensics.figures import bundle, themes
 from nccl_forensics.presentation import Presentation, present
-from nccl_forensics.presentation.case import OUTCOME_WORDS
 from nccl_forensics.render import asset, render_html
 
 #: Width and height of a picture on the first screen, and up to how many ranks it has a square for each,
@@ -68,7 +67,7 @@ def render(report: Mapping[str, object], extras: Extras) -> str:
             "themes": themes() if plots else "",
             "page": page,
             "absent": shown.absent,
-            "glances": _glances(extras, goes_on=page.outcome == OUTCOME_WORDS["slow"]),
+            "glances": _glances(extras, goes_on=page.goes_on),
             "sections": {s.anchor: s for s in _sections(page, shown)},
         },
     )

@@ -26,6 +26,7 @@ from nccl_forensics.facts.setting_effects import SETTINGS, Harm, Setting
 from nccl_forensics.facts.settings import MUST_AGREE
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.ties import closest, job_of, tied
 from nccl_forensics.words import ranks_words
 
@@ -91,7 +92,7 @@ def _refused(nccl_env: pl.LazyFrame) -> Iterator[Finding]:
     """Values that NCCL could not read: it goes on with its default, which is not what was meant."""
     rows = nccl_env.filter(pl.col("invalid").fill_null(False)).sort("name", "source_id", "line_no").collect()
     for (name,), part in rows.group_by("name", maintain_order=True):
-        hosts = tuple(sorted({str(h) for h in part["host"].to_list() if h}))
+        hosts = hosts_of(part)
         yield Finding(
             title=f"NCCL could not read {name}={part['value'][0]} and uses its default",
             summary="The setting has no effect: the value is misspelt or of another kind.",

@@ -25,6 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.errors import hosts_of
 
 #: The first release that prints "Init START", with the number of ranks, before the bootstrap (src/init.cc; 2.22 prints it after it).
 _STARTS_FIRST = (2, 23)
@@ -68,7 +69,7 @@ def init_never_finished(
         return
     if waiting.height < tails.height or _calls_done(progress):
         return
-    hosts = tuple(sorted({str(h) for h in waiting["host"].to_list() if h}))
+    hosts = hosts_of(waiting)
     yield Finding(
         title=f"No communicator was ever made: all {waiting.height} processes stop where they wait for all ranks to check in",
         summary=f"The NCCL log of each process ({', '.join(hosts)}) ends after the network was chosen; the bootstrap comes next and none got "

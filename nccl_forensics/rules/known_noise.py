@@ -22,6 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.hosts import located
 
 
@@ -37,7 +38,7 @@ def known_noise(
         return
     named = rows.with_columns(reason=pl.coalesce("detail", pl.lit("known noise")))
     for (reason,), part in named.sort("reason", "source_id", "line_no").group_by("reason", maintain_order=True):
-        hosts = tuple(sorted({str(h) for h in part["host"].to_list() if h}))
+        hosts = hosts_of(part)
         yield Finding(
             title=f"ignored: {part.height} line{'s' if part.height > 1 else ''} like '{str(part['message'][0])[:100]}'",
             summary=f"{reason}.",

@@ -25,6 +25,7 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.hosts import People, people
 from nccl_forensics.words import natural, ranks_words, verb
 
@@ -114,7 +115,7 @@ def ras_behind(
             severity=severity,
             confidence=confidence,
             ranks=ranks,
-            hosts=tuple(sorted({str(h) for h in behind["host"].to_list() if h})),
+            hosts=hosts_of(behind),
             culprits=culprits,
             subject=("ras", str(comm), str(op)),
             evidence=(*cite(behind, "behind"), *cite(last.filter(pl.col("launched") == usual).head(1), "the others")),
@@ -179,7 +180,7 @@ def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool]) -> Iterator
         summary="The process no longer answers on the RAS network: it is gone, or its host cannot be reached.",
         confidence="medium",
         ranks=ranks,
-        hosts=tuple(sorted({str(h) for h in rows["host"].to_list() if h})),
+        hosts=hosts_of(rows),
         culprits=culprits,
         subject=("ras-dead", *sorted(str(h) for h in rows["host"].to_list() if h)),
         evidence=cite(rows, "considered dead"),
@@ -187,7 +188,7 @@ def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool]) -> Iterator
         remedy="Look at the kernel log and the launcher of that host for what ended the process.",
         would_refute=("the process still runs: then its network is cut off",),
         alternatives=(("connection-failed", ranks, "RAS cannot tell a dead process from one that cannot be reached"),),
-        actions=(Action("collect-more", hosts=tuple(sorted({str(h) for h in rows["host"].to_list() if h})), command="dmesg -T"),),
+        actions=(Action("collect-more", hosts=hosts_of(rows), command="dmesg -T"),),
     )
 
 

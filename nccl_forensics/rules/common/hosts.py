@@ -12,6 +12,7 @@ import polars as pl
 from nccl_forensics.evidence import AT_MOST, cite, whereabouts
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Culprit, Evidence, Finding
+from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.values import pci
 from nccl_forensics.words import UNIDENTIFIED, first_label
 
@@ -93,7 +94,7 @@ def near_job(rows: pl.DataFrame, job_times: pl.LazyFrame | None, near_s: float, 
 
 def untimely_finding(rows: pl.DataFrame, what: str) -> Finding:
     """Context: events of a host that lie outside the job's time are named, cited and not judged."""
-    hosts = tuple(sorted({str(h) for h in rows["host"].to_list() if h}))
+    hosts = hosts_of(rows)
     count = rows.height
     return Finding(
         title=f"{count} {what} {'lies' if count == 1 else 'lie'} outside the time of the job and {'is' if count == 1 else 'are'} not judged",
