@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import polars as pl
 
@@ -139,6 +140,7 @@ def _read(text: Text) -> Reading:
 def _scan(lines: WriterLines, found: _Found) -> None:
     aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
     barriers = _barriers(lines)
+    works = _works_at(lines)
     torn = 0  # last line of a torn traceback: what starts inside it is not looked at again
     for at in lines.starts:
         number, text = lines.numbers[at], lines.texts[at].strip()
@@ -153,7 +155,7 @@ def _scan(lines: WriterLines, found: _Found) -> None:
                 torn = block.members[-1]
                 continue
             if block.row["signature"] != "launcher":
-                fate = {"kind": _fate(lines, at, block.members)}
+                fate = {"kind": _fate(lines, at, goes_on=works > block.members[-1])}
                 found.rows.append(
                     {"line_no": number, "end_line": block.members[-1], **lines.hints, **_spawned(lines, at, found), **block.row, **fate}
                 )
@@ -261,7 +263,14 @@ _PARTING = re.compile(
 _LINES_OF_WORK = 2
 
 
-def _fate(lines: WriterLines, at: int, members: list[int]) -> str:
+def _works_at(lines: WriterLines) -> int:
+    """The number of the line from which on a writer printed just ``_LINES_OF_WORK`` lines of work: what ended before it, it outlived; 0 if it
+    printed fewer."""
+    work = (n for n, text in zip(reversed(lines.numbers), reversed(lines.texts), strict=True) if not _PARTING.search(text))
+    return next(islice(work, _LINES_OF_WORK - 1, None), 0)
+
+
+def _fate(lines: WriterLines, at: int, *, goes_on: bool) -> str:
     """Whether a traceback may have ended its process: not one that Python could raise nowhere, nor that of a thread, nor one after which
     the writer goes on with its work, as it does after one that it caught and printed. torch itself marks those that end a rank
     (``[rank3]:``)."""
@@ -270,15 +279,7 @@ def _fate(lines: WriterLines, at: int, members: list[int]) -> str:
         return "unraisable"
     if above.startswith(_THREAD):
         return "thread"
-    if lines.hints["hint_scope"] == "global":
-        return "python"
-    last, work = members[-1], 0
-    for number, text in zip(lines.numbers[at:], lines.texts[at:], strict=True):
-        if number > last and not _PARTING.search(text):
-            work += 1
-            if work == _LINES_OF_WORK:
-                return "survived"
-    return "python"
+    return "survived" if goes_on and lines.hints["hint_scope"] != "global" else "python"
 
 
 #: Above what ``torch.multiprocessing.spawn`` passes on of a process that it started: their number is told as a local rank.
