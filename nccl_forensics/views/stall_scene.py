@@ -1,0 +1,102 @@
+"""What every stage of the search for those who hold the others up looks at, and what of it has to be asked of several sources first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.views.calls import Calls
+from nccl_forensics.views.deaths import ended_themselves
+from nccl_forensics.views.looks import standing
+from nccl_forensics.views.motion import advances
+
+#: Ranks that are singled out, each with how: ``kind``, ``seen_by``, ``waiters`` and what of the operation waited in is known.
+Found = dict[int, dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What every stage looks at.
+
+    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered;
+    ``timed_out``: something gave up waiting, or has waited as long; ``at_a_moment``: recorders were asked at a moment that nothing ties to
+    a standstill; ``ended``: the training loop said that it was done; ``parted``: the calls of some group diverge; ``dead``: ranks that
+    ended by themselves; ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was under way.
+    """
+
+    stacks: dict[int, dict[str, object]]
+    calls: Calls | None
+    progress: pl.LazyFrame | None
+    absent: pl.LazyFrame | None
+    groups: pl.LazyFrame | None
+    divergences: pl.LazyFrame | None
+    timed_out: bool
+    at_a_moment: bool
+    ended: bool
+    parted: bool
+    dead: frozenset[int]
+    waiting_share: Mapping[int, float]
+
+    def on_host(self, rank: int) -> bool:
+        """Whether its stack stands where nobody is waited for."""
+        stack = self.stacks.get(rank)
+        return stack is not None and stack["witness"] == "stack" and stack["place"] not in (*WAITING, "unknown")
+
+    def known(self) -> set[int]:
+        """Ranks of which some progress is known."""
+        return set(self.progress.select("rank").collect()["rank"].to_list()) if self.progress is not None else set()
+
+    def job(self) -> set[int]:
+        """Members of all groups."""
+        members = self.groups.select("members").collect()["members"].to_list() if self.groups is not None else []
+        return {r for ranks in members for r in ranks or ()}
+
+
+def telling(last_calls: pl.LazyFrame | None, gave_up: set[int]) -> dict[int, dict[str, object]]:
+    """The last call of each rank that tells where its time went: where an exception was raised does not, except inside a call that waits;
+    nor does the end of a program that ``gave_up``."""
+    rows = last_calls.collect().iter_rows(named=True) if last_calls is not None else ()
+    told = {row["rank"]: row for row in rows if row["witness"] == "stack" or row["place"] in WAITING}
+    return {rank: row for rank, row in told.items() if row["place"] != "ended" or rank not in gave_up}
+
+
+def gave_up_waiting(rank_reports: pl.LazyFrame | None, watchdog: pl.LazyFrame | None, endings: pl.LazyFrame | None) -> bool:
+    """Whether something gave up waiting: a barrier, a watchdog, a rank."""
+    told = (
+        (rank_reports, ("barrier-missing",)),
+        (watchdog, ("timeout", "failure", "heartbeat-stuck")),
+        (endings, ("victim",)),
+    )
+    return any(table is not None and table.filter(pl.col("kind").is_in(kinds)).collect().height > 0 for table, kinds in told)
+
+
+def held_for_long(looks: pl.LazyFrame | None, motion: pl.LazyFrame | None) -> bool:
+    """Whether recorders tell that what is open has been so for far longer than anything before: as long a wait as one that is given up."""
+    return looks is not None and not advances(motion) and standing(looks).head(1).collect().height > 0
+
+
+def waiting_shares(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
+    """Of each rank with a trace, the share of its time in which it communicated or waited, and computed nothing."""
+    if trace_measures is None:
+        return {}
+    whole = trace_measures.filter((pl.col("window") == "whole") & pl.col("rank").is_not_null() & (pl.col("span_ms") > 0))
+    told = whole.group_by("rank").agg(pl.col("exposed_ms").sum() / pl.col("span_ms").sum()).drop_nulls().collect()
+    return dict(told.iter_rows())
+
+
+def at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None) -> bool:
+    """Whether somebody asked for the recorders, as a watchdog that times out writes pickles and no JSON (PyTorch 2.3 to 2.13), or a
+    scheduler ended the job: how long the ranks had stood by then, if at all, is not known."""
+    if worker_exits is not None and worker_exits.filter(pl.col("kind") == "scheduler").head(1).collect().height:
+        return True
+    written = dumps.filter(pl.col("use") == "chosen").select("encoding").collect()["encoding"] if dumps is not None else pl.Series([""])
+    return bool((written == "json").all()) and written.len() > 0
+
+
+def gone(endings: pl.LazyFrame | None, gone_peers: pl.LazyFrame | None) -> frozenset[int]:
+    """Ranks that ended by themselves, or that their peers found to have left."""
+    left = gone_peers.filter(pl.col("how") == "left").collect()["rank"].to_list() if gone_peers is not None else []
+    return frozenset(ended_themselves(endings)) | frozenset(left)
