@@ -17,7 +17,8 @@ SIGKILL: look for the out-of-memory killer and the scheduler. Exception: read it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import polars as pl
@@ -36,6 +37,7 @@ from nccl_forensics.rules.common.endings import (
     own_signal,
     signs_beside_endings,
 )
+from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.hosts import located, near_job, people
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.stacks.places import WAITING
@@ -89,77 +91,123 @@ def rank_died(
     """One finding per kind of ending with the ranks that share it. A crash of a rank whose stack had stood in a collective with the others,
     waiting for a rank that holds them up, is more likely the end of a hang (a timeout that tears connections down) than its beginning."""
     stood = _stood(last_calls, stalls) if last_calls is not None else set()
-    known = stood if last_calls is not None and _twice(last_calls) else set()
-    own = endings.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True).collect()
     every = endings.collect()
-    everyone = every.height
-    heard = source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0
-    shown = signs_beside_endings(failures)
-    if (everyone >= 3 and _alike(own, everyone)) or most_crashed_alike(every):
+    others = _Others(
+        every=every,
+        heard=source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0,
+        failures=failures,
+        stood=frozenset(stood),
+        known=frozenset(stood) if last_calls is not None and _twice(last_calls) else frozenset(),
+    )
+    own = every.filter(pl.col("own") & pl.col("kind").is_in(list(_SAID))).sort("time_raw_ns", "rank", nulls_last=True)
+    if (every.height >= 3 and _alike(own, every.height)) or most_crashed_alike(every):
         return  # all alike is a crash of the software, not of a rank
-    for (kind, message_type), part in own.group_by("kind", "type", maintain_order=True):
-        unthrown = message_type == UNTHROWN
-        said, remedy = _SAID["abort" if unthrown else str(kind)]
-        ranks = tuple(r for r in part["rank"].to_list() if r is not None)
-        first = part.row(0, named=True)
-        said += f" ({first['signal']})" if kind == "killed" else ""
+    for _, part in own.group_by("kind", "type", maintain_order=True):
+        yield _died(part, others)
+
+
+@dataclass(frozen=True)
+class _Others:
+    """What the rest of the job tells. ``heard``: how many ranks files are of; ``stood``: ranks whose stacks stood in a collective with the
+    others; ``known``: those, where each was looked at twice."""
+
+    every: pl.DataFrame
+    heard: int
+    failures: pl.LazyFrame | None
+    stood: frozenset[int]
+    known: frozenset[int]
+
+    def unmissed(self, part: pl.DataFrame) -> bool:
+        """Whether tracebacks alone say that these ended, and nobody misses them: others wait for whom they miss, and a job that
+        shows another sign of failure may well be without it."""
+        ranks = part["rank"].drop_nulls().to_list()
+        return _printed(part) and nobody_missed(part, self.every, self.heard, self.failures) and self.stood <= set(ranks)
+
+    def had_a_helper(self, part: pl.DataFrame) -> bool:
+        """Whether a process of unknown rank, whom no rank misses, was a helper of the job, or a program that it ran."""
+        nameless = part["rank"].is_null().all()
+        return bool(nameless) and self.heard > 1 and part.height == self.every.height and not signs_beside_endings(self.failures)
+
+    def waited_with(self, kind: str, ranks: Collection[int]) -> bool:
+        """Whether these stood with the others before they crashed; so does a rank that whoever ends a standing job kills."""
+        return kind in ("segfault", "abort", "killed") and bool(ranks) and set(ranks) <= (self.known if kind == "killed" else self.stood)
+
+
+def _printed(part: pl.DataFrame) -> bool:
+    """Whether a traceback in a process's own file may be one that it caught and printed, or a program's that it started."""
+    return part["kind"][0] == "exception" and not part["over"].fill_null(value=True).all()
+
+
+def _sure(part: pl.DataFrame) -> bool:
+    """Whether these ended by what is said of them, and it was the beginning of the trouble."""
+    kind, signature, message_type = part.select("kind", "signature", "type").row(0)
+    # An error of NCCL on its way up is the end of the process and not the beginning of the trouble.
+    if kind in ("vanished", "exit", "abort", "left") or signature in ("nccl-error", "nccl-cuda"):
+        return False
+    # One that the launcher had to stop was still there: what it raised did not end it.
+    # Who sent a signal that asks to end, and to whom else, is not known.
+    if kind in ("exception", "killed") and (part["signal"] == "SIGTERM").any():
+        return False
+    # What the C++ runtime says of a thread that nobody joined: a process on its way out says so too.
+    return message_type != UNTHROWN and not _printed(part) and not _crashed_together(part)
+
+
+def _crashed_together(part: pl.DataFrame) -> bool:
+    """Whether several ranks crashed: one crash is a rank's own trouble, and of several one program may be the cause."""
+    return part["kind"][0] in CRASHES and part["rank"].drop_nulls().len() > 1
+
+
+def _died(part: pl.DataFrame, others: _Others) -> Finding:
+    """``part``: rows of ``endings`` of one kind and one type of exception."""
+    first = part.row(0, named=True)
+    kind, message_type = str(first["kind"]), first["type"]
+    said, remedy = _SAID["abort" if message_type == UNTHROWN else kind]
+    ranks = tuple(part["rank"].drop_nulls().to_list())
+    hosts = hosts_of(part)
+    who = ranks_words(ranks) if ranks else "a process of unknown rank"
+    where = f" on {', '.join(hosts[:3])}" if hosts else ""
+    by_exception = [
+        {"source_id": r["exc_source_id"], "line_no": r["exc_line_no"], "why": f"{r['type']} raised by this rank"}
+        for r in part.iter_rows(named=True)
+        if r["exc_source_id"] is not None
+    ]
+    alone, helper = others.unmissed(part), others.had_a_helper(part)
+    low = alone or helper or others.waited_with(kind, ranks) or set(part["signature"].to_list()) == {"nccl-error"}
+    raised = kind == "exception"
+    actions = (
+        Action("fix-code", hosts=hosts, ranks=ranks, where=first["frame"]) if raised else Action("collect-more", hosts=hosts, ranks=ranks)
+    )
+    return Finding(
+        title=f"{who}{where} {said}{_detail(part)}",
+        summary=f"{first['why']}." + (" Nobody missed it, and nothing but this traceback says that it ended." if alone else ""),
+        severity="warning" if helper else "critical",
+        confidence="low" if low else "high" if ranks and _sure(part) else "medium",
+        ranks=ranks,
+        hosts=hosts,
+        culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in part.iter_rows(named=True)),
+        subject=(kind, str(message_type or ""), str(first["frame"] or "")),
+        evidence=(*cite(by_exception, "the exception"), *cite(part, f"how the process ended ({first['signal'] or kind})")),
+        evidence_total=part.height + len(by_exception),
+        remedy=remedy,
+        prevention="Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank.",
+        would_refute=("an earlier fault of another rank that took this one down",),
+        actions=(actions,),
+        alternatives=(("software-crash", (), "the others were stopped before they could crash as well"),)
+        if _crashed_together(part)
+        else (),
+    )
+
+
+def _detail(part: pl.DataFrame) -> str:
+    """What the end is told with: the signal, the exception and where it was raised, or the library that it crashed in."""
+    first = part.row(0, named=True)
+    if first["kind"] == "exception":
         message = str(first["message"] or "").split("\n", 1)[0][:160]
-        detail = f": {message_type}{f': {message}' if message else ''}" if kind == "exception" and message_type else ""
-        inside = sorted({str(x) for x in part["library"].to_list() if x})
-        detail += f" in {', '.join(inside[:3])}" if inside and kind != "exception" else ""
-        place = f" at {first['frame']}" if first["frame"] and kind == "exception" else ""
-        names = ranks_words(ranks) if ranks else "a process of unknown rank"
-        hosts = tuple(sorted({h for h in part["host"].to_list() if h}))
-        where = f" on {', '.join(hosts[:3])}" if hosts else ""
-        by_exception = [
-            {"source_id": r["exc_source_id"], "line_no": r["exc_line_no"], "why": f"{r['type']} raised by this rank"}
-            for r in part.iter_rows(named=True)
-            if r["exc_source_id"] is not None
-        ]
-        # An error of NCCL on its way up is the end of the process and not the beginning of the trouble.
-        sure = kind not in ("vanished", "exit", "abort", "left") and first["signature"] not in ("nccl-error", "nccl-cuda")
-        # One that the launcher had to stop was still there: what it raised did not end it.
-        # Who sent a signal that asks to end, and to whom else, is not known.
-        sure = sure and not (kind in ("exception", "killed") and (part["signal"] == "SIGTERM").any())
-        # A traceback in a process's own file may be one that it caught and printed, or a program's that it started.
-        printed = kind == "exception" and not part["over"].fill_null(value=True).all()
-        sure = sure and not printed
-        # Whom others wait for is missed by them, and a job that shows another sign of failure may well be without it.
-        # A process of unknown rank whom no rank misses was a helper of the job, or a program that it ran.
-        helper = not ranks and heard > 1 and part.height == everyone and not shown
-        alone = printed and nobody_missed(part, every, heard, failures) and not stood - set(ranks)
-        # What the C++ runtime says of a thread that nobody joined: a process on its way out says so too.
-        sure = sure and not unthrown
-        # One is a rank's own trouble; of several that crash together one program may be the cause.
-        several = kind in CRASHES and len(ranks) > 1
-        sure = sure and not several
-        # So is a kill: whoever ends a job that stands kills a rank of it.
-        waited = kind in ("segfault", "abort", "killed") and bool(ranks) and set(ranks) <= (known if kind == "killed" else stood)
-        yield Finding(
-            title=f"{names}{where} {said}{detail}{place}",
-            summary=f"{first['why']}." + (" Nobody missed it, and nothing but this traceback says that it ended." if alone else ""),
-            severity="warning" if helper else "critical",
-            confidence="low"
-            if alone or helper or waited or set(part["signature"].to_list()) == {"nccl-error"}
-            else "high"
-            if ranks and sure
-            else "medium",
-            ranks=ranks,
-            hosts=hosts,
-            culprits=tuple(Culprit(rank=r["rank"], host=r["host"], pid=r["pid"]) for r in part.iter_rows(named=True)),
-            subject=(str(kind), str(message_type or ""), str(first["frame"] or "")),
-            evidence=(*cite(by_exception, "the exception"), *cite(part, f"how the process ended ({first['signal'] or first['kind']})")),
-            evidence_total=part.height + len(by_exception),
-            remedy=remedy,
-            prevention="Run each rank under torch.distributed.elastic's @record so that the first exception is kept with its rank.",
-            would_refute=("an earlier fault of another rank that took this one down",),
-            actions=(
-                Action("fix-code", hosts=hosts, ranks=ranks, where=first["frame"])
-                if kind == "exception"
-                else Action("collect-more", hosts=hosts, ranks=ranks),
-            ),
-            alternatives=(("software-crash", (), "the others were stopped before they could crash as well"),) if several else (),
-        )
+        told = f": {first['type']}{f': {message}' if message else ''}" if first["type"] else ""
+        return told + (f" at {first['frame']}" if first["frame"] else "")
+    inside = sorted({str(x) for x in part["library"].to_list() if x})
+    signal = f" ({first['signal']})" if first["kind"] == "killed" else ""
+    return signal + (f" in {', '.join(inside[:3])}" if inside else "")
 
 
 @rule(name="rank-ended", code="DE12", cause="rank-died", severity="critical", at_most=8, explains=(*_CONSEQUENCES, "straggler"))

@@ -71,36 +71,48 @@ class Job:
         if name is None and len(self.ranks) == 1 and not self.homeless:
             (name,) = self.ranks
         here = self._here(name)
-        rank = self.gpus.get((name, str(gpu))) if name is not None and gpu is not None else None
-        if rank is None and gpu is not None and name is None:
-            alike = {r for (_, bus), r in self.gpus.items() if bus == str(gpu)}
-            rank = alike.pop() if len(alike) == 1 else None
-        if rank is None and len(of) == 1:
-            (rank,) = of
+        if here is False:
+            return self._elsewhere(name)
+        rank = self._holder(name, gpu, of)
         # Of a host whose GPUs the job does not tell, any of its ranks may be on this one.
         whole = gpu is None or (rank is None and name in self.blind)
         its = set(self.ranks.get(name or "", set())) if whole else {rank} - {None}
-        bears = ("taken",) if takes else ("gpu", "taken", "died", "stands")
-        hit = any(self.signs.get(r or 0) in bears for r in its) or (
-            name is None and gpu is None and takes and "taken" in self.signs.values()
-        )
-        ours = any((name, pid) in self.pids or (name is None and any(p == pid for _, p in self.pids)) for pid in pids)
+        strange = here and not whole and rank is None
         close = rows is not None and self._close(rows)
         undated = rows is None or (rows.height > 0 and bool(rows["time_kind"].eq_missing("monotonic").all()))
-        if here is not False and (ours or hit or (lasting and rank is not None and undated)):
+        lost = lasting and rank is not None and undated
+        killed = takes and name is None and gpu is None and "taken" in self.signs.values()
+        if lost or killed or self._borne_out(its, takes=takes) or self._run_by(name, pids):
             return "own"
-        strange = gpu is not None and rank is None and here and name not in self.blind
-        if close and here is not False and not strange and self.failed and not takes:
+        if close and self.failed and not strange and not takes:
             return "own"
-        if here is False:
-            strangers = name is None or not _kin(name, self.ranks)
-            return "apart" if not self.failed or not strangers else "doubtful" if self.signs else "open"
-        if strange:
+        if strange or not self.failed:
             return "open" if close else "apart"
-        if not self.failed:
-            return "open" if close else "apart"
-        others = {r for r, sign in self.signs.items() if r not in its}
-        return "doubtful" if others else "open"
+        return "doubtful" if self.signs.keys() - its else "open"
+
+    def _holder(self, name: str | None, gpu: object, of: Collection[int]) -> int | None:
+        """The rank that has this GPU: by its host, or where that is not told as the only one with a GPU of this address; else as ``of``
+        tells."""
+        if gpu is not None and name is not None:
+            alike = {self.gpus[name, str(gpu)]} if (name, str(gpu)) in self.gpus else set()
+        else:
+            alike = {r for (_, bus), r in self.gpus.items() if bus == str(gpu)} if gpu is not None else set()
+        told = alike if len(alike) == 1 else set(of)
+        return told.pop() if len(told) == 1 else None
+
+    def _borne_out(self, its: Collection[int | None], *, takes: bool) -> bool:
+        """Whether a rank that it may concern failed as it would make ranks fail."""
+        bears = ("taken",) if takes else ("gpu", "taken", "died", "stands")
+        return any(self.signs.get(r or 0) in bears for r in its)
+
+    def _run_by(self, name: str | None, pids: Collection[int]) -> bool:
+        """Whether one of these processes is a rank's."""
+        return any((name, pid) in self.pids or (name is None and any(p == pid for _, p in self.pids)) for pid in pids)
+
+    def _elsewhere(self, name: str | None) -> Tie:
+        """How what a host tells on which no rank is known to have run belongs to the job."""
+        strangers = name is None or not _kin(name, self.ranks)
+        return "apart" if not self.failed or not strangers else "doubtful" if self.signs else "open"
 
     def place(self, host: object) -> Tie:
         """How a state of a host, which slows a job as well as it ends one, belongs to the job: by the host alone."""
