@@ -21,7 +21,7 @@ Follow the action of the code: restart the job, reset the GPU, reboot the node, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -168,6 +168,28 @@ def _rank_code(code: int) -> tuple[int, int]:
     return (DEPTH[xid(code).kind], code)
 
 
+def _unclaimed(own: pl.DataFrame, host: object, ranks: Sequence[int], job: _Job) -> bool:
+    """Whether nothing ties such lines to the job: no rank is known on the GPU (one that only its neighbours place says whose GPU it is during
+    the job, and not that the job ran then), none of this host tells of a fault of its GPU, and no times tell that the job ran then. Of
+    hundreds of hosts some always have such a line, from whatever ran on them before."""
+    return job.who.placed.keys() >= set(ranks) and job.hurt.isdisjoint({None, first_label(host)}) and _undated(own, job)
+
+
+def _stranger(kind: str, own: pl.DataFrame, host: object, ranks: Sequence[int], job: _Job) -> str | None:
+    """Why a fault that any process may bring about is likely not of this job's; None where it may be."""
+    if kind not in ("app", "consequence"):
+        return None
+    if _of_others(own, host, job):
+        return " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
+    if _unclaimed(own, host, ranks, job):
+        if not job.who.pids:
+            return None
+        return " Nothing ties it to the job: no rank is known on this GPU or tells of a fault of its GPU, and no times tell that the job ran then."
+    if kind == "app" and ranks and job.unhurt.issuperset(ranks):
+        return f" {ranks_words(ranks)} failed with another error than CUDA's, which such a fault brings about: it belongs to another job."
+    return None
+
+
 def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
     facts = xid(code)
     buckets = tuple(dict.fromkeys(b for b in (facts.immediate, facts.investigate) if b))
@@ -177,29 +199,18 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     others = sorted({c for c in rows["code"].to_list() if c != code})
     severity, action, note = _weigh(facts, set(rows["code"].to_list()), rows)
     culprits = tuple(_culprit(host, bus, rows, code, job.who) for bus in sorted(buses, key=str))
-    ranks = ranks_of(culprits)
-    subject = f"{len(buses)} GPUs of {host or 'one host'}" if len(buses) > 1 else place(host, buses[0])
-    behind = f" ({ranks_words(ranks)})" if ranks else ""
-    program = facts.kind == "app"
+    program, faint = facts.kind == "app", facts.kind in ("app", "consequence")
     confidence: Confidence = "medium" if program or facts.kind in ("driver", "engine") else "high"
     if program and len(buses) >= 3:
         confidence = "low"  # the same fault on many GPUs speaks for the program that they all run
-    faint = facts.kind in ("app", "consequence")
-    if faint and _of_others(own, host, job):
-        severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
-        note += " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
-    elif faint and job.who.placed.keys() >= set(ranks) and job.hurt.isdisjoint({None, first_label(host)}) and _undated(own, job):
-        # Of hundreds of hosts some always have such a line, from whatever ran on them before; a rank that only its neighbours place says
-        # whose GPU it is during the job, and not that the job ran then.
-        if job.who.pids:
-            severity, confidence, culprits, ranks, behind = "warning", "low", (), (), ""
-            note += " Nothing ties it to the job: no rank is known on this GPU or tells of a fault of its GPU, and no times tell that the job ran then."
-        elif severity == "critical" and not job.failed:
-            severity, confidence = "error", "low"  # nothing tells of a job that stopped, nor when one ran
-    elif program and ranks and job.unhurt.issuperset(ranks):
-        severity, confidence, culprits, behind = "warning", "low", (), ""
-        note += f" {ranks_words(ranks)} failed with another error than CUDA's, which such a fault brings about: it belongs to another job."
-        ranks = ()
+    if stranger := _stranger(facts.kind, own, host, ranks_of(culprits), job):
+        severity, confidence, culprits = "warning", "low", ()
+        note += stranger
+    elif faint and severity == "critical" and not job.failed and not job.who.pids and _unclaimed(own, host, ranks_of(culprits), job):
+        severity, confidence = "error", "low"  # nothing tells of a job that stopped, nor when one ran
+    ranks = ranks_of(culprits)
+    subject = f"{len(buses)} GPUs of {host or 'one host'}" if len(buses) > 1 else place(host, buses[0])
+    behind = f" ({ranks_words(ranks)})" if ranks else ""
     implied = bool(own["implied"].fill_null(False).all())
     if implied and facts.kind == "summary" and confidence == "high":
         confidence = "medium"  # the code that this one speaks of is not in the log
