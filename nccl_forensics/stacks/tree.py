@@ -182,43 +182,82 @@ def odd_ones_out(samples: Iterable[tuple[Key, Sequence[str]]], running: Collecti
     for key, frames in samples:
         if frames:
             history.setdefault(key, []).append(frames)
-    last = {key: tuple(seen[-1]) for key, seen in history.items()}
-    if len(last) < 2:
+    if len(history) < 2:
         return ()
+    last = {key: tuple(seen[-1]) for key, seen in history.items()}
     moving = {key for key, seen in history.items() if moved(seen)}
-    where = {key: standing(frames) for key, frames in last.items()}
-    waiting = {k for k, s in where.items() if s.place in WAITING}
-    on_gpu = {k for k, s in where.items() if s.place in WAITING_ON_GPU}
-    waiters = waiting if waiting else on_gpu
-    busy = set(last) - waiting - on_gpu
-    stopped = busy - moving
-    if len(waiters) >= 2 and stopped and len(busy) * 2 < len(last):
-        return _named(stopped, waiters, last, where, BUSY, sure=bool(waiting) and not (busy & moving))
-    if busy and waiters:
-        behind = _left_behind(waiting, stopped, last, where)
-        alike = {k for k in stopped if where[k].place == "user-code" and k not in running and _together(k, stopped, last)}
-        alone = stopped - alike
-        if behind or not alike or not alone or len(busy - alike) * 2 >= len(last):
-            return behind
-        # Some that sleep in one line of their own code may wait for a request, which leaves no frame of Python.
-        return _named(alone, waiters | alike, last, where, BUSY, sure=False)
-    pairs = {k for k in waiting if where[k].place == "p2p"}
-    if waiting == set(last) and pairs:
-        rest = waiting - pairs
-        # One alone has no partner among those that stand so, and of many the few that went on may have left out their part.
-        ops = {where[k].op for k in pairs}
-        paired = (len(pairs) == 2 <= len(rest) + 1 or 2 < len(pairs) <= len(rest)) and ops != {"send", "recv"}
-        still = pairs - moving
-        if paired:
-            # Behind two that both receive first, their other neighbours stand in the same line.
-            return _named(pairs, rest, last, where, PAIRED if len(pairs) == 2 else CHAINED, sure=len(pairs) <= len(rest))
-        return _named(still, rest or still, last, where, UNANSWERED, sure=False) if still else ()
-    if not waiters:
-        asleep = _asleep(last, where, running)
-        elsewhere = {k for k in stopped - asleep if where[k].place not in UNTOLD}
-        if len(asleep) >= 2 and len(asleep) * 2 > len(last) and elsewhere == busy - asleep:
-            return _named(elsewhere, asleep, last, where, ALIKE, sure=False)
-    return _minority(set(last) - moving, last, where)
+    scene = _Scene(last, {key: standing(frames) for key, frames in last.items()}, moving, running)
+    for ask in (_busy_few, _asleep_few, _pairs_apart, _told_by_the_asleep):
+        found = ask(scene)
+        if found is not None:
+            return found
+    return _minority(set(last) - moving, last, scene.where)
+
+
+class _Scene:
+    """Where each process stands at its last sample, and who of them waits, works or moves."""
+
+    def __init__(self, last: dict[Key, tuple[str, ...]], where: dict[Key, Standing], moving: set[Key], running: Collection[Key]) -> None:
+        self.last, self.where, self.moving, self.running = last, where, moving, running
+        self.waiting = {k for k, s in where.items() if s.place in WAITING}
+        on_gpu = {k for k, s in where.items() if s.place in WAITING_ON_GPU}
+        self.waiters = self.waiting or on_gpu
+        self.busy = set(last) - self.waiting - on_gpu
+        self.stopped = self.busy - moving
+
+    def named(self, few: set[Key], most: set[Key], reason: str, *, sure: bool = False) -> tuple[OddOne, ...]:
+        return _named(few, most, self.last, self.where, reason, sure=sure)
+
+
+# Each tells the odd ones, nobody, or None where its situation is not met.
+
+
+def _busy_few(scene: _Scene) -> tuple[OddOne, ...] | None:
+    """Most wait for others, few do something else."""
+    if len(scene.waiters) < 2 or not scene.stopped or len(scene.busy) * 2 >= len(scene.last):
+        return None
+    return scene.named(scene.stopped, scene.waiters, BUSY, sure=bool(scene.waiting) and not scene.busy & scene.moving)
+
+
+def _asleep_few(scene: _Scene) -> tuple[OddOne, ...] | None:
+    """Some wait, and most are busy: few that were left behind, or few that stand apart from those that sleep alike."""
+    if not scene.busy or not scene.waiters:
+        return None
+    stopped = scene.stopped
+    behind = _left_behind(scene.waiting, stopped, scene.last, scene.where)
+    alike = {k for k in stopped if scene.where[k].place == "user-code" and k not in scene.running and _together(k, stopped, scene.last)}
+    alone = stopped - alike
+    if behind or not alike or not alone or len(scene.busy - alike) * 2 >= len(scene.last):
+        return behind
+    # Some that sleep in one line of their own code may wait for a request, which leaves no frame of Python.
+    return scene.named(alone, scene.waiters | alike, BUSY)
+
+
+def _pairs_apart(scene: _Scene) -> tuple[OddOne, ...] | None:
+    """All wait, some of them in calls between two."""
+    pairs = {k for k in scene.waiting if scene.where[k].place == "p2p"}
+    if scene.waiting != set(scene.last) or not pairs:
+        return None
+    rest = scene.waiting - pairs
+    # One alone has no partner among those that stand so, and of many the few that went on may have left out their part.
+    ops = {scene.where[k].op for k in pairs}
+    paired = (len(pairs) == 2 <= len(rest) + 1 or 2 < len(pairs) <= len(rest)) and ops != {"send", "recv"}
+    if paired:
+        # Behind two that both receive first, their other neighbours stand in the same line.
+        return scene.named(pairs, rest, PAIRED if len(pairs) == 2 else CHAINED, sure=len(pairs) <= len(rest))
+    still = pairs - scene.moving
+    return scene.named(still, rest or still, UNANSWERED) if still else ()
+
+
+def _told_by_the_asleep(scene: _Scene) -> tuple[OddOne, ...] | None:
+    """Nobody is seen to wait: most sleep in one line of their own code, few stand in a place that tells."""
+    if scene.waiters:
+        return None
+    asleep = _asleep(scene.last, scene.where, scene.running)
+    elsewhere = {k for k in scene.stopped - asleep if scene.where[k].place not in UNTOLD}
+    if len(asleep) < 2 or len(asleep) * 2 <= len(scene.last) or elsewhere != scene.busy - asleep:
+        return None
+    return scene.named(elsewhere, asleep, ALIKE)
 
 
 def _asleep(last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing], running: Collection[Key]) -> set[Key]:
