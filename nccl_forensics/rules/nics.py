@@ -51,87 +51,110 @@ def nic_underused(
     people = host_ranks.collect()
     gpus, known = dict(people.select("host", "n").iter_rows()), {h: tuple(ranks) for h, ranks in people.select("host", "ranks").iter_rows()}
     filters = settings.filter(pl.col("name") == "NCCL_IB_HCA").collect() if settings is not None else None
-    if len(per_host) > 1:
-        usual = Counter(frozenset(d) for d in per_host.values()).most_common(1)[0][0]
-        everything = frozenset(set().union(*per_host.values()))
-        alike = sum(frozenset(d) == usual for d in per_host.values())
-        # The most common set is the reference where most hosts have it; else all that any host shows.
-        reference = usual if alike * 2 > len(per_host) or len(usual) == len(everything) else everything
-        shown = Counter(device for devices in per_host.values() for device in devices)
-        for host, devices in per_host.items():
-            gone = sorted(reference - devices)
-            # Without one common name the hosts merely call their devices otherwise.
-            if not gone or len(devices) >= len(reference) or all(shown[device] == 1 for device in devices):
-                continue
-            rows = host_nics.filter(pl.col("host") != host).filter(pl.col("device").is_in(gone)).collect()
-            ranks, value, line = _filtered(filters, host_ranks, host)
-            # One device may be a port; several are a matter of the host as a whole, and of all its ranks.
-            blamed = ranks or (known.get(host, ()) if len(gone) > 1 else ())
-            # A smaller model, or one part of a host: it has as many for each of its ranks as the others, and no filter of its own.
-            largest = max((gpus.get(h, 0) for h, d in per_host.items() if d >= reference), default=0)
-            small = not ranks and 0 < gpus.get(host, 0) < largest and len(devices) * largest >= len(reference) * gpus[host]
-            yield Finding(
-                title=f"{host} uses {len(devices)} of {len(reference)} NICs: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing"
-                + (f" (NCCL_IB_HCA={value})" if ranks else ""),
-                summary="Other hosts of the job list these devices. "
-                + (
-                    f"NCCL_IB_HCA={value} is set there and not on the other hosts."
-                    if ranks
-                    else f"It has {gpus[host]} ranks of the job where they have {largest}, and as many NICs for each: it may be of another model."
-                    if small
-                    else "A port that is down gives no warning, it is only missing from the list; a filter of this host (NCCL_IB_HCA) looks the same."
-                ),
-                severity="info" if small else "error",
-                confidence="low" if small else "high",
-                ranks=blamed,
-                hosts=(host,),
-                culprits=tuple(Culprit(rank=r, host=host) for r in blamed) or tuple(Culprit(host=host, nic=d) for d in gone),
-                subject=("nic", host, *gone),
-                evidence=(
-                    *cite(rows, "another host uses this device"),
-                    *cite(line, "a filter that this host alone has"),
-                    *cite_absence(f"{', '.join(gone)} in NCCL's device list", (f"NCCL logs of {host}",)),
-                ),
-                remedy="Give this host the NCCL_IB_HCA of the others, or none."
-                if ranks
-                else "Bring the port up or replace the cable; until then every ring runs over fewer links.",
-                prevention="Check that all ports are active in the job's prologue (ibstat).",
-                would_refute=("the host has fewer NICs by design",),
-                actions=(Action("collect_more", hosts=(host,), command=f"ibstat {gone[0]}"),),
-            )
-    if filters is None:
-        return
+    reference = _reference(per_host)
+    shown = Counter(device for devices in per_host.values() for device in devices)
+    for host, devices in per_host.items():
+        # Without one common name the hosts merely call their devices otherwise.
+        if not reference - devices or len(devices) >= len(reference) or all(shown[device] == 1 for device in devices):
+            continue
+        filtered = _filtered(filters, host_ranks, host)
+        # A smaller model, or one part of a host: it has as many for each of its ranks as the others, and no filter of its own.
+        largest = max((gpus.get(h, 0) for h, d in per_host.items() if d >= reference), default=0)
+        small = not filtered[0] and 0 < gpus.get(host, 0) < largest and len(devices) * largest >= len(reference) * gpus[host]
+        yield _lacking(host, devices, reference, host_nics, filtered, known.get(host, ()), (gpus[host], largest) if small else None)
     own: dict[str | None, set[str]] = defaultdict(set)
-    if ib_ports is not None:
+    if filters is not None and ib_ports is not None:
         for host, device in ib_ports.filter(pl.col("device").is_not_null()).select("host", "device").collect().iter_rows():
             own[first_label(host)].add(_device(device))
-    for row in filters.iter_rows(named=True):
+    for row in filters.iter_rows(named=True) if filters is not None else ():
         left_out = _left_out(str(row["value"]))
         short = sorted(h for h in row["hosts"] if h in per_host and gpus.get(h, 0) > gpus_per_nic * len(per_host[h]))
         # A device or two beside those of the GPUs (storage, management) is what such a list is for; one longer than what is left is not.
         if left_out is not None:
             short = [h for h in short if len(left_out) > len(per_host[h])]
         short = [h for h in short if not own.get(h) or own[h] - {_device(d) for d in per_host[h]}]
-        if not short:
-            continue
-        n = len(per_host[short[0]])
-        yield Finding(
-            title=f"NCCL_IB_HCA={row['value']} leaves {n} NIC{'s' if n != 1 else ''} for {gpus[short[0]]} GPUs on {', '.join(short[:4])}",
-            summary="The filter decides how many NICs carry the traffic of all GPUs of a host."
-            + ("" if left_out is None else f" It leaves out {len(left_out)}; whether these are there is not told."),
-            confidence="high" if left_out is None else "medium",
-            hosts=tuple(short),
-            culprits=tuple(Culprit(host=h) for h in short),
-            subject=("NCCL_IB_HCA", str(row["value"])),
-            evidence=(
-                *cite([row], "the filter is set"),
-                *cite(host_nics.filter(pl.col("host").is_in(short)).collect(), "a device that is used"),
-            ),
-            remedy="Remove NCCL_IB_HCA, or list every NIC that is meant to carry GPU traffic.",
-            prevention="Compare the device list of NCCL with ibstat on one node after each image change.",
-            would_refute=("the hosts have no other NIC",),
-            actions=(Action("change-setting", hosts=tuple(short), command="unset NCCL_IB_HCA", confidence="high"),),
-        )
+        if short:
+            yield _too_few(row, tuple(short), len(per_host[short[0]]), gpus[short[0]], left_out, host_nics)
+
+
+def _reference(per_host: dict[str, set[str]]) -> frozenset[str]:
+    """The devices that a host of the job should have: the most common set where most hosts have it; else all that any host shows."""
+    everything = frozenset(set().union(*per_host.values()))
+    if not per_host:
+        return everything
+    usual, alike = Counter(frozenset(d) for d in per_host.values()).most_common(1)[0]
+    return usual if alike * 2 > len(per_host) else everything
+
+
+def _lacking(
+    host: str,
+    devices: set[str],
+    reference: frozenset[str],
+    host_nics: pl.LazyFrame,
+    filtered: tuple[tuple[int, ...], str | None, list[dict[str, object]]],
+    everyone: tuple[int, ...],
+    small: tuple[int, int] | None,
+) -> Finding:
+    """A host that lists fewer devices than the others. ``filtered``: what ``_filtered`` tells of it; ``everyone``: its ranks; ``small``: its
+    number of ranks and that of the largest other host, where it has as many devices for each as the others."""
+    gone = sorted(reference - devices)
+    ranks, value, line = filtered
+    # One device may be a port; several are a matter of the host as a whole, and of all its ranks.
+    blamed = ranks or (everyone if len(gone) > 1 else ())
+    rows = host_nics.filter(pl.col("host") != host).filter(pl.col("device").is_in(gone)).collect()
+    return Finding(
+        title=f"{host} uses {len(devices)} of {len(reference)} NICs: {', '.join(gone)} {'is' if len(gone) == 1 else 'are'} missing"
+        + (f" (NCCL_IB_HCA={value})" if ranks else ""),
+        summary="Other hosts of the job list these devices. "
+        + (
+            f"NCCL_IB_HCA={value} is set there and not on the other hosts."
+            if ranks
+            else f"It has {small[0]} ranks of the job where they have {small[1]}, and as many NICs for each: it may be of another model."
+            if small
+            else "A port that is down gives no warning, it is only missing from the list; a filter of this host (NCCL_IB_HCA) looks the same."
+        ),
+        severity="info" if small else "error",
+        confidence="low" if small else "high",
+        ranks=blamed,
+        hosts=(host,),
+        culprits=tuple(Culprit(rank=r, host=host) for r in blamed) or tuple(Culprit(host=host, nic=d) for d in gone),
+        subject=("nic", host, *gone),
+        evidence=(
+            *cite(rows, "another host uses this device"),
+            *cite(line, "a filter that this host alone has"),
+            *cite_absence(f"{', '.join(gone)} in NCCL's device list", (f"NCCL logs of {host}",)),
+        ),
+        remedy="Give this host the NCCL_IB_HCA of the others, or none."
+        if ranks
+        else "Bring the port up or replace the cable; until then every ring runs over fewer links.",
+        prevention="Check that all ports are active in the job's prologue (ibstat).",
+        would_refute=("the host has fewer NICs by design",),
+        actions=(Action("collect_more", hosts=(host,), command=f"ibstat {gone[0]}"),),
+    )
+
+
+def _too_few(
+    row: dict[str, object], hosts: tuple[str, ...], n: int, gpus: int, left_out: list[str] | None, host_nics: pl.LazyFrame
+) -> Finding:
+    """A filter of devices that leaves ``n`` of them for the GPUs of these hosts."""
+    value = str(row["value"])
+    return Finding(
+        title=f"NCCL_IB_HCA={value} leaves {n} NIC{'s' if n != 1 else ''} for {gpus} GPUs on {', '.join(hosts[:4])}",
+        summary="The filter decides how many NICs carry the traffic of all GPUs of a host."
+        + ("" if left_out is None else f" It leaves out {len(left_out)}; whether these are there is not told."),
+        confidence="high" if left_out is None else "medium",
+        hosts=hosts,
+        culprits=tuple(Culprit(host=h) for h in hosts),
+        subject=("NCCL_IB_HCA", value),
+        evidence=(
+            *cite([row], "the filter is set"),
+            *cite(host_nics.filter(pl.col("host").is_in(list(hosts))).collect(), "a device that is used"),
+        ),
+        remedy="Remove NCCL_IB_HCA, or list every NIC that is meant to carry GPU traffic.",
+        prevention="Compare the device list of NCCL with ibstat on one node after each image change.",
+        would_refute=("the hosts have no other NIC",),
+        actions=(Action("change-setting", hosts=hosts, command="unset NCCL_IB_HCA", confidence="high"),),
+    )
 
 
 def _device(name: str) -> str:
