@@ -7,7 +7,7 @@ root and the last is what ended the process: the root gives the row, unless it i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -122,7 +122,7 @@ def _read(text: Text) -> Reading:
     found = _Found()
     for own in text.by_source():
         for lines in near_hits(own, _REACH, before=1):
-            _scan(lines, found)
+            _Scan(lines, found).read()
     found.rows.sort(key=lambda r: int(str(r["line_no"])))
     found.reports.sort(key=lambda r: int(str(r["line_no"])))
     frames = {"exceptions": TABLES["exceptions"].frame(found.rows), "reports": TABLES["reports"].frame(found.reports)}
@@ -137,87 +137,164 @@ def _read(text: Text) -> Reading:
     )
 
 
-def _scan(lines: WriterLines, found: _Found) -> None:
-    aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
-    barriers = _barriers(lines)
-    works = _works_at(lines)
-    torn = 0  # last line of a torn traceback: what starts inside it is not looked at again
-    for at in lines.starts:
-        number, text = lines.numbers[at], lines.texts[at].strip()
-        if number in found.used or number <= torn:
-            continue
-        if text.endswith(_START):
-            block = _traceback(lines, at)
-            found.used.update(block.members)
-            if block.row is None:
-                found.gaps.append(Gap("truncated or torn traceback", number, block.members[-1], text=lines.texts[at][:200]))
-                found.used.difference_update(block.members)
-                torn = block.members[-1]
-                continue
-            if block.row["signature"] != "launcher":
-                fate = {"kind": _fate(lines, at, goes_on=works > block.members[-1])}
-                found.rows.append(
-                    {"line_no": number, "end_line": block.members[-1], **lines.hints, **_spawned(lines, at, found), **block.row, **fate}
-                )
-                found.nccl += _last_errors(lines, at, set(block.members))
-            found.reports += [{"line_no": number, "end_line": block.members[-1], **lines.hints, **r} for r in block.said]
-            continue
-        if (thrown := _THROWN.search(text)) or _NO_EXCEPTION in text:
-            row, members, said = _terminate(lines, at, thrown.group(1) if thrown else None)
-            found.used.update(members)
-            found.rows.append({"line_no": number, "end_line": members[-1], **lines.hints, **row})
-            found.reports += [{"line_no": number, "end_line": members[-1], **lines.hints, **r} for r in said]
-            found.nccl += _last_errors(lines, at, set(members))
-            aborted = members[-1]
-        elif _FATAL.match(text) or _CAUGHT.search(text):
-            told = _CAUGHT.search(text) or next(filter(None, map(_CAUGHT.search, lines.texts[at + 1 : at + 3])), None)
-            word = next((g for g in told.groups() if g), "") if told else ""
-            signal = _SIGNALS.get(word, word)
-            found.used.add(number)
-            repeats = bool(found.rows) and found.rows[-1]["kind"] == "fatal-signal" and number - int(str(found.rows[-1]["line_no"])) < 12
-            if (signal in ("SIGABRT", "") and number - aborted <= _SAME_END) or repeats:
-                continue
-            frames, members = _native(lines, at)
-            found.used.update(members)
-            row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal", "frames": frames}
-            found.rows.append({"line_no": number, "end_line": max([number, *members]), **lines.hints, **row})
-        elif _HSA.match(text):
-            found.used.add(number)
-            row = {"kind": "fatal-signal", "type": "HSA", "message": text[:400], "signature": classify("HSA", text)}
-            found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
-        elif bare := _bare(lines, at):
-            found.used.update(bare.members)
-            found.rows.append({"line_no": number, "end_line": bare.members[-1], **lines.hints, **(bare.row or {})})
-            found.reports += [{"line_no": number, "end_line": bare.members[-1], **lines.hints, **r} for r in bare.said]
-            found.nccl += _last_errors(lines, at, set(bare.members))
-        elif at in barriers:
-            found.used.add(number)
-            if barriers[at]:
-                row = {"kind": "said", "message": text[:2000], "signature": classify("", text)}
-                found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
-        elif last := _XLA_LAST.search(text) or _IN_LINE.search(text):
-            found.nccl.append({"line_no": number, **lines.hints, "level": "WARN", "message": mask(last.group(1))})
-            found.used.add(number)
-        elif _PLAIN.search(text):
-            found.used.add(number)
-            row = {"kind": "said", "message": mask(text[:4000])[:2000], "signature": classify("", text)}
-            found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
-        elif said := list(said_of(text)):
-            # The sentence alone, in a program's own words around it or torn off its exception.
-            found.reports += [{"line_no": number, "end_line": number, **lines.hints, **r} for r in said]
-            found.used.add(number)
-        elif _RESULT.match(text):
-            # The lines above may be torn: several processes raise the same at once.
-            near = set(lines.numbers[at : at + 4])
-            found.nccl += (last_ones := list(_last_errors(lines, at, near)))
-            found.used.update(n for n in near if last_ones and n <= int(str(last_ones[0]["line_no"])))
-            if not last_ones:
-                found.used.add(number)
-                kind, _, message = text.partition(": ")
-                row = {"kind": "python", "type": kind, "message": message[:2000], "signature": classify(kind, text)}
-                found.rows.append({"line_no": number, "end_line": number, **lines.hints, **row})
-        elif _RAISED_FROM.match(text) or _LAUNCHER_END in text:
-            found.used.add(number)
+class _Scan:
+    """One writer's lines, read from start to start. What a line begins is told by the first of ``_KINDS`` that knows it."""
+
+    def __init__(self, lines: WriterLines, found: _Found) -> None:
+        self.lines, self.found = lines, found
+        self.barriers, self.works = _barriers(lines), _works_at(lines)
+        self.aborted = -_SAME_END - 1  # line where a terminate block of this writer ended
+        self.torn = 0  # last line of a torn traceback: what starts inside it is not looked at again
+
+    def read(self) -> None:
+        for at in self.lines.starts:
+            number = self.lines.numbers[at]
+            if number not in self.found.used and number > self.torn:
+                text = self.lines.texts[at].strip()
+                any(kind(self, at, text) for kind in _KINDS)
+
+    def row(self, at: int, row: Mapping[str, object], last: int | None = None) -> None:
+        """One exception that begins at ``at`` and ends in line ``last``, its own if none is given."""
+        number = self.lines.numbers[at]
+        self.found.rows.append({"line_no": number, "end_line": number if last is None else last, **self.lines.hints, **row})
+
+    def says(self, at: int, said: Iterable[Mapping[str, object]], last: int | None = None) -> None:
+        """What a text says about other ranks."""
+        number = self.lines.numbers[at]
+        end = number if last is None else last
+        self.found.reports += [{"line_no": number, "end_line": end, **self.lines.hints, **r} for r in said]
+
+    def traceback(self, at: int, text: str) -> bool:
+        if not text.endswith(_START):
+            return False
+        found, lines, number = self.found, self.lines, self.lines.numbers[at]
+        block = _traceback(lines, at)
+        last = block.members[-1]
+        found.used.update(block.members)
+        if block.row is None:
+            found.gaps.append(Gap("truncated or torn traceback", number, last, text=lines.texts[at][:200]))
+            found.used.difference_update(block.members)
+            self.torn = last
+            return True
+        if block.row["signature"] != "launcher":
+            kind = _fate(lines, at, goes_on=self.works > last)
+            self.row(at, {**_spawned(lines, at, found), **block.row, "kind": kind}, last)
+            found.nccl += _last_errors(lines, at, set(block.members))
+        self.says(at, block.said, last)
+        return True
+
+    def terminate(self, at: int, text: str) -> bool:
+        thrown = _THROWN.search(text)
+        if not thrown and _NO_EXCEPTION not in text:
+            return False
+        row, members, said = _terminate(self.lines, at, thrown.group(1) if thrown else None)
+        self.aborted = members[-1]
+        self.found.used.update(members)
+        self.row(at, row, members[-1])
+        self.says(at, said, members[-1])
+        self.found.nccl += _last_errors(self.lines, at, set(members))
+        return True
+
+    def fatal_signal(self, at: int, text: str) -> bool:
+        if not _FATAL.match(text) and not _CAUGHT.search(text):
+            return False
+        found, lines, number = self.found, self.lines, self.lines.numbers[at]
+        told = _CAUGHT.search(text) or next(filter(None, map(_CAUGHT.search, lines.texts[at + 1 : at + 3])), None)
+        word = next((g for g in told.groups() if g), "") if told else ""
+        signal = _SIGNALS.get(word, word)
+        found.used.add(number)
+        repeats = bool(found.rows) and found.rows[-1]["kind"] == "fatal-signal" and number - int(str(found.rows[-1]["line_no"])) < 12
+        if (signal in ("SIGABRT", "") and number - self.aborted <= _SAME_END) or repeats:
+            return True
+        frames, members = _native(lines, at)
+        found.used.update(members)
+        row = {"kind": "fatal-signal", "type": signal or text[:60], "message": text[:400], "signature": "signal", "frames": frames}
+        self.row(at, row, max([number, *members]))
+        return True
+
+    def rocm(self, at: int, text: str) -> bool:
+        if not _HSA.match(text):
+            return False
+        self.found.used.add(self.lines.numbers[at])
+        self.row(at, {"kind": "fatal-signal", "type": "HSA", "message": text[:400], "signature": classify("HSA", text)})
+        return True
+
+    def bare(self, at: int, _: str) -> bool:
+        block = _bare(self.lines, at)
+        if not block:
+            return False
+        self.found.used.update(block.members)
+        self.row(at, block.row or {}, block.members[-1])
+        self.says(at, block.said, block.members[-1])
+        self.found.nccl += _last_errors(self.lines, at, set(block.members))
+        return True
+
+    def barrier(self, at: int, text: str) -> bool:
+        if at not in self.barriers:
+            return False
+        self.found.used.add(self.lines.numbers[at])
+        if self.barriers[at]:
+            self.row(at, {"kind": "said", "message": text[:2000], "signature": classify("", text)})
+        return True
+
+    def quoted_error(self, at: int, text: str) -> bool:
+        last = _XLA_LAST.search(text) or _IN_LINE.search(text)
+        if not last:
+            return False
+        number = self.lines.numbers[at]
+        self.found.nccl.append({"line_no": number, **self.lines.hints, "level": "WARN", "message": mask(last.group(1))})
+        self.found.used.add(number)
+        return True
+
+    def sentence(self, at: int, text: str) -> bool:
+        if not _PLAIN.search(text):
+            return False
+        self.found.used.add(self.lines.numbers[at])
+        self.row(at, {"kind": "said", "message": mask(text[:4000])[:2000], "signature": classify("", text)})
+        return True
+
+    def report(self, at: int, text: str) -> bool:
+        """The sentence alone, in a program's own words around it or torn off its exception."""
+        said = list(said_of(text))
+        if said:
+            self.says(at, said)
+            self.found.used.add(self.lines.numbers[at])
+        return bool(said)
+
+    def result(self, at: int, text: str) -> bool:
+        if not _RESULT.match(text):
+            return False
+        # The lines above may be torn: several processes raise the same at once.
+        near = set(self.lines.numbers[at : at + 4])
+        last_ones = list(_last_errors(self.lines, at, near))
+        self.found.nccl += last_ones
+        self.found.used.update(n for n in near if last_ones and n <= int(str(last_ones[0]["line_no"])))
+        if not last_ones:
+            self.found.used.add(self.lines.numbers[at])
+            kind, _, message = text.partition(": ")
+            self.row(at, {"kind": "python", "type": kind, "message": message[:2000], "signature": classify(kind, text)})
+        return True
+
+    def rest_of_native(self, at: int, text: str) -> bool:
+        known = bool(_RAISED_FROM.match(text)) or _LAUNCHER_END in text
+        if known:
+            self.found.used.add(self.lines.numbers[at])
+        return known
+
+
+_KINDS = (
+    _Scan.traceback,
+    _Scan.terminate,
+    _Scan.fatal_signal,
+    _Scan.rocm,
+    _Scan.bare,
+    _Scan.barrier,
+    _Scan.quoted_error,
+    _Scan.sentence,
+    _Scan.report,
+    _Scan.result,
+    _Scan.rest_of_native,
+)
 
 
 #: torch/distributed/distributed_c10d.py, _store_based_barrier: printed every ten seconds until all have come (1.8 to 2.0 to everybody,
