@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 
 #: A process whose rank nothing tells takes part in comparisons under this number plus that of its source; it is never printed as a rank.
 UNIDENTIFIED = 1_000_000_000
+#: A group's name that PyTorch made of its ranks (distributed_c10d.py, _hash_ranks_to_str: SHA-1).
+_HASH = re.compile(r"[0-9a-f]{40}")
 
 
 def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
@@ -52,8 +54,12 @@ def verb(ranks: Iterable[int], one: str, many: str) -> str:
 
 
 def group_words(row: Mapping[str, object]) -> str:
-    """How a process group or communicator is called: ``default_pg (0)``, ``tp_2 (3)``, ``communicator 0x1d7e…``."""
+    """How a process group or communicator is called: ``default_pg (0)``, ``tp_2 (3)``, ``communicator 0x1d7e…``.
+
+    Of a name that is a hash of forty digits the first eight tell it from the others; the whole of it stands in the report's ``collective``.
+    """
     name, desc, comm = row.get("group_name"), row.get("group_desc"), row.get("comm_id")
+    name = f"{str(name)[:8]}…" if name is not None and _HASH.fullmatch(str(name)) else name
     desc = None if desc == "undefined" else desc  # what PyTorch writes of a group that was made without a description
     if desc and name and desc != name:
         return f"process group {desc} ({name})"

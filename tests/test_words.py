@@ -2,7 +2,7 @@
 
 import pytest
 
-from nccl_forensics.words import time_words
+from nccl_forensics.words import group_words, time_words
 
 
 @pytest.mark.parametrize(
@@ -10,3 +10,16 @@ from nccl_forensics.words import time_words
 )
 def test_a_span_is_told_in_the_unit_in_which_it_is_read(ms: float, words: str) -> None:
     assert time_words(ms) == words
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"group_name": "0", "group_desc": "default_pg"}, "process group default_pg (0)"),
+        ({"group_name": "cf75142724a21d0b9d71663758a112f301d0abad", "group_desc": "tp"}, "process group tp (cf751427…)"),
+        ({"group_name": "deadbeef", "group_desc": "undefined"}, "process group deadbeef"),
+        ({"comm_id": "0x1d7e3a52"}, "communicator 0x1d7e3a52"),
+    ],
+)
+def test_a_group_is_called_by_what_tells_it_from_others(group: dict[str, object], words: str) -> None:
+    assert group_words(group) == words

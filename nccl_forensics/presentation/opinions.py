@@ -131,8 +131,20 @@ def opinion_of(verdict: Json, findings: Mapping[str, FindingText], *, slow: bool
         more_quotes=sum(f.more_quotes for f in because) + max(0, len(quotes) - 8),
         remedy=text(verdict, "remedy"),
         prevention=text(verdict, "prevention"),
-        actions=tuple(_action(n, a) for n, a in enumerate(rows(verdict, "actions")[:20], 1)),
+        actions=tuple(_action(n, a) for n, a in enumerate(_actions(verdict)[:20], 1)),
     )
+
+
+def _actions(verdict: Json) -> list[Json]:
+    """Without those that would say no more than the remedy above them: to fix or change something, and neither what nor where."""
+    vague = ("fix-code", "fix-application", "fix-config", "change-setting")
+    told = ("ranks", "hosts", "gpus", "where", "command")
+    every = rows(verdict, "actions")
+    return [
+        a
+        for a in every
+        if any(a.get(k) for k in told) or not text(verdict, "remedy") or text(a, "action", 80).replace("_", "-") not in vague
+    ]
 
 
 def _where_words(culprits: Sequence[Json]) -> str:

@@ -76,9 +76,15 @@ def render(report: Mapping[str, object], extras: Extras, *, color: bool, width: 
         _doubt(page, shown)
     else:
         _others_found(page, shown)
-        _not_checked(page, shown)
     tail = _tail(page, shown)
-    _missing(page, shown, page.left() - len(tail) - 1)
+    # Where nothing seems wrong, what nobody could look at says more than what would help to look further.
+    unchecked = [] if shown.status == "explained" else _not_checked(shown)
+    first = shown.status == "nothing-wrong"
+    if first:
+        _unchecked(page, unchecked)
+    _missing(page, shown, page.left() - len(tail) - 1 - (0 if first else len(unchecked)))
+    if not first:
+        _unchecked(page, unchecked)
     page.rule()
     for label, text, style in tail:
         page.entry(label, [(text, style)])
@@ -163,18 +169,20 @@ def _doubt(page: _Page, shown: Presentation) -> None:
 
 def _others_found(page: _Page, shown: Presentation) -> None:
     visible = [f for f in shown.findings if not f.suppressed]
-    if visible:
-        page.entry("Findings", [(f"{f.severity}: {f.title}", "") for f in visible[:6]])
+    texts = [line for n, f in enumerate(visible[:6]) for line in page.folded(f"{f.severity}: {f.title}", 1 if n else 2)]
+    if texts:
+        page.entry("Findings", [(t, "") for t in texts])
 
 
-def _not_checked(page: _Page, shown: Presentation) -> None:
-    if not shown.rules_skipped:
-        return
+def _not_checked(shown: Presentation) -> list[tuple[str, str]]:
     texts = [(f"{names}  (no {missing})", "") for missing, names in shown.skipped_by_missing[:6]]
     rest = len(shown.skipped_by_missing) - 6
-    page.entry("Not checked", texts)
-    if rest > 0:
-        page.entry("", [(f"… and {rest} more groups of checks", "dim")])
+    return [*texts, (f"… and {rest} more groups of checks", "dim")] if rest > 0 else texts
+
+
+def _unchecked(page: _Page, texts: Sequence[tuple[str, str]]) -> None:
+    if texts:
+        page.entry("Not checked", texts)
 
 
 def _missing(page: _Page, shown: Presentation, room: int) -> None:

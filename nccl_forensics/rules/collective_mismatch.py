@@ -88,7 +88,7 @@ def collective_mismatch(
             ),
             remedy=f"Make every rank of {group} call {row['expected_op']}{f' at {theirs}' if theirs else ''}, or none."
             if passed
-            else "Make all ranks of the group call the same operation in the same order at the two lines quoted.",
+            else f"Make all ranks of the group call the same operation in the same order{' at the two lines quoted' if own and theirs else ''}.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
             would_refute=("the rank's next operations turn out to be those that its peers do later (then it skipped one)",),
             actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=theirs if passed else own),),

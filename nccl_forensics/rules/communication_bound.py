@@ -25,7 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.traces import balance
+from nccl_forensics.rules.common.traces import balance, time_shares
 
 
 @rule(name="communication-bound", code="TP01", cause="communication-bound", severity="warning", at_most=1, explains=("low-overlap",))
@@ -50,17 +50,17 @@ def communication_bound(
         return
     severe = several and transfer >= severe_share and bool((ranks["device"] == "gpu").all()) and int(str(ranks["steps"].min())) >= 3
     waiting = (
-        f" Of that, {middle['waited_share']:.0%} of the time is waiting for the last rank of a collective or for a partner."
+        f", and {middle['waited_share']:.0%} is waiting for the last rank of a collective or for a partner."
         if several
-        else " Only one rank was traced, so transfer cannot be told from waiting for others."
+        else ". Only one rank was traced, so transfer cannot be told from waiting for others."
     )
     yield Finding(
         title=f"communication runs alone in {middle['exposed_share']:.0%} of the traced time (median of {ranks.height} ranks)",
-        summary=f"Something computes in {middle['compute_share']:.0%} of it.{waiting}",
+        summary=f"Of the traced time, something computes in {middle['compute_share']:.0%}{waiting}",
         severity="error" if severe else "warning",
         confidence="medium" if several else "low",
         subject=("traces",),
-        evidence=cite(ranks.sort("exposed_share", descending=True), "its windows, by unions of kernel times"),
+        evidence=cite(ranks.sort("exposed_share", descending=True).with_columns(time_shares()), "its windows, by unions of kernel times"),
         evidence_total=ranks.height,
         remedy="Let communication run while the backward pass computes, send fewer or smaller messages (gradient accumulation, sharding within "
         "the host, lower precision), or give each rank more work per step.",

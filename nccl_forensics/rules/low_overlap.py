@@ -25,7 +25,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.traces import balance
+from nccl_forensics.rules.common.traces import balance, time_shares
 
 
 @rule(name="low-overlap", code="TP02", cause="low-overlap", severity="warning", at_most=1)
@@ -53,7 +53,7 @@ def low_overlap(
         summary=f"Median of {ranks.height} ranks; the win is the smaller of communication alone and computation alone.",
         confidence="medium" if ranks["waited_share"].null_count() == 0 else "low",
         subject=("traces",),
-        evidence=cite(ranks.sort("overlap_fraction"), "its windows, by unions of kernel times"),
+        evidence=cite(ranks.sort("overlap_fraction").with_columns(time_shares()), "its windows, by unions of kernel times"),
         evidence_total=ranks.height,
         remedy="Start the collectives during backward (DDP buckets, FSDP prefetch, asynchronous operations on their own stream).",
         prevention="Watch the overlap of a few profiled steps in every release.",

@@ -81,6 +81,24 @@ def test_too_little_evidence_is_said_and_what_to_collect():
     assert "Kernel log of both hosts" in text
 
 
+def test_what_would_settle_it_comes_before_what_was_not_checked_unless_nothing_seems_wrong():
+    for sample in (unexplained(), insufficient()):
+        assert render(sample).index("\nMissing ") < render(sample).index("\nNot checked ")
+    assert render(healthy()).index("\nNot checked ") < render(healthy()).index("\nMissing ")
+
+
+def test_an_action_that_tells_neither_what_nor_where_is_left_to_the_sentence_above():
+    sample = hang()
+    sample.report["verdict"]["actions"] = [
+        {"action": "fix-code", "ranks": [], "hosts": []},
+        {"action": "restart-job", "ranks": [], "hosts": []},
+    ]
+    assert "Fix the code" not in render(sample)
+    assert "1. Restart the job" in render(sample)
+    sample.report["verdict"]["remedy"] = None
+    assert "1. Fix the code" in render(sample)
+
+
 def test_a_source_that_could_not_be_read_is_named():
     assert "1 could not be read as a whole: traces/rank6.json.gz" in render(hang())
 

@@ -26,6 +26,7 @@ def test_where_nobody_can_tell_who_is_right_nobody_is_named() -> None:
     [finding] = shape_mismatch.check(divergences("shape", [1], [0], sure=False, **DETAILS))
     assert (finding.confidence, finding.ranks, finding.culprits) == ("low", (1,), ())
     assert finding.title.startswith("ranks 0-1 called ")
+    assert [action.ranks for action in finding.actions] == [(0, 1)], "either side may have to be mended"
 
 
 def test_a_differing_() -> None:

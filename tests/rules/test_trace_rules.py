@@ -92,6 +92,14 @@ def test_much_exposed_transfer_is_communication_bound_and_an_error_where_it_is_s
     assert only(communication_bound.check(measures(40, 60, 55, ranks=1), None)).confidence == "low"
 
 
+def test_each_rank_s_own_shares_are_quoted() -> None:
+    said = [e.why for e in only(communication_bound.check(measures(40, 60, 55), waits(5.0))).evidence]
+    assert said[:1] == [
+        "rank 0: of 100 ms traced, 55% communication alone, 40% computation and 8% of communication hidden behind computation"
+    ]
+    assert len({*said}) == 4
+
+
 def test_exposed_communication_that_is_waiting_for_a_late_rank_is_not() -> None:
     assert communication_bound.check(measures(40, 60, 55), waits(40.0)) == []
     assert communication_bound.check(measures(70, 30, 25), waits(0.0)) == []

@@ -23,13 +23,13 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, las
         ranks, group = tuple(row["ranks"]), group_words(row)
         confidence: Confidence = "low" if not row["sure"] else "medium" if row["doubt"] else "high"
         site = row["call_site"] or row["peer_call_site"]
-        both = ranks_words(sorted({*ranks, *as_ranks(row["others"])}))
+        everyone = tuple(sorted({*ranks, *as_ranks(row["others"])}))
         lines = _other_lines(row, last_calls) if last_calls is not None and row["domain"] == "detail" else None
         if lines is not None:
             yield _another_call(row, kind, word, lines)
             continue
         yield Finding(
-            title=f"{ranks_words(ranks) if row['sure'] else both} called {operation_words(row['expected_op'], row['seq'])} of {group} with "
+            title=f"{ranks_words(ranks if row['sure'] else everyone)} called {operation_words(row['expected_op'], row['seq'])} of {group} with "
             f"{f'another {word}' if row['sure'] else f'different {word}s'}: {row['found_detail']} against {row['expected_detail']}",
             summary=(
                 f"{row['why']}; {ranks_words(row['others'])} {verb(row['others'], 'made the call that is expected', 'agree with each other')}."
@@ -56,8 +56,12 @@ def argument_findings(divergences: pl.LazyFrame, kind: str, prevention: str, las
             ),
             remedy=f"Give {row['expected_op']} the same {word} on every rank" + (f" at {site}." if site else "."),
             prevention=prevention,
-            would_refute=("the majority is wrong and the named rank right (compare with an earlier step)",),
-            actions=(Action("fix-code", ranks=ranks, confidence=confidence, where=site),),
+            would_refute=(
+                "the majority is wrong and the named rank right (compare with an earlier step)"
+                if row["sure"]
+                else "an earlier step of one side that shows which of them is right",
+            ),
+            actions=(Action("fix-code", ranks=ranks if row["sure"] else everyone, confidence=confidence, where=site),),
             metrics={"position": row["seq"], "positions_that_differ": row["later_seqs"]},
         )
 

@@ -35,3 +35,18 @@ def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_
         .sort("rank", "source_id", nulls_last=True)
         .collect()
     )
+
+
+def time_shares() -> pl.Expr:
+    """What the time of a row of ``balance`` went into, for who quotes it."""
+    percent = [(100 * pl.col(c)).round(0).cast(pl.Int64) for c in ("exposed_share", "overlap_fraction", "compute_share")]
+    who = pl.coalesce(pl.format("rank {}: ", pl.col("rank")), pl.lit(""))
+    hidden = pl.coalesce(pl.format(" and {}% of communication hidden behind computation", percent[1]), pl.lit(""))
+    text = pl.format(
+        "{}of {} ms traced, {}% communication alone, {}% computation",
+        who,
+        pl.col("span_ms").round(0).cast(pl.Int64),
+        percent[0],
+        percent[2],
+    )
+    return (text + hidden).alias("why")
