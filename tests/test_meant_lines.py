@@ -9,7 +9,7 @@ import pytest
 
 from nccl_forensics.api import analyze
 from nccl_forensics.conclusions.assemble import _meant
-from nccl_forensics.evidence import at_frame
+from nccl_forensics.evidence import at_frame, cite, words_of_exception
 from nccl_forensics.model import Evidence
 from nccl_forensics.reading.engine import InlineEngine
 from tests.corpus import ROOT
@@ -34,6 +34,22 @@ def test_a_frame_of_the_next_stack_or_none_leaves_the_first_line() -> None:
     assert at_frame([STACK], None) == (STACK,)
     record = Evidence("record", 0, record="entries[3]")
     assert at_frame([record], "save (ckpt.py:61)") == (record,)
+
+
+RAISED = {"source_id": 0, "line_no": 4, "type": "MemoryError", "message": "no 4 GiB\nleft"}
+
+
+def test_an_exception_is_quoted_at_the_line_that_tells_it_and_not_at_that_of_another_process() -> None:
+    [cited] = cite([RAISED | {"holds": words_of_exception(RAISED)}], "raised by this rank")
+    lines = [
+        (4, "[rank1]: Traceback (most recent call last):"),
+        (5, "[rank0]: MemoryError: no 4 GiB"),
+        (6, '[rank1]:   File "a.py", line 3'),
+        (7, "[rank1]: MemoryError: no 4 GiB"),
+    ]
+    assert _meant(lines, cited.holds) == lines[3]
+    assert _meant(lines[:3], cited.holds) == lines[0], "the line itself was lost"
+    assert words_of_exception({"type": None, "message": None}) == ()
 
 
 def test_the_stack_of_a_stalled_rank_is_quoted_at_its_own_line_of_code() -> None:

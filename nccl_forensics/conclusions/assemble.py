@@ -26,7 +26,9 @@ from nccl_forensics.views import Resolver
 SCHEMA = "nccl-forensics/report/1"
 _QUOTE = 400
 #: Lines of a block, such as a stack, in which one line is looked for.
-_BLOCK = 100
+_BLOCK = 400
+#: What Python begins a traceback with, behind the prefix that a launcher gives the lines of a process.
+_TRACEBACK = "Traceback (most recent call last):"
 #: The action word that asks for evidence, as reports write it, and as evidence of hosts does.
 _COLLECT = ("collect-more", "collect_more")
 Quote = Callable[[int, int, int, int], list[tuple[int, str]]]
@@ -88,9 +90,10 @@ def _holds_rows(resolver: Resolver, name: str) -> bool:
 
 
 def _meant(lines: Sequence[tuple[int, str]], holds: Sequence[str]) -> tuple[int, str]:
-    """The line of a block that holds these words, else its first; an empty line ends the block."""
+    """The line of a block that holds these words, else its first; an empty line ends the block, and lines of others may stand in between."""
+    prefix, found, _ = lines[0][1].partition(_TRACEBACK)
     for number, text in lines:
-        if holds and all(word in text for word in holds):
+        if holds and all(word in text for word in holds) and (not found or text.startswith(prefix)):
             return number, text
         if not text.strip():
             break

@@ -50,13 +50,13 @@ def communication_bound(
         return
     severe = several and transfer >= severe_share and bool((ranks["device"] == "gpu").all()) and int(str(ranks["steps"].min())) >= 3
     waiting = (
-        f", and {middle['waited_share']:.0%} is waiting for the last rank of a collective or for a partner."
+        f", and {middle['waited_share']:.0%} of it is waiting for the last rank of a collective or for a partner."
         if several
         else ". Only one rank was traced, so transfer cannot be told from waiting for others."
     )
     yield Finding(
         title=f"communication runs alone in {middle['exposed_share']:.0%} of the traced time (median of {ranks.height} ranks)",
-        summary=f"Of the traced time, something computes in {middle['compute_share']:.0%}{waiting}",
+        summary=f"Something computes in {middle['compute_share']:.0%} of the traced time{waiting}",
         severity="error" if severe else "warning",
         confidence="medium" if several else "low",
         subject=("traces",),

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.views.deaths import told_at
+from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.words import group_words, operation_words, ranks_words
 
 _EXPLAINS = (
@@ -52,7 +52,7 @@ def ddp_unused_parameter(
         cited = set(lines.select("source_id", "line_no").iter_rows())
         raised = endings.filter((pl.col("signature") == "ddp-unused") & pl.col("rank").is_not_null()).sort("rank").collect()
         ranks |= set(raised["rank"].to_list())
-        places = [told_at(row) for row in raised.iter_rows(named=True)]
+        places = [raised_at(row) for row in raised.iter_rows(named=True)]
         evidence += cite([p for p in places if (p["source_id"], p["line_no"]) not in cited], "raised by this rank")
     if not ranks:
         said = (

@@ -24,9 +24,8 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.facts.cuda_errors import cuda_error, fault_of, texts
 from nccl_forensics.model import Action, Culprit, Evidence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.endings import nobody_missed
+from nccl_forensics.rules.common.endings import nobody_missed, raised_at
 from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
-from nccl_forensics.views.deaths import told_at
 from nccl_forensics.words import ranks_words
 
 _FALLOUT = (
@@ -127,7 +126,8 @@ def out_of_memory_nccl(
     source_ranks: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """CUDA out of memory in NCCL's warnings or in a rank's own exception, which is less sure where nobody missed the rank."""
+    """Memory that ran out, of the GPU or of the host, in NCCL's warnings or in a rank's own exception, which is less sure where nobody missed
+    the rank."""
     said = (
         where_reported(
             nccl_errors.filter(
@@ -145,8 +145,10 @@ def out_of_memory_nccl(
         return
     heard = source_ranks.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if source_ranks is not None else 0
     caught = not said.height and endings is not None and nobody_missed(raised, endings.collect(), heard, failures)
+    on_gpu = bool(said.height and (said["kind"] != "host-alloc").any()) or bool(raised.height and (raised["signature"] != "host-oom").any())
     yield Finding(
-        title=f"{ranks_words(ranks) if ranks else 'a process'} ran out of memory" + (f" on {', '.join(hosts)}" if hosts else ""),
+        title=f"{ranks_words(ranks) if ranks else 'a process'} ran out of {'' if on_gpu else 'host '}memory"
+        + (f" on {', '.join(hosts)}" if hosts else ""),
         summary="The allocation failed in this process; its peers only lost a partner.",
         confidence="high" if ranks and not caught else "medium",
         ranks=ranks,
@@ -155,10 +157,14 @@ def out_of_memory_nccl(
         subject=("oom", *(str(r["frame"]) for r in raised.head(1).iter_rows(named=True) if r["frame"])),
         evidence=_proof(said, raised, "the allocation that failed"),
         evidence_total=said.height + raised.height,
-        remedy="Find what else holds memory on that GPU (nvidia-smi), or lower the batch size or NCCL_BUFFSIZE.",
-        prevention="Log torch.cuda.memory_summary of every rank before the first collective.",
-        would_refute=("free memory on that device at that moment",),
-        actions=(Action("collect-more", ranks=ranks, hosts=hosts, command="nvidia-smi"),),
+        remedy="Find what else holds memory on that GPU (nvidia-smi), or lower the batch size or NCCL_BUFFSIZE."
+        if on_gpu
+        else "Give the job more host memory, or use less of it: data loader workers, pinned buffers, what the quoted line asks for.",
+        prevention="Log torch.cuda.memory_summary of every rank before the first collective."
+        if on_gpu
+        else "Log the resident memory of every rank and its data loader workers, and compare it with the limit of the cgroup.",
+        would_refute=("free memory on that device at that moment" if on_gpu else "free memory on that host at that moment",),
+        actions=(Action("collect-more", ranks=ranks, hosts=hosts, command="nvidia-smi" if on_gpu else "free -m; ulimit -a"),),
     )
 
 
@@ -257,5 +263,5 @@ def _reported(
 
 
 def _proof(said: pl.DataFrame, raised: pl.DataFrame, text: str) -> tuple[Evidence, ...]:
-    exceptions = [told_at(row) for row in raised.iter_rows(named=True)]
+    exceptions = [raised_at(row) for row in raised.iter_rows(named=True)]
     return (*(cite(said, text) if said.height else ()), *cite(exceptions, "raised by this rank"))

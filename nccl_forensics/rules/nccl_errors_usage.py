@@ -23,6 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
 
@@ -207,11 +208,6 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
     for (kind, frame), part in refused.group_by("type", "frame", maintain_order=True):
         ranks = ranks_of(part)
         alike = part.height == everyone.height > 1
-        raised = [
-            {"source_id": r["exc_source_id"], "line_no": r["exc_line_no"]}
-            for r in part.iter_rows(named=True)
-            if r["exc_source_id"] is not None
-        ]
         message = " ".join(str(part["message"][0]).split())[:160]
         splits, types = "PerRank[myRank]" in message, "tensors with different dtypes" in message
         yield Finding(
@@ -226,7 +222,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             hosts=() if alike else hosts_of(part),
             culprits=() if alike else tuple(Culprit(rank=r) for r in ranks),
             subject=("refused", str(kind or ""), str(frame or "")),
-            evidence=cite(raised or part.to_dicts(), "the call that was refused"),
+            evidence=cite(map(raised_at, part.to_dicts()), "the call that was refused"),
             evidence_total=part.height,
             remedy="Fix the call at the quoted line: device, layout, sizes and ranks of what it is handed.",
             would_refute=("the program handled the error and went on",),

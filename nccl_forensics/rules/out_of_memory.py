@@ -24,7 +24,7 @@ from typing import Annotated
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, words_of_exception
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, people, ranks_of, timely, untimely_finding
@@ -386,7 +386,8 @@ def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
             rank = row["rank"]
             if rank is not None and known_ranks:
                 continue
-            seen.setdefault(rank if rank is not None else ("source", row["source_id"]), row | {"host": row["hint_host"]})
+            own = row | {"host": row["hint_host"], "holds": words_of_exception(row)}
+            seen.setdefault(rank if rank is not None else ("source", row["source_id"]), own)
         if not seen:
             continue
         rows = [seen[k] for k in sorted(seen, key=lambda k: str(k).zfill(9))]

@@ -35,6 +35,7 @@ from nccl_forensics.rules.common.endings import (
     most_crashed_alike,
     nobody_missed,
     own_signal,
+    raised_at,
     signs_beside_endings,
 )
 from nccl_forensics.rules.common.errors import hosts_of
@@ -167,9 +168,7 @@ def _died(part: pl.DataFrame, others: _Others) -> Finding:
     who = ranks_words(ranks) if ranks else "a process of unknown rank"
     where = f" on {', '.join(hosts[:3])}" if hosts else ""
     by_exception = [
-        {"source_id": r["exc_source_id"], "line_no": r["exc_line_no"], "why": f"{r['type']} raised by this rank"}
-        for r in part.iter_rows(named=True)
-        if r["exc_source_id"] is not None
+        raised_at(r) | {"why": f"{r['type']} raised by this rank"} for r in part.iter_rows(named=True) if r["exc_source_id"] is not None
     ]
     alone, helper = others.unmissed(part), others.had_a_helper(part)
     low = alone or helper or others.waited_with(kind, ranks) or set(part["signature"].to_list()) == {"nccl-error"}

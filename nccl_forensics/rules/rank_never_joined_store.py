@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.views.deaths import told_at
+from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.words import ranks_words, verb
 
 #: One key alone: ``/default_pg/0//cpu//0/3`` is the address of rank 3 on the first device
@@ -87,7 +87,7 @@ def rank_never_joined_by_store(
             culprits=tuple(Culprit(rank=r) for r in ranks),
             subject=("store-key", str(rank)),
             evidence=(
-                *cite([told_at(row) for row in part.iter_rows(named=True)], f"waited for the address of rank {rank}", at_most=8),
+                *cite([raised_at(row) for row in part.iter_rows(named=True)], f"waited for the address of rank {rank}", at_most=8),
                 *(cite(unreached, "how the missing rank fared", at_most=4) if unreached.height else ()),
             ),
             evidence_total=part.height + unreached.height,

@@ -23,8 +23,8 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import argument_findings
+from nccl_forensics.rules.common.endings import raised_at
 from nccl_forensics.stacks.frames import split_frame
-from nccl_forensics.views.deaths import told_at
 from nccl_forensics.views.gloo_rings import wider_by
 from nccl_forensics.words import operation_words, ranks_words
 
@@ -77,7 +77,7 @@ def shape_mismatch_by_transport(
     if not rows.height:
         return
     ranks = tuple(r for r in rows["rank"].to_list() if r is not None)
-    lines = [told_at(row) for row in rows.iter_rows(named=True)]
+    lines = [raised_at(row) for row in rows.iter_rows(named=True)]
     sent = ring_senders.collect().unique("sender", keep="first", maintain_order=True) if ring_senders is not None else None
     if sent is not None and sent.height == 1:
         yield _from_the_sender(sent)

@@ -75,6 +75,16 @@ def test_the_ranks_own_exception_counts_too_and_needs_no_nccl_log() -> None:
     assert cited(finding) == [(4, 70)]
 
 
+def test_memory_of_the_host_is_told_from_that_of_the_gpu() -> None:
+    raised = {"rank": 0, "kind": "out-of-memory", "exc_source_id": 4, "exc_line_no": 70}
+    [host] = out_of_memory_nccl.check(None, PEOPLE, endings(raised | {"signature": "host-oom"}))
+    [gpu] = out_of_memory_nccl.check(None, PEOPLE, endings(raised | {"signature": "cuda-oom"}))
+    assert ("host memory" in host.title, "nvidia-smi" in host.remedy, host.actions[0].command) == (True, False, "free -m; ulimit -a")
+    assert ("host memory" in gpu.title, "nvidia-smi" in gpu.remedy, gpu.actions[0].command) == (False, True, "nvidia-smi")
+    [both] = out_of_memory_nccl.check(errors(OOM), PEOPLE, endings(raised | {"signature": "host-oom"}))
+    assert "host memory" not in both.title
+
+
 def test_a_traceback_of_a_rank_that_nobody_missed_may_have_been_caught() -> None:
     raised = endings({"rank": 0, "kind": "out-of-memory", "over": False, "exc_source_id": 4, "exc_line_no": 70})
     heard = pl.LazyFrame({"rank": [0, 1]}, schema={"rank": pl.Int32()})
