@@ -68,6 +68,9 @@ def mixed_transports(
         hosts, message = hosts_of(rows), str(rows["message"][0])
         kinds = set(rows.select("theirs", "ours").drop_nulls().unique().rows())
         slow = chosen or _on_sockets(kinds, hosts, comms, nccl_placement)
+        # Who says so has its own side of it right: what is to be mended is on the hosts of those on sockets.
+        at = [h for h, r in processes.select("host", "rank").collect().iter_rows() if r in slow and h is not None]
+        where = tuple(sorted(set(at))) or hosts
         who = ", ".join(hosts) or "a host whose name is not in the evidence"
         named = f"; {ranks_words(slow)} {verb(slow, 'speaks', 'speak')} sockets" if slow else ""
         yield Finding(
@@ -75,7 +78,7 @@ def mixed_transports(
             summary="NCCL says so itself." + (" The other host of the job has RDMA, which is then meant to be used." if slow else ""),
             confidence="high" if slow and both else "medium",
             ranks=slow,
-            hosts=hosts,
+            hosts=where,
             culprits=tuple(Culprit(rank=r) for r in slow),
             subject=("mixed-transports", *hosts),
             evidence=cite(rows, "said by NCCL"),
@@ -83,7 +86,7 @@ def mixed_transports(
             remedy="Compare NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and the RDMA devices of both hosts.",
             prevention="Set NCCL_NET=IB: a host without RDMA then fails at once and says why.",
             would_refute=("another rank had failed before this line was printed", "the job was meant to run over sockets"),
-            actions=(Action("fix_config", hosts=hosts, ranks=slow, confidence="medium"),),
+            actions=(Action("fix_config", hosts=where, ranks=slow, confidence="medium"),),
         )
 
 

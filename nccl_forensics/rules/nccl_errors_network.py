@@ -44,21 +44,26 @@ _UNREACHABLE = (
     "The queue pair could not be connected to the peer's address: no route between the two ports' GIDs (RoCE: GID index, subnet, interface "
     "without address), or the port is not active."
 )
-#: Work completions that tell of no link, by the number or name of their status or by UCX's words (ibv_wc_status in libibverbs' verbs.h),
-#: and how
-#: they read.
-_OTHERWISE = (
+#: Work completions that tell of no link, by the number or name of their status or by UCX's words (ibv_wc_status in libibverbs' verbs.h), how
+#: they read, what may be the cause instead, and what to look at.
+_OTHERWISE: tuple[tuple[str, str, str | None, str], ...] = (
     (
         r"(?i)status=(?:1\b|IBV_WC_LOC_LEN_ERR)|with error 1,|local length",
         "A message is longer than what its receiver awaits: the two sides called different sizes.",
+        "shape-mismatch",
+        "Compare the sizes that both sides called (NCCL_DEBUG_SUBSYS=COLL, or the Flight Recorder).",
     ),
     (
         r"(?i)status=(?:[48]\b|IBV_WC_LOC_(?:PROT|ACCESS)_ERR)|with error [48],|local (?:protection|access)",
         "The card could not reach memory on its own host: a registration that is gone, or direct access between card and GPU that ACS or an IOMMU blocks.",
+        None,
+        "Check ACS and the IOMMU of this host, nvidia-peermem, and whether the program frees buffers that are in use.",
     ),
     (
         r"(?i)status=(?:9|1[01])\b|status=IBV_WC_REM_(?:INV_REQ|ACCESS|OP)_ERR|with error (?:9|1[01]),|remote (?:access|operation|invalid request)",
         "The far end refused the operation: its memory is gone, as where the process freed it or died.",
+        "rank-died",
+        "Read the log of the process at the far end: whether it died or freed the buffer before this line.",
     ),
 )
 _HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )")
@@ -442,7 +447,6 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, stalls: pl.Lazy
     rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(_FAULTS))
     if not rows.height:
         return
-    # A peer that died does not answer either: where the far end is not seen, that is as likely as a link.
     seen = processes.select("host").drop_nulls().unique().collect().height > 1
     # One that fell silent before its peers did, and tells of no error, may be the far end that is gone.
     silent = set(stalls.filter(pl.col("cause") == "host-stall").select("rank").collect()["rank"].to_list()) if stalls is not None else set()
@@ -457,27 +461,43 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, stalls: pl.Lazy
         devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
         message = str(part["message"][0])[:140]
         gone = tuple(sorted(silent - here.get(host, set())))
-        other = next((reading for pattern, reading in _OTHERWISE if part["message"].str.contains(pattern).all()), None)
+        _, other, instead, look = next((o for o in _OTHERWISE if part["message"].str.contains(o[0]).all()), ("", None, None, ""))
+        unreachable = part["kind"].eq("ib-modify-qp").all()
+        # A peer that died does not answer either: where the far end is not seen, that is as likely as a link.
+        unseen = not (seen or unreachable or other or host in failed)
         yield Finding(
             title=f"RDMA errors on {host or 'a host'}{' at ' + ', '.join(devices) if devices else ''}: {message}",
             summary=_UNREACHABLE
-            if part["kind"].eq("ib-modify-qp").all()
+            if unreachable
             else other
             or "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
             + (f" The port that failed is told by {', '.join(sorted(str(h) for h in failed))}." if far else ""),
             severity="warning" if far else None,
             confidence="low" if other else "high" if devices and (host in failed or (seen and not failed and not gone)) else "medium",
             hosts=(str(host),) if host else (),
-            alternatives=(("rank-died", gone, "nothing says that it ended"),) if gone and host not in failed else (),
+            alternatives=(("rank-died", gone, "nothing says that it ended"),)
+            if gone and host not in failed
+            else ((instead, (), None),)
+            if instead
+            else (("rank-died", (), None),)
+            if unseen
+            else (),
             culprits=tuple(Culprit(host=str(host) if host else None, nic=d) for d in (devices or [None])),
             subject=("ib", str(host), *devices),
             evidence=cite(part, "reported by NCCL"),
             evidence_total=part.height,
-            remedy="Check port state and error counters of this device and of its switch port; reseat or replace the cable.",
+            remedy="Compare the GIDs and the RoCE settings of the two hosts (show_gids, NCCL_IB_GID_INDEX, the addresses and subnets of both interfaces); "
+            "check that both ports are active."
+            if unreachable
+            else look or "Check port state and error counters of this device and of its switch port; reseat or replace the cable.",
             prevention="Watch link_downed, symbol and retry counters of all ports; drain hosts whose counters rise.",
             would_refute=("clean counters on both ends and a peer that died first",),
             actions=(
-                Action(
+                Action("fix_config", hosts=(str(host),) if host else (), command="show_gids; ibstat")
+                if unreachable
+                else Action("collect_more", hosts=(str(host),) if host else (), command="dmesg -T")
+                if other
+                else Action(
                     "check_cable_or_optic",
                     hosts=(str(host),) if host else (),
                     command=f"ibstat {devices[0]}; perfquery" if devices else "ibstat",

@@ -193,6 +193,9 @@ def _died(part: pl.DataFrame, others: _Others) -> Finding:
         actions=(actions,),
         alternatives=(("software-crash", (), "the others were stopped before they could crash as well"),)
         if _crashed_together(part)
+        # Whoever stands still takes nothing down either.
+        else (("host-stall", ranks, None),)
+        if kind == "vanished"
         else (),
     )
 

@@ -174,8 +174,17 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
                 Action("fix-code", ranks=ranks, where=first["user_frame"], confidence=confidence),
                 _look_again(blamed, ranks, confidence),
             ),
+            alternatives=tuple((other, ranks, None) for other in _instead(cause, str(first["place"])) if confidence != "high"),
             metrics={"others": first["others_count"]},
         )
+
+
+def _instead(cause: str, place: str) -> tuple[str, ...]:
+    """What stacks alone may show as well: a process that is late and no more, one that waits for its GPU in a function of the program, a call
+    that was left out before another."""
+    if cause in ("host-stall", "input-stall"):
+        return ("gpu-stall", "straggler") if place == "user-code" else ("straggler",)
+    return {"collective-skipped": ("collective-mismatch",), "collective-mismatch": ("collective-skipped",)}.get(cause, ())
 
 
 def _look_again(blamed: pl.DataFrame, ranks: tuple[int, ...], confidence: Confidence) -> Action:

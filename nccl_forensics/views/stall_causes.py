@@ -201,7 +201,9 @@ def _at_work_on_its_host(case: _Case) -> Cause | None:
         # a wait is active where CUDA spins, and leaves no Python frame (item, a copy from the GPU, Work.wait).
         return None
     if case.place == "user-code":
-        return Cause("host-stall", "low" if seen_by == "stacks" else "medium", why)
+        # An active wait for a GPU leaves no frame either.
+        instead = "gpu-stall" if case.row.get("pending") is not False else None
+        return Cause("host-stall", "low" if seen_by == "stacks" else "medium", why, alternative=instead)
     if case.place in _HOST:
         return Cause("host-stall", "high" if case.place != "import" and case.sure else "medium", why)
     return None
@@ -245,10 +247,11 @@ def _on_its_gpu(case: _Case) -> Cause | None:
             # A watchdog's line counts the calls of its rank: where that rank left some out, its numbers fall behind in the same way.
             if _counts_otherwise(row):
                 return _LEFT_OUT if len(as_ranks(row.get("in_group"))) > 1 else _HELD_UP
-            return Cause("gpu-stall", "medium", f"{why}, by the count of its watchdog")
+            return Cause("gpu-stall", "medium", f"{why}, by the count of its watchdog", alternative="collective-skipped")
         if not row["timed_out"] and len(as_ranks(row.get("in_group"))) == 1:
             # Of a pair at work the recorder that was looked at first is behind the other one.
-            return Cause("gpu-stall", "low", f"{why}, by the recorder of one peer, and nothing has timed out")
+            told = f"{why}, by the recorder of one peer, and nothing has timed out"
+            return Cause("gpu-stall", "low", told, alternative="straggler")
         return Cause("gpu-stall", "high", why)
     if case.stack is None or case.place not in ("cuda-sync", "backward"):
         return None
@@ -274,16 +277,17 @@ def _not_heard_of(case: _Case) -> Cause | None:
     if case.kind == "barrier":
         why = "a monitored barrier names it as missing"
         if case.row.get("reached"):
-            return Cause("host-stall", "low", f"{why}; it says itself that it came to one, late or to another")
-        return Cause("host-stall", "medium", why)
+            told = f"{why}; it says itself that it came to one, late or to another"
+            return Cause("host-stall", "low", told, alternative="collective-skipped")
+        return Cause("host-stall", "medium", why, alternative="collective-skipped")
     if case.kind == "unseen" and case.stack is None:
         return Cause("host-stall", "low", "the waits of all others end at it, and nothing in the evidence comes from it")
     if case.kind == "unanswered":
         why = "it answered neither the sampler nor the request for a dump, as a process that is stopped or in a system call does; all others wait"
-        return Cause("host-stall", "low", why)
+        return Cause("host-stall", "low", why, alternative="gpu-stall")
     if case.kind == "silent":
         why = "it was alive until the launcher stopped it and never timed out itself, as those did that waited"
-        return Cause("host-stall", "low", why)
+        return Cause("host-stall", "low", why, alternative="collective-skipped")
     return None
 
 
@@ -297,23 +301,22 @@ def _behind(case: _Case) -> Cause | None:
         why = (
             "its log ends after a whole number of steps, in which it called fewer collectives than its peers, and nothing says that it died"
         )
-        return Cause("collective-skipped", "medium", why)
+        return Cause("collective-skipped", "medium", why, alternative="host-stall")
     if row.get("pending"):
         return _HELD_UP  # by what all members entered and none finished, or by a send or receive of its own
     if row.get("domain") == "nccl":
-        return Cause("host-stall", "low", "its log ends before an operation that its peers entered")
+        return Cause("host-stall", "low", "its log ends before an operation that its peers entered", alternative="collective-skipped")
     if row.get("pending") is False:
         why = "everything it enqueued is completed and it enqueued nothing more, while its peers wait"
         if row.get("own_record") is None:
             # A watchdog's line counts the calls of its rank and names none, so that one left out at the end looks the same.
-            return Cause("host-stall", "medium", f"{why}; whether it left the call out no line tells")
+            return Cause("host-stall", "medium", f"{why}; whether it left the call out no line tells", alternative="collective-skipped")
         return Cause("host-stall", "high", why)
     why = "it never entered an operation that its peers wait in"
     if row.get("domain") == "detail" and not row.get("timed_out"):
-        return Cause(
-            "host-stall", "low", f"{why}; nothing has timed out, and lines that were copied while the job ran end an operation apart"
-        )
-    return Cause("host-stall", "medium", why)
+        told = f"{why}; nothing has timed out, and lines that were copied while the job ran end an operation apart"
+        return Cause("host-stall", "low", told, alternative="straggler")
+    return Cause("host-stall", "medium", why, alternative="collective-skipped")
 
 
 #: Signs in the order in which they are believed: what a stack shows of sends, what the order of calls shows, where the host is, what its

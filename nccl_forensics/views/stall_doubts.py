@@ -166,14 +166,22 @@ def _rank(row: Mapping[str, object]) -> int:
 def _unsure(row: dict[str, object]) -> dict[str, object]:
     """A stall that may be a moment of a job that goes on."""
     why = f"{row['why']}; nothing has timed out, and ranks stand here and there or most have nothing open, as in a job that goes on"
-    return row | {"confidence": "low", "why": why}
+    return _late(row) | {"confidence": "low", "why": why}
+
+
+def _late(row: dict[str, object]) -> dict[str, object]:
+    """A stall for which its rank may as well be late in a job that goes on, unless something else was as likely before."""
+    return row | ({"alternative": "straggler", "against": None} if row["alternative"] is None else {})
 
 
 def _glimpsed(row: dict[str, object]) -> dict[str, object]:
     """A stall that one look at the stack or at recorders shows: for how long it stood there is not known."""
     if row["confidence"] != "high":
         return row
-    return row | {"confidence": "medium", "why": f"{row['why']}; nothing has timed out, and one look does not tell that it stays there"}
+    return _late(row) | {
+        "confidence": "medium",
+        "why": f"{row['why']}; nothing has timed out, and one look does not tell that it stays there",
+    }
 
 
 def _usual_waits(scene: Scene, row: Mapping[str, object]) -> float | None:
@@ -189,12 +197,12 @@ def _usual_waits(scene: Scene, row: Mapping[str, object]) -> float | None:
 def _as_traced(row: dict[str, object], share: float) -> dict[str, object]:
     """A stall by stacks of a job whose traces go on, and show the same waits."""
     why = f"{row['why']}; nothing has timed out, and by their traces the others wait for {share:.0%} of the time in a job that goes on"
-    return row | {"confidence": "low", "why": why}
+    return _late(row) | {"confidence": "low", "why": why}
 
 
 def _passed(row: dict[str, object]) -> dict[str, object]:
     """A stall that stacks show in a job whose training loop came to its end, unless it is at the very end that it stands."""
-    return row | {"confidence": "low", "why": f"{row['why']}; the training loop said that it was done, and nothing has timed out"}
+    return _late(row) | {"confidence": "low", "why": f"{row['why']}; the training loop said that it was done, and nothing has timed out"}
 
 
 def _apart(row: dict[str, object]) -> dict[str, object]:

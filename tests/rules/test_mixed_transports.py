@@ -28,6 +28,8 @@ def test_of_two_hosts_the_one_with_sockets_is_named_by_the_other() -> None:
     assert (finding.cause, *told(finding)) == ("environment-mismatch", "error", "medium", (2, 3))
     assert cited(finding) == [(0, 60)]
     assert "ranks 2-3 speak sockets" in finding.title
+    [finding] = mixed_transports.check(RDMA_HERE, people((0, "node1", 100), (1, "node1", 101), (2, "node2", 9)), MEMBERS, placed())
+    assert ("node1" in finding.title, finding.hosts, finding.actions[0].hosts) == (True, ("node2",), ("node2",)), "where it is to be mended"
 
 
 def test_a_host_with_sockets_tells_it_of_itself() -> None:

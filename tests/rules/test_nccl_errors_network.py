@@ -188,23 +188,31 @@ def test_a_completion_with_an_error_names_host_and_device() -> None:
 
 def test_a_completion_of_a_job_whose_far_end_is_not_seen_may_be_that_of_a_dead_peer() -> None:
     [finding] = ib_error.check(errors(COMPLETION), people((1, "node1", 101)))
-    assert finding.confidence == "medium"
+    assert (finding.confidence, finding.alternatives) == ("medium", (("rank-died", (), None),))
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "instead"),
     [
-        ("Got completion from peer 10.0.0.7<41234> with status=4 opcode=0 len=0 vendor err 249 hca mlx5_0", "could not reach memory"),
-        ("Got completion with status=IBV_WC_REM_ACCESS_ERR hca mlx5_0", "far end refused"),
-        ("Got completion with error 10, opcode 0, len 0, vendor err 249", "far end refused"),
-        ("Got completion with status=1 opcode=0 hca mlx5_0", "different sizes"),
-        ("Local protection on mlx5_0:1/RoCE (synd 0x4 vend 0x56)", "could not reach memory"),
+        ("Got completion from peer 10.0.0.7<41234> with status=4 opcode=0 len=0 vendor err 249 hca mlx5_0", "could not reach memory", None),
+        ("Got completion with status=IBV_WC_REM_ACCESS_ERR hca mlx5_0", "far end refused", "rank-died"),
+        ("Got completion with error 10, opcode 0, len 0, vendor err 249", "far end refused", "rank-died"),
+        ("Got completion with status=1 opcode=0 hca mlx5_0", "different sizes", "shape-mismatch"),
+        ("Local protection on mlx5_0:1/RoCE (synd 0x4 vend 0x56)", "could not reach memory", None),
     ],
 )
-def test_errors_that_tell_of_no_link_are_read_as_what_they_are(text: str, said: str) -> None:
+def test_errors_that_tell_of_no_link_are_read_as_what_they_are(text: str, said: str, instead: str | None) -> None:
     [finding] = ib_error.check(errors(COMPLETION | {"message": text}), PEOPLE)
     assert finding.confidence == "low"
     assert said in finding.summary
+    assert [cause for cause, *_ in finding.alternatives] == [instead] * (instead is not None)
+    assert "cable" not in finding.remedy
+
+
+def test_a_queue_pair_that_finds_no_way_to_its_peer_is_a_matter_of_addresses() -> None:
+    text = "Call to ibv_modify_qp failed with error Network is unreachable"
+    [finding] = ib_error.check(errors({"kind": "ib-modify-qp", "pid": 101, "message": text, "line_no": 8}), PEOPLE)
+    assert ("NCCL_IB_GID_INDEX" in finding.remedy, finding.actions[0].action) == (True, "fix_config")
 
 
 def test_one_retry_among_other_errors_tells_of_a_link() -> None:

@@ -35,6 +35,7 @@ def test_an_exception_is_quoted_with_its_place_and_cited_before_the_launchers_li
 def test_endings_that_say_little_are_medium(kind: str) -> None:
     [finding] = rank_died.check(endings({"rank": 2, "kind": kind}, *VICTIMS), None)
     assert told(finding) == ("critical", "medium", (2,))
+    assert finding.alternatives == ((("host-stall", (2,), None),) if kind == "vanished" else ())
 
 
 def test_deaths_of_different_kinds_are_findings_of_their_own_earliest_first() -> None:

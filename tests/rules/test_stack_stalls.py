@@ -84,6 +84,15 @@ def test_ranks_alike_give_one_finding_and_sure_ones_stand_first() -> None:
     assert (sure.ranks, sure.confidence, doubtful.ranks) == ((7,), "high", (1, 2))
 
 
+def test_what_stacks_alone_may_show_as_well_is_told() -> None:
+    [late] = input_stall_by_stacks.check(table(stall(rank=5)))
+    assert late.alternatives == (("straggler", (5,), None),)
+    [own] = host_stall_by_stacks.check(table(stall(cause="host-stall", place="user-code", confidence="low", rank=5)))
+    assert [cause for cause, *_ in own.alternatives] == ["gpu-stall", "straggler"]
+    [sure] = input_stall_by_stacks.check(table(stall(rank=5, confidence="high")))
+    assert sure.alternatives == ()
+
+
 def test_other_causes_are_quiet() -> None:
     assert host_stall_by_stacks.check(table(stall(rank=1))) == []
 

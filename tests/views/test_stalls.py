@@ -231,6 +231,42 @@ def test_without_a_stack_progress_names_the_cause(fact: dict[str, object], cause
     assert found(blocker(**fact)) == [(2, cause, confidence, "progress")]
 
 
+@pytest.mark.parametrize(
+    ("fact", "place", "tail", "alternative"),
+    [
+        ({"domain": "nccl"}, None, None, "collective-skipped"),
+        ({"domain": "nccl"}, None, "boundary", "host-stall"),
+        ({"domain": "detail"}, None, None, "straggler"),
+        ({"pending": False}, None, None, "collective-skipped"),
+        ({"pending": False, "own_record": "entries[5]"}, None, None, None),
+        ({"kind": "barrier"}, None, None, "collective-skipped"),
+        ({"kind": "silent"}, None, None, "collective-skipped"),
+        ({"kind": "unanswered"}, None, None, "gpu-stall"),
+        ({"kind": "gpu"}, None, None, "collective-skipped"),
+        ({"kind": "gpu", "own_record": "entries[5]", "in_group": [1]}, None, None, "straggler"),
+        ({"kind": "gpu", "own_record": "entries[5]", "in_group": [0, 1]}, None, None, None),
+        ({}, "user-code", None, "gpu-stall"),
+        ({"pending": False}, "user-code", None, None),
+        ({}, "lock", None, None),
+    ],
+)
+def test_a_stall_that_is_not_sure_tells_what_would_look_the_same(
+    fact: dict[str, object], place: str | None, tail: str | None, alternative: str | None
+) -> None:
+    row = {"kind": "behind", "seen_by": "progress", "timed_out": False, "op": "all_reduce", "seq": 6} | fact
+    stack = {"place": place, "op": None, "user_frame": "step (train.py:2)", "reason": "frame 0"}
+    cause = cause_of(2, row, {2: stack} if place else {}, tail)
+    assert cause is not None
+    assert cause.alternative == alternative
+    assert cause.alternative is not None or cause.confidence == "high" or place
+
+
+def test_whom_one_look_finds_may_be_late_in_a_job_that_goes_on() -> None:
+    once = standing(r0="collective", r1="collective", r2="lock").with_columns(moved=pl.lit(None, pl.Boolean))
+    rows_of = stalls(blocker(), once, *[None] * 14, rows(MOTION, {"rank": 2})).collect()
+    assert rows_of.select("confidence", "alternative").rows() == [("medium", "straggler")]
+
+
 def test_members_of_a_broadcast_that_another_one_has_left_did_not_take_it_in_another_order() -> None:
     # Ranks 1 and 2 stand in the broadcast of their group (two roots, say); rank 0 was in it too, and waits in the next call of the job.
     calls = {"r0": "barrier", "r1": "broadcast", "r2": "broadcast"}
