@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.frames import text_of
+
 
 def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_pair_waits: pl.LazyFrame | None = None) -> pl.DataFrame:
     """One row per trace, of its steps together or of the whole where it has none, with shares of the span.
@@ -39,14 +41,12 @@ def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_
 
 def time_shares() -> pl.Expr:
     """What the time of a row of ``balance`` went into, for who quotes it."""
-    percent = [(100 * pl.col(c)).round(0).cast(pl.Int64) for c in ("exposed_share", "overlap_fraction", "compute_share")]
-    who = pl.coalesce(pl.format("rank {}: ", pl.col("rank")), pl.lit(""))
-    hidden = pl.coalesce(pl.format(" and {}% of communication hidden behind computation", percent[1]), pl.lit(""))
-    text = pl.format(
-        "{}of {} ms traced, {}% communication alone, {}% computation",
-        who,
-        pl.col("span_ms").round(0).cast(pl.Int64),
-        percent[0],
-        percent[2],
-    )
-    return (text + hidden).alias("why")
+
+    def percent(column: str) -> pl.Expr:
+        return (100 * pl.col(column)).round(0).cast(pl.Int64)
+
+    who = pl.coalesce(text_of("rank {}: ", pl.col("rank")), pl.lit(""))
+    hidden = pl.coalesce(text_of(" and {}% of communication hidden behind computation", percent("overlap_fraction")), pl.lit(""))
+    traced = pl.col("span_ms").round(0).cast(pl.Int64)
+    told = text_of("of {} ms traced, {}% communication alone, {}% computation", traced, percent("exposed_share"), percent("compute_share"))
+    return pl.concat_str(who, told, hidden).alias("why")
