@@ -25,7 +25,7 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import certain, doubt_words
 from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
-from nccl_forensics.stacks.frames import split_frame
+from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.habits import by_company
 from nccl_forensics.words import group_words, ranks_words
@@ -119,7 +119,7 @@ def _frames(row: Mapping[str, object], lines: Mapping[int, str]) -> tuple[set[st
 
 def _apart(own: set[str], others: set[str]) -> bool:
     """Whether these lines stand in other functions of the program than those."""
-    names = [{split_frame(frame)[0].rpartition(".")[2] for frame in frames} for frames in (own, others)]
+    names = [{line_of_code(frame)[0] for frame in frames} for frames in (own, others)]
     return all(names) and not names[0] & names[1]
 
 

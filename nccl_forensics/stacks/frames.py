@@ -55,6 +55,14 @@ def shortened(frame: str) -> str:
     return frame_text(name, short_path(path), line) if path.startswith("/") else frame
 
 
+def line_of_code(frame: object) -> tuple[str, str, str]:
+    """(bare function, line, bare file) of ``func (dir/file.py:12)``: what is the same whoever tells it. Recorders and tracebacks of older
+    Pythons write ``dispatch`` where py-spy writes ``Router.dispatch``, and paths come whole or shortened."""
+    function, _, place = str(frame).partition(" (")
+    name, _, line = place.rstrip(")").rpartition("/")[2].rpartition(":")
+    return function.rpartition(".")[2], line, name
+
+
 def function_of(frame: str) -> str:
     """The bare function name: ``Tensor.backward`` gives ``backward``; names of C++ stay whole."""
     name, path, _ = split_frame(frame)

@@ -600,7 +600,8 @@ def source_ranks(
 def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
     """Sources whose groups have one rank in common, and that rank. ``member``: source and folded ranks, a row for each group.
 
-    Each list is unfolded once, and small groups come first: the whole job is a group of every dump, so that going through all of its
+    Lists of one member alone have it in common with nothing: gloo's recorders list a nameless group of rank 0 on every rank once the
+    groups were taken down. Each list is unfolded once, and small groups come first: the whole job is a group of every dump, so that going through all of its
     members for each would take the square of the ranks.
     """
     sets = {text: frozenset(unfold(text)) for text in member["ranks"].unique().to_list()}
@@ -611,7 +612,7 @@ def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
         left, *others = sorted(own, key=len)
         for other in others:
             left = left & other
-        if len(left) == 1:
+        if len(left) == 1 and any(len(other) > 1 for other in others):
             yield source, next(iter(left))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.stacks.frames import shortened
+from nccl_forensics.stacks.frames import line_of_code, shortened
 from nccl_forensics.stacks.places import WAITING, place_of
 from nccl_forensics.views import view
 
@@ -39,10 +39,10 @@ def last_calls(
     if thread_states is not None:
         states = thread_states.filter(pl.col("rank").is_not_null()).collect()
         callers = states.filter(pl.col("place").is_in(WAITING))["frames"].to_list()
-        waiting = {_line(frame)[0::2] for frames in callers for frame in frames or ()}
+        waiting = {line_of_code(frame)[0::2] for frames in callers for frame in frames or ()}
         for row in states.iter_rows(named=True):
             moved = row["moved"] if (row["samples"] or 1) > 1 else None
-            here = row["place"] == "user-code" and row["user_frame"] is not None and _line(row["user_frame"])[0::2] in waiting
+            here = row["place"] == "user-code" and row["user_frame"] is not None and line_of_code(row["user_frame"])[0::2] in waiting
             found[row["rank"]] = {name: row[name] for name in LAST_CALLS if name in row} | {
                 "witness": "stack",
                 "moved": moved,
@@ -90,16 +90,9 @@ def _known_waits(found: dict[int, dict[str, object]], raised: pl.DataFrame) -> N
     """A stack in a line of the program at which a process later gave up waiting waits too: ``Work.wait()`` leaves no frame of its own. In
     its backward pass a rank may as well compute: there its own word counts, as its reducer's wait leaves none either."""
     gave_up = raised.filter(pl.col("signature").is_in(_GAVE_UP) & pl.col("frame").is_not_null()).select("rank", "frame").rows()
-    own = {(rank, _line(frame)) for rank, frame in gave_up}
+    own = {(rank, line_of_code(frame)) for rank, frame in gave_up}
     lines = {line for _, line in own}
     for rank, row in found.items():
-        line = _line(row["user_frame"]) if row["user_frame"] else None
+        line = line_of_code(row["user_frame"]) if row["user_frame"] else None
         if (row["place"] == "user-code" and line in lines) or (row["place"] == "backward" and (rank, line) in own):
             row.update(place="collective", reason="ranks gave up waiting at this very line")
-
-
-def _line(frame: object) -> tuple[str, str, str]:
-    """Function, line and file name of ``func (dir/file.py:12)``: processes may write a path whole or shortened."""
-    function, _, place = str(frame).partition(" (")
-    name, _, line = place.rstrip(")").rpartition("/")[2].rpartition(":")
-    return function.rpartition(".")[2], line, name

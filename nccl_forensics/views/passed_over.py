@@ -7,9 +7,11 @@ from collections import defaultdict
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.stuck import ranks_named
 
 PASSED_OVER = {
     "rank": pl.Int32(),
@@ -42,11 +44,15 @@ def passed_over(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> p
     places = stood.sort("rank").collect().partition_by("user_frame", "op", maintain_order=True)
     rows: list[dict[str, object]] = []
     if len(places) > 1:
-        sites = pl.Series([part["user_frame"][0] for part in places])
         nameless = pl.col("group_name").fill_null("") == ""
-        made = calls_of(operations).recent().filter((pl.col("domain") == "fr") & nameless & pl.col("call_site").is_in(sites.implode()))
-        orders = made.group_by("rank", "call_site", "op").agg(pl.col("order").max().alias("last"), pl.len().alias("n")).collect()
-        known = {(rank, site, op): (last, n) for rank, site, op, last, n in orders.iter_rows()}
+        made = calls_of(operations).recent().filter((pl.col("domain") == "fr") & nameless & pl.col("call_site").is_not_null())
+        lines = {line_of_code(part["user_frame"][0]) for part in places}
+        sites = [site for site in made.select(pl.col("call_site").unique()).collect()["call_site"] if line_of_code(site) in lines]
+        orders = made.filter(pl.col("call_site").is_in(sites)).group_by("rank", "call_site")
+        known = {
+            (rank, line_of_code(site)): (last, n)
+            for rank, site, last, n in orders.agg(pl.col("order").max().alias("last"), pl.len().alias("n")).collect().iter_rows()
+        }
         for beyond in places:
             rows += [row for waiting in places if waiting is not beyond for row in _passed(beyond, waiting, known)]
     found = pl.DataFrame(rows, schema=PASSED_OVER, infer_schema_length=None)
@@ -54,13 +60,13 @@ def passed_over(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> p
 
 
 def _passed(
-    beyond: pl.DataFrame, waiting: pl.DataFrame, known: dict[tuple[object, object, object], tuple[int, int]]
+    beyond: pl.DataFrame, waiting: pl.DataFrame, known: dict[tuple[int, tuple[str, str, str]], tuple[int, int]]
 ) -> list[dict[str, object]]:
     """Of those that stand in one line, the few that passed over the call in which others stand."""
     here, there = beyond.row(0, named=True), waiting.row(0, named=True)
     ranks = beyond["rank"].to_list()
-    own = {rank: known.get((rank, here["user_frame"], here["op"])) for rank in ranks}
-    call = {rank: known.get((rank, there["user_frame"], there["op"])) for rank in ranks}
+    own = {rank: known.get((rank, line_of_code(here["user_frame"]))) for rank in ranks}
+    call = {rank: known.get((rank, line_of_code(there["user_frame"]))) for rank in ranks}
     # Who was there as often as the others is in the same step as they.
     if (
         any(o is None or c is None for o, c in zip(own.values(), call.values(), strict=True))
@@ -97,7 +103,7 @@ _STEPS, _AGAIN = 3, 2
 
 
 @view(rows="ranks")
-def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
+def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls, processes: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """The few that stand in a collective (``op``) at a line of code from which no rank has called before, where all ``others`` of the job
     stand in calls of the steps before, or in sends and receives (``in_pairs``): these left their steps, or made a call too many.
 
@@ -105,17 +111,18 @@ def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.
     """
     places = last_calls.filter(pl.col("rank").is_not_null()).sort("rank").collect()
     still = places.filter(pl.col("place").is_in(WAITING) & pl.col("user_frame").is_not_null() & ~pl.col("moved").fill_null(value=False))
-    if places.height < _STEPS or still.height != places.height or places["rank"].to_list() != list(range(places.height)):
+    whole = range(max(places.height, ranks_named(processes)))
+    if places.height < _STEPS or still.height != places.height or places["rank"].to_list() != list(whole):
         return pl.LazyFrame(schema=NEW_LINES)
     made = calls_of(operations).recent().filter((pl.col("domain") == "fr") & pl.col("call_site").is_not_null())
     counts = made.group_by("rank", "call_site").len().collect()
     calls = dict(counts.group_by("rank").agg(pl.col("len").sum()).iter_rows())
     callers: dict[object, dict[int, int]] = defaultdict(dict)
     for rank, site, n in counts.iter_rows():
-        callers[site][rank] = n
+        callers[line_of_code(site)][rank] = n
     new: list[dict[str, object]] = []
     for row in places.filter(pl.col("place") == "collective").iter_rows(named=True):
-        at, rank = callers.get(row["user_frame"], {}), row["rank"]
+        at, rank = callers.get(line_of_code(row["user_frame"]), {}), row["rank"]
         if calls.get(rank, 0) >= _STEPS and set(at) <= {rank} and at.get(rank, 0) <= 1:
             new.append(row)
     others = places.filter(~pl.col("rank").is_in([row["rank"] for row in new]))
@@ -123,7 +130,7 @@ def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.
     before = {site for site, at in callers.items() if max(at.values()) >= _AGAIN}
     if not new or len({row["user_frame"] for row in new}) > 1 or len(new) >= others.height:
         return pl.LazyFrame(schema=NEW_LINES)
-    if not set(others.filter(pl.col("place") == "collective")["user_frame"].to_list()) <= before:
+    if not {line_of_code(frame) for frame in others.filter(pl.col("place") == "collective")["user_frame"]} <= before:
         return pl.LazyFrame(schema=NEW_LINES)
     peer = others.row(0, named=True)
     told = {"others": others["rank"].to_list(), "waits_in": peer["op"], "waits_at": peer["user_frame"], "in_pairs": pairs.height > 0}

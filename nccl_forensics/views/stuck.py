@@ -197,11 +197,17 @@ def _world(groups: Iterable[dict[str, object]], comms: pl.LazyFrame | None, proc
     least = 0
     if comms is not None:
         least = comms.select(pl.col("nranks").max()).collect().item() or 0
-    if processes is not None:
-        highest = processes.filter(pl.col("rank") < UNIDENTIFIED).select(pl.col("rank").max()).collect().item()
-        least = max(least, highest + 1 if highest is not None else 0)
+    least = max(least, ranks_named(processes))
     for group in groups:
         members = group["members"]
         if group["group_desc"] == "default_pg" and isinstance(members, list):
             least = max(least, len(members), max(members, default=-1) + 1)  # ranks are numbered without holes
     return least
+
+
+def ranks_named(processes: pl.LazyFrame | None) -> int:
+    """How many ranks there are up to the highest that evidence names; 0 where none is named."""
+    if processes is None:
+        return 0
+    highest = processes.filter(pl.col("rank") < UNIDENTIFIED).select(pl.col("rank").max()).collect().item()
+    return 0 if highest is None else int(highest) + 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.looked_at import looked_at_while_moving
@@ -179,7 +180,7 @@ def _thinned(waiters: Sequence[int], awaited: Sequence[int], most: int) -> Calla
 def _alone(state: pl.DataFrame, info: dict[tuple[str, str], dict[str, object]], last_calls: pl.LazyFrame, known: list[Edge]) -> list[Edge]:
     """Ranks whose stack stands in the last operation they enqueued, in a group of which no other member has evidence."""
     calls = last_calls.filter((pl.col("witness") == "stack") & (pl.col("place") == "collective") & pl.col("user_frame").is_not_null())
-    standing = dict(calls.select("rank", "user_frame").collect().iter_rows())
+    standing = {rank: line_of_code(frame) for rank, frame in calls.select("rank", "user_frame").collect().iter_rows()}
     latest = state.filter(pl.col("last_created_ns").is_not_null()).sort("last_created_ns").unique(["domain", "rank"], keep="last")
     present = {(d, g): set(r) for d, g, r in state.group_by("domain", "group_key").agg("rank").iter_rows()}
     have = {(e["domain"], e["group_key"], e["waiter"]) for e in known}
@@ -187,7 +188,7 @@ def _alone(state: pl.DataFrame, info: dict[tuple[str, str], dict[str, object]], 
     for fact in latest.sort("domain", "rank").iter_rows(named=True):
         key = (fact["domain"], fact["group_key"])
         group = info.get(key)
-        if group is None or standing.get(fact["rank"]) != fact["last_call_site"] or (*key, fact["rank"]) in have:
+        if group is None or standing.get(fact["rank"]) != line_of_code(fact["last_call_site"]) or (*key, fact["rank"]) in have:
             continue
         if present[key] == {fact["rank"]}:
             base = edge(group, fact, fact["rank"]) | {"kind": "unseen", "seq": fact["last_seq"], "behind": None}

@@ -150,9 +150,11 @@ def test_who_goes_on_with_the_usual_calls_left_out_what_its_peers_call_for_the_f
         return row["kind"], row["ranks"], row["seq"]
 
     assert parting(*step) == ("skipped", [2], 5)
-    # From another line, or with nothing after it, or in step with its peers again: that call stands in place of theirs.
+    assert parting("all_reduce [33]") == ("skipped", [2], 5), "it is that call's turn"
+    # From another line, or out of turn with nothing after it, or in step with its peers again: that call stands in place of theirs.
     assert parting(*step, line="share (t.py:38)") == ("different", [2], 5)
-    assert parting("all_reduce [33]") == ("different", [2], 5)
+    assert parting("all_reduce [33]", line="share (t.py:38)") == ("different", [2], 5)
+    assert parting("all_reduce [528]") == ("different", [2], 5)
     assert parting("all_reduce [33]", "scatter [1]") == ("different", [2], 5)
 
 

@@ -346,6 +346,12 @@ def test_the_membership_of_its_groups_names_a_renamed_dump() -> None:
     assert (row["rank"], row["how"]) == (2, "the one rank that is in all of its groups")
 
 
+def test_a_list_of_one_member_alone_names_nobody() -> None:
+    members = table("fr_groups", *({"source_id": n, "pg_name": "", "ranks": "0"} for n in range(2)))
+    found = writers(sources("fr_rank_0.json", "fr_rank_1.json"), fr_dumps=table("fr_dumps", {}, {"source_id": 1}), fr_groups=members)
+    assert {s: row["rank"] for s, row in found.items()} == {0: 0, 1: 1}
+
+
 def test_thread_ids_that_a_stack_shares_name_a_renamed_dump() -> None:
     found = writers(
         sources("copy_of_9", "stacks"),

@@ -45,6 +45,15 @@ def test_who_stands_with_others_and_lacks_a_call_that_they_made_left_it_out() ->
     assert found(STANDS, CALLS) == [(0, [2, 4], [1, 3, 5], SYNC, LOSS)]
 
 
+def test_a_sampler_that_names_the_class_of_a_function_means_the_line_of_the_recorder() -> None:
+    stands = {rank: {SYNC: "Mesh.sync (moe.py:9)", LOSS: "Model.loss (src/moe.py:12)"}[at] for rank, at in STANDS.items()}
+    [(rank, *_)] = found(stands, CALLS)
+    assert rank == 0
+    # Whoever stands where the recorders have it that all had been before stands at no new line.
+    calls = dict.fromkeys(range(4), "slsl")
+    assert ended({0: SYNC, 1: SYNC, 2: "Model.loss (moe.py:12)", 3: SYNC}, calls) == []
+
+
 def test_where_recorders_name_the_groups_their_numbers_tell() -> None:
     assert found(STANDS, CALLS, group="pg:0") == []
 
@@ -77,3 +86,6 @@ def test_where_more_have_come_to_a_new_line_or_the_others_stand_in_one_too_nobod
     assert ended({0: SYNC, 1: END, 2: END, 3: SYNC}, calls) == []
     assert ended({0: SYNC, 1: "save (moe.py:50)", 2: END, 3: SYNC}, calls) == []
     assert ended({0: SYNC, 2: END, 3: SYNC}, calls) == [], "nothing is seen of rank 1"
+    people = rows({"rank": pl.Int32()}, *({"rank": rank} for rank in range(5)))
+    places, made = seen({0: SYNC, 1: LOSS, 2: END, 3: SYNC}, calls, "pg:0")
+    assert new_lines(places, made, people).collect().height == 0, "nothing is seen of rank 4"
