@@ -11,7 +11,7 @@ import polars as pl
 
 from nccl_forensics.store import Store
 from nccl_forensics.views import Resolver
-from nccl_forensics.views.identity import ATTEMPT
+from nccl_forensics.views.path_hints import ATTEMPT
 
 
 @dataclass(frozen=True, slots=True)

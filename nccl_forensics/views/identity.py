@@ -6,73 +6,17 @@ says beats what a file name says, because files get renamed and copied.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
-from nccl_forensics.folding import FoldedTable
-from nccl_forensics.values.ranklist import unfold
+from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, Claim, settle
 from nccl_forensics.views import view
-from nccl_forensics.views.odd_dumps import odd_dump
-from nccl_forensics.views.pids import Pids
+from nccl_forensics.views.source_ranks import job_size
 from nccl_forensics.words import first_label
-
-#: Strength of a claim. The gap between CONTENT and NAME matters: only content can outvote another content claim.
-CONTENT, PREFIX, WORD, NUMBER = 4, 3, 2, 1
-
-_RANK_WORD = re.compile(r"(?:^|[^a-z])(?:global_?)?rank[_\-. =]?(\d{1,6})(?!\d)", re.IGNORECASE)
-_TRAILING = re.compile(r"^(.*?)(\d{1,6})(?:\.[A-Za-z][\w.]*)?$")
-#: Where torchrun writes what a worker says: ``<log dir>/<run id>/attempt_<restarts>/<local rank>/stdout.log``
-#: (PyTorch ``torch/distributed/elastic/multiprocessing/api.py``).
-ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/[^/]+$")
-
-
-def rank_in_path(path: str) -> tuple[int, int] | None:
-    """(rank, strength) that a path claims, or None. The word ``rank`` before the number is a stronger claim than a bare number."""
-    base = path.rsplit("/", 1)[-1]
-    for part in (base, path.rsplit("!", 1)[-1]):
-        words = _RANK_WORD.findall(part)
-        if words:
-            return int(words[-1]), WORD
-    trailing = _TRAILING.match(base)
-    if trailing and not trailing.group(1)[-1:].isdigit():
-        return int(trailing.group(2)), NUMBER
-    return None
-
-
-@view(rows="sources")
-def path_hints(sources: pl.LazyFrame) -> pl.LazyFrame:
-    """What each path hints at: ``source_id``, ``path_rank``, ``path_strength``, ``stem``, ``attempt``, ``attempt_local_rank``."""
-    rows: list[dict[str, object]] = []
-    for source_id, path in sources.select("source_id", "path").collect().iter_rows():
-        claim = rank_in_path(path)
-        attempt = ATTEMPT.search(path)
-        base = path.rsplit("/", 1)
-        trailing = _TRAILING.match(base[-1])
-        rows.append(
-            {
-                "source_id": source_id,
-                "path_rank": claim[0] if claim else None,
-                "path_strength": claim[1] if claim else None,
-                "stem": (base[0] + "/" if len(base) == 2 else "") + (trailing.group(1) if trailing else base[-1]),
-                "attempt": int(attempt.group(1)) if attempt else None,
-                "attempt_local_rank": int(attempt.group(2)) if attempt else None,
-            }
-        )
-    schema = {
-        "source_id": pl.UInt32(),
-        "path_rank": pl.Int32(),
-        "path_strength": pl.Int32(),
-        "stem": pl.String(),
-        "attempt": pl.Int32(),
-        "attempt_local_rank": pl.Int32(),
-    }
-    return pl.DataFrame(rows, schema=schema).lazy()
-
 
 PROCESSES_SCHEMA = {
     "proc": pl.UInt32(),
@@ -142,7 +86,6 @@ def processes(
 
 
 #: Strength, rank, and what says it.
-Claim = tuple[int, int, str]
 
 
 @dataclass(slots=True)
@@ -444,7 +387,7 @@ def _in_order(people: _People, fr_groups: pl.LazyFrame) -> None:
     launched = any(who.rank is not None and who.local_rank is not None for who in workers)
     if not launched or len({first_label(who.host) for who in workers if who.host is not None}) > 1:
         return
-    whole = len(workers) == len(people.by_key) == len(set(pids)) == _job_size(fr_groups)
+    whole = len(workers) == len(people.by_key) == len(set(pids)) == job_size(fr_groups)
     if whole and pids[-1] - pids[0] < _NEAR * len(pids) and all(rank in (None, place) for place, rank in enumerate(in_order)):
         for place, who in enumerate(workers):
             if in_order[place] is None:
@@ -455,189 +398,8 @@ def _in_order(people: _People, fr_groups: pl.LazyFrame) -> None:
 _NEAR = 8
 
 
-def _job_size(fr_groups: pl.LazyFrame) -> int:
-    """How many ranks the groups that recorders state go up to; 0 where that is no number of ranks."""
-    lists = fr_groups.filter(pl.col("ranks").is_not_null()).select(pl.col("ranks").unique()).collect()["ranks"].to_list()
-    size = max((max(unfold(text)) for text in lists), default=-1) + 1
-    return size if size <= 1_000_000 else 0
-
-
-class Settled(NamedTuple):
-    """The rank that claims come down to: None where equals differ or nothing is claimed. ``how``: what says it; ``conflict``: what says
-    otherwise."""
-
-    rank: int | None
-    strength: int | None
-    conflict: str | None
-    how: str | None
-
-
-def settle(claims: Iterable[Claim]) -> Settled:
-    """What is claimed most strongly; of equals what most say, and nothing where as many say otherwise."""
-    ordered = sorted(claims, key=lambda c: -c[0])
-    if not ordered:
-        return Settled(None, None, None, None)
-    top, first, first_how = ordered[0]
-    if all(rank == first for _, rank, _ in ordered):
-        return Settled(first, top, None, first_how)
-    best: dict[int, int] = defaultdict(int)
-    for strength, rank, _ in ordered:
-        if strength == top:
-            best[rank] += 1
-    chosen = min(best, key=lambda r: (-best[r], r))
-    others = sorted({f"rank {r} by {how}" for _, r, how in ordered if r != chosen})
-    conflict = f"rank {chosen} against {', '.join(others)}" if others else None
-    if len(best) > 1 and list(best.values()).count(best[chosen]) > 1:
-        return Settled(None, top, conflict, None)
-    return Settled(chosen, top, conflict, next(how for _, rank, how in ordered if rank == chosen))
-
-
 def _versions(nccl_versions: pl.LazyFrame | None) -> dict[tuple[object, object], str]:
     if nccl_versions is None:
         return {}
     frame = nccl_versions.filter(pl.col("pid").is_not_null() & pl.col("version").is_not_null()).select("host", "pid", "version").collect()
     return {(h, p): v for h, p, v in frame.iter_rows()}
-
-
-SOURCE_RANKS_SCHEMA = {"source_id": pl.UInt32(), "rank": pl.Int32(), "strength": pl.Int32(), "how": pl.String(), "conflict": pl.String()}
-
-
-@view(rows="sources")
-def source_ranks(
-    sources: pl.LazyFrame,
-    path_hints: pl.LazyFrame,
-    processes: pl.LazyFrame | None,
-    fr_dumps: pl.LazyFrame | None,
-    fr_groups: pl.LazyFrame | None,
-    stacks: pl.LazyFrame | None,
-    exceptions: pl.LazyFrame | None,
-    watchdog: pl.LazyFrame | None,
-    reports: pl.LazyFrame | None,
-    nccl_comms: pl.LazyFrame | None,
-    fr_entries: pl.LazyFrame | FoldedTable | None = None,
-) -> pl.LazyFrame:
-    """The rank whose process wrote a source, for sources of one process: ``source_id``, ``rank``, ``strength``, ``how``, ``conflict``.
-
-    A Flight Recorder dump carries no rank. Membership of its groups narrows it down (a rank is in all of its groups), the pthread ids of
-    its entries meet those of a stack, and at last the file's name counts.
-    """
-    claims: dict[int, list[Claim]] = defaultdict(list)
-    hints = path_hints.collect()
-    pid_ranks = Pids(processes)
-    local_to_rank: dict[int, set[int]] = defaultdict(set)
-    if processes is not None:
-        known = processes.filter(pl.col("rank").is_not_null() & pl.col("local_rank").is_not_null())
-        for rank, local in known.select("rank", "local_rank").collect().iter_rows():
-            local_to_rank[local].add(rank)
-    # Lines that a launcher or torch itself prefixed with the rank.
-    for table in (exceptions, watchdog, reports):
-        if table is None:
-            continue
-        said = (
-            table.filter(pl.col("hint_rank").is_not_null() & (pl.col("hint_scope") == "global"))
-            .group_by("source_id")
-            .agg(pl.col("hint_rank").n_unique().alias("n"), pl.col("hint_rank").first().alias("rank"))
-            .collect()
-        )
-        for source, n, rank in said.iter_rows():
-            if n == 1:
-                claims[source].append((PREFIX, rank, "prefix of its lines"))
-    if nccl_comms is not None and processes is not None:
-        pids = nccl_comms.group_by("source_id").agg(pl.struct("host", "pid").n_unique().alias("n"), pl.col("host", "pid").first()).collect()
-        for source, n, host, pid in pids.iter_rows():
-            if n == 1 and (rank := pid_ranks.rank(pid, host)) is not None:
-                claims[source].append((CONTENT, rank, "NCCL lines of its process"))
-    pthreads: dict[str, set[tuple[int, str | None]]] = defaultdict(set)
-    if stacks is not None:
-        frame = stacks.filter(pl.col("pid").is_not_null()).select("source_id", "pid", "hint_host", "pthread_id").collect()
-        for source, pid, host, pthread in frame.unique().sort("source_id", "pid").iter_rows():
-            if pthread is not None:
-                pthreads[pthread].add((pid, host))
-            if (rank := pid_ranks.rank(pid, host)) is not None:
-                claims[source].append((CONTENT, rank, "pid of its process"))
-        for source, n in frame.group_by("source_id").agg(pl.col("pid").n_unique()).iter_rows():
-            if n > 1:
-                claims.pop(source, None)
-    dumps: dict[int, None] = {}
-    if fr_dumps is not None:
-        for source, threads in fr_dumps.select("source_id", "thread_ids").collect().iter_rows():
-            dumps[source] = None
-            owners = {owner for t in (threads or []) for owner in pthreads.get(t, set())}
-            if len(owners) == 1 and (rank := pid_ranks.rank(*owners.pop())) is not None:
-                claims[source].append((CONTENT, rank, "thread ids that a stack of that process shares"))
-    if fr_groups is not None:
-        member = fr_groups.filter(pl.col("ranks").is_not_null()).select("source_id", "ranks").collect()
-        for source, left in _common(member):
-            claims[source].append((CONTENT, left, "the one rank that is in all of its groups"))
-    attempts = {s: local for s, local in hints.select("source_id", "attempt_local_rank").iter_rows() if local is not None}
-    for source, local in attempts.items():
-        ranks_here = local_to_rank.get(local, set())
-        if len(ranks_here) == 1:
-            claims[source].append((PREFIX, next(iter(ranks_here)), "local rank of its folder"))
-        elif not ranks_here and not any(len(v) > 1 for v in local_to_rank.values()):
-            claims[source].append((NUMBER, local, "local rank of its folder"))
-    for source, rank, strength in hints.select("source_id", "path_rank", "path_strength").iter_rows():
-        if rank is None or source in attempts:
-            continue
-        if strength == WORD or source in dumps:
-            claims[source].append((strength, rank, "file name"))
-    if fr_dumps is not None and fr_groups is not None:
-        unknown = {dump for dump in dumps if not claims.get(dump)}
-        if unknown and fr_entries is not None and stacks is not None:
-            odd = odd_dump(fr_dumps, fr_entries, stacks, pid_ranks, unknown, _job_size(fr_groups))
-            if odd is not None:
-                for source in sorted(odd[0]):
-                    claims[source].append((NUMBER, odd[1], "what stands apart in dumps and in stacks"))
-        _last_dump(claims, dumps, fr_groups)
-    _numbered_alike(claims, hints.filter(~pl.col("source_id").is_in(list(attempts)) & ~pl.col("source_id").is_in(list(dumps))))
-    rows = []
-    for source in sorted(claims):
-        found = settle(claims[source])
-        rows.append((source, found.rank, found.strength, found.how, found.conflict))
-    return pl.DataFrame(rows, schema=SOURCE_RANKS_SCHEMA, orient="row").lazy()
-
-
-def _common(member: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """Sources whose groups have one rank in common, and that rank. ``member``: source and folded ranks, a row for each group.
-
-    Lists of one member alone have it in common with nothing: gloo's recorders list a nameless group of rank 0 on every rank once the
-    groups were taken down. Each list is unfolded once, and small groups come first: the whole job is a group of every dump, so that going through all of its
-    members for each would take the square of the ranks.
-    """
-    sets = {text: frozenset(unfold(text)) for text in member["ranks"].unique().to_list()}
-    groups: dict[int, list[frozenset[int]]] = defaultdict(list)
-    for source, text in member.iter_rows():
-        groups[source].append(sets[text])
-    for source, own in groups.items():
-        left, *others = sorted(own, key=len)
-        for other in others:
-            left = left & other
-        if len(left) == 1 and any(len(other) > 1 for other in others):
-            yield source, next(iter(left))
-
-
-def _numbered_alike(claims: dict[int, list[Claim]], hints: pl.DataFrame) -> None:
-    """A file that says nothing of its rank and has a bare number in its name, as others have whose content tells that this is their
-    rank."""
-    numbered = hints.filter((pl.col("path_strength") == NUMBER) & pl.col("path_rank").is_not_null())
-    for _, part in numbered.group_by("stem", maintain_order=True):
-        family = dict(part.select("source_id", "path_rank").iter_rows())
-        told = {source: settle(claims[source]).rank for source in family if claims.get(source)}
-        if len(told) < _TOLD or any(family[source] != rank for source, rank in told.items()):
-            continue
-        for source in family.keys() - told.keys():
-            claims[source].append((NUMBER, family[source], "number in its name, which is the rank in names like it"))
-
-
-#: Files whose content must tell that the number in their name is their rank.
-_TOLD = 2
-
-
-def _last_dump(claims: dict[int, list[Claim]], dumps: Iterable[int], fr_groups: pl.LazyFrame) -> None:
-    """One dump without a rank and one rank of the stated groups without a dump: they belong together."""
-    settled = {d: settle(claims.get(d, [])).rank for d in dumps}
-    without = [d for d, rank in settled.items() if rank is None]
-    taken = set(settled.values())
-    free = set(range(_job_size(fr_groups))) - taken
-    if len(without) == 1 and len(free) == 1:
-        claims[without[0]].append((NUMBER, free.pop(), "the one rank that no other dump has"))

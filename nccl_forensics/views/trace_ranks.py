@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import polars as pl
 
+from nccl_forensics.values.claims import NUMBER, WORD
 from nccl_forensics.views import view
-from nccl_forensics.views.identity import NUMBER, WORD
 
 TRACE_RANKS = {
     "source_id": pl.UInt32(),

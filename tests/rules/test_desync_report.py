@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.reading.source import read_source
 from nccl_forensics.rules.desync_report import gpu_stall_by_desync_report, host_stall_by_desync_report
-from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from tests.rules.frames import cited, told
 from tests.views.frames import rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.stuck_watchdog import host_stall_by_heartbeat
-from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from tests.rules.frames import cited, told
 from tests.rules.host_frames import table
 from tests.views.frames import rows

@@ -7,9 +7,10 @@ import pytest
 
 from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.deaths import endings
-from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.matching import PROGRESS
 from nccl_forensics.views.raised import raised as raised_by
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from tests.rules.host_frames import table
 from tests.views.frames import progress, rows
 

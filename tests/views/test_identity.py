@@ -5,14 +5,20 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, settle
 from nccl_forensics.views.communicators import comms
-from nccl_forensics.views.identity import CONTENT, NUMBER, PREFIX, WORD, path_hints, processes, rank_in_path, settle, source_ranks
+from nccl_forensics.views.identity import processes
+from nccl_forensics.views.path_hints import path_hints, rank_in_path
+from nccl_forensics.views.source_ranks import source_ranks
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
 
-def sources(*paths: str) -> pl.LazyFrame:
-    return rows({"source_id": pl.UInt32(), "path": pl.String()}, *[{"source_id": n, "path": p} for n, p in enumerate(paths)])
+def sources(*paths: str, formats: str = "") -> pl.LazyFrame:
+    """Sources of these names, and of these formats, one word for each."""
+    told = formats.split() or [None] * len(paths)
+    named = [{"source_id": n, "path": p, "formats": [f] if f else []} for n, (p, f) in enumerate(zip(paths, told, strict=True))]
+    return rows({"source_id": pl.UInt32(), "path": pl.String(), "formats": pl.List(pl.String())}, *named)
 
 
 # ---- paths ----
@@ -344,6 +350,28 @@ def test_the_membership_of_its_groups_names_a_renamed_dump() -> None:
     members = table("fr_groups", *[{"pg_name": str(n), "ranks": r} for n, r in enumerate(["0-3", "2-3", "1-2"])])
     [row] = writers(sources("copy_of_9"), fr_dumps=table("fr_dumps", {}), fr_groups=members).values()
     assert (row["rank"], row["how"]) == (2, "the one rank that is in all of its groups")
+
+
+def test_numbers_by_which_files_of_several_kinds_are_counted_are_no_ranks() -> None:
+    def told(*names: str) -> list[int | None]:
+        where = sources(*names, formats="flight-recorder flight-recorder py-spy py-spy")
+        return path_hints(where).collect()["path_rank"].to_list()
+
+    assert told("a/log1", "a/log3", "a/log2.txt", "a/log4.txt") == [None] * 4
+    # Where a dump and a stack bear one number, or the names are of two sorts, a number may be a rank.
+    assert told("a/log1", "a/log3", "a/log3.txt", "a/log4.txt") == [1, 3, 3, 4]
+    assert told("a/fr1", "a/fr3", "a/log2.txt", "a/log4.txt") == [1, 3, 2, 4]
+
+
+def test_numbers_of_names_of_which_one_is_proved_wrong_are_no_ranks() -> None:
+    def told(*names: str) -> dict[int, object]:
+        members = table("fr_groups", *({"source_id": n, "pg_name": "0", "ranks": "0-1"} for n in range(2)))
+        dumps = table("fr_dumps", {}, {"source_id": 1})
+        return {s: row["rank"] for s, row in writers(sources(*names), fr_dumps=dumps, fr_groups=members).items()}
+
+    assert told("dump0", "dump1") == {0: 0, 1: 1}
+    assert told("dump1", "dump2") == {}, "there is no rank 2"
+    assert told("dump_of_rank1", "dump2") == {0: 1, 1: 0}, "the one that no other has"
 
 
 def test_a_list_of_one_member_alone_names_nobody() -> None:

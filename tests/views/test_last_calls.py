@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.last_calls import last_calls
 from nccl_forensics.views.raised import raised
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.stack_views import THREAD_STATES
 from tests.rules.host_frames import table
 from tests.views.frames import rows

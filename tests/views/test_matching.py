@@ -6,10 +6,11 @@ import polars as pl
 import pytest
 
 from nccl_forensics.views.communicators import comms
-from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.matching import dumps, fr_pg_names, operations, progress
 from nccl_forensics.views.process_groups import groups
 from nccl_forensics.views.rank_reports import rank_reports
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from nccl_forensics.words import UNIDENTIFIED
 from tests.rules.host_frames import SECOND, table
 from tests.views.frames import rows

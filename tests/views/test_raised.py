@@ -5,8 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.communicators import COMMS_SCHEMA
-from nccl_forensics.views.identity import PROCESSES_SCHEMA, SOURCE_RANKS_SCHEMA
+from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.raised import raised
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 

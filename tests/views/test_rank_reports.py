@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.rank_reports import rank_reports
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from nccl_forensics.words import UNIDENTIFIED
 from tests.rules.host_frames import table
 from tests.views.frames import rows

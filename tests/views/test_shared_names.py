@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.calls import Parts
-from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.matching import dumps, operations, progress
 from nccl_forensics.views.process_groups import groups
 from nccl_forensics.views.shared_names import shared_names
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from tests.rules.host_frames import SECOND, table
 from tests.views.frames import rows
 

@@ -12,11 +12,11 @@ from nccl_forensics.views.blockers import BLOCKERS
 from nccl_forensics.views.calls import OPERATIONS, calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
-from nccl_forensics.views.identity import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.log_ends import _period
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.motion import MOTION
+from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
 from nccl_forensics.views.stall_causes import cause_of
 from nccl_forensics.views.stalls import _swapped, stalls
 from nccl_forensics.views.standing_apart import odd_in_circle
