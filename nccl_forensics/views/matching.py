@@ -6,6 +6,9 @@ because opCount is not comparable between ranks from NCCL 2.27 on; NCCL 2.27 src
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import polars as pl
 
 from nccl_forensics.folding import FoldedTable
@@ -24,6 +27,23 @@ def of_nccl() -> pl.Expr:
     library, and the recorder knows it since schema 2.7 only."""
     early = (pl.col("version_major") < 2) | ((pl.col("version_major") == 2) & (pl.col("version_minor") < 7))
     return (pl.col("comm_lib_version").fill_null("") != "") | early.fill_null(False)
+
+
+#: Clocks that are set to other zones differ by so many quarters of an hour at most; processes of one job begin, and end, so close to each
+#: other.
+_ZONE, _ZONES, _AT_ONCE, _NEARLY = 900 * 10**9, 4 * 26, 10**9, 60 * 10**9
+
+
+def _of_another_clock(dump: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a dump begins and ends with one of the others but for quarters of an hour, by which its host's clock may be off: an earlier
+    run ends at any time before."""
+    for other in others:
+        begins, ends = other["first_created_ns"] - dump["first_created_ns"], other["last_created_ns"] - dump["last_created_ns"]
+        off = round(begins / _ZONE)
+        near = sorted((abs(begins - off * _ZONE), abs(ends - off * _ZONE)))
+        if 0 < off <= _ZONES and near[0] < _AT_ONCE and near[1] < _NEARLY:
+            return True
+    return False
 
 
 @view(rows="dumps")
@@ -77,6 +97,10 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
             end = r["last_created_ns"]
             if end is not None and end < median_begin - 60 * 10**9 and newest - end > 10 * 60 * 10**9:
                 r["use"] = "stale"
+        fresh = [r for r in current if r["use"] == "chosen"]
+        for r in current:
+            if r["use"] == "stale" and _of_another_clock(r, fresh):
+                r["use"] = "chosen"
     schema = dict(frame.schema) | {"use": pl.String()}
     return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
 

@@ -68,6 +68,18 @@ def test_a_dump_of_an_earlier_run_is_set_aside() -> None:
     assert found == [(0, "stale"), (1, "chosen"), (2, "chosen")]
 
 
+def test_a_dump_of_a_host_whose_clock_is_off_by_an_hour_is_not_stale() -> None:
+    hour = 60 * MINUTE
+
+    def of_rank_0(off: int) -> str:
+        """The use of a dump that begins and ends with the others, but for this time."""
+        return use([0, 1, 2], dump(0, begin=9 * hour - off, end=9 * hour + 7 * MINUTE - off), *others)[0][1]
+
+    others = [dump(source, begin=9 * hour, end=9 * hour + 7 * MINUTE) for source in (1, 2)]
+    assert [of_rank_0(off) for off in (hour, 5 * hour + 30 * MINUTE)] == ["chosen"] * 2
+    assert [of_rank_0(off) for off in (hour + 2 * MINUTE, 27 * hour)] == ["stale"] * 2
+
+
 def test_a_rank_that_stopped_early_in_a_long_run_is_not_stale() -> None:
     hour = 60 * MINUTE
     assert use([0, 1, 2], dump(0, end=MINUTE), dump(1, end=hour), dump(2, end=hour)) == [(0, "chosen"), (1, "chosen"), (2, "chosen")]
