@@ -136,19 +136,21 @@ def gdr_disabled_by_setting(
     comms: pl.LazyFrame | None = None,
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    nccl_placement: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT, FI_EFA_USE_DEVICE_RDMA, unless all ranks of the job are on one host: they use no
-    network."""
-    if comms is None or not _on_one_host(comms):
-        yield from _found(job_settings, "gdr-disabled", job_of(job_signs, None, failures))
+    """NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT, FI_EFA_USE_DEVICE_RDMA, unless all ranks of the job are on one host: they use no network.
+    Where those that are known are, and NCCL does not say over how many hosts they spread, it is less sure."""
+    most = nccl_placement.select(pl.col("nodes").max()).collect().item() if nccl_placement is not None else None
+    ranks, size, hosts = _largest(comms) if comms is not None else (0, None, 0)
+    if most == 1 or (most is None and hosts == 1 and size is not None and ranks >= size):
+        return
+    yield from _found(job_settings, "gdr-disabled", job_of(job_signs, None, failures), sure=most is not None or hosts != 1)
 
 
-def _on_one_host(comms: pl.LazyFrame) -> bool:
-    """Whether every rank of the largest communicator is known to be on one host."""
+def _largest(comms: pl.LazyFrame) -> tuple[int, int | None, int]:
+    """Of the largest communicator: how many of its ranks are known, its size, and on how many hosts these are."""
     world = comms.filter((pl.col("nranks") == pl.col("nranks").max()) & pl.col("rank").is_not_null())
-    known = world.select(ranks=pl.col("rank").n_unique(), size=pl.col("nranks").max(), hosts=pl.col("host").n_unique()).collect()
-    ranks, size, hosts = known.row(0)
-    return hosts == 1 and size is not None and ranks >= size
+    return world.select(pl.col("rank").n_unique(), size=pl.col("nranks").max(), hosts=pl.col("host").n_unique()).collect().row(0)
 
 
 @rule(name="nvls-disabled-by-setting", code="SE04", cause="nvls-disabled", severity="error", at_most=4, explains=("low-bus-bandwidth",))

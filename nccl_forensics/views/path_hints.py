@@ -14,6 +14,8 @@ from nccl_forensics.views import view
 
 _RANK_WORD = re.compile(r"(?:^|[^a-z])(?:global_?)?rank[_\-. =]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _TRAILING = re.compile(r"^(.*?)(\d{1,6})(?:\.[A-Za-z][\w.]*)?$")
+#: What stands before a number that is the end of a hash, or of a longer number: letters and digits in one word.
+_AMID_A_HASH = re.compile(r"[0-9][A-Za-z0-9]*$")
 #: Where torchrun writes what a worker says: ``<log dir>/<run id>/attempt_<restarts>/<local rank>/stdout.log``
 #: (PyTorch ``torch/distributed/elastic/multiprocessing/api.py``).
 ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/[^/]+$")
@@ -30,7 +32,7 @@ def rank_in_path(path: str) -> tuple[int, int] | None:
         if words:
             return int(words[-1]), WORD
     trailing = _TRAILING.match(base)
-    if trailing and not trailing.group(1)[-1:].isdigit():
+    if trailing and not _AMID_A_HASH.search(trailing.group(1)):
         return int(trailing.group(2)), NUMBER
     return None
 

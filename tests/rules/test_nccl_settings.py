@@ -103,7 +103,13 @@ def test_what_the_gpus_links_tell_of_the_path_that_is_switched_off_counts() -> N
 def test_a_job_on_one_host_uses_no_network_and_loses_nothing_there() -> None:
     off = settings("NCCL_NET_GDR_LEVEL", ("LOC", EVERYONE))
     assert gdr_disabled_by_setting.check(off, comms(*(comm(r, nranks=4, host="node1") for r in EVERYONE))) == []
-    assert len(gdr_disabled_by_setting.check(off, comms(*(comm(r, nranks=8, host="node1") for r in EVERYONE)))) == 1
+    half = comms(*(comm(r, nranks=8, host="node1") for r in EVERYONE))
+    [finding] = gdr_disabled_by_setting.check(off, half)
+    assert finding.confidence == "medium", "where the others are is not known"
+    # Unless NCCL says on how many hosts they are.
+    assert gdr_disabled_by_setting.check(off, half, nccl_placement=table("nccl_placement", {"nranks": 8, "nodes": 1})) == []
+    [finding] = gdr_disabled_by_setting.check(off, half, nccl_placement=table("nccl_placement", {"nranks": 8, "nodes": 2}))
+    assert finding.confidence == "high"
 
 
 def test_an_environment_of_a_host_without_ranks_is_hardly_the_jobs() -> None:

@@ -33,6 +33,9 @@ def sources(*paths: str, formats: str = "") -> pl.LazyFrame:
         ("dumps/trace_12", (12, NUMBER)),
         ("nccl.node1.17.txt", (17, NUMBER)),
         ("frank7.log", (7, NUMBER)),
+        ("h100-7.log", (7, NUMBER)),
+        ("8a71c532aee1.json", None),
+        ("93f81f510bd3", None),
         ("report.json", None),
     ],
 )
