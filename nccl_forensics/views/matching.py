@@ -17,6 +17,7 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
 from nccl_forensics.views.nccl_calls import by_line, members_by_size, members_of, numbered_calls
+from nccl_forensics.views.odd_dumps import MOMENT, contents_of
 from nccl_forensics.views.recorded import Recorded, recorded_calls
 from nccl_forensics.views.shared_names import SHARED, with_part
 from nccl_forensics.views.watchdogs import watchdog_progress
@@ -60,6 +61,7 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
         .collect()
     )
     rows = frame.to_dicts()
+    contents = contents_of(fr_dumps)
     begins = [r["first_created_ns"] for r in rows if r["first_created_ns"] is not None]
     ends = [r["last_created_ns"] for r in rows if r["last_created_ns"] is not None]
     newest = max(ends) if ends else None
@@ -80,7 +82,8 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
         r.setdefault("use", None)
     for r in rows:
         if r["use"] is None:
-            by_rank.setdefault(r["rank"] if r["rank"] is not None else f"source {r['source_id']}", []).append(r)
+            whose = r["rank"] if r["rank"] is not None else contents[r["source_id"]] or f"source {r['source_id']}"
+            by_rank.setdefault(whose, []).append(r)
     for group in by_rank.values():
         group.sort(key=lambda r: (_known(r["last_created_ns"]), _known(r["finished"]), r["encoding"] == "pickle", -_known(r["source_id"])))
         chosen = group[-1]
@@ -88,7 +91,7 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
         for r in group[:-1]:
             # Both encodings of one moment, written one after the other: an operation may have ended between the two. The pickle holds
             # frames.
-            same = r["encoding"] != chosen["encoding"] and all(r[name] == chosen[name] for name in _MOMENT)
+            same = r["encoding"] != chosen["encoding"] and all(r[name] == chosen[name] for name in MOMENT)
             r["use"] = "duplicate" if same else "older"
     # Stale: everything in it happened before most of the other dumps even begin, by more than their own length.
     current = [r for r in rows if r["use"] == "chosen" and r["last_created_ns"] is not None]
@@ -103,10 +106,6 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
                 r["use"] = "chosen"
     schema = dict(frame.schema) | {"use": pl.String()}
     return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
-
-
-#: What two dumps have alike between which nothing was enqueued.
-_MOMENT = ("entries", "first_record_id", "last_record_id", "first_created_ns", "last_created_ns")
 
 
 def _known(value: object) -> int:

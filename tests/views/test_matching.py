@@ -54,6 +54,18 @@ def test_an_operation_that_ended_between_two_encodings_makes_no_second_look() ->
     assert use([2, 2], dump(0, content_key="ended", **same), dump(1, content_key="open", **same)) == [(0, "chosen"), (1, "older")]
 
 
+def test_both_encodings_of_one_moment_are_of_one_process_whose_rank_nothing_tells() -> None:
+    def unknown(*found: dict[str, object]) -> list[str]:
+        people = rows(SOURCE_RANKS_SCHEMA, *({"source_id": n} for n in range(len(found))))
+        return dumps(table("fr_dumps", *found), people).sort("source_id").collect()["use"].to_list()
+
+    same = {"entries": 9, "first_record_id": 0, "last_record_id": 8, "begin": 7, "end": 2 * MINUTE}
+    text, binary = dump(0, encoding="json", content_key="ended", **same), dump(1, content_key="open", **same)
+    assert unknown(text, binary) == ["duplicate", "chosen"]
+    # Where a third has that moment too, any two of them may belong together.
+    assert unknown(text, binary, dump(2, content_key="other", **same)) == ["chosen"] * 3
+
+
 def test_equal_contents_of_two_ranks_are_two_dumps() -> None:
     assert use([0, 1], dump(0, content_key="k"), dump(1, content_key="k")) == [(0, "chosen"), (1, "chosen")]
 
