@@ -31,7 +31,8 @@ def odd_dump(
         return None
     contents = contents_of(fr_dumps)
     ends = _ends(fr_entries, set(contents))
-    by_dump = {contents[source]: end for source, end in ends.items()}
+    # Of two encodings the pickle knows the lines of the program.
+    by_dump = {contents[source]: end for source, end in sorted(ends.items(), key=lambda item: item[1].frame is not None)}
     places = _places(stacks, by_pid)
     if not unknown or len(by_dump) != size or set(places) != set(range(size)) or None in contents.values():
         return None
