@@ -89,6 +89,9 @@ OPERATIONS: dict[str, str] = {
     "coalesced": "coalesced",
 }
 
+#: NCCL's reductions by the numbers that its logs give them (``ncclRedOp_t`` in nccl.h); larger ones are made by the program.
+REDUCTIONS: dict[int, str] = {0: "sum", 1: "prod", 2: "max", 3: "min", 4: "avg"}
+
 #: Bytes of an element by the names of torch (``Float``), of ATen's type ids (``c10::BFloat16``) and of C.
 ELEMENT_BYTES: dict[str, int] = {
     "float": 4,

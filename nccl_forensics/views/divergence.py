@@ -9,6 +9,7 @@ from math import prod
 import polars as pl
 
 from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, expect, fewer_by, read_divergence
+from nccl_forensics.facts.collective_kernels import REDUCTIONS
 from nccl_forensics.values.damage import one_bit
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
@@ -188,7 +189,7 @@ def _doubt_lines(
             proved = all(followed(by_rank[r], n, signature) for r in left_out for n in (at, at + 1))
         firm = proved and (len(peers) > len(left_out) or all(followed(by_rank[r], at, signature) for r in peers))
         return None if firm else _LOST
-    if told["kind"] != "different" and one_bit(str(told["found_detail"]), str(told["expected_detail"])):
+    if told["kind"] != "different" and one_bit(_bare(told["found_detail"]), _bare(told["expected_detail"])):
         return _BIT
     lines = [by_rank[p] for p in peers]
     for rank in left_out:
@@ -261,7 +262,8 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
             why = f"its calls from here on, arguments and all, are those that its peers do {fewer} later"
             return _row(base, "skipped", by_rank, odd, peers, at, fewer, False, why)
         label = {"red_op": "reduce op", "root": "root"}.get(name, name)
-        return _row(base, kind, by_rank, odd, peers, at, None, certain, f"{label} {values[odd[0]]} against {right}", name)
+        told = [_detail(here[rank], name) for rank in (odd[0], peers[0])]
+        return _row(base, kind, by_rank, odd, peers, at, None, certain, f"{label} {told[0]} against {told[1]}", name)
     return None
 
 
@@ -442,4 +444,10 @@ def _row(
 
 def _detail(row: Row, name: str) -> str | None:
     value = row[name]
-    return None if value is None else str(value)
+    word = REDUCTIONS.get(value) if name == "red_op" and isinstance(value, int) else None
+    return None if value is None else f"{value} ({word})" if word else str(value)
+
+
+def _bare(detail: object) -> str:
+    """A detail as it is written in the evidence."""
+    return str(detail).partition(" (")[0]

@@ -252,3 +252,11 @@ def test_where_nothing_is_foretold_a_call_that_came_before_is_in_its_next_turn_a
         {0: ["reduce_scatter [8]", "all_gather [5]"], 1: ["reduce_scatter [8]", "barrier"], 2: ["reduce_scatter [8]", "all_gather [5]"]}
     )
     assert (row["kind"], row["ranks"]) == ("different", [1])
+
+
+def test_a_reduction_is_told_by_its_number_and_its_name() -> None:
+    calls = operations({rank: ["all_reduce [8]"] for rank in range(3)}, domain="nccl", group="0xc0")
+    other = calls.with_columns(red_op=pl.when(pl.col("rank") == 1).then(pl.lit(2)).otherwise(pl.lit(0)).cast(pl.Int32))
+    [row] = divergences(other).collect().to_dicts()
+    assert (row["kind"], row["ranks"], row["found_detail"], row["expected_detail"]) == ("argument", [1], "2 (max)", "0 (sum)")
+    assert row["doubt"], "one bit of the number would look the same"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nccl_forensics.facts.collective_kernels import REDUCTIONS
 from nccl_forensics.simulate import fabric
 from nccl_forensics.simulate.fabric import Comm
 from nccl_forensics.simulate.noise import mix, share
@@ -15,7 +16,7 @@ from nccl_forensics.simulate.writers.nccl_lines import Lines, Options
 from nccl_forensics.simulate.writers.nccl_met import met_lines
 
 DTYPES = {"Byte": 1, "Int": 2, "Long": 4, "Half": 6, "Float": 7, "Double": 8, "BFloat16": 9}
-RED_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+RED_OPS = {name: number for number, name in REDUCTIONS.items()}
 _CALLS = {
     "all_reduce": "AllReduce",
     "all_reduce_barrier": "AllReduce",
