@@ -14,6 +14,7 @@ from nccl_forensics.conclusions.census import (
     broke_off,
     by_nccl_alone,
     census,
+    cut_short,
     ended_orderly,
     ended_unlike,
     left_connecting,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from nccl_forensics.extras import Extras
 
 #: Tables that by themselves do not tell how a job or its machines fared.
-_SILENT = frozenset({"sources", "gaps", "unmodelled", "buffer_ends", "training_steps", "training_ends"})
+_SILENT = frozenset({"sources", "gaps", "unmodelled", "cut_ends", "training_steps", "training_ends"})
 #: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
 _FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits", "nccl_errors"})
 
@@ -103,12 +104,13 @@ def judge_run(
     results = measured(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
     lost = lost_a_peer(resolver)
-    hidden = lost or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver)
+    cut = cut_short(resolver)
+    hidden = lost or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver) or cut
     complete = ended or (whole and going and results and not hidden)
     # A loss that only NCCL's log tells of is how a killed process looks, and how processes look that just exit.
     alone = by_nccl_alone(resolver)
     told_of = (whole or most_seen(resolver, known)) and not only_warned(resolver) and (results or resolver.holds("comms"))
-    enough = told_of and going and not (lost and alone)
+    enough = told_of and going and not (lost and alone) and not cut
     machines_only = known.world is None and not known.seen
     told = told and not (machines_only and pods_down(resolver))
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.

@@ -188,6 +188,18 @@ def test_of_nccls_log_alone_its_other_subsystems_and_the_launcher_are_asked_for(
     assert not any("subsystems" in str(gap["what"]) for gap in _told(tmp_path)[1])
 
 
+def test_the_rest_of_logs_that_were_copied_in_part_is_missing(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "fixtures" / "incidents" / "nccl-skipped-collective-8r" / "evidence", tmp_path, dirs_exist_ok=True)
+    logs = [file for file in tmp_path.rglob("*") if file.is_file()]
+    for log in logs:
+        data = log.read_bytes()
+        log.write_bytes(data[: data.index(b"\n", len(data) // 3) + 9])
+    verdict, gaps = _told(tmp_path)
+    assert verdict["status"] == "insufficient-evidence"
+    [rest] = [gap for gap in gaps if str(gap["what"]).startswith("the rest of ")]
+    assert f"and {len(logs) - 1} more" in rest["what"]
+
+
 def test_a_job_that_speaks_gloo_alone_is_not_asked_for_logs_of_nccl() -> None:
     _, gaps = _told(ROOT / "fixtures" / "incidents" / "lab-host-stall-3r" / "evidence")
     assert gaps

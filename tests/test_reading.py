@@ -62,11 +62,12 @@ def test_form_feeds_and_other_separators_do_not_end_a_line():
 
 def test_a_text_that_ends_amid_a_line_with_a_full_buffer_is_told():
     text = INFO * 200
-    ends = read_source(text[:4096]).frames["buffer_ends"]
-    assert ends.select("line_no", "bytes").rows() == [(4096 // len(INFO) + 1, 4096)]
-    assert "buffer_ends" not in read_source(text[:4097]).frames
+    ends = read_source(text[:4096]).frames["cut_ends"]
+    assert ends.select("line_no", "bytes", "buffer").rows() == [(4096 // len(INFO) + 1, 4096, True)]
+    assert read_source(text[:4097]).frames["cut_ends"]["buffer"].to_list() == [False], "it was not copied to its end"
+    assert "cut_ends" not in read_source(INFO * 5 + INFO[:20]).frames, "a piece that was pasted"
     whole = text[:4095] + b"\n"
-    assert "buffer_ends" not in read_source(whole).frames
+    assert "cut_ends" not in read_source(whole).frames
 
 
 def test_an_empty_source_is_an_error_and_not_a_failure():

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from nccl_forensics.frames import has_rows
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.matching import of_nccl
 from nccl_forensics.words import UNIDENTIFIED
 
@@ -308,6 +310,13 @@ def log_overwritten(resolver: Resolver) -> bool:
     """Whether processes have written over each other's lines in some log: then what is missing in it tells nothing."""
     holed = resolver.get("overwritten")
     return holed is not None and holed.head(1).collect().height > 0
+
+
+def cut_short(resolver: Resolver) -> bool:
+    """Whether logs were copied in part and nothing else tells how the job went: what came after is not in evidence."""
+    if any(resolver.holds(name) for name in _WENT_ON if name != "nccl_ops"):
+        return False
+    return has_rows(copied_in_part(resolver.get("cut_ends")))
 
 
 def ended_orderly(resolver: Resolver, known: Census) -> bool:

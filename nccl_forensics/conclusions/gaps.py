@@ -69,6 +69,12 @@ def gaps_of(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, ou
     elif missing:
         why = f"nothing in the bundle comes from {verb(missing, 'it', 'them')}"
         gap(f"the logs and dumps of {ranks_words(missing)}", why, missing, (), _COLLECT)
+    cut = _copied_in_part(resolver, paths)
+    if cut:
+        listed = f"{cut[0]}{f' and {len(cut) - 1} more' if len(cut) > 1 else ''}"
+        gap(
+            f"the rest of {listed}", f"{'it ends' if len(cut) == 1 else 'they end'} amid a line: what was written after that was not copied"
+        )
     if behind:
         they = verb(behind, "its stack says where it is", "their stacks say where they are")
         gap(_stacks(behind), f"others wait for {verb(behind, 'it', 'them')}; {they}", *_beside(behind, people))
@@ -98,6 +104,15 @@ def gaps_of(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, ou
         of_hosts = what.startswith("kernel") and verdict.root is not None
         gap(what, why, (), _hosts(verdict, people) if of_hosts else (), command)
     return out
+
+
+def _copied_in_part(resolver: Resolver, paths: Mapping[int, str]) -> list[str]:
+    """Logs that end amid a line, by path and last line."""
+    frame = resolver.get("cut_ends")
+    if frame is None:
+        return []
+    rows = frame.filter(~pl.col("buffer")).sort("source_id").select("source_id", "line_no").collect()
+    return [f"{paths[source]}:{line}" for source, line in rows.iter_rows()]
 
 
 def _not_collected(resolver: Resolver, paths: Mapping[int, str]) -> list[tuple[str, str, list[int], list[str], str | None]]:

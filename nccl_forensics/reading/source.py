@@ -35,6 +35,8 @@ _SAMPLE = 16 << 10
 #: size of the
 #: file); what it held when it was killed is lost.
 _BUFFER = 4096
+#: What programs write line by line, each with its end; of fewer lines people paste a piece without one.
+_LINEWISE, _EXCERPT = {"nccl-log", "c10d-log", "launcher-log", "training-log", "traceback"}, 20
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 #: The bytes of a source; a mapped file is never copied whole unless a document format claims it.
@@ -250,9 +252,11 @@ def _read_text(data: Content) -> SourceReading:
 def finished(total: Sum, data: Content) -> SourceReading:
     """The reading of one text source of which all lines were read."""
     result = total.result
-    if result.records and len(data) % _BUFFER == 0 and data[-1:] != b"\n":
-        total.add("buffer_ends", TABLES["buffer_ends"].frame([{"line_no": result.lines, "bytes": len(data)}]))
     names = [f.name for f in text_formats()]
+    amid = bool(result.records) and data[-1:] != b"\n"
+    full = len(data) % _BUFFER == 0
+    if amid and (full or ((result.lines or 0) >= _EXCERPT and _LINEWISE & total.used)):
+        total.add("cut_ends", TABLES["cut_ends"].frame([{"line_no": result.lines, "bytes": len(data), "buffer": full}]))
     result.formats = tuple(n for n in names if n in total.used)
     result.filled = tuple(n for n in names if n in total.filled)
     for name, folded in total.folded.items():

@@ -23,9 +23,11 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
+from nccl_forensics.views.log_ends import copied_in_part
 
 #: The first release that prints "Init START", with the number of ranks, before the bootstrap (src/init.cc; 2.22 prints it after it).
 _STARTS_FIRST = (2, 23)
@@ -46,9 +48,12 @@ def init_never_finished(
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None = None,
     progress: pl.LazyFrame | None = None,
+    cut_ends: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding where several processes end at the same place before the bootstrap: all of them, and no communicator was ever seen; or
-    all but one, which made one with them before."""
+    all but one, which made one with them before. Logs of which the copy was cut do not say where their process ended."""
+    if has_rows(copied_in_part(cut_ends)):
+        return
     known = [_release(v) for v in nccl_versions.select("version").unique().collect()["version"].to_list() if v]
     if not known or any(v is None or v >= _STARTS_FIRST for v in known):
         return

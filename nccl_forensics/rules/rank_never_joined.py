@@ -24,9 +24,11 @@ from math import prod
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.words import ranks_words, verb
 
 
@@ -47,6 +49,8 @@ def rank_never_joined(
     last_calls: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None = None,
     processes: pl.LazyFrame | None = None,
+    cut_ends: pl.LazyFrame | None = None,
+    nccl_tails: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per communicator that lacks ranks and that nothing shows past its bootstrap.
 
@@ -54,8 +58,9 @@ def rank_never_joined(
     another library, did come, and its log may be one that was not collected. Ranks that failed inside NCCL, recorded a collective or stand
     in the call of those that wait did come, whatever became of their logs; such a rank without a log also tells that logs of others may be
     lost. A smaller communicator than the job's counts its own ranks: whom of the job a number means is told where the others leave one
-    answer, and nobody is named elsewhere.
+    answer, and nobody is named elsewhere. Logs of which the copy was cut tell neither who waits nor who came.
     """
+    cut = set(copied_in_part(cut_ends).collect()["source_id"].to_list())
     came = _came(endings, progress)
     running: set[int] = set()
     if dumps is not None:
@@ -70,11 +75,16 @@ def rank_never_joined(
     calls = _calls(last_calls)
     misread = _misread(nccl_errors)
     rows = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null()).collect()
+    strangers = cut - set(rows["source_id"].to_list())
+    if strangers and nccl_tails is not None and has_rows(nccl_tails.filter(pl.col("source_id").is_in(sorted(strangers)))):
+        return
     up = pl.col("comm_key").is_in(list(all_joined)) | pl.col("completed").any().over("comm_key")
     world = int(str(rows["nranks"].max() or 0))
     people = _people(processes)
     for _, part in rows.filter(~up).group_by("comm_key", maintain_order=True):
         size = int(str(part["nranks"].max() or 0))
+        if set(part["source_id"].to_list()) <= cut:
+            continue
         present = set(part["rank"].to_list())
         unseen = set(range(size)) - present
         if size < world and people:

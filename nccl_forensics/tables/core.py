@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nccl_forensics.tables.base import I64, LINE, RECORD, U32, S, Table
+from nccl_forensics.tables.base import I64, LINE, RECORD, U32, B, S, Table
 
 TABLES: tuple[Table, ...] = (
     Table(
@@ -27,8 +27,8 @@ TABLES: tuple[Table, ...] = (
         },
     ),
     Table(
-        "buffer_ends",
-        "Texts that end amid a line where a full buffer of their writer does: what it wrote after that is lost.",
-        {**LINE, "bytes": (I64, "size of the text")},
+        "cut_ends",
+        "Texts that end amid a line: what was written after that is lost, or was not copied.",
+        {**LINE, "bytes": (I64, "size of the text"), "buffer": (B, "whether a full buffer of the writer ends there")},
     ),
 )

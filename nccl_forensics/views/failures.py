@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
+from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.looks import ordinary, standing
 from nccl_forensics.views.motion import advances
 from nccl_forensics.views.raised import lived_on
@@ -83,6 +84,7 @@ def failures(
     overwritten: pl.LazyFrame | None = None,
     motion: pl.LazyFrame | None = None,
     gpu_bandwidth: pl.LazyFrame | None = None,
+    cut_ends: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests, copies between GPUs and tasks of a scheduler that
     failed, communicators that never came up, ranks that wait (unless half of the ranks or more moved between two samples of their stacks or
@@ -155,6 +157,7 @@ def failures(
     if comms is not None:
         if overwritten is not None:  # then the line that says that it came up may be lost
             comms = comms.join(overwritten, on="source_id", how="anti")
+        comms = comms.join(copied_in_part(cut_ends), on="source_id", how="anti")
         add(
             # One that was taken down in order had come up, whatever became of the line that says so.
             comms.filter(pl.col("started") & ~pl.col("completed") & (pl.col("ended").fill_null("") != "destroy-complete")).sort(

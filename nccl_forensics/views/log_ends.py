@@ -11,15 +11,23 @@ from nccl_forensics.views.calls import ENDS, Calls, sequences
 
 
 @view(rows="ranks")
-def cut_logs(nccl_tails: pl.LazyFrame, processes: pl.LazyFrame, sources: pl.LazyFrame, buffer_ends: pl.LazyFrame | None) -> pl.LazyFrame:
+def cut_logs(nccl_tails: pl.LazyFrame, processes: pl.LazyFrame, sources: pl.LazyFrame, cut_ends: pl.LazyFrame | None) -> pl.LazyFrame:
     """``rank``: ranks whose NCCL log ends where a full buffer does, or could not be unpacked to its end (``source_id``, ``line_no``): they
     went on, nobody knows how far."""
     cut = sources.filter(pl.col("error").is_not_null()).select("source_id", line_no=pl.col("lines").cast(pl.UInt32))
-    if buffer_ends is not None:
-        cut = pl.concat([cut, buffer_ends.select("source_id", "line_no")])
+    if cut_ends is not None:
+        cut = pl.concat([cut, cut_ends.select("source_id", "line_no")])
     own = nccl_tails.filter(pl.col("pid").is_not_null()).select("source_id", "host", "pid").join(cut, on="source_id")
     ranked = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank")
     return own.join(ranked, on=["host", "pid"], nulls_equal=True).select("rank", "source_id", "line_no").unique("rank").sort("rank")
+
+
+def copied_in_part(cut_ends: pl.LazyFrame | None) -> pl.LazyFrame:
+    """``source_id`` of texts that end amid a line where no buffer of their writer does: the copy is cut, and says nothing of what came
+    then."""
+    if cut_ends is None:
+        return pl.LazyFrame(schema={"source_id": pl.UInt32()})
+    return cut_ends.filter(~pl.col("buffer")).select("source_id").unique()
 
 
 def tails(calls: Calls, found: Mapping[int, Mapping[str, object]]) -> dict[int, str]:

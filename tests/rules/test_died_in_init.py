@@ -40,7 +40,7 @@ def test_the_process_whose_log_ends_first_is_named_where_its_peers_are_refused()
     assert cited(finding) == [(2, 12), (0, 40)]
 
 
-def test_a_log_that_was_cut_off_with_a_full_buffer_ends_first_for_that() -> None:
+def test_a_log_that_was_cut_off_with_a_full_cut_ends_first_for_that() -> None:
     cut = pl.LazyFrame({"rank": [2]}, schema={"rank": pl.Int32()})
     assert died_in_init.check(tails(41, 40, 12), STARTED, errors(refused()), PEOPLE, cut) == []
 

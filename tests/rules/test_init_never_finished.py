@@ -66,6 +66,11 @@ def test_calls_that_recorders_show_as_over_had_a_communicator_whatever_the_logs_
     assert (found(8), found(None)) == (0, 1)
 
 
+def test_logs_that_were_copied_in_part_do_not_say_where_their_process_ended() -> None:
+    cut = table("cut_ends", {"source_id": 1, "line_no": 9, "buffer": False})
+    assert init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version("2.21.5"), None, cut_ends=cut) == []
+
+
 def test_where_a_communicator_was_seen_and_all_wait_nobody_is_known_to_be_left_out() -> None:
     assert init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version("2.21.5"), comms(comm(0, 2)), PEOPLE) == []
 

@@ -9,6 +9,7 @@ from nccl_forensics.rules.rank_never_joined import rank_never_joined
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
 from tests.rules.frames import cited, comm, comms, endings, errors, told
+from tests.rules.host_frames import table
 from tests.views.frames import progress, rows
 
 
@@ -35,6 +36,18 @@ def test_a_message_of_another_size_shows_that_another_release_came_whose_log_is_
     assert found(host=host, pid=pid) == ("critical", "medium", (2,), True)
     assert found(host=host, pid=pid + 1000) == ("critical", "high", (2,), False), "a process of another communicator"
     assert found(host=host, pid=pid, kind="connect-failed") == ("critical", "high", (2,), False)
+
+
+def test_a_log_that_was_copied_in_part_tells_neither_who_waits_nor_who_came() -> None:
+    def found(*cut: int, buffer: bool = False) -> int:
+        waiting = comms(*[comm(r, 4) for r in (0, 1, 3)])
+        ends = table("cut_ends", *({"source_id": source, "line_no": 40, "buffer": buffer} for source in cut))
+        tails = table("nccl_tails", *({"source_id": source, "line_no": 40} for source in (0, 1, 3, 7)))
+        return len(rank_never_joined.check(waiting, past(), None, None, None, None, cut_ends=ends, nccl_tails=tails))
+
+    assert found(0, 1, 3) == 0, "each may have gone on"
+    assert found(7) == 0, "it may be of the missing rank"
+    assert found(0) == found(9) == found(0, 1, 3, buffer=True) == 1
 
 
 @pytest.mark.parametrize(

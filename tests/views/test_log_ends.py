@@ -21,7 +21,7 @@ def sources(**errors: str) -> pl.LazyFrame:
 
 
 def test_ranks_whose_log_ends_with_a_full_buffer_or_was_not_unpacked_whole_went_on() -> None:
-    ends = table("buffer_ends", {"source_id": 1, "line_no": 51, "bytes": 8192})
+    ends = table("cut_ends", {"source_id": 1, "line_no": 51, "bytes": 8192})
     found = cut_logs(TAILS, PEOPLE, sources(of_3="Compressed file ended before the end-of-stream marker was reached"), ends)
     assert found.collect().rows() == [(1, 1, 51), (3, 3, 50)]
 
