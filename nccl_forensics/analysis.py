@@ -14,7 +14,7 @@ from nccl_forensics.conclusions.census import (
     broke_off,
     by_nccl_alone,
     census,
-    cut_short,
+    copied_short,
     ended_orderly,
     ended_unlike,
     left_connecting,
@@ -30,6 +30,7 @@ from nccl_forensics.conclusions.census import (
     pods_down,
     reached_largest_size,
     recorded_by_all,
+    still_coming_up,
     stood_still,
     waits_for_one,
 )
@@ -104,20 +105,20 @@ def judge_run(
     results = measured(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
     lost = lost_a_peer(resolver)
-    cut = cut_short(resolver)
+    cut = copied_short(resolver)
     hidden = lost or left_connecting(resolver) or log_overwritten(resolver) or ended_unlike(resolver) or cut
     complete = ended or (whole and going and results and not hidden)
     # A loss that only NCCL's log tells of is how a killed process looks, and how processes look that just exit.
     alone = by_nccl_alone(resolver)
     told_of = (whole or most_seen(resolver, known)) and not only_warned(resolver) and (results or resolver.holds("comms"))
-    enough = told_of and going and not (lost and alone) and not cut
+    enough = told_of and going and not (lost and alone) and not (cut and still_coming_up(resolver))
     machines_only = known.world is None and not known.seen
     told = told and not (machines_only and pods_down(resolver))
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
     shown = shown and not waits_for_one(resolver) and reached_largest_size(resolver)
     # So is one that it leaves at work: it may have stood, or lost a process, after its last line.
-    unsure = lost or (alone and broke_off(resolver))
+    unsure = lost or (alone and (cut or broke_off(resolver)))
     verdict = judge(
         outcomes, signs, told, complete, enough=enough, lost=unsure, machines_only=machines_only, everyone=everyone, shown=shown
     )

@@ -312,11 +312,15 @@ def log_overwritten(resolver: Resolver) -> bool:
     return holed is not None and holed.head(1).collect().height > 0
 
 
-def cut_short(resolver: Resolver) -> bool:
-    """Whether logs were copied in part and nothing else tells how the job went: what came after is not in evidence."""
-    if any(resolver.holds(name) for name in _WENT_ON if name != "nccl_ops"):
-        return False
+def copied_short(resolver: Resolver) -> bool:
+    """Whether logs were copied in part: what came after is not in evidence."""
     return has_rows(copied_in_part(resolver.get("cut_ends")))
+
+
+def still_coming_up(resolver: Resolver) -> bool:
+    """Whether NCCL's log is all that tells how the job went, and it ends before a process had brought a communicator up."""
+    comms = resolver.get("comms")
+    return by_nccl_alone(resolver) and (comms is None or has_rows(comms.filter(~pl.col("completed"))))
 
 
 def ended_orderly(resolver: Resolver, known: Census) -> bool:
