@@ -59,7 +59,31 @@ def never_entered(
     found = absent.join(own, on="rank", how="inner", maintain_order="left")
     stands = (pl.col("last_seq") == 0) | pl.col("first_open").is_not_null() | pl.col("empty")
     rows = found.filter(stands & (pl.len().over("group_key") < pl.col("inside"))).with_columns(pl.lit("fr").alias("domain"))
-    return rows.select(*((pl.col(c) if c in rows.columns else pl.lit(None)).cast(t).alias(c) for c, t in recorded.schema.items())).lazy()
+    return _as_progress(rows, recorded.schema)
+
+
+def _as_progress(rows: pl.DataFrame, schema: pl.Schema) -> pl.LazyFrame:
+    return rows.select(*((pl.col(c) if c in rows.columns else pl.lit(None)).cast(t).alias(c) for c, t in schema.items())).lazy()
+
+
+@view(rows="ranks x groups")
+def never_called(progress: pl.LazyFrame, groups: pl.LazyFrame, comms: pl.LazyFrame) -> pl.LazyFrame:
+    """The same by NCCL's logs, which do not tell what is open: ranks that log their calls and made none in a communicator that came up, where
+    the others, who are more, have all made as many. Whether they are on their way to it, behind something else, that does not tell."""
+    up = comms.group_by(group_key="comm_key").agg(up=pl.col("completed").all() & pl.col("ended").is_null().all()).filter("up")
+    logged = progress.filter((pl.col("domain") == "nccl") & pl.col("last_seq").is_not_null()).collect()
+    inside = logged.group_by("group_key").agg(
+        "rank", last_seq=pl.col("first_seq").min() - 1, level=pl.col("last_seq").n_unique() == 1, op=pl.col("last_op").first()
+    )
+    inside = inside.filter("level", pl.col("op").str.contains(JOINED)).join(up.collect(), on="group_key", how="semi", maintain_order="left")
+    members = groups.filter(pl.col("domain") == "nccl").select("group_key", "members").collect()
+    known = inside.join(members, on="group_key", maintain_order="left").sort("group_key")
+    absent = known.with_columns(others=pl.col("members").cast(pl.List(pl.Int32())).list.set_difference("rank").list.sort())
+    few = absent.filter((pl.col("others").list.len() > 0) & (pl.col("others").list.len() < pl.col("rank").list.len()))
+    latest = logged.sort("last_order", nulls_last=False).unique("rank", keep="last", maintain_order=True)
+    own = latest.select("rank", "source_id", "line_no", "record", "last_order")
+    rows = few.select("group_key", "last_seq", rank="others").explode("rank").join(own, on="rank", how="inner", maintain_order="left")
+    return _as_progress(rows.with_columns(domain=pl.lit("nccl")), logged.schema)
 
 
 def _empty(dumps: pl.LazyFrame, known: pl.DataFrame) -> pl.DataFrame:

@@ -21,7 +21,7 @@ Found = dict[int, dict[str, object]]
 class Scene:
     """What every stage looks at.
 
-    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what it never entered;
+    ``stacks``: the last call of each rank that tells where its time went; ``absent``: who stands before what they never entered;
     ``timed_out``: something gave up waiting, or has waited as long; ``at_a_moment``: recorders were asked at a moment that nothing ties to
     a standstill; ``ended``: the training loop said that it was done; ``parted``: the calls of some group diverge; ``dead``: ranks that
     ended by themselves; ``waiting_share``: of traced ranks, the share of the traced time in which nothing but communication was under way.
@@ -30,7 +30,7 @@ class Scene:
     stacks: dict[int, dict[str, object]]
     calls: Calls | None
     progress: pl.LazyFrame | None
-    absent: pl.LazyFrame | None
+    absent: list[pl.LazyFrame]
     groups: pl.LazyFrame | None
     divergences: pl.LazyFrame | None
     timed_out: bool

@@ -105,6 +105,7 @@ def stalls(
     looks: pl.LazyFrame | None = None,
     training_ends: pl.LazyFrame | None = None,
     unpaired: pl.LazyFrame | None = None,
+    never_called: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock,
     collective-skipped or rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
@@ -119,7 +120,7 @@ def stalls(
         stacks=telling(last_calls, gave_up(endings)),
         calls=calls,
         progress=progress,
-        absent=never_entered,
+        absent=[frame for frame in (never_entered, never_called) if frame is not None],
         groups=groups,
         divergences=divergences,
         timed_out=gave_up_waiting(rank_reports, watchdog, endings) or held_for_long(looks, motion),
@@ -200,9 +201,11 @@ def _by_order_of_calls(
     swapped = _swapped(jumped, found)
     how: dict[str, object] = {"kind": "swapped", "partners": sorted(jumped)} if swapped else {"kind": "jumped"}
     passed = {rank: row for rank, row in found.items() if rank in jumped}
+    named = _named(scene.groups)
     for rank, (behind, ahead) in jumped.items():
         waits = _waiting_in(progress, behind) if progress is not None and not behind.get("waiters") else {}
-        passed[rank] = {**passed.get(rank, {}), **behind, **how, **waits, "ahead": ahead, "seen_by": "progress"}
+        group = named.get((behind["domain"], behind["group_key"]), {})
+        passed[rank] = {**passed.get(rank, {}), **behind, **group, **how, **waits, "ahead": ahead, "seen_by": "progress"}
         if behind.get("once_more"):
             passed[rank]["kind"] = "once-more"
     if calls is not None and fr_entries is not None and not swapped:
@@ -216,14 +219,21 @@ def _by_order_of_calls(
     return passed
 
 
+def _named(groups: pl.LazyFrame | None) -> dict[tuple[object, object], dict[str, object]]:
+    """Names of each group (domain, key): ``group_name``, ``group_desc``, ``comm_id``."""
+    if groups is None:
+        return {}
+    rows = groups.select("domain", "group_key", "group_name", "group_desc", "comm_id").collect()
+    return {(row.pop("domain"), row.pop("group_key")): row for row in rows.iter_rows(named=True)}
+
+
 def _jumped(scene: Scene, found: Found, blockers: pl.LazyFrame | None, missing: bool) -> dict[int, tuple[dict[str, object], str]]:
     """Ranks that passed over a call, each with that call and what it went on to: by its members in the group, by a habit of earlier steps
     that it broke, or by what the others had enqueued before they came to the call."""
     progress, calls = scene.progress, scene.calls
-    if progress is not None and found:
-        placed = progress if scene.absent is None else pl.concat([progress, scene.absent])
-        if jumped := jumped_groups(placed, calls.every if calls is not None else None):
-            return jumped
+    placed = pl.concat([progress, *scene.absent]) if progress is not None and found else None
+    if placed is not None and (jumped := jumped_groups(placed, calls.every if calls is not None else None)):
+        return jumped
     if calls is None:
         return {}
     # Where all that is waited for has ended by itself, a habit that somebody else broke tells less than that.

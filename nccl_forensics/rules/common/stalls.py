@@ -102,7 +102,8 @@ def _evidence(part: pl.DataFrame, first: dict[str, object], *, named_by_others: 
         f"a {'peer' if first['cause'] == 'gpu-stall' else 'waiting rank'}'s {first['op']}" if first["op"] else "a rank that gave up waiting"
     )
     named = "its last call of that group" if beyond else "what names the rank" if named_by_others else waits
-    own_words = "the stalled rank's own last operation in that group"
+    first_of_all = first["comm_id"] is not None and first["seq"] == 0
+    own_words = "its own last operation, in another group" if first_of_all else "the stalled rank's own last operation in that group"
     if first["seen_by"] == "endings":
         own_words = "how the rank ended that did not time out"
     return (

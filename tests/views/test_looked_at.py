@@ -1,0 +1,36 @@
+"""Ranks that hold nothing of a group in which others stand."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views.communicators import COMMS_SCHEMA
+from nccl_forensics.views.looked_at import never_called
+from tests.views.frames import progress, rows
+
+WORLD = {r: (4 if r == 2 else 3) for r in range(5)}
+PART = dict.fromkeys((0, 1, 3, 4), 0)
+MEMBERS = pl.LazyFrame({"domain": ["nccl"], "group_key": ["0xb"], "members": [[0, 1, 2, 3, 4]]})
+
+
+def found(part: dict[int, int], **comm: object) -> list[tuple[int, int]]:
+    """Rank and last position, where ranks of the job have made these calls in a communicator of all, and this is so of each member."""
+    state = progress({key: {r: (last, None) for r, last in ranks.items()} for key, ranks in (("0xa", WORLD), ("0xb", part))})
+    state = state.with_columns(domain=pl.lit("nccl"), first_seq=pl.lit(0, dtype=pl.Int64))
+    comms = rows(COMMS_SCHEMA, *({"comm_key": "0xb", "rank": r, "completed": True} | comm for r in range(5)))
+    return never_called(state, MEMBERS, comms).select("rank", "last_seq").collect().rows()
+
+
+def test_a_rank_that_made_no_call_where_all_others_made_as_many_stands_before_the_first() -> None:
+    assert found(PART) == [(2, -1)]
+    assert found(dict.fromkeys(PART, 6)) == [(2, -1)], "calls are logged as they are made, whoever waits"
+
+
+def test_others_that_are_no_more_or_not_level_tell_nothing() -> None:
+    assert found({0: 0, 1: 0}) == []
+    assert found(PART | {4: 1}) == []
+
+
+def test_a_communicator_that_never_came_up_or_was_taken_down_tells_nothing() -> None:
+    assert found(PART, completed=False) == []
+    assert found(PART, ended="destroy-complete") == []
