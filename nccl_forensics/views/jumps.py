@@ -273,7 +273,9 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
             if at is not None:
                 known = {same(call): i for i, call in enumerate(theirs)}
                 found = [known[same(call)] > at for call in own[last + 1 :] if same(call) in known]
-                votes += [any(found)] if found else []
+                # Whoever stands in the missing call has not come to what the rank went on to, and does not tell when it would.
+                silent = at == len(theirs) - 1 and len(found) < len(own) - last - 1
+                votes += [any(found)] if found and not silent else []
         if votes and all(votes):
             fact: dict[str, object] = {str(k): v for k, v in row.items() if k in _FACTS}
             mine = own[max(last, 0)]

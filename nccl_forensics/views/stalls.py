@@ -242,7 +242,8 @@ def _jumped(scene: Scene, found: Found, blockers: pl.LazyFrame | None, missing: 
         at_rest = bool(found) and all(row["kind"] == "behind" and row["pending"] is False for row in found.values())
         if jumped := {rank: fact for rank, fact in broken_steps(calls.recent()).items() if rank in found or not at_rest}:
             return jumped
-    ends = [row for row in found.values() if row["kind"] == "behind"]
+    # NCCL's logs tell calls as they are made: of a circle, too, those who made both calls tell the order.
+    ends = [row for row in found.values() if row["kind"] == "behind" or (row["kind"] == "cycle" and row["domain"] == "nccl")]
     if not ends and blockers is not None:
         ends = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
     return odd_of_two(passed_over(ends, calls), calls.counts)

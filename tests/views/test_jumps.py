@@ -50,6 +50,15 @@ def test_where_batches_of_sends_are_numbered_as_collectives_nothing_was_left_out
     assert list(passed_over([BEHIND], pl.concat([calls, counted]))) == [2], "batches that have numbers of their own take none"
 
 
+def test_who_stands_in_the_missing_call_does_not_tell_what_comes_after_it() -> None:
+    shared, loss = ("pg:0", "", 8), ("pg:0", "", 9)
+    went_on = [FOUR, shared, loss]
+    waiters = {0: [FOUR, shared, FIVE], 1: [FOUR, shared, FIVE, loss]}
+    assert list(passed_over([BEHIND], called(waiters | {2: went_on}))) == [2], "rank 1 tells it"
+    assert passed_over([BEHIND], called({0: waiters[0], 1: waiters[0], 2: went_on})) == {}, "nobody does"
+    assert passed_over([BEHIND], called(waiters | {2: [FOUR, shared]})) == {}, "it may be on its way to it"
+
+
 def test_the_lines_of_a_log_show_it_too_where_members_share_another_group() -> None:
     lines = {"domain": pl.lit("nccl"), "group_desc": pl.lit(None, dtype=pl.String()), "record": pl.lit(None, dtype=pl.String())}
     waiters = {r: [FOUR, FIVE, ("pg:0", "", 9)] for r in (0, 1)}
