@@ -15,7 +15,7 @@ from nccl_forensics.views import view
 _RANK_WORD = re.compile(r"(?:^|[^a-z])(?:global_?)?rank[_\-. =]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _TRAILING = re.compile(r"^(.*?)(\d{1,6})(?:\.[A-Za-z][\w.]*)?$")
 #: What stands before a number that is the end of a hash, or of a longer number: letters and digits in one word.
-_AMID_A_HASH = re.compile(r"[0-9][A-Za-z0-9]*$")
+_AMID_A_HASH = re.compile(r"[0-9][A-Za-z]*$")
 #: Where torchrun writes what a worker says: ``<log dir>/<run id>/attempt_<restarts>/<local rank>/stdout.log``
 #: (PyTorch ``torch/distributed/elastic/multiprocessing/api.py``).
 ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/[^/]+$")
