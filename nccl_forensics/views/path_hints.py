@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from string import ascii_letters
 from typing import Any
 
 import polars as pl
@@ -14,8 +15,6 @@ from nccl_forensics.views import view
 
 _RANK_WORD = re.compile(r"(?:^|[^a-z])(?:global_?)?rank[_\-. =]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _TRAILING = re.compile(r"^(.*?)(\d{1,6})(?:\.[A-Za-z][\w.]*)?$")
-#: What stands before a number that is the end of a hash, or of a longer number: letters and digits in one word.
-_AMID_A_HASH = re.compile(r"[0-9][A-Za-z]*$")
 #: Where torchrun writes what a worker says: ``<log dir>/<run id>/attempt_<restarts>/<local rank>/stdout.log``
 #: (PyTorch ``torch/distributed/elastic/multiprocessing/api.py``).
 ATTEMPT = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/[^/]+$")
@@ -32,7 +31,8 @@ def rank_in_path(path: str) -> tuple[int, int] | None:
         if words:
             return int(words[-1]), WORD
     trailing = _TRAILING.match(base)
-    if trailing and not _AMID_A_HASH.search(trailing.group(1)):
+    # A number that ends a hash, or a longer number, has digits before it in the same word.
+    if trailing and not trailing.group(1).rstrip(ascii_letters)[-1:].isdigit():
         return int(trailing.group(2)), NUMBER
     return None
 
