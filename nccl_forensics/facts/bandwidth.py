@@ -49,30 +49,51 @@ CEILINGS: tuple[Ceiling, ...] = (
     Ceiling("v100-sxm2", 8, 1, 110.0, _NHC),
 )
 
-#: NVLink bandwidth of one GPU in one direction, GB/s: number of links x rate of a link (NVIDIA data sheets).
-NVLINK_GB_S: dict[str, float] = {
-    "v100-sxm": 150.0,
-    "a100-sxm": 300.0,
-    "h100 80gb hbm3": 450.0,
-    "h200": 450.0,
-    "b200": 900.0,
-    "gb200": 900.0,
-    "b300": 900.0,
-}
+#: Parts of the names of GPUs that reach their NICs through a PCIe switch that both hang on: what several hosts carry is then what their NICs
+#: carry. Cards in any slot may have to go through the processor, which is less by design.
+_BESIDE_NICS = ("v100-sxm", "a100-sxm", "a800-sxm", "h100 80gb hbm3", "h800", "h200", "h20", "b200", "b300", "mi300x", "mi325x", "mi355x")
 
-#: Host to device and device to device (copy engine) limits of nvbandwidth in GB/s, from the same health checks.
-NVBANDWIDTH_GB_S: dict[str, tuple[float, float | None]] = {
-    "h100": (48.0, 335.0),
+#: Share of the rate of the NICs that a large AllReduce over several hosts carries where all is well (NDR 340 to 390 of 400, HDR 170 to 195 of
+#: 200, one 100 GbE 10 to 11.5 of 12.5 with RoCE).
+OF_NICS = 0.85
+
+
+def beside_nics(gpus: list[str]) -> bool:
+    """Whether all of these GPUs sit on boards on which each has a NIC behind the same PCIe switch."""
+    return bool(gpus) and all(any(part in gpu.lower() for part in _BESIDE_NICS) and not _is_card(gpu) for gpu in gpus)
+
+
+def _is_card(gpu: str) -> bool:
+    """A PCIe card of a GPU that boards with NVSwitch bear too (H200 NVL)."""
+    return gpu.lower().rstrip().endswith("nvl")
+
+
+#: Host to device and device to device (copy engine) limits of nvbandwidth in GB/s, from the same health checks; the first part of a GPU's
+#: name that fits counts. Those of other boards of the same GPU (PCIe cards) are not known.
+_COPIES_GB_S: dict[str, tuple[float, float | None]] = {
+    "h100 80gb hbm3": (48.0, 335.0),
     "h200": (48.0, 335.0),
-    "a100": (21.0, 235.0),
-    "v100": (9.0, None),
+    "a100-sxm": (21.0, 235.0),
+    "v100-sxm": (9.0, None),
     "mi300x": (48.0, 44.0),
 }
+COPIES_FROM = "limit of Azure node health checks (AzureNHC) for nvbandwidth"
+_COPIES = {
+    "host_to_device_memcpy_ce": 0,
+    "device_to_host_memcpy_ce": 0,
+    "device_to_device_memcpy_read_ce": 1,
+}
+
+
+def copy_limit(gpu: str | None, test: str | None) -> float | None:
+    """What each cell of a matrix of nvbandwidth reaches on this GPU, in GB/s; None where no source says so."""
+    limits = next((known for part, known in _COPIES_GB_S.items() if gpu and part in gpu.lower() and not _is_card(gpu)), None)
+    return limits[_COPIES[test]] if limits and test in _COPIES else None
 
 
 def ceiling(gpus: list[str], ranks: int | None, hosts: int | None) -> Ceiling | None:
     """What a run on these GPUs should reach in AllReduce; None where no source says so (mixed GPUs, other counts)."""
-    if len(gpus) != 1 or ranks is None or hosts is None:
+    if len(gpus) != 1 or ranks is None or hosts is None or _is_card(gpus[0]):
         return None
     name = gpus[0].lower()
     return next((c for c in CEILINGS if c.gpu in name and c.ranks == ranks and c.hosts == hosts), None)

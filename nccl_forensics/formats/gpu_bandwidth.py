@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import orjson
 import polars as pl
 
@@ -13,6 +15,8 @@ _HEADING = (
     r"^\s*(?:nvbandwidth Version|Running [a-z][a-z0-9_]+\.$|SUM [a-z]|Waived: |\[P2P \(Peer|Device: \d+, .*pciBusID|P2P Connectivity Matrix"
     r"|(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled Latency|Device=\d+ CAN| *(?:Host|Device) to (?:Host|Device) Bandwidth,)"
 )
+#: ``0: NVIDIA H100 80GB HBM3: (00000000:1b:00)`` and the like, without the number and the address.
+_LISTED = re.compile(r"^(?:Device )?\d+: ([^():]+?)[ :]*(?:\(.*)?$")
 _UNITS = {"GB/s": "gb_s", "us": "us", "ns": "ns"}
 
 Row = dict[str, object]
@@ -27,11 +31,14 @@ def read(text: Text) -> Reading:
     unit: str | None = None
     columns: list[str] = []
     cpu = False
+    gpus: set[str] = set()
     for line in classify(after(text.lines, pl.col("text").str.contains(_HEADING), reach=200), "gpu_bandwidth", strip=True):
-        get, own = line.get, {**line.where, "tool": tool, "test": test}
+        get, own = line.get, {**line.where, "tool": tool, "test": test, "gpu": _one(gpus)}
         match line.kind:
             case "nv_version":
-                tool = "nvbandwidth"
+                tool, gpus = "nvbandwidth", set()
+            case "nv_device":
+                gpus.add((get("name") or "").strip())
             case "nv_running":
                 tool, test, columns, unit = "nvbandwidth", get("test"), [], None
             case "nv_title":
@@ -63,7 +70,7 @@ def read(text: Text) -> Reading:
                 tool, test, unit, columns = "bandwidthtest", (get("bw_title") or "").lower(), "gb_s", []
             case "numbers" if tool == "bandwidthtest" and test is not None:
                 rows.append({**own, "row": "0", "value": real(line.text.split()[-1]), "unit": "gb_s"})
-            case "nv_sum" | "nv_device" | "nv_host" | "bw_result" | "bw_note":
+            case "nv_sum" | "nv_host" | "bw_result" | "bw_note":
                 columns = [] if line.kind == "nv_sum" else columns
             case _:
                 if line.text.strip():
@@ -71,6 +78,11 @@ def read(text: Text) -> Reading:
                 continue
         claimed.append(line.number)
     return Reading(frames={"gpu_bandwidth": TABLES["gpu_bandwidth"].frame(rows)} if rows else {}, lines=line_numbers(claimed))
+
+
+def _one(gpus: set[str]) -> str | None:
+    """The name of GPUs that all bear the same."""
+    return next(iter(gpus)) if len(gpus) == 1 else None
 
 
 def _sniff_json(head: bytes) -> bool:
@@ -87,12 +99,21 @@ def _read_json(data: bytes) -> Reading:
     cases = body.get("testcases") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(cases, list):
         return Reading(gaps=(Gap("unreadable: no test cases"),))
+    listed = body.get("GPU Device list", body.get("GPU Device info"))
+    named = [_LISTED.match(str(item)) for item in listed] if isinstance(listed, list) else []
+    gpu = _one({found[1] for found in named if found is not None})
     rows: list[Row] = []
     for i, case in enumerate(cases):
         if not isinstance(case, dict):
             continue
         unit = "ns" if "latency" in str(case.get("name")) else "gb_s"
-        own: Row = {"record": f"nvbandwidth.testcases[{i}]", "tool": "nvbandwidth", "test": case.get("name"), "host": body.get("Hostname")}
+        own: Row = {
+            "record": f"nvbandwidth.testcases[{i}]",
+            "tool": "nvbandwidth",
+            "test": case.get("name"),
+            "host": body.get("Hostname"),
+            "gpu": gpu,
+        }
         status = str(case.get("status", "")).lower()
         matrix = case.get("bandwidth_matrix")
         if status not in ("passed", "") or not isinstance(matrix, list):

@@ -1,8 +1,10 @@
 """Collectives or links carry less than they should.
 
 ## What it finds
-AllReduce runs of nccl-tests whose best bus bandwidth at large sizes is below what this platform reaches, or below other runs of the same
-kind in the evidence, or far below what the same run reached at smaller sizes; large AllReduces of profiler traces that stay far below it; ib_write_bw and its family below the rate of their port; GPU pairs of nvbandwidth that fall behind the others.
+AllReduce runs of nccl-tests whose best bus bandwidth at large sizes is below what this platform reaches, or (of several hosts) what the
+NICs that NCCL uses carry, or below other runs of the same kind in the evidence, or far below what the same run reached at smaller sizes;
+large AllReduces of profiler traces that stay far below it; ib_write_bw and its family below the rate of their port; GPU pairs of nvbandwidth
+that fall behind the others, or all behind what their platform reaches.
 
 ## Why it matters
 Every step waits for its collectives: at half the bandwidth a communication-bound job runs at half speed, without any error.
@@ -25,7 +27,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.bandwidth import LARGE_BYTES, ceiling
+from nccl_forensics.facts.bandwidth import COPIES_FROM, LARGE_BYTES, OF_NICS, beside_nics, ceiling, copy_limit
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
@@ -50,6 +52,7 @@ def low_bus_bandwidth(
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
     sources: pl.LazyFrame | None = None,
+    host_nics: pl.LazyFrame | None = None,
     *,
     expected_gb_s: Annotated[float, "bus bandwidth in GB/s that large AllReduces must reach; 0 = what is known of the platform"] = 0.0,
     large_bytes: Annotated[int, "size from which a row counts as large"] = LARGE_BYTES,
@@ -65,7 +68,7 @@ def low_bus_bandwidth(
         job = job_of(job_signs, None, failures)
         best = _best(_named(bandwidth_tests, sources), bandwidth_rows, large_bytes)
         of_runs = (
-            *_against_platform(best, expected_gb_s),
+            *_against_platform(best, expected_gb_s, _nic_rates(host_nics, ib_ports)),
             *_against_alike(best, alike),
             *_fallen_off(bandwidth_tests, bandwidth_rows, large_bytes, fallen_share),
         )
@@ -157,26 +160,64 @@ def _judged(ratio: float) -> tuple[Severity, str]:
     return ("error", "below") if ratio < _WATCH else ("info", "as expected")
 
 
-def _against_platform(best: list[dict[str, object]], expected: float) -> Iterator[Finding]:
+def _against_platform(best: list[dict[str, object]], expected: float, nics: Mapping[str, list[float]]) -> Iterator[Finding]:
+    """Runs against what is configured, else what the platform reaches, else what the NICs of their hosts carry."""
     for run in best:
         if run["collective"] != "all_reduce":
             continue
         gpus, hosts = _texts(run["gpus"]), _texts(run["hosts"])
         known = ceiling(gpus, _number(run["ranks"]), len(hosts) or None)
-        goal, source = (expected, "the configuration") if expected > 0 else (known.bus_bw_gb_s, known.source) if known else (0.0, "")
+        of_nics = _carried(hosts, _number(run["ranks"]), nics)
+        sure = True
+        if expected > 0:
+            goal, source = expected, "the configuration"
+        elif known is not None:
+            goal, source = known.bus_bw_gb_s, known.source
+        elif of_nics is not None:
+            (goal, source), sure = of_nics, beside_nics(gpus)
+        else:
+            continue
         value = float(str(run["best"]))
-        if not goal or value >= _WATCH * goal:
+        if value >= _WATCH * goal:
             continue
         severity, word = _judged(value / goal)
+        if known is None and expected <= 0 and (not sure or value >= _DEGRADED * goal):
+            severity = "warning"
         yield _run_finding(
             run,
             f"AllReduce of {run['ranks']} ranks{_on(hosts)} reaches {value:.1f} of {goal:.0f} GB/s bus bandwidth ({value / goal:.0%}, {word})",
             f"Best of all sizes from {_size(run['at_bytes'])} on. Expected: {source}.{_shape(value / goal)}",
             severity,
             "medium",
-            {"bus_bw_gb_s": value, "expected_gb_s": goal, "expected_by": source},
+            {"bus_bw_gb_s": value, "expected_gb_s": round(goal, 2), "expected_by": source},
             least=_WATCH * goal,
         )
+
+
+def _nic_rates(host_nics: pl.LazyFrame | None, ib_ports: pl.LazyFrame | None) -> dict[str, list[float]]:
+    """Rates in Gbit/s of the RDMA devices that NCCL uses, by host, as it tells them or as the port itself does; without hosts of which one
+    is not known."""
+    if host_nics is None:
+        return {}
+    nics = host_nics.select("host", stem=pl.col("device").str.replace(r":[0-9]+$", ""), told=pl.col("speed_mbps") / 1000)
+    if ib_ports is not None:
+        rates = ib_ports.group_by("host", stem="device").agg(rate=pl.col("rate_gbit_s").max())
+        nics = nics.join(rates, on=["host", "stem"], how="left").with_columns(told=pl.coalesce("told", "rate"))
+    known = nics.group_by("host").agg(pl.col("told").sort(), whole=pl.col("told").is_not_null().all() & (pl.col("told") > 0).all())
+    return {host: list(told) for host, told in known.filter("whole").select("host", "told").collect().iter_rows()}
+
+
+def _carried(hosts: list[str], ranks: int | None, nics: Mapping[str, list[float]]) -> tuple[float, str] | None:
+    """Bus bandwidth in GB/s of a large AllReduce over several hosts, of whose NICs each GPU drives one at most, and how it is known; None
+    where a host's are not."""
+    if len(hosts) < _TWO or ranks is None or ranks % len(hosts) or any(host not in nics for host in hosts):
+        return None
+    driven = {host: sorted(nics[host], reverse=True)[: ranks // len(hosts)] for host in hosts}
+    least = min(hosts, key=lambda host: (sum(driven[host]), host))
+    rates = driven[least]
+    return OF_NICS * sum(
+        rates
+    ) / 8, f"{OF_NICS:.0%} of what the NICs that NCCL uses on {least} carry ({len(rates)} x {min(rates):g} Gbit/s)"
 
 
 def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Finding]:
@@ -288,6 +329,7 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
         if other.height < 4:
             continue
         usual = float(str(other["value"].median()))
+        yield from _behind_platform(other, host, str(test), usual)
         low = other.filter(pl.col("value") < share * usual)
         if low.is_empty() or low.height * 3 > other.height:
             continue
@@ -315,6 +357,31 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
             actions=(Action("collect_more", hosts=(whose,) if whose else (), command="nvidia-smi -q; nvidia-smi nvlink -s; lspci -vv"),),
             metrics={"gb_s": worst, "expected_gb_s": usual, "expected_by": "median of the matrix"},
         )
+
+
+def _behind_platform(cells: pl.DataFrame, host: object, test: str, usual: float) -> Iterator[Finding]:
+    """A matrix of which half the cells and more stay below what the platform reaches: nothing in it stands out."""
+    gpu = cells["gpu"][0]
+    limit = copy_limit(gpu, test)
+    if limit is None or usual >= limit:
+        return
+    whose = str(host) if host else None
+    yield Finding(
+        title=f"{test}{f' on {whose}' if whose else ''} reaches {usual:.1f} GB/s between most pairs, {limit:.0f} on such a platform",
+        summary=f"Of {gpu}: {COPIES_FROM}. Hosts with an older PCIe generation are slower by design.",
+        severity="warning",
+        confidence="low",
+        hosts=(whose,) if whose else (),
+        culprits=(Culprit(host=whose),) if whose else (),
+        subject=("gpu-copies", str(whose), test),
+        evidence=cite(cells.sort("value", "source_id", "line_no"), "a cell of the matrix"),
+        evidence_total=cells.height,
+        remedy="Compare PCIe generation and width of all GPUs with the platform's, and the test's affinity to CPUs and memory.",
+        prevention="Keep the result of a healthy host per platform and compare with it.",
+        would_refute=("the platform is another one", "other work ran on the GPUs"),
+        actions=(Action("collect_more", hosts=(whose,) if whose else (), command="lspci -vv; nvidia-smi -q; numactl --hardware"),),
+        metrics={"gb_s": usual, "expected_gb_s": limit, "expected_by": COPIES_FROM},
+    )
 
 
 def _fallen_off(tests: pl.LazyFrame, rows: pl.LazyFrame, large: int, share: float) -> Iterator[Finding]:

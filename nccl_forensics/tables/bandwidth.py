@@ -100,6 +100,7 @@ TABLES: tuple[Table, ...] = (
             **_WHERE,
             "tool": (S, "nvbandwidth, p2p, bandwidthtest"),
             "test": (S, "name of the test"),
+            "gpu": (S, "name of the GPUs; null where they differ or are not told"),
             "row": (S, "GPU or CPU of the row"),
             "column": (S, "GPU of the column; null where the test has one row"),
             "value": (F64, "null where the cell says N/A"),

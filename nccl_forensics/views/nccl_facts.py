@@ -39,17 +39,14 @@ def host_nics(nccl_network: pl.LazyFrame, nccl_notes: pl.LazyFrame | None = None
         .with_columns(place=pl.when(several).then("port"))
         .group_by("host", "stem", "place")
         .agg(
-            pl.when(pl.col("place").is_null())
-            .then("stem")
-            .otherwise(pl.col("name").sort_by(pl.col("name").str.len_chars()).last())
-            .first()
-            .alias("device"),
+            pl.col("name").sort_by(pl.col("name").str.len_chars()).last(),
             pl.col("port").first(),
             pl.col("link").drop_nulls().first(),
             pl.col("speed_mbps").drop_nulls().first(),
             pl.col("source_id").first(),
             pl.col("line_no").first(),
         )
+        .with_columns(device=pl.when(pl.col("place").is_null()).then("stem").otherwise("name"))
         .select(list(HOST_NICS))
     )
     if nccl_notes is not None:

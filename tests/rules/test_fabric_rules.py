@@ -23,6 +23,7 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.ib_ports import PORTS
 from nccl_forensics.views.job_signs import JOB_SIGNS
+from nccl_forensics.views.nccl_facts import HOST_NICS
 from tests.corpus import corpus
 from tests.views.frames import rows
 
@@ -290,6 +291,31 @@ def test_without_an_expectation_nothing_is_said_and_a_configured_one_counts():
     assert len(slow(unknown, expected_gb_s=100.0)) == 1
 
 
+def over_nics(gb_s: float, nics: int, gpu: str = "NVIDIA H100 80GB HBM3", told: bool = True) -> list[Finding]:
+    """A run of 16 ranks on two hosts, of which NCCL uses ``nics`` NICs each; their speed is ``told`` by NCCL, else by the ports."""
+    test, row = run(gb_s, 0, ("a", "b"), gpus=[gpu], ranks=16)
+    devices = [(host, f"mlx5_{i}") for host in ("a", "b") for i in range(nics)]
+    listed = rows(HOST_NICS, *({"host": h, "device": d, "speed_mbps": 400000 if told else None} for h, d in devices))
+    frames = table("bandwidth_tests", test), table("bandwidth_rows", row), None, None
+    return low_bus_bandwidth.check(*frames, ports(*(port(h, device=d) for h, d in devices)), HOSTS, host_nics=listed)
+
+
+def test_a_run_over_several_hosts_is_judged_by_the_nics_that_nccl_uses():
+    [finding] = over_nics(95.0, 8)
+    assert finding.title == "AllReduce of 16 ranks on a, b reaches 95.0 of 340 GB/s bus bandwidth (28%, broken)"
+    assert (finding.severity, finding.confidence) == ("error", "medium")
+    assert "8 x 400 Gbit/s" in str(finding.metrics["expected_by"])
+    assert over_nics(330.0, 8) == over_nics(95.0, 2) == []
+    [finding] = over_nics(95.0, 8, told=False)
+    assert "8 x 400 Gbit/s" in str(finding.metrics["expected_by"]), "the ports tell their rate where NCCL does not"
+    assert len(over_nics(95.0, 16)) == 1, "eight GPUs drive eight of them"
+
+
+def test_cards_that_may_reach_their_nic_through_the_processor_are_a_warning():
+    [finding] = over_nics(95.0, 8, "NVIDIA A100-PCIE-40GB")
+    assert finding.severity == "warning"
+
+
 def curve(*gb_s: float) -> list[Finding]:
     """A run of sizes from 32 MiB on, each twice the one before."""
     test, row = run(0.0, gpus=["X"])
@@ -386,6 +412,28 @@ def test_a_gpu_whose_cells_fall_behind_is_named():
     [finding] = matrix(55.0, 55.1, 12.8, 55.2)
     assert finding.culprits[0].gpu == "2"
     assert matrix(55.0, 55.1, 54.8, 55.2) == []
+
+
+def test_a_matrix_that_is_slow_as_a_whole_is_told_where_the_platform_is_known():
+    def matrix(value: float, gpu: str | None) -> list[Finding]:
+        rows = [
+            {
+                "tool": "nvbandwidth",
+                "test": "host_to_device_memcpy_ce",
+                "gpu": gpu,
+                "row": "0",
+                "column": str(i),
+                "unit": "gb_s",
+                "value": value,
+            }
+            for i in range(4)
+        ]
+        return low_bus_bandwidth.check(None, None, None, table("gpu_bandwidth", *rows), None, HOSTS)
+
+    [finding] = matrix(26.0, "NVIDIA H100 80GB HBM3")
+    assert (finding.severity, finding.confidence) == ("warning", "low")
+    assert "26.0 GB/s between most pairs, 48" in finding.title
+    assert matrix(55.0, "NVIDIA H100 80GB HBM3") == matrix(26.0, "NVIDIA H100 NVL") == matrix(26.0, None) == []
 
 
 def test_wrong_elements_are_data_corruption():

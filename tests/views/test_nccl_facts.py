@@ -7,7 +7,7 @@ import pytest
 
 from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
-from nccl_forensics.views.nccl_facts import bootstrapped, gpu_links, host_nics, host_ranks, networks
+from nccl_forensics.views.nccl_facts import HOST_NICS, bootstrapped, gpu_links, host_nics, host_ranks, networks
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 
@@ -33,6 +33,11 @@ def test_devices_are_listed_once_per_host_with_their_speed() -> None:
         ("node1", "mlx5_0", 400_000, 0),
         ("node2", "mlx5_0", 400_000, 2),
     ]
+
+
+def test_without_a_device_the_columns_keep_their_types() -> None:
+    socket = table("nccl_network", by(0, item="using", name="Socket", line_no=9))
+    assert dict(host_nics(socket).collect().schema) == HOST_NICS
 
 
 def test_a_process_that_is_alone_in_its_communicator_chose_no_network_for_the_job() -> None:
