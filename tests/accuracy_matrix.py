@@ -70,7 +70,7 @@ def from_line(line: str) -> Outcome:
     held = json.loads(line)
     request, score = held.pop("request"), held.pop("score")
     request["also"] = tuple(request["also"])
-    for name in ("expected", "culprits", "broken"):
+    for name in ("expected", "culprits", "broken", "parted"):
         score[name] = tuple(score[name])
     score["accepted"] = None if score["accepted"] is None else tuple(tuple(x) for x in score["accepted"])
     return Outcome(request=Request(**request), score=Score(**score), **held)

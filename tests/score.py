@@ -45,6 +45,8 @@ class Score:
     error: str | None = None
     #: What the report claims and the evidence does not hold (``tests/claims.py``).
     broken: tuple[str, ...] = ()
+    #: Number of the first operation in which the ranks parted, as the truth and as the report tell it; both None where the truth does not.
+    parted: tuple[int | None, int | None] = (None, None)
 
     @property
     def cause_right(self) -> bool:
@@ -110,7 +112,13 @@ def run(case: Case) -> Score:
         time.perf_counter() - begin,
         f"rules crashed: {crashed}" if crashed else None,
         tuple(claims.broken(report, case.evidence)),
+        _parted(case.truth.get("first_divergence"), verdict["first_divergence"]),
     )
+
+
+def _parted(truth: object, told: object) -> tuple[int | None, int | None]:
+    known = truth.get("collective_seq_id") if isinstance(truth, dict) else None
+    return (known, told.get("seq") if isinstance(told, dict) else None) if known is not None else (None, None)
 
 
 def run_all(only: str = "", workers: int = 2) -> list[Score]:
@@ -121,12 +129,16 @@ def run_all(only: str = "", workers: int = 2) -> list[Score]:
 
 
 def summary(scores: list[Score]) -> dict[str, dict[str, int]]:
-    """Figures per collection of cases: cases, right, causes right, culprits right, ranks wrongly blamed, loud healthy runs."""
+    """Figures per collection of cases: cases, right, causes right, culprits right, ranks wrongly blamed, loud healthy runs,
+    verdicts at high confidence, and cases whose truth tells where the ranks parted."""
     out: dict[str, dict[str, int]] = {}
     for s in scores:
         place = s.name.split("/")[0]
         row = out.setdefault(
-            place, dict.fromkeys(("cases", "right", "cause", "culprits", "blamed", "loud_healthy", "high", "high_right"), 0)
+            place,
+            dict.fromkeys(
+                ("cases", "right", "cause", "culprits", "blamed", "loud_healthy", "high", "high_right", "parted", "parted_right"), 0
+            ),
         )
         row["cases"] += 1
         row["right"] += s.right
@@ -136,6 +148,8 @@ def summary(scores: list[Score]) -> dict[str, dict[str, int]]:
         row["loud_healthy"] += bool(s.expected == (None,) and s.loud)
         row["high"] += s.confidence == "high"
         row["high_right"] += s.confidence == "high" and s.right
+        row["parted"] += s.parted[0] is not None
+        row["parted_right"] += s.parted[0] is not None and s.parted[0] == s.parted[1]
     return out
 
 
@@ -159,7 +173,9 @@ def main() -> int:
         got = s.cause or s.status
         print(
             f"{'ok' if s.right else 'WRONG':5} {s.name[:48]:48} {expected[:42]:42} {got[:34]:34} {str(list(s.culprits))[:22]:22} "
-            f"{s.confidence or '-':6} {s.loud:4} {s.seconds:5.1f}" + (f"  {s.error}" if s.error else "")
+            f"{s.confidence or '-':6} {s.loud:4} {s.seconds:5.1f}"
+            + (f"  {s.error}" if s.error else "")
+            + (f"  parted at #{s.parted[1]}, not #{s.parted[0]}" if s.parted[0] != s.parted[1] else "")
         )
     figures = summary(scores)
     for place, row in figures.items():
@@ -181,7 +197,11 @@ def below_floor(figures: dict[str, dict[str, int]], floor: dict[str, dict[str, i
         got = figures.get(place)
         if got is None:
             continue
-        out += [f"{place}: {k} fell from {row[k]} to {got[k]}" for k in ("right", "cause", "culprits", "high_right") if got[k] < row[k]]
+        out += [
+            f"{place}: {k} fell from {row[k]} to {got[k]}"
+            for k in ("right", "cause", "culprits", "high_right", "parted_right")
+            if got[k] < row.get(k, 0)
+        ]
         out += [f"{place}: {k} rose from {row[k]} to {got[k]}" for k in ("blamed", "loud_healthy") if got[k] > row[k]]
     return out
 

@@ -12,6 +12,7 @@ from nccl_forensics import __version__
 from nccl_forensics.conclusions.census import census, nameless_dumps, people_of, stood_still, strangers
 from nccl_forensics.conclusions.checklist import checklist
 from nccl_forensics.conclusions.gaps import ROWS, gaps_of
+from nccl_forensics.conclusions.parting import parting
 from nccl_forensics.conclusions.runs import Run, attempt_of
 from nccl_forensics.conclusions.trace_report import measures
 from nccl_forensics.conclusions.verdict import Verdict
@@ -170,8 +171,8 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
     people = people_of(chosen.resolver)
     base: dict[str, object] = {"run": chosen.run.number, "attempt": chosen.run.attempt}
     if verdict.root is not None:
-        body = _explained(writer, verdict.root, verdict, people)
-        others = [_explained(writer, o, verdict, people) for o in verdict.others[:16]]
+        body = _explained(writer, verdict.root, chosen, people)
+        others = [_explained(writer, o, chosen, people) for o in verdict.others[:16]]
         for o in others:
             o.update(status="explained", others=[], run=chosen.run.number, attempt=chosen.run.attempt)
         return base | body | {"status": verdict.status, "confidence": verdict.confidence, "others": others}
@@ -213,7 +214,7 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
     }
 
 
-def _explained(writer: _Writer, root: Found, verdict: Verdict, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
+def _explained(writer: _Writer, root: Found, result: RunResult, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
     f = root.finding
     culprits = [writer.culprit(c, people) for c in blamed_by(f)]
     told = {c["rank"]: c for c in culprits}
@@ -222,9 +223,9 @@ def _explained(writer: _Writer, root: Found, verdict: Verdict, people: Mapping[i
         "confidence": f.confidence,
         "summary": mask(f"{f.title}. {f.summary}".strip()),
         "culprits": culprits,
-        "first_divergence": _divergence(f.divergence),
+        "first_divergence": _divergence(parting(f, *(result.resolver.get(view) for view in ("blockers", "progress", "groups", "endings")))),
         "because": [root.id],
-        "explains": sorted(i for i, by in verdict.explained_by.items() if by == root.id),
+        "explains": sorted(i for i, by in result.verdict.explained_by.items() if by == root.id),
         "remedy": f.remedy or None,
         "prevention": f.prevention or None,
         "actions": [_action(_where(a, told)) for a in f.actions],

@@ -222,7 +222,8 @@ def _folded(table: pl.LazyFrame | FoldedTable, name: str) -> FoldedTable:
 
 
 def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
-    """Operations that DETAIL's wrapper prints, as it runs them and in its mismatch errors (own and other rank), counted from 0.
+    """Operations that DETAIL's wrapper prints, as it runs them and in its mismatch errors (own and other rank), numbered as recorders
+    number them.
 
     The lines carry no group: where numbers repeat with different contents, or those of one writer fall back to more than a start (several
     groups), only what was found to differ is told, if that is at one number: ranks of one group raise it together.
@@ -254,7 +255,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     # Where torch itself found the calls of two ranks to differ, that is no misread line.
     both = both.with_columns(state=pl.col("state").sort().first().over("rank", "seq"))
     running = pl.col("kind") == "fingerprint"
-    back = (pl.col("seq").diff() < 0).over("source_id", "rank", order_by="line_no") & (pl.col("seq") > 1)
+    back = (pl.col("seq").diff() < 0).over("source_id", "rank", order_by="line_no") & (pl.col("seq") > 2)
     falls = known.filter(running).select(falls=back.any())
     clear = (pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1) & ~pl.col("falls").fill_null(False)
     return (
@@ -269,7 +270,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         .with_columns(
             domain=pl.lit("detail"),
             group_key=pl.lit("detail"),
-            group_name=pl.lit(None, dtype=pl.String()),
+            group_name=pl.when(~pl.col("in_subgroup").fill_null(value=False).any()).then(pl.lit("0")),
             group_desc=pl.when(pl.col("in_subgroup").any()).then(pl.lit("of some ranks")).otherwise(pl.lit("default_pg")),
             op=op_word(pl.col("op")),
             is_p2p=pl.lit(False),

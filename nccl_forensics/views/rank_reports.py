@@ -17,6 +17,8 @@ from nccl_forensics.words import UNIDENTIFIED
 
 #: What a process says of itself, by the number that its group knows it by.
 _OWN = ("fingerprint", "detail-mismatch", "ddp-unused")
+#: Lines with a number of a call.
+_COMPARED = ("fingerprint", "detail-mismatch")
 #: A monitored barrier speaks on the first rank of its group.
 _BARRIER = "barrier-missing"
 _SAID = ("kind", "rank", "ranks", "seq", "op", "other_op", "detail")
@@ -27,8 +29,10 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
     """``reports`` with ``rank`` and ``ranks`` as ranks of the job, and ``in_subgroup``, whether the line is about a group of some ranks
     only: the rank that its process is otherwise known by is not the one that it prints. ``ranks`` is null where neither the recorders'
     lists of groups nor what the others print says who is meant. Processes that are known by nothing else and compare calls without some
-    ranks of the job stand for nobody's rank."""
-    plain = _strangers(reports.with_columns(in_subgroup=pl.lit(False)), source_ranks, fr_groups)
+    ranks of the job stand for nobody's rank. ``seq`` is the number that recorders and watchdogs give to the call: the ``SequenceNumber`` of a
+    fingerprint counts the calls before it (torch 2.13 c10d/ProcessGroupWrapper.cpp)."""
+    recorded = pl.when(pl.col("kind").is_in(_COMPARED)).then(pl.col("seq") + 1).otherwise("seq")
+    plain = _strangers(reports.with_columns(in_subgroup=pl.lit(False), seq=recorded), source_ranks, fr_groups)
     if source_ranks is None:
         return plain
     known = source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", of_source="rank")

@@ -347,7 +347,9 @@ def said(*lines: dict[str, object]) -> pl.LazyFrame:
 def test_a_mismatch_error_tells_of_both_ranks() -> None:
     other = {"kind": "detail-mismatch", "ranks": [1], "other_op": "BARRIER", "other_detail": None}
     found = operations(None, None, None, None, None, said(fingerprint(0, 0, **other))).collect()
-    assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 0, "all_reduce"), (1, 0, "barrier")]
+    assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 1, "all_reduce"), (1, 1, "barrier")], (
+        "numbered as recorders number them"
+    )
 
 
 def test_what_a_rank_says_of_itself_beats_what_others_read() -> None:
@@ -379,7 +381,7 @@ def test_where_numbers_of_several_groups_mix_what_differed_at_one_number_is_told
     both = [fingerprint(r, 0, op="BARRIER") for r in (0, 1, 2)] + [fingerprint(r, 0) for r in (0, 1, 2)]
     raised = [fingerprint(0, 6, **parted), fingerprint(1, 6, **parted), fingerprint(2, 6, **parted | {"op": "ALLGATHER"})]
     found = operations(None, None, None, None, None, said(*both, *raised)).collect()
-    assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 6, "all_reduce"), (1, 6, "all_reduce"), (2, 6, "all_gather")]
+    assert found.sort("rank").select("rank", "seq", "op").rows() == [(0, 7, "all_reduce"), (1, 7, "all_reduce"), (2, 7, "all_gather")]
     # At two numbers these may be two groups.
     later = fingerprint(3, 7, **parted)
     assert operations(None, None, None, None, None, said(*both, *raised, later)).collect().height == 0
