@@ -75,7 +75,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         HANG,
         "Does every send meet its receive?",
-        "p2p-deadlock p2p-deadlock-by-watchdogs p2p-unpaired p2p-deadlock-by-stacks p2p-half-left-out",
+        "p2p-deadlock p2p-deadlock-by-watchdogs p2p-unpaired p2p-unlike p2p-deadlock-by-stacks p2p-half-left-out",
         f"{_OPERATIONS} stacks",
         _DUMPS,
     ),

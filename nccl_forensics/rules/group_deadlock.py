@@ -67,12 +67,17 @@ def group_deadlock_by_order(inversions: pl.LazyFrame, failures: pl.LazyFrame | N
         first = group_words({k: row[k] for k in ("group_name", "group_desc")} | {"comm_id": row["group_key"]})
         second = group_words({"group_name": row["other_name"], "group_desc": row["other_desc"], "comm_id": row["other_key"]})
         logged = row["line_no"] is not None
-        confidence: Confidence = "high" if failed and row["majority"] else "medium"
+        # Those who stand in one of the two may have left the other out as well, if they are more than the others.
+        confidence: Confidence = "high" if failed and row["majority"] and row["entered"] else "medium"
         sites = [s for s in (row["call_site"], row["peer_call_site"]) if s]
         yield Finding(
             title=f"{ranks_words(row['ranks'])} called {one} of {first} before {two} of {second}, {ranks_words(row['others'])} the other way "
             f"round{each}; {'the logs end in this step' if logged else 'neither ends'}",
-            summary="Every member of both groups has enqueued both operations, and their GPUs wait for each other."
+            summary=(
+                "Every member of both groups has enqueued both operations, and their GPUs wait for each other."
+                if row["entered"]
+                else f"{ranks_words(row['others'])} stand in the one and have not come to the other, behind which it is enqueued elsewhere."
+            )
             + (f" Called at {' and '.join(sites)}." if sites else ""),
             confidence=confidence,
             ranks=ranks,

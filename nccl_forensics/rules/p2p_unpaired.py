@@ -1,4 +1,4 @@
-"""Sends and receives of NCCL's logs do not pair up between two ranks.
+"""Sends and receives of NCCL's logs, or of recorders, do not pair up between two ranks.
 
 ## What it finds
 Two ranks of a communicator, of which one sent more often than the other received, or sent another size or type than the other awaits.
@@ -22,7 +22,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import group_words, ranks_words
 
 _EXPLAINS = ("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "host-stall")
 #: What a difference in size or type is called.
@@ -72,3 +72,26 @@ def p2p_unpaired(unpaired: pl.LazyFrame) -> Iterator[Finding]:
         actions=(Action("fix-code", ranks=odd),),
         metrics={"pairs": rows.height},
     )
+
+
+@rule(name="p2p-unlike", code="DE13", cause="shape-mismatch", severity="critical", at_most=4, explains=(*_EXPLAINS, "p2p-deadlock"))
+def p2p_unlike(unlike_halves: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding for each open send or receive that is of another size than its other half."""
+    for row in unlike_halves.collect().iter_rows(named=True):
+        rank, peer = (row["rank"],), (row["peer"],)
+        way, does = ("to", "awaits") if row["op"] == "send" else ("from", "sends")
+        group = group_words(row)
+        yield Finding(
+            title=f"{ranks_words(rank)} called a {row['op']} of {row['own']} {way} {ranks_words(peer)} in {group}, which {does} {row['theirs']}; neither ends",
+            summary="Both have called as many, and all other sends and receives of the job are of one size.",
+            cause=_CAUSES[row["kind"]],
+            confidence="medium",
+            ranks=rank,
+            culprits=(Culprit(rank=row["rank"]),),
+            subject=("unlike", str(row["group_desc"] or row["group_name"] or "group"), str(row["call_site"] or "")),
+            evidence=(*cite([whereabouts(row)], "of another size"), *cite([whereabouts(row, "peer_")], "its other half")),
+            remedy=f"Make {ranks_words(rank)} {row['op']} what {ranks_words(peer)} {does}.",
+            prevention="Test the schedule of sends and receives in a small run with each number of microbatches.",
+            would_refute=("a later dump in which one of the two has ended",),
+            actions=(Action("fix-code", ranks=rank, confidence="medium", where=row["call_site"]),),
+        )

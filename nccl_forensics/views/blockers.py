@@ -233,7 +233,8 @@ def _own(progress: pl.LazyFrame, operations: pl.LazyFrame | Calls | None, ranks:
     marked = own.filter(pl.col("last_done").is_not_null() | timed_out)
     return _Own(
         latest={r["rank"]: r for r in own.iter_rows(named=True) if r["source_id"] is not None},
-        in_group={(r["rank"], r["group_key"]): r for r in reversed(own.rows(named=True))},
+        # What its recorder holds of a group tells more than the count of its watchdog, which bears no time.
+        in_group={(r["rank"], r["group_key"]): r for r in own.iter_rows(named=True)},
         pending=set(pending["rank"].to_list()) | left,
         marked=set(marked["rank"].to_list()) | left,
     )

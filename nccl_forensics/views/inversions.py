@@ -26,6 +26,7 @@ INVERSIONS = {
     "ranks": pl.List(pl.Int32()),
     "others": pl.List(pl.Int32()),
     "majority": pl.Boolean(),
+    "entered": pl.Boolean(),
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
     "record": pl.String(),
@@ -42,8 +43,9 @@ _Role = tuple[object, ...]
 
 
 @view(rows="groups")
-def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.LazyFrame:
-    """Pairs of groups whose members all entered an operation in each, finished neither, and did not enqueue the two in one order.
+def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls, groups: pl.LazyFrame | None = None) -> pl.LazyFrame:
+    """Pairs of groups whose members all entered an operation in each, finished neither, and did not enqueue the two in one order; or all
+    entered the one, and only the few that enqueued it after that of the other group ``entered`` both.
 
     ``ranks`` enqueued the operation of the first group before that of the second, ``others`` the other way round. ``majority``: among all
     ranks that have such a pair (groups of the same description at the same position count as alike) most go with ``others``, so that
@@ -52,6 +54,8 @@ def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls) -> pl.Lazy
     """
     calls = calls_of(operations)
     rows = [*_recorded(stuck, calls.every), *_logged(calls)]
+    if groups is not None and not rows:
+        rows += _one_sided(stuck, calls.telling, groups)
     return pl.DataFrame(rows, schema=INVERSIONS, infer_schema_length=None).lazy()
 
 
@@ -67,6 +71,7 @@ def _logged(calls: Calls) -> Iterator[dict[str, object]]:
             "ranks": [rank],
             "others": others,
             "majority": True,
+            "entered": True,
             "source_id": early["source_id"],
             "line_no": early["line_no"],
             "peer_source_id": due["source_id"],
@@ -127,6 +132,7 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
                 "ranks": ahead,
                 "others": behind,
                 "majority": usual > unusual,
+                "entered": True,
                 "source_id": odd["source_id"],
                 "record": odd["record"],
                 "call_site": odd["call_site"],
@@ -135,6 +141,47 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
                 "peer_call_site": peer["call_site"],
             }
         )
+    return rows
+
+
+def _one_sided(stuck: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFrame) -> list[dict[str, object]]:
+    """Operations that all members of a group stand in, some of them behind one of another group that the others, who are members of both and
+    more, have not come to: these hosts wait for the one, and the GPUs of those for the other."""
+    own = pl.col("domain") == "fr"
+    waiting = stuck.filter(own & pl.col("held") & (pl.col("ranks").list.len() >= pl.col("size"))).collect()
+    if waiting.is_empty():
+        return []
+    members = dict(groups.filter(own).select("group_key", "members").collect().iter_rows())
+    last = operations.filter(own & ~pl.col("is_p2p")).group_by("group_key", "rank").agg(pl.col("seq").max())
+    reached = {(key, rank): seq for key, rank, seq in last.collect().iter_rows()}
+    held = pl.col("rank").is_in(waiting["ranks"].explode().unique().implode())
+    opened: dict[int, list[_Op]] = {}
+    for op in operations.filter(own & ~pl.col("is_p2p") & pl.col("pending") & held).sort("rank", "order").collect().iter_rows(named=True):
+        opened.setdefault(op["rank"], []).append(op)
+    rows: list[dict[str, object]] = []
+    for group in waiting.iter_rows(named=True):
+        first = {rank: opened[rank][0] for rank in group["ranks"] if rank in opened}
+        here = {r: next((o for o in opened[r] if (o["group_key"], o["seq"]) == (group["group_key"], group["seq"])), None) for r in first}
+        ahead = [rank for rank, op in first.items() if op["group_key"] != group["group_key"] and here[rank] is not None]
+        others = [rank for rank, op in first.items() if op is here[rank]]
+        if not ahead or len(ahead) >= len(others) or len(ahead) + len(others) < len(group["ranks"]):
+            continue
+        odd, peer = first[ahead[0]], first[others[0]]
+        key, at = str(odd["group_key"]), int(str(odd["seq"]))
+        one_call = len({(first[rank]["group_key"], first[rank]["seq"]) for rank in ahead}) == 1
+        if one_call and all(rank in (members.get(key) or ()) and reached.get((key, rank), -1) < at for rank in others):
+            rows.append(
+                {
+                    **{k: odd[k] for k in ("group_key", "group_name", "group_desc", "seq", "op")},
+                    **{f"other_{k.removeprefix('group_')}": group[k] for k in ("group_key", "group_name", "group_desc", "seq", "op")},
+                    "ranks": ahead,
+                    "others": others,
+                    "majority": True,
+                    "entered": False,
+                    **{k: odd[k] for k in ("source_id", "record", "call_site")},
+                    **{f"peer_{k}": peer[k] for k in ("source_id", "record", "call_site")},
+                }
+            )
     return rows
 
 

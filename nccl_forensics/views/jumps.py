@@ -259,6 +259,7 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
         (str(domain), int(str(rank))): part.to_dicts() for (domain, rank), part in frame.group_by("domain", "rank", maintain_order=True)
     }
     out: dict[int, tuple[dict[str, object], str]] = {}
+    tellers: dict[int, set[int]] = {}
     for row in behind:
         domain, rank, missed = str(row["domain"]), int(str(row["rank"])), (row["group_key"], row["seq"])
         own = lines.get((domain, rank), [])
@@ -275,7 +276,9 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
                 found = [known[same(call)] > at for call in own[last + 1 :] if same(call) in known]
                 # Whoever stands in the missing call has not come to what the rank went on to, and does not tell when it would.
                 silent = at == len(theirs) - 1 and len(found) < len(own) - last - 1
-                votes += [any(found)] if found and not silent else []
+                if found and not silent:
+                    votes.append(any(found))
+                    tellers.setdefault(rank, set()).add(waiter)
         if votes and all(votes):
             fact: dict[str, object] = {str(k): v for k, v in row.items() if k in _FACTS}
             mine = own[max(last, 0)]
@@ -283,7 +286,9 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
             out[rank] = (fact, str(own[last + 1]["group_key"]))
     # One that left a call out itself is a number ahead in the other group: to it, all the others seem to have gone past what it waits in.
     witnesses = {w for row in behind for w in as_ranks(row["waiters"])} - set(out)
-    return out if len(out) <= len(witnesses) else {}
+    # One that alone made the two in an order against which several went is the exception itself.
+    alone = len(out) > 1 and len(set().union(*(tellers[rank] for rank in out))) == 1
+    return out if len(out) <= len(witnesses) and not alone else {}
 
 
 _FACTS = frozenset({"domain", "group_key", "seq", "op", "call_site", "source_id", "line_no", "record", "waiters"})

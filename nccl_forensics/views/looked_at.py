@@ -15,16 +15,19 @@ from nccl_forensics.views.wait_edges import JOINED
 @view(rows="ranks")
 def looked_at_earlier(operations: pl.LazyFrame | Calls | None, progress: pl.LazyFrame) -> pl.LazyFrame:
     """``rank``: ranks that by their recorder never entered what a peer has finished, of operations that end on no rank before all are in
-    them: that recorder was written before the peer's, and tells nothing of what came after."""
+    them: that recorder was written before the peer's, and tells nothing of what came after. Where counters alone tell what the peer has
+    finished, it is such an operation in groups in which nobody recorded another one."""
     recorded = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null() & pl.col("last_seq").is_not_null())
     reached = recorded.group_by("group_key").agg(pl.col("last_done").max().alias("seq"))
     behind = recorded.join(reached, on="group_key").filter(pl.col("last_seq") < pl.col("seq")).select("group_key", "seq", "rank").collect()
     if operations is None or not behind.height:
         return pl.LazyFrame(schema={"rank": pl.Int32()})
-    calls = calls_of(operations).telling
-    ends = calls.filter((pl.col("domain") == "fr") & pl.col("done") & ~pl.col("is_p2p") & pl.col("op").str.contains(JOINED))
+    calls, joins = calls_of(operations), pl.col("op").str.contains(JOINED)
+    ends = calls.telling.filter((pl.col("domain") == "fr") & pl.col("done") & ~pl.col("is_p2p") & joins)
     joined = ends.select("group_key", "seq").unique().collect()
-    return behind.join(joined, on=["group_key", "seq"]).select("rank").unique().sort("rank").lazy()
+    of_one_kind = calls.counts.filter(pl.col("domain") == "fr").group_by("group_key").agg(joins.all()).filter("op").collect()
+    shown = [behind.join(joined, on=["group_key", "seq"]), behind.join(of_one_kind, on="group_key", how="semi")]
+    return pl.concat(one.select("rank") for one in shown).unique().sort("rank").lazy()
 
 
 @view(rows="ranks x groups")

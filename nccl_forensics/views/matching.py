@@ -294,6 +294,7 @@ def progress(
     dumps: pl.LazyFrame | None,
     watchdog: pl.LazyFrame | None,
     shared_names: pl.LazyFrame | None = None,
+    fr_entries: pl.LazyFrame | FoldedTable | None = None,
 ) -> pl.LazyFrame:
     """How far each rank got in each group: first and last collective seen, last completed, what was enqueued last and when.
 
@@ -302,11 +303,13 @@ def progress(
     of a group mark what is completed and one of them holds nothing that is, all before its first pending one is.
 
     Counters of the recorder (``pg_status``) survive a ring wrap and empty dumps; they count collectives only where the group has no
-    send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone.
+    send/recv, and operations (not collectives) for gloo, so they are used for NCCL groups without send/recv alone. A group has them where an
+    entry is of one, or numbers one that came before it: a dump of what is open alone may hold none.
     """
     parts = []
     if operations is not None:
-        seen = _seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names)
+        sent = _with_sends(fr_entries) if fr_entries is not None and fr_status is not None else None
+        seen = _seen_progress(calls_of(operations), fr_status, fr_pg_names, dumps, shared_names, sent)
         marked = (pl.col("domain") == _RECORDED) & pl.col("last_done").is_not_null().any().over("domain", "group_key")
         before = pl.when(marked & ~_begins_open(cut_rings(dumps))).then(pl.col("first_pending") - 1)
         parts.append(seen.with_columns(last_done=pl.coalesce("last_done", before)))
@@ -371,6 +374,7 @@ def _seen_progress(
     fr_pg_names: pl.LazyFrame | None,
     dumps: pl.LazyFrame | None,
     shared_names: pl.LazyFrame | None,
+    sent: pl.DataFrame | None,
 ) -> pl.LazyFrame:
     operations = calls.telling
     collectives = operations.filter(placed())
@@ -405,9 +409,11 @@ def _seen_progress(
         ).sort("domain", "group_key", "rank")
     has_p2p = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p")).select("group_key").unique()
     chosen = dumps.filter((pl.col("use") == "chosen") & pl.col("rank").is_not_null() & of_nccl())
+    mixed = (pl.DataFrame(schema=_SENT) if sent is None else sent).with_columns(mixed=True)
     status = (
         fr_status.join(fr_pg_names.select("source_id", "pg_id", "pg_name"), on=["source_id", "pg_id"])
         .join(chosen.select("source_id", "rank"), on="source_id")
+        .join(mixed.lazy(), on=["source_id", "pg_name"], how="left")
         .join(pl.LazyFrame(schema=SHARED) if shared_names is None else shared_names, on=["rank", "pg_name"], how="left")
         .select(
             pl.lit("fr").alias("domain"),
@@ -417,8 +423,11 @@ def _seen_progress(
             pl.col("last_completed").alias("status_done"),
             pl.col("record").alias("status_record"),
             pl.col("source_id").alias("status_source"),
+            pl.col("mixed").fill_null(False),
         )
         .join(has_p2p, on="group_key", how="anti")
+        .filter(~pl.col("mixed").any().over("group_key"))
+        .drop("mixed")
     )
     both = seen.join(status, on=["domain", "group_key", "rank"], how="full", coalesce=True)
     return (
@@ -432,3 +441,17 @@ def _seen_progress(
         .drop("status_source")
         .sort("domain", "group_key", "rank")
     )
+
+
+_SENT = {"source_id": pl.UInt32(), "pg_name": pl.String()}
+
+
+def _with_sends(fr_entries: pl.LazyFrame | FoldedTable) -> pl.DataFrame:
+    """Dumps and names of the groups in which an entry, of whatever kind, numbers a send or receive."""
+    if not isinstance(fr_entries, FoldedTable):
+        return fr_entries.filter(pl.col("p2p_seq_id") > 0).select(list(_SENT)).unique().collect()
+    parts = [pl.DataFrame(schema=_SENT)]
+    names = fr_entries.words.select(pl.col(c).cast(t) for c, t in _SENT.items())
+    for rows, at, _ in fr_entries.rows(("p2p_seq_id",)):
+        parts.append(names[at.filter(rows.get_column("p2p_seq_id").fill_null(0) > 0).unique()])
+    return pl.concat(parts).unique()

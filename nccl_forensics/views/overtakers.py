@@ -51,7 +51,8 @@ def overtakers(
     none of the others has entered, in that group or in one of its role: the number ``seq`` is that of a later call of theirs.
 
     A call that is alike in each step (a norm, a loss) meets the next step's of whoever left it out, so that the group itself shows nothing,
-    and a ring that holds less than two steps shows no habit either. Groups of one description are of one role. NCCL's logs do not tell what
+    and a ring that holds less than two steps shows no habit either. Groups of one description are of one role; where none of the others is
+    in the rank's own, it is the very next position that counts, as the groups of a role may count apart (stages of a pipeline). NCCL's logs do not tell what
     waits: there all others have made ``seq`` calls of the group and no more, and communicators are of one role that each rank came to in
     the same turn. Cites the last operation of a peer in the group (``source_id`` …), and the rank's own in the other (``own_…``).
     """
@@ -82,15 +83,15 @@ def _recorded(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame)
         level = here.filter(~_HELD)
         beside = pl.col("rank").is_in(list(set(row["ranks"]) - orders.keys()))
         furthest = dict(places.filter(beside).group_by("role").agg(pl.col("last_seq").max()).drop_nulls().iter_rows())
+        shared = set(places.filter(beside)["group_key"].to_list())
         peer = level.row(0, named=True)
         told = {name: row[name] for name in ("group_name", "group_desc", "comm_id", "seq", "op")} | {name: peer[name] for name in PLACE}
         told |= {"others": level["rank"].to_list(), "call_site": peer["last_call_site"]}
         own = places.filter(pl.col("rank").is_in(list(orders)) & pl.col("pending_order").is_not_null())
         for rank, order in sorted(orders.items()):
             before = own.filter((pl.col("rank") == rank) & (pl.col("pending_order") < order)).sort("pending_order", maintain_order=True)
-            first = next(
-                (p for p in before.iter_rows(named=True) if p["first_pending"] > furthest.get(p["role"], p["first_pending"])), None
-            )
+            beyond = ((p, p["first_pending"] - furthest.get(p["role"], p["first_pending"])) for p in before.iter_rows(named=True))
+            first = next((p for p, lead in beyond if lead == 1 or (lead > 1 and p["group_key"] in shared)), None)
             if first is not None:
                 ahead = {"ahead_name": first["group_name"], "ahead_desc": first["group_desc"], "ahead_seq": first["first_pending"]}
                 rows.append(told | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in PLACE})

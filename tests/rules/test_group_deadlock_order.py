@@ -9,7 +9,7 @@ from nccl_forensics.rules.group_deadlock import group_deadlock_by_order
 from nccl_forensics.views.inversions import inversions
 from nccl_forensics.views.stuck import STUCK
 from tests.rules.frames import cited, told
-from tests.views.frames import operations, rows
+from tests.views.frames import groups, operations, rows
 
 WORLD, ONE, TWO = "pg:0", "pg:1", "pg:2"
 
@@ -98,3 +98,18 @@ def test_one_order_on_all_ranks_is_no_deadlock() -> None:
 def test_groups_without_a_rank_in_common_have_no_order() -> None:
     calls = called({0: [ONE], 2: [TWO]}, DESC)
     assert inversions(waiting((ONE, "dp", [0, 1]), (TWO, "dp", [2, 3])), calls).collect().height == 0
+
+
+def test_a_rank_whose_call_of_one_group_is_behind_one_that_the_others_have_not_come_to_took_them_the_other_way_round() -> None:
+    desc, members = {WORLD: "default_pg", ONE: "tp"}, {WORLD: [*range(8)], ONE: [0, 1, 2, 3]}
+    own = waiting((ONE, "tp", members[ONE])).with_columns(held=pl.lit(True), size=pl.lit(4, dtype=pl.Int32))
+    rest = {r: [WORLD] for r in range(4, 8)}
+
+    def found(inside: dict[int, list[str]]) -> list[tuple[object, ...]]:
+        every = inversions(own, called(inside | rest, desc), groups(members))
+        return [(*told(finding), cited(finding)) for finding in group_deadlock_by_order.check(every, None)]
+
+    odd = {0: [ONE], 1: [WORLD, ONE], 2: [ONE], 3: [ONE]}
+    assert found(odd) == [("critical", "medium", (1,), [(1, "entries[0]"), (0, "entries[0]")])]
+    assert found({r: [WORLD, ONE] for r in (0, 1, 2)} | {3: [ONE]}) == [], "most go the one way: the last one may have left that call out"
+    assert found(odd | {2: [ONE, WORLD]}) == [], "it has come to both"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
-from nccl_forensics.rules.p2p_unpaired import p2p_unpaired
+from nccl_forensics.rules.p2p_unpaired import p2p_unlike, p2p_unpaired
 from nccl_forensics.views.pairs import held, unpaired
+from nccl_forensics.views.unlike_halves import unlike_halves
 from tests.rules.frames import cited, comm, comms, told
-from tests.views.frames import operations
+from tests.views.frames import groups, operations
 
 #: A ring of three ranks: each sends to the next and receives from the one before, then all reduce.
 RING = {r: [f"send {(r + 1) % 3}", f"recv {(r - 1) % 3}", "all_reduce"] for r in range(3)}
@@ -118,3 +119,41 @@ def test_what_was_taken_down_in_order_had_all_its_calls() -> None:
 
 def test_a_peer_whose_log_is_missing_tells_nothing() -> None:
     assert p2p_unpaired.check(found(logs({0: steps()[0], 1: steps()[1]}))) == []
+
+
+def stages(sizes: dict[int, list[str]], over: int = 3) -> pl.LazyFrame:
+    """Sends and receives that recorders of a pipeline of three hold, ``send PEER SIZE``, of which the first ``over`` are completed."""
+    parts = []
+    for rank, line in sizes.items():
+        for order, call in enumerate(line):
+            op, peer, size = call.split()
+            part = operations({rank: [op]}, first=order + 1).with_columns(
+                is_p2p=pl.lit(True),
+                peer=pl.lit(int(peer), dtype=pl.Int32),
+                shape=pl.lit(size),
+                order=pl.lit(order, dtype=pl.Int64),
+                record=pl.lit(f"entries[{order}]"),
+                done=pl.lit(order < over),
+                pending=pl.lit(order >= over),
+            )
+            parts.append(part)
+    return pl.concat(parts)
+
+
+def test_an_open_send_of_another_size_than_the_receive_that_awaits_it_is_told_with_the_rank_whose_size_is_odd() -> None:
+    everyone = groups({"pg:0": [0, 1, 2]})
+    first, last = ["send 1 32"] * 3, ["recv 1 32"] * 3
+    calls = {0: [*first, "send 1 64"], 1: [*["recv 0 32"] * 3, "recv 0 32"], 2: last}
+    [finding] = p2p_unlike.check(unlike_halves(stages(calls), everyone))
+    assert (finding.cause, *told(finding)) == ("shape-mismatch", "critical", "medium", (0,))
+    assert cited(finding) == [(0, "entries[3]"), (1, "entries[3]")]
+
+
+def test_sizes_that_change_from_call_to_call_or_agree_tell_nothing() -> None:
+    everyone = groups({"pg:0": [0, 1, 2]})
+    usual = ["send 1 32"] * 3
+    assert unlike_halves(stages({0: [*usual, "send 1 32"], 1: ["recv 0 32"] * 4}), everyone).collect().is_empty()
+    assert unlike_halves(stages({0: [*usual, "send 1 64"], 1: [*["recv 0 32"] * 3, "recv 0 64"]}), everyone).collect().is_empty()
+    changing = {0: ["send 1 32", "send 1 48", "send 1 32", "send 1 64"], 1: ["recv 0 32", "recv 0 48", "recv 0 32", "recv 0 32"]}
+    assert unlike_halves(stages(changing), everyone).collect().is_empty()
+    assert unlike_halves(stages({0: [*usual, "send 1 64"], 1: ["recv 0 32"] * 3}), everyone).collect().is_empty(), "a half is missing"

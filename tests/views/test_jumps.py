@@ -41,6 +41,14 @@ def test_a_later_call_that_the_others_made_after_the_missing_one_shows_that_it_w
     assert (fact["seq"], fact["own_source_id"], fact["own_record"], ahead) == (5, 2, "entries[0]", "pg:22")
 
 
+def test_one_that_alone_made_the_two_calls_in_that_order_tells_nothing_of_several_others() -> None:
+    late = [{**BEHIND, "rank": rank, "waiters": [0, 1]} for rank in (2, 3)]
+    tensor = ("pg:5", "tp", 7)
+    waiting = {0: [FOUR, FIVE, tensor], 1: [FOUR, FIVE]}
+    assert passed_over(late, called(waiting | {2: [FOUR, tensor], 3: [FOUR, tensor]})) == {}
+    assert list(passed_over(late[:1], called(waiting | {2: [FOUR, tensor]}))) == [2], "of two either may be the one that errs"
+
+
 def test_where_batches_of_sends_are_numbered_as_collectives_nothing_was_left_out() -> None:
     calls = called({r: [FOUR, FIVE, data(r)] for r in (0, 1)} | {2: [FOUR, data(2)]})
     counted = operations({0: ["coalesced"] * 2}, group="pg:7", first=3).with_columns(is_p2p=pl.lit(True))

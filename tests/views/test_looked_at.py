@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.communicators import COMMS_SCHEMA
-from nccl_forensics.views.looked_at import never_called
-from tests.views.frames import progress, rows
+from nccl_forensics.views.looked_at import looked_at_earlier, never_called
+from tests.views.frames import operations, progress, rows
 
 WORLD = {r: (4 if r == 2 else 3) for r in range(5)}
 PART = dict.fromkeys((0, 1, 3, 4), 0)
@@ -34,3 +34,14 @@ def test_others_that_are_no_more_or_not_level_tell_nothing() -> None:
 def test_a_communicator_that_never_came_up_or_was_taken_down_tells_nothing() -> None:
     assert found(PART, completed=False) == []
     assert found(PART, ended="destroy-complete") == []
+
+
+def test_counters_of_what_is_over_tell_a_recorder_that_was_looked_at_earlier_where_the_group_knows_nothing_but_calls_of_all() -> None:
+    # Dumps of what is open alone: rank 0 stood in #5, and by the counters of the others #9 is over, which it had not come to.
+    state = progress({"pg:0": {0: (6, 4), 1: (9, 9), 2: (9, 9)}})
+
+    def earlier(*calls: str) -> list[int]:
+        return looked_at_earlier(operations({0: list(calls)}, first=5), state).collect()["rank"].to_list()
+
+    assert earlier("all_reduce", "all_gather") == [0]
+    assert earlier("all_reduce", "broadcast") == [], "whoever sends may be ahead"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.folding import FoldedTable
+from nccl_forensics.tables import TABLES
 from nccl_forensics.views.communicators import comms
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.matching import dumps, fr_pg_names, operations, progress
@@ -469,6 +471,22 @@ def test_a_recorder_that_holds_nothing_completed_has_completed_all_before_its_fi
 def test_the_counters_of_a_group_with_sends_count_other_things() -> None:
     sent = entry(0, 9, "send", is_p2p=True, p2p_seq_id=1, peer_dst=1)
     assert far(counters(), entry(0, 7), sent) == [(0, 7, 7)]
+
+
+def test_sends_that_are_over_show_in_the_numbers_of_what_is_open() -> None:
+    chosen = dumps(table("fr_dumps", dump(0, comm_lib_version="2.27.7"), dump(1, comm_lib_version="2.27.7")), owners(0, 1))
+    names = fr_pg_names(counters(), table("fr_groups", {"pg_name": "0"}, {"pg_name": "0", "source_id": 1}), None)
+
+    def last(sends: int) -> list[tuple[object, ...]]:
+        entries = table("fr_entries", entry(0, 7, p2p_seq_id=sends), entry(1, 7, p2p_seq_id=0))
+        ops = operations(entries, chosen, None, None, None, None)
+        return [
+            progress(ops, counters(), names, chosen, None, None, told).select("last_seq", "last_done").collect().rows()
+            for told in (entries, FoldedTable.of(entries, TABLES["fr_entries"].own))
+        ]
+
+    assert last(0) == [[(9, 8), (9, 8)]] * 2
+    assert last(12) == [[(7, 7), (7, 7)]] * 2
 
 
 def test_the_first_pending_operation_and_the_last_completed_one_are_told() -> None:

@@ -532,6 +532,12 @@ def test_sends_and_receives_that_wait_in_a_circle_are_a_p2p_deadlock() -> None:
     assert found(blocker(kind="cycle", op="send", cycle=[1, 2])) == [(2, "p2p-deadlock", "high", "progress")]
 
 
+def test_of_two_in_a_circle_the_one_whose_stack_was_looked_at_once_is_no_less_in_it() -> None:
+    pair = pl.concat([blocker(rank, kind="cycle", op="send", cycle=[1, 2]) for rank in (1, 2)])
+    once = standing(r2="user-code").with_columns(moved=pl.lit(None, dtype=pl.Boolean))
+    assert found(pair, once) == [(rank, "p2p-deadlock", "high", "progress") for rank in (1, 2)]
+
+
 @pytest.mark.parametrize(("ranks", "cause"), [([1, 2], "p2p-deadlock"), ([1, 2, 5], "group-deadlock")])
 def test_a_circle_of_sends_and_collectives_is_a_guess_and_of_two_ranks_one_at_a_send_that_does_not_pair_up(
     ranks: list[int], cause: str

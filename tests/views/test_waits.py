@@ -80,6 +80,16 @@ def test_a_rank_whose_own_watchdog_timed_out_has_open_work_though_nothing_tells_
     assert (unknown["rank"], unknown["pending"]) == (1, None)
 
 
+def test_what_a_ranks_recorder_holds_is_told_before_the_count_of_its_watchdog() -> None:
+    reached = {0: (9, 8), 1: (9, 8), 2: (9, 6)}
+    counted = progress({"pg:0": reached}, domain="watchdog").with_columns(
+        source_id=pl.lit(7, dtype=pl.UInt32), record=pl.lit(None, pl.String), last_created_ns=pl.lit(None, pl.Int64)
+    )
+    state = pl.concat([progress({"pg:0": reached}), counted])
+    [found] = blockers(waits_of(None, state, groups({"pg:0": [0, 1, 2]}), None, None), state, None).collect().to_dicts()
+    assert (found["rank"], found["kind"], found["own_source_id"], found["own_record"]) == (2, "gpu", 2, "entries[9]")
+
+
 def test_a_circle_is_named_where_nobody_is_free() -> None:
     last = {"pg:a": {0: (2, 1), 1: (1, 1)}, "pg:b": {0: (1, 1), 1: (2, 1)}}
     found = ends(last, {"pg:a": [0, 1], "pg:b": [0, 1]})
