@@ -114,6 +114,12 @@ def test_a_start_without_a_communicator_is_no_whole_log() -> None:
     assert began(Resolver(Store.from_frames({"nccl_versions": release, "training_steps": steps})))
 
 
+def test_the_inspectors_communicators_tell_how_many_ranks_there_are() -> None:
+    record = {"host": "n1", "pid": 7, "comm_id": "0xa0", "rank": 2, "nranks": 4, "source_id": 0, "line_no": 1}
+    known = census(Resolver(Store.from_frames({"nccl_inspector": table("nccl_inspector", record).collect()})))
+    assert (known.world, known.seen, known.missing) == (4, {2}, [0, 1, 3])
+
+
 UNKNOWN = "node1:10:20 [0] ofi_mr:81 NCCL WARN NET/OFI Could not register memory on rail 0\n"
 
 

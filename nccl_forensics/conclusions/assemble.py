@@ -296,6 +296,8 @@ def _case(inputs: Sequence[str], title: str, store: Store, results: Sequence[Run
         told = traced.select("backend", "nccl_version").collect()
         backends |= set(told["backend"].drop_nulls())
         versions = sorted({*versions, *told["nccl_version"].drop_nulls()})
+    if "nccl" in backends:
+        versions = sorted({*versions, *_values(resolver, "fr_dumps", "comm_lib_version")})
     listed, tested, released = _tested(resolver)
     # The tag of the process that prints a test's table is no count of its ranks.
     ranks = 0 if known.comms or known.groups else listed

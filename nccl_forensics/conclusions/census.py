@@ -360,9 +360,10 @@ def census(resolver: Resolver) -> Census:
         for members in frame["members"].to_list():
             ranks |= {r for r in members or [] if r < UNIDENTIFIED}
         world = int(str(frame["size"].max() or 0))
-    comms = resolver.get("comms")
-    if comms is not None:
-        world = max(world, int(str(comms.select(pl.col("nranks").max()).collect().item() or 0)))
+    for name in ("comms", "nccl_inspector"):
+        told = resolver.get(name)
+        if told is not None:
+            world = max(world, int(str(told.select(pl.col("nranks").max()).collect().item() or 0)))
     seen = set(people)
     traced = resolver.get("trace_ranks")
     if traced is not None:

@@ -46,6 +46,7 @@ def processes(
     traces: pl.LazyFrame | None = None,
     fr_dumps: pl.LazyFrame | None = None,
     fr_groups: pl.LazyFrame | None = None,
+    nccl_inspector: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per process (and GPU, where a process drives several): ``rank`` (global), ``host``, ``pid``, ``bus_id``, ``gpu_index``.
 
@@ -53,6 +54,8 @@ def processes(
     """
     people = _People()
     world = _by_communicator(people, comms.collect()) if comms is not None else 0
+    if nccl_inspector is not None:
+        world = _by_inspector(people, nccl_inspector, world)
     if worker_exits is not None:
         _by_exit(people, worker_exits.filter(pl.col("pid").is_not_null()).collect())
     if stacks is not None:
@@ -171,6 +174,24 @@ def _by_communicator(people: _People, frame: pl.DataFrame) -> int:
             who.local_rank = row["hint_rank"]  # a launcher's prefix: then it tells whose a line behind the same prefix is that says no more
         if row["nranks"] == world and row["rank"] is not None:
             who.claims.append((CONTENT, row["rank"], "rank in the world communicator"))
+    return world
+
+
+def _by_inspector(people: _People, operations: pl.LazyFrame, world: int) -> int:
+    """Processes by what the Inspector says in each of its records; back comes the size of the largest communicator that is known."""
+    found = (
+        operations.filter(pl.col("pid").is_not_null() & pl.col("rank").is_not_null())
+        .group_by("host", "pid", "comm_id", "rank", "nranks")
+        .agg(pl.col("source_id", "line_no").sort_by("source_id", "line_no").first())
+        .sort("source_id", "line_no", "host", "pid", "comm_id", "rank")
+        .collect()
+    )
+    world = max(world, int(str(found["nranks"].max() or 0)))
+    for row in found.iter_rows(named=True):
+        who = people.met(row["host"], row["pid"], one_naming=True) or people.person(row["host"], row["pid"])
+        who.told_at(row)
+        if row["nranks"] == world:
+            who.claims.append((CONTENT, row["rank"], "the Inspector's rank in the largest communicator"))
     return world
 
 

@@ -429,3 +429,32 @@ def test_a_bare_number_names_a_log_where_names_like_it_bear_the_ranks_that_their
     assert named(0, 1) == {0: 0, 1: 1, 2: 2}
     assert named(0) == {0: 0}, "one may agree by chance"
     assert named(0, 8) == {0: 0, 1: 8}, "these are numbers of hosts"
+
+
+# ---- the Inspector ----
+
+
+def recorded_by_inspector(rank: int, nranks: int = 2, **more: object) -> dict[str, object]:
+    return {
+        "host": "node1",
+        "pid": 100 + rank,
+        "comm_id": f"0x{nranks}",
+        "rank": rank,
+        "nranks": nranks,
+        "source_id": rank,
+        "line_no": 1,
+    } | more
+
+
+def test_the_inspectors_records_tell_the_ranks_of_the_largest_communicator() -> None:
+    alone = recorded_by_inspector(0, 1, pid=101, line_no=2)
+    records = table("nccl_inspector", recorded_by_inspector(0), recorded_by_inspector(1), recorded_by_inspector(1, line_no=3), alone)
+    found = processes(sources("a", "b"), path_hints(sources("a", "b")), *[None] * 8, records).collect()
+    assert found.select("rank", "host", "pid", "conflict").rows() == [(0, "node1", 100, None), (1, "node1", 101, None)]
+
+
+def test_where_nccl_tells_of_a_larger_communicator_the_inspectors_ranks_are_those_of_a_smaller_one() -> None:
+    larger = comms(table("nccl_comms", event(3, comm_id="0xc0", nranks=4, line_no=3))).collect().lazy()
+    records = table("nccl_inspector", recorded_by_inspector(1, pid=103))
+    found = processes(sources("a", "b"), path_hints(sources("a", "b")), larger, *[None] * 7, records).collect()
+    assert found.select("rank", "pid").rows() == [(3, 103)]
