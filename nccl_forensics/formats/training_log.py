@@ -2,7 +2,8 @@
 prints.
 
 Frameworks write the same few facts in any order, with any separator, so the line is searched for each instead of being parsed by a grammar.
-A line counts if it has a training loss and either a step or the shape of the Trainer's dictionary, which has none.
+A line counts if it has a training loss and either a step or the shape of the Trainer's dictionary, which has none. A line that begins with
+its step and holds nothing but values counts without a loss, if it is one of a series.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ _STEP = r"(?i)(?:^|[^a-z0-9_.])(?:iteration|iter|(?:global[_ ])?step)['\"]?\s*[:
 _OF = r"(?:\s|:)([0-9]+) ?/ ?[0-9]+ (?:\[[0-9:]+<|loss=)"
 _NORM = rf"(?i)(?:^|[^a-z0-9_])(?:grad(?:ient)?[ _]?norm|gnorm){_IS}({_NUMBER})(?:$|[^A-Za-z0-9_])"
 _SKIPPED = r"(?i)number of skipped iterations:\s*([0-9]+)"
+#: The rank that the line itself names.
+_RANK = r"(?i)(?:^|[^a-z0-9_])rank[ =:]{0,2}([0-9]{1,5})(?:$|[^0-9.])"
+#: A line that begins with its step, behind brackets, a clock, rank and epoch at most, and goes on with names and numbers.
+_OPENS = (
+    r"(?i)^\s*(?:\[[^\]]{1,40}\]:?\s*){0,3}(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.,]+Z?[ |:-]*)?(?:(?:rank|epoch)[ =:]?[0-9]+[ |:,]+){0,2}(?:global[ _])?(?:step|iteration|iter)\s*[:=#]?\s*[0-9]+"
+    r"(?:[\s|,;:()]+[a-z_][a-z0-9_./-]{0,24}\s*[:= ]\s*(?:[-+]?[0-9][0-9.e+-]*|nan|inf)\s?[a-z%/]{0,12})*[\s|,;:.)]*$"
+)
 #: A clock of the training loop itself, where no launcher's prefix told the time.
 _CLOCK = r"^.{0,40}?([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})"
 _DICTIONARY = r"^\s*\{'loss': "
@@ -30,7 +38,7 @@ _DONE = r"(?i)'train_runtime':|`trainer\.fit` stopped: `max_|\btraining (?:is |h
 
 
 def read(text: Text) -> Reading:
-    """One row per line with a training loss, and the word that it is over."""
+    """One row per line with a training loss or of a series of steps, and the word that it is over."""
     body = pl.col("text")
     found = (
         text.hits.with_columns(
@@ -39,9 +47,11 @@ def read(text: Text) -> Reading:
             step=pl.coalesce(body.str.extract(_STEP, 1), body.str.extract(_OF, 1)).cast(pl.Int64, strict=False),
             grad_norm=_value(body.str.extract(_NORM, 1)),
             skipped=body.str.extract(_SKIPPED, 1).cast(pl.Int64, strict=False),
+            rank=body.str.extract(_RANK, 1).cast(pl.Int32, strict=False),
         )
-        .filter(pl.col("loss").is_not_null() & pl.col("whose").is_in(_WHOLE))
-        .filter(pl.col("step").is_not_null() | body.str.contains(_DICTIONARY))
+        .with_columns(told=pl.col("loss").is_not_null() & pl.col("whose").is_in(_WHOLE))
+        .filter((pl.col("told") & (pl.col("step").is_not_null() | body.str.contains(_DICTIONARY))) | _of_series(body))
+        .with_columns(loss=pl.when("told").then("loss"))
     )
     if found.is_empty():
         return Reading()
@@ -57,6 +67,14 @@ def read(text: Text) -> Reading:
     return Reading(frames=frames, lines=pl.concat([found["line_no"], over["line_no"]]))
 
 
+def _of_series(body: pl.Expr) -> pl.Expr:
+    """Whether a line without a loss begins with its step, and another such one of the same rank with another step: one alone may be of
+    anything."""
+    opens = ~pl.col("told") & body.str.contains(_OPENS)
+    steps = pl.when(opens).then("step").n_unique().over("hint_rank", "rank", opens)
+    return opens & pl.col("step").is_not_null() & (steps > 1)
+
+
 def _value(text: pl.Expr) -> pl.Expr:
     """A number; not-a-number and infinity as such, in whatever case they are written."""
     return text.str.to_lowercase().str.replace("infinity", "inf").cast(pl.Float64, strict=False)
@@ -64,9 +82,9 @@ def _value(text: pl.Expr) -> pl.Expr:
 
 FORMAT = TextFormat(
     name="training-log",
-    title="loss and gradient norm of a training loop",
+    title="steps, loss and gradient norm of a training loop",
     tables=("training_steps", "training_ends"),
-    anchors=("loss", "Loss", "raining", "train_runtime", "Trainer.fit"),
+    anchors=("loss", "Loss", "raining", "train_runtime", "Trainer.fit", "step ", "Step ", "iter "),
     read=read,
     priority=75,
 )

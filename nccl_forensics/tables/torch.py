@@ -220,11 +220,12 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "training_steps",
-        "One line in which a training loop tells its loss: Megatron-LM, Hugging Face Trainer, torchtitan, fairseq, Lightning, plain prints.",
+        "One line in which a training loop tells its loss, or its step and other values: Megatron-LM, Hugging Face Trainer, torchtitan, fairseq, Lightning, plain prints.",
         {
             **LINE,
             **TIME,
             **HINT,
+            "rank": (I32, "rank that the line itself names"),
             "step": (I64, "iteration as written; null where the line has none"),
             "loss": (F64, "training loss; not-a-number and infinity are kept"),
             "grad_norm": (F64, "norm of the gradients; not-a-number and infinity are kept"),

@@ -97,6 +97,14 @@ def with_unheard(told: Cause, rank: int, stacks: Mapping[int, Row], unheard: lis
     return told._replace(confidence="low", why=f"{told.why}; {missing}")
 
 
+def _a_step_further(case: _Case) -> Cause | None:
+    if case.kind != "step-further":
+        return None
+    row = case.row
+    why = f"its training loop has told step {row['step']}, and those of the ranks that wait step {row['others_step']}: it has finished the step in which they wait"
+    return Cause("collective-skipped", "high" if row["seen_by"] == "progress" else "medium", why)
+
+
 def _in_p2p(case: _Case) -> Cause | None:
     if case.stack is None or case.place != "p2p" or case.kind in ("gpu", "not-begun"):
         return None  # what its GPU has not done, and its peers' have, holds up whatever it enqueued after
@@ -319,10 +327,11 @@ def _behind(case: _Case) -> Cause | None:
     return Cause("host-stall", "medium", why, alternative="collective-skipped")
 
 
-#: Signs in the order in which they are believed: what a stack shows of sends, what the order of calls shows, where the host is, what its
+#: Signs in the order in which they are believed: the steps that its loop told, what a stack shows of sends, what the order of calls shows, where the host is, what its
 #: GPU has
 #: not done, and last what is not there.
 _SIGNS: tuple[Callable[[_Case], Cause | None], ...] = (
+    _a_step_further,
     _in_p2p,
     _in_another_call,
     _in_another_order,

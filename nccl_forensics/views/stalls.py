@@ -48,6 +48,7 @@ from nccl_forensics.views.standing_apart import (
     odd_stacks,
     unanswering,
 )
+from nccl_forensics.views.step_leads import step_further
 
 STALLS = {
     "rank": pl.Int32(),
@@ -106,6 +107,7 @@ def stalls(
     training_ends: pl.LazyFrame | None = None,
     unpaired: pl.LazyFrame | None = None,
     never_called: pl.LazyFrame | None = None,
+    step_leads: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock,
     collective-skipped or rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
@@ -149,6 +151,8 @@ def stalls(
     if found:
         found = gone_on(found, scene.stacks, set(scene.stacks) | scene.known()) or found
     found = unanswering(found, scene.stacks, progress, written - scene.dead) or found
+    if step_leads is not None and not scene.parted and not scene.dead:
+        found = step_further(found, step_leads, scene.stacks)
     if not scene.timed_out and (
         advances(motion) or advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))
     ):
@@ -352,7 +356,7 @@ def _by_stacks(scene: Scene, written: set[int]) -> Found:
     stacks = scene.stacks
     seen = {r: s for r, s in stacks.items() if s["witness"] == "stack"}
     # Where there are stacks, the stack views tell who stands apart; tracebacks alone are read here.
-    found = odd_stacks(seen) if seen else odd_calls(stacks)
+    found = odd_stacks(seen, sure=scene.timed_out) if seen else odd_calls(stacks)
     if seen and not scene.timed_out:
         # One look at a thread that computes, or sleeps in its own function, tells nothing; the stack views weigh a second one of the
         # latter.

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import polars as pl
 
-from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.stacks.tree import parting
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.levels import ROOTED
@@ -159,11 +159,16 @@ def odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, o
     return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
 
 
-def odd_stacks(stacks: dict[int, dict[str, object]]) -> dict[int, dict[str, object]]:
-    """Where most ranks stand in one collective, the few that do not (and are not moving)."""
+def odd_stacks(stacks: dict[int, dict[str, object]], *, sure: bool = False) -> dict[int, dict[str, object]]:
+    """Where most ranks stand in one collective, the few that do not (and are not moving). ``sure``: who waits has given up; then these may
+    be half of all, all at one line that tells what they do, and the others at one as well."""
     waiting = {r: s for r, s in stacks.items() if s["place"] in WAITING}
     others = {r: s for r, s in stacks.items() if r not in waiting and not s["moved"]}
-    if len(waiting) < 2 or not others or len(others) * 2 >= len(stacks):
+    if len(waiting) < 2 or not others or len(others) * 2 > len(stacks):
+        return {}
+    lines = [{s["user_frame"] for s in side.values()} for side in (waiting, others)]
+    half = sure and all(len(side) == 1 for side in lines) and all(s["place"] not in PLAIN for s in others.values())
+    if len(others) * 2 == len(stacks) and not half:
         return {}
     op = Counter(str(s["op"]) for s in waiting.values()).most_common(1)[0][0]
     peer = next(s for s in waiting.values() if str(s["op"]) == op)

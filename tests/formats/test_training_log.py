@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime
 
 import polars as pl
+import pytest
 
 from nccl_forensics.reading.source import read_source
 from tests.corpus import ROOT
@@ -57,3 +58,27 @@ def test_the_word_that_the_training_is_over_is_read_behind_the_last_step() -> No
         (5, "{'train_runtime': 3.1}"),
     ]
     assert "training_ends" not in read_source(b"warmup training finished\nstep 1 loss 2.0\n").frames
+
+
+def test_lines_that_begin_with_a_step_and_hold_values_are_read_where_they_are_a_series() -> None:
+    rows = read_source(b"step 0 rank 5\nstep 1 rank 5\n").frames["training_steps"]
+    assert rows.select("rank", "step", "loss").rows() == [(5, 0, None), (5, 1, None)]
+    rows = read_source(b"[2026-05-01 10:00:00] iter    7 | out=-0.024 | lr=1e-3\n[2026-05-01 10:00:01] iter    8 | out=0.1\n").frames[
+        "training_steps"
+    ]
+    assert rows.select("step", "time_kind").rows() == [(7, "local-unzoned"), (8, "local-unzoned")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "step 7 rank 5\n",
+        "step 7 rank 5\nstep 7 rank 5\n",
+        "step 1 rank 0\nstep 2 rank 1\n",
+        "Step 1: checking drivers\nStep 2: installing packages\n",
+        "Step 1/2 : FROM base:22.04\nStep 2/2 : RUN make\n",
+        "checkpoint at step 5\ncheckpoint at step 6\n",
+    ],
+)
+def test_a_step_alone_and_steps_of_anything_else_are_no_training_steps(text: str) -> None:
+    assert read_source(text.encode()).formats == ()

@@ -1143,3 +1143,22 @@ def test_a_rank_that_was_looked_at_in_a_job_that_came_to_its_end_is_hardly_to_bl
         "low",
         "the training loop said that it was done, and nothing has timed out",
     )
+
+
+def test_half_of_the_ranks_stand_apart_only_at_one_line_that_tells_what_they_do_while_the_others_gave_up() -> None:
+    def named(place: str, lines: tuple[str, str] = ("read", "read"), timed_out: bool = True) -> list[object]:
+        at = (
+            pl.when(pl.col("rank") < 2)
+            .then(pl.lit("fence (t.py:9)"))
+            .when(pl.col("rank") == 2)
+            .then(pl.lit(lines[0]))
+            .otherwise(pl.lit(lines[1]))
+        )
+        states = standing(r0="collective", r1="collective", r2=place, r3=place).with_columns(user_frame=at)
+        reports = table("reports", {"kind": "barrier-missing", "rank": 0, "ranks": None}).with_columns(home=pl.lit(None, pl.Int32()))
+        return [row[0] for row in found(None, states, reports=reports if timed_out else None)]
+
+    assert named("lock") == named("data-loader") == [2, 3]
+    assert named("lock", timed_out=False) == []
+    assert named("lock", ("read", "write")) == [], "at two lines"
+    assert named("user-code") == [], "nothing tells what they do"

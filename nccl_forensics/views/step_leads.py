@@ -1,0 +1,84 @@
+"""Ranks that have finished one step more than all others, by the lines that their training loops print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from nccl_forensics.evidence import PLACE
+from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.values.ranklist import as_ranks
+from nccl_forensics.views import view
+
+STEP_LEADS = {
+    "rank": pl.Int32(),
+    "step": pl.Int64(),
+    "others": pl.List(pl.Int32()),
+    "others_step": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "line_no": pl.UInt32(),
+}
+#: Steps that all must have told alike before, and latest ones that are compared.
+_LEAST, _LATEST = 3, 64
+
+
+@view(rows="ranks")
+def step_leads(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
+    """The ranks whose loops told one step more than those of all ``others``, at ``line_no``; the steps before all told alike.
+
+    The rank is what the line itself names, or a launcher's prefix, else that of the file. Empty unless the ranks are of these two kinds
+    alone and those ahead are the fewer, or of two one: ranks that tell other steps than their peers have another program, or lost lines.
+    """
+    stated = pl.when(pl.col("hint_scope").is_null() | (pl.col("hint_scope") != "local")).then(pl.col("hint_rank"))
+    rows = training_steps.filter(pl.col("step").is_not_null()).with_columns(rank=pl.coalesce("rank", stated))
+    if source_ranks is not None:
+        known = source_ranks.select("source_id", owner=pl.col("rank")).unique("source_id")
+        rows = rows.join(known, on="source_id", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
+    # A launcher that gathers what its workers print has each line twice.
+    told = rows.filter(pl.col("rank").is_not_null()).sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
+    last = pl.col("source_id", "line_no").sort_by("step").last()
+    of_rank = told.group_by("rank").agg(last, steps=pl.col("step").sort().tail(_LATEST + 1)).sort("rank").collect()
+    nothing = pl.LazyFrame(schema=STEP_LEADS)
+    ends = of_rank.with_columns(end=pl.col("steps").list.last())
+    if ends["end"].n_unique() != 2:
+        return nothing
+    ahead = ends.filter(pl.col("end") == ends["end"].max())
+    others = ends.filter(pl.col("end") < ends["end"].max())
+    before = {tuple(steps[-_LATEST:]) for steps in others["steps"]} | {tuple(steps[:-1][-_LATEST:]) for steps in ahead["steps"]}
+    if len(before) != 1 or len(next(iter(before))) < _LEAST or (2 * ahead.height >= ends.height > 2):
+        return nothing
+    peers = pl.lit(others["rank"].to_list(), dtype=pl.List(pl.Int32))
+    found = ahead.lazy().with_columns(step="end", others=peers, others_step=pl.lit(others["end"][0]))
+    return found.select(pl.col(c).cast(t) for c, t in STEP_LEADS.items())
+
+
+def step_further(
+    found: Mapping[int, dict[str, object]], leads: pl.LazyFrame, stacks: Mapping[int, dict[str, object]]
+) -> dict[int, dict[str, object]]:
+    """``found``, with those marked (``kind`` step-further) whose loops have finished a step in which all that wait for them still are; where
+    nobody was found, those whose stacks wait in one place while the stacks of all others wait in another."""
+    ahead = {row["rank"]: row for row in leads.collect().iter_rows(named=True)}
+    marked = dict(found)
+    for rank, row in found.items():
+        lead = ahead.get(rank)
+        waits = rank not in stacks or stacks[rank]["place"] in WAITING
+        waiters = set(as_ranks(row.get("in_group") or row.get("waiters")))
+        if lead is not None and row["kind"] == "behind" and waits and waiters and waiters <= set(lead["others"]):
+            marked[rank] = row | {"kind": "step-further", "step": lead["step"], "others_step": lead["others_step"]}
+    return marked or _by_stacks(ahead, stacks)
+
+
+def _by_stacks(ahead: Mapping[int, dict[str, object]], stacks: Mapping[int, dict[str, object]]) -> dict[int, dict[str, object]]:
+    if not ahead:
+        return {}
+    first = next(iter(ahead.values()))
+    others = as_ranks(first["others"])
+    seen = {rank: stacks[rank] for rank in (*ahead, *others) if rank in stacks and stacks[rank]["witness"] == "stack"}
+    where = {rank: s["user_frame"] for rank, s in seen.items() if s["place"] in WAITING and not s["moved"]}
+    theirs, ours = {where.get(rank) for rank in others}, {where.get(rank) for rank in ahead}
+    if len(theirs) != 1 or None in theirs | ours or theirs & ours or seen[others[0]]["place"] != "collective":
+        return {}
+    peer = seen[others[0]]
+    told = {name: peer[name] for name in ("op", *PLACE)} | {"call_site": peer["user_frame"], "waiters": others, "seen_by": "stacks"}
+    return {rank: told | {"kind": "step-further", "step": lead["step"], "others_step": lead["others_step"]} for rank, lead in ahead.items()}

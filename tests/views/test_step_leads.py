@@ -1,0 +1,70 @@
+"""Ranks whose training loops have told one step more than those of all others."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.stalls import stalls
+from nccl_forensics.views.step_leads import STEP_LEADS, step_leads
+from tests.rules.host_frames import table
+from tests.views.frames import rows
+from tests.views.test_stalls import blocker
+
+
+def told(**steps: list[int]) -> list[tuple[object, ...]]:
+    """Who leads: r2=[0, 1] is rank 2, whose loop told steps 0 and 1."""
+    lines = [{"rank": int(r[1:]), "step": s, "line_no": n} for r, own in steps.items() for n, s in enumerate(own, start=1)]
+    return step_leads(table("training_steps", *lines), None).collect().select("rank", "step", "others", "others_step", "line_no").rows()
+
+
+def test_the_rank_that_told_one_step_more_leads() -> None:
+    assert told(r0=[0, 1, 2], r1=[0, 1, 2, 3], r2=[0, 1, 2]) == [(1, 3, [0, 2], 2, 4)]
+    assert told(r0=[10, 20, 30], r1=[10, 20, 30, 40]) == [(1, 40, [0], 30, 4)], "of two one"
+
+
+def test_ranks_that_tell_other_steps_than_their_peers_lead_nobody() -> None:
+    assert told(r0=[0, 1, 2], r1=[0, 1, 2], r2=[0, 1, 2]) == []
+    assert told(r0=[0, 1, 2], r1=[0, 1, 2, 3, 4], r2=[0, 1, 2]) == [], "two steps more"
+    assert told(r0=[0, 2, 4], r1=[0, 1, 2, 3, 4, 5], r2=[0, 2, 4]) == [], "another habit"
+    assert told(r0=[0, 1, 2, 3], r1=[0, 1, 2, 3], r2=[0, 1, 2]) == [], "one lags"
+    assert told(r0=[0, 1], r1=[0, 1, 2], r2=[0, 1]) == [], "too few to tell a habit"
+    assert told(r0=[0, 1, 2, 3], r1=[0, 1, 2], r2=[0, 1, 2, 3], r3=[0, 1, 2]) == [], "half of them"
+
+
+LEAD = rows(STEP_LEADS, {"rank": 2, "step": 7, "others": [0, 1], "others_step": 6})
+
+
+def standing(**places: tuple[str, str]) -> pl.LazyFrame:
+    """r2=("p2p", "take") is rank 2, which waits in a receive of that function."""
+    return rows(
+        LAST_CALLS,
+        *[
+            {"rank": int(r[1:]), "place": place, "op": "recv" if place == "p2p" else "all_reduce", "user_frame": f"{function} (t.py:1)"}
+            | {"witness": "stack", "moved": False, "reason": "frame 0", "source_id": 7, "line_no": int(r[1:])}
+            for r, (place, function) in places.items()
+        ],
+    )
+
+
+def causes(blockers: pl.LazyFrame | None, states: pl.LazyFrame, lead: pl.LazyFrame | None = LEAD) -> list[tuple[object, ...]]:
+    found = stalls(blockers, states, *[None] * 20, lead).collect()
+    return found.select("rank", "cause", "confidence").rows()
+
+
+def test_whoever_is_behind_in_calls_and_a_step_further_left_one_out() -> None:
+    places = standing(r0=("collective", "norm"), r1=("collective", "norm"), r2=("p2p", "take"))
+    assert causes(blocker(), places) == [(2, "collective-skipped", "high")]
+    assert causes(blocker(), places, None) == [(2, "p2p-deadlock", "medium")]
+    assert causes(blocker(waiters=[0, 3]), places) == [(2, "p2p-deadlock", "medium")], "of rank 3 no step is known"
+    assert "data-loader" not in WAITING
+    at_work = standing(r0=("collective", "norm"), r1=("collective", "norm"), r2=("data-loader", "read"))
+    assert causes(blocker(), at_work) == [(2, "input-stall", "high")]
+
+
+def test_of_stacks_alone_the_one_that_waits_elsewhere_a_step_further_left_a_call_out() -> None:
+    lead = rows(STEP_LEADS, {"rank": 0, "step": 7, "others": [1], "others_step": 6})
+    assert causes(None, standing(r0=("collective", "reduce"), r1=("collective", "share")), lead) == [(0, "collective-skipped", "medium")]
+    assert causes(None, standing(r0=("collective", "share"), r1=("collective", "share")), lead) == [], "at one line"
+    assert causes(None, standing(r0=("collective", "reduce"), r1=("p2p", "share")), lead) == [], "a send may be what it waits for"
