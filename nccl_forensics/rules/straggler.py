@@ -39,7 +39,7 @@ from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.late import in_all_steps, late_finding, late_rows, late_words
 from nccl_forensics.values.chances import tail
-from nccl_forensics.words import group_words, ranks_words, time_words
+from nccl_forensics.words import group_words, ranks_words, time_words, verb
 
 
 @rule(name="straggler", code="ST01", cause="straggler", severity="error", at_most=4, explains=("communication-bound", "low-overlap"))
@@ -49,6 +49,8 @@ def straggler(
     own_time: pl.LazyFrame | None = None,
     unseen_late: pl.LazyFrame | None = None,
     trace_own_time: pl.LazyFrame | None = None,
+    unheld_calls: pl.LazyFrame | None = None,
+    thread_states: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -78,6 +80,10 @@ def straggler(
     if own is not None:
         enqueued = [f for f in enqueued if not _itself_waiting(own, f.ranks[0], margin)]
         enqueued = enqueued or list(_never_waiting(own, late_at_least, 2 * at_least, own_share, margin, _OTHER_CLOCKS))
+        if unheld_calls is not None:
+            enqueued = [_apart_from_waits(found, unheld_calls, thread_states) for found in enqueued]
+    if not enqueued and not traced and lag is not None and unheld_calls is not None:
+        enqueued = list(_late_together(lag, unheld_calls, thread_states, time_share, at_least))
     if not enqueued and not traced and trace_own_time is not None:
         alone = trace_own_time.collect()
         enqueued = list(_never_waiting(alone, _FEW_GAPS, _FEW_COLLECTIVES, own_share, margin, _OTHER_STEPS)) or list(
@@ -88,7 +94,7 @@ def straggler(
     if not enqueued and not traced:
         yield from late[:1]
     for found in enqueued:
-        row = traced.pop(found.ranks[0], None)
+        row = traced.pop(found.ranks[0], None) if found.ranks else None
         if row is None:
             yield found
         else:
@@ -218,6 +224,8 @@ def _unseen(unseen_late: pl.LazyFrame, share: float) -> Iterator[Finding]:
 _BUSIER, _HALF, _ONE_GAP = 3.0, 0.5, 0.45
 #: Traces are of few steps: so many long times of its own.
 _FEW_GAPS, _SOME_GAPS = 3, 4
+#: Ranks of which one may wait for the other, and the margin by which they come late together (view ``lag``).
+_PAIR, _LATE_MS = 2, 50.0
 _OTHER_CLOCKS = "the ranks are not on one host, so that their clocks differ"
 _OTHER_STEPS = "in the same steps without the profiler no rank waits"
 
@@ -297,7 +305,9 @@ def _longest(rows: pl.DataFrame, margin: float) -> Iterator[Finding]:
         # What a rank does at the end of a step stands before the first collective of the next.
         begun = longer[1:] if not longer[0] and steps > _TWO_STEPS else longer
         often = sum(gap > 0 for gap in begun)
-        if often < len(begun) - len(begun) // _FIFTH or sum(longer) < margin * float(str(rows["span_ms"].median())):
+        # Of two one is the slower in both of two steps as often as not.
+        enough = max(len(begun) - len(begun) // _FIFTH, _FEW_GAPS if rows.height == _PAIR else 0)
+        if often < enough or sum(longer) < margin * float(str(rows["span_ms"].median())):
             continue
         ranks = tuple(sorted(slow["rank"].to_list()))
         yield Finding(
@@ -317,6 +327,69 @@ def _longest(rows: pl.DataFrame, margin: float) -> Iterator[Finding]:
             metrics={"lost_ms": round(sum(longer), 1)},
         )
         return
+
+
+def _apart_from_waits(found: Finding, unheld_calls: pl.LazyFrame, thread_states: pl.LazyFrame | None) -> Finding:
+    """Of several ranks that work together those that no look at the stacks found waiting, if they make sends and receives that no recorder
+    holds: a rank that waits for another in one seems to work with it. None of them where no look tells."""
+    unheld = set(unheld_calls.collect()["rank"].to_list())
+    if len(found.ranks) < _PAIR or len(unheld.intersection(found.ranks)) < _PAIR:
+        return found
+    busy, waiting = set[int](), set[int]()
+    if thread_states is not None:
+        seen = thread_states.filter(pl.col("rank").is_in(found.ranks) & pl.col("role").is_null()).group_by("rank")
+        for rank, waits in seen.agg(pl.col("waits").sum()).sort("rank").collect().iter_rows():
+            (waiting if waits else busy).add(rank)
+    if busy == set(found.ranks):
+        return found
+    if not busy or busy | waiting != set(found.ranks):
+        why = f"{_UNHELD}: one of them may wait for another in one, and nothing tells which."
+        return replace(found, summary=f"{found.summary} {why}", confidence="low", ranks=(), culprits=())
+    ranks, rest = tuple(sorted(busy)), ranks_words(tuple(sorted(waiting)))
+    return replace(
+        found,
+        title=f"{ranks_words(ranks)} {verb(ranks, 'works', 'work')} while every other rank waits, {rest} in a send or receive",
+        summary=f"{found.summary} {_UNHELD}: who waits for another in one seems to work. Looks at the stacks find {rest} waiting.",
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=r) for r in ranks),
+    )
+
+
+_UNHELD = "Recorders of gloo hold no sends and receives, and these ranks make some"
+
+
+def _late_together(
+    lag: pl.LazyFrame, unheld_calls: pl.LazyFrame, thread_states: pl.LazyFrame | None, time_share: float, at_least: int
+) -> Iterator[Finding]:
+    """Ranks that come late together, as one of them keeps others waiting in a send or receive first: the one that looks at the stacks found at
+    work."""
+    rows = lag.filter((pl.col("members") > _PAIR) & (pl.col("collectives") >= at_least)).collect()
+    for _, part in rows.group_by("group_key", maintain_order=True):
+        ordered = part.sort("median_ms", "rank", descending=[True, False])
+        falls = (ordered["median_ms"] - ordered["median_ms"].shift(-1)).head(max(1, ordered.height // 2))
+        slow = ordered.head(int(str(falls.arg_max() or 0)) + 1)
+        late_ms = float(str(falls.max() or 0.0))
+        count, span_ms = int(str(slow["collectives"].min())), float(str(slow["span_ms"].max()))
+        if slow.height < _PAIR or late_ms < _LATE_MS or late_ms * count < time_share * span_ms:
+            continue
+        ranks = tuple(sorted(slow["rank"].to_list()))
+        together = Finding(
+            title=f"{ranks_words(ranks)} come late together",
+            summary=f"{ranks_words(ranks)} come {time_words(late_ms)} after every other rank to most of {count} collectives.",
+            confidence="low",
+            ranks=ranks,
+            subject=("straggler", "late together"),
+            evidence=cite(slow, "the collective to which it came latest"),
+            evidence_total=count,
+            remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
+            prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
+            would_refute=("more looks at the stacks that find it waiting, and its partner at work",),
+            actions=(Action("collect-more", ranks=ranks, command="py-spy dump --pid <pid>"),),
+            metrics={"median_ms": round(late_ms, 2)},
+        )
+        told = _apart_from_waits(together, unheld_calls, thread_states)
+        if told.culprits:
+            yield told
 
 
 def _several(slow: pl.DataFrame, next_one: Mapping[str, object], half: bool, refuted: str) -> Finding:

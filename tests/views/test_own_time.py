@@ -5,12 +5,15 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.model import Culprit
 from nccl_forensics.rules.straggler import straggler
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.lag import lag
 from nccl_forensics.views.own_time import OWN_TIME, own_time, trace_own_time
 from nccl_forensics.views.trace_ranks import TRACE_RANKS
+from nccl_forensics.views.unheld_calls import UNHELD_CALLS
+from tests.rules.host_frames import check
 from tests.views.frames import groups, operations, rows
 
 MS = 10**6
@@ -259,6 +262,35 @@ def test_several_ranks_that_work_while_every_other_waits_are_named_together() ->
     once = [(1644.0, 528.0, 5), (1085.0, 422.0, 4), (1095.0, 484.0, 4)]
     alike = [{"rank": r, "own_ms": own, "longest_ms": most, "long_count": n, **known} for r, (own, most, n) in enumerate(once)]
     assert told(rows(OWN_TIME, *alike)) == [], "one delay is no habit"
+
+
+def test_of_several_that_make_sends_which_no_recorder_holds_the_ones_that_no_look_finds_waiting_are_named() -> None:
+    work = shares(1900, 100, 1700, 120, 90, 80)
+    sends = rows(UNHELD_CALLS, *({"rank": r, "calls": 12} for r in range(6)))
+
+    def judged(unheld: pl.LazyFrame | None, **waits: int) -> tuple[object, ...]:
+        looks = pl.LazyFrame([{"rank": int(r[1:]), "waits": n, "role": None} for r, n in waits.items()]) if waits else None
+        given = {"own_time": work, "unheld_calls": unheld, "thread_states": looks}
+        [finding] = check(straggler, **{name: frame for name, frame in given.items() if frame is not None})
+        return finding.ranks, finding.culprits, finding.confidence
+
+    assert judged(None)[0] == judged(sends.filter(pl.col("rank") != 2))[0] == (0, 2), "one of them waits in no send"
+    assert judged(sends, r0=0, r2=2) == ((0,), (Culprit(rank=0),), "medium")
+    assert judged(sends, r0=0, r2=0)[0] == (0, 2)
+    assert judged(sends) == judged(sends, r0=0) == judged(sends, r0=1, r2=1) == ((), (), "low")
+
+
+def test_of_ranks_that_come_late_together_the_one_at_work_is_named_where_a_send_may_hold_the_other() -> None:
+    late = lag(stepped(dict.fromkeys(range(4), 0), ({"pg:0": (0, 1, 2, 3)},), [20] * 12, 0, 20), None, HINTS).with_columns(
+        median_ms=pl.when(pl.col("rank") < 2).then(90.0).otherwise(0.0), span_ms=pl.lit(2000.0)
+    )
+    sends = rows(UNHELD_CALLS, {"rank": 0, "calls": 12}, {"rank": 1, "calls": 12})
+    looks = pl.LazyFrame([{"rank": 0, "waits": 1, "role": None}, {"rank": 1, "waits": 0, "role": None}])
+    [finding] = check(straggler, lag=late, unheld_calls=sends, thread_states=looks)
+    assert (finding.ranks, finding.confidence) == ((1,), "low")
+    assert check(straggler, lag=late, unheld_calls=sends) == [], "nothing tells which"
+    assert check(straggler, lag=late, thread_states=looks) == []
+    assert check(straggler, lag=late.with_columns(median_ms=pl.col("median_ms") / 3), unheld_calls=sends, thread_states=looks) == []
 
 
 def test_of_two_the_one_that_works_while_the_other_waits_is_told_at_low_confidence() -> None:
