@@ -58,7 +58,7 @@ def collective_skipped(divergences: pl.LazyFrame) -> Iterator[Finding]:
         own = f" at {row['call_site']}" if row["call_site"] else ""
         confidence: Confidence = "high" if certain(row) else "medium"
         yield Finding(
-            title=f"{ranks_words(ranks)} skipped {waited} of {group}; {ranks_words(row['others'])} wait in it",
+            title=f"{ranks_words(ranks)} skipped {waited} of {group}; {ranks_words(row['others'])} {verb(row['others'], 'waits', 'wait')} in it",
             summary=f"At position {row['seq']} of {group} {ranks_words(row['others'])} called {row['expected_op']}{place}, "
             f"while {ranks_words(ranks)} {verb(ranks, 'was', 'were')} already in {row['found_op']}{own}: {row['why']}.{doubt_words(row)}",
             confidence=confidence,

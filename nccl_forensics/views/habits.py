@@ -8,7 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from nccl_forensics.alignment import candidates, read_divergence
 from nccl_forensics.values.ranklist import as_ranks
+from nccl_forensics.words import ranks_words
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -17,6 +19,8 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
     """A comparison of two calls (a row of ``divergences``) in which as many ranks are on one side as on the other: the side whose
     operation, type or size recorders of these ranks hold of earlier calls is right, if they hold none of the other side's. Operations that
     were compared and found to differ were never recorded."""
+    if (told := _by_the_steps_before(row, operations)) is not None:
+        return told
     another = row["kind"] == "different"
     column = "shape" if another else str(row["kind"])
     odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
@@ -43,6 +47,33 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
     if known == ["others"]:
         return row | {"sure": sure, "why": why}
     return crossed(row) | {"sure": sure, "why": why}
+
+
+def _by_the_steps_before(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, object] | None:
+    """The same where recorders hold the calls that this one follows, alike on all of these ranks in the one group in which each has made
+    just as many, and the steps before foretell the call of one side: the other left it out if it makes what comes after that."""
+    odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
+    members, column = [*odd, *others], "dtype" if row["kind"] == "dtype" else "shape"
+    recorded = (pl.col("domain") == "fr") & pl.col("rank").is_in(members) & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
+    made = operations.filter(recorded).select("rank", "group_key", "seq", "op", column).sort("seq").collect()
+    lines: dict[int, list[list[tuple[str, object]]]] = {}
+    for (rank, _), part in made.group_by("rank", "group_key", maintain_order=True):
+        if part["seq"][-1] == row["seq"]:
+            calls = part.select("op", column).iter_rows()
+            lines.setdefault(int(str(rank)), []).append([(op.removesuffix("_base"), _plain(column, value)) for op, value in calls])
+    if set(lines) != set(members) or any(found != [lines[members[0]][0]] for found in lines.values()):
+        return None
+    history = lines[members[0]][0]
+    ours, theirs = ((str(row[f"{a}_op"]).removesuffix("_base"), _plain(column, row[f"{a}_detail"])) for a in ("found", "expected"))
+    foretold = candidates(history)
+    if len(foretold) != 1 or (foretold[0] == ours) == (foretold[0] == theirs):
+        return None
+    told, call = (crossed(row), theirs) if foretold[0] == ours else (row, ours)
+    reading = read_divergence(history, foretold, [call])
+    why = f"the {len(history)} calls of this group before foretell the one of {ranks_words(as_ranks(told['others']))}"
+    if reading.kind == "skipped" and reading.sure:
+        return told | {"kind": "skipped", "skipped": reading.skipped, "sure": True, "why": f"{why}, and {reading.why}"}
+    return told | {"sure": True, "why": f"{row['why']}; {why}"}
 
 
 def by_company(row: dict[str, Any], stands: Mapping[int, str]) -> dict[str, Any]:

@@ -260,3 +260,20 @@ def test_a_reduction_is_told_by_its_number_and_its_name() -> None:
     [row] = divergences(other).collect().to_dicts()
     assert (row["kind"], row["ranks"], row["found_detail"], row["expected_detail"]) == ("argument", [1], "2 (max)", "0 (sum)")
     assert row["doubt"], "one bit of the number would look the same"
+
+
+def test_of_two_that_were_compared_the_steps_before_tell_which_call_was_due() -> None:
+    """26 calls of the group before, three in each step; the 27th is the third."""
+    step = ["all_reduce [[4]]", "all_reduce [[6]]", "all_reduce [[6]]"]
+    before = operations(dict.fromkeys((4, 5), (step * 9)[:26]), group="pg:3")
+
+    def parting(sizes: tuple[str, str], *more: pl.LazyFrame) -> tuple[object, ...]:
+        here = operations({4: [f"all_reduce {sizes[0]}"], 5: [f"all_reduce {sizes[1]}"]}, group="detail", domain="detail", first=26)
+        [row] = divergences(pl.concat([here, before, *more])).collect().to_dicts()
+        return row["kind"], row["ranks"], row["sure"]
+
+    assert parting(("[4]", "[6]")) == ("skipped", [4], True)
+    assert parting(("[6]", "[4]")) == ("skipped", [5], True)
+    assert parting(("[6]", "[9]")) == ("shape", [5], True)
+    other = operations(dict.fromkeys((4, 5), ["all_reduce [[4]]"] * 26), group="pg:4")
+    assert not parting(("[4]", "[6]"), other)[2], "another group has made as many calls"
