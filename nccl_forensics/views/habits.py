@@ -13,13 +13,15 @@ from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.words import ranks_words
 
 _NUMBERS = re.compile(r"\d+")
+#: Kinds of disagreement in which the call that was due tells who is wrong.
+_TOLD_BY_STEPS = ("shape", "dtype", "different")
 
 
 def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, object]:
     """A comparison of two calls (a row of ``divergences``) in which as many ranks are on one side as on the other: the side whose
     operation, type or size recorders of these ranks hold of earlier calls is right, if they hold none of the other side's. Operations that
     were compared and found to differ were never recorded."""
-    if (told := _by_the_steps_before(row, operations)) is not None:
+    if row["kind"] in _TOLD_BY_STEPS and (told := _by_the_steps_before(row, operations)) is not None:
         return told
     another = row["kind"] == "different"
     column = "shape" if another else str(row["kind"])
@@ -73,7 +75,8 @@ def _by_the_steps_before(row: dict[str, object], operations: pl.LazyFrame) -> di
     why = f"the {len(history)} calls of this group before foretell the one of {ranks_words(as_ranks(told['others']))}"
     if reading.kind == "skipped" and reading.sure:
         return told | {"kind": "skipped", "skipped": reading.skipped, "sure": True, "why": f"{why}, and {reading.why}"}
-    return told | {"sure": True, "why": f"{row['why']}; {why}"}
+    # Gloo records some operations by the name of another one: one that comes next may not be known again.
+    return told | {"sure": row["kind"] != "different", "why": f"{row['why']}; {why}"}
 
 
 def by_company(row: dict[str, Any], stands: Mapping[int, str]) -> dict[str, Any]:

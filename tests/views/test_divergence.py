@@ -275,5 +275,8 @@ def test_of_two_that_were_compared_the_steps_before_tell_which_call_was_due() ->
     assert parting(("[4]", "[6]")) == ("skipped", [4], True)
     assert parting(("[6]", "[4]")) == ("skipped", [5], True)
     assert parting(("[6]", "[9]")) == ("shape", [5], True)
+    away = operations({4: ["all_reduce [6]"], 5: ["all_to_all [6]"]}, group="detail", domain="detail", first=26)
+    [row] = divergences(pl.concat([away, before])).collect().to_dicts()
+    assert (row["kind"], row["ranks"], row["sure"]) == ("different", [5], False), "the next call may bear another name in the recorder"
     other = operations(dict.fromkeys((4, 5), ["all_reduce [[4]]"] * 26), group="pg:4")
     assert not parting(("[4]", "[6]"), other)[2], "another group has made as many calls"
