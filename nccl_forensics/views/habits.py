@@ -53,14 +53,14 @@ def by_habit(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, obje
 
 def _by_the_steps_before(row: dict[str, object], operations: pl.LazyFrame) -> dict[str, object] | None:
     """The same where recorders hold the calls that this one follows, alike on all of these ranks in the one group in which each has made
-    just as many, and the steps before foretell the call of one side: the other left it out if it makes what comes after that."""
+    all but this, and the steps before foretell the call of one side: the other left it out if it makes what comes after that."""
     odd, others = as_ranks(row["ranks"]), as_ranks(row["others"])
     members, column = [*odd, *others], "dtype" if row["kind"] == "dtype" else "shape"
     recorded = (pl.col("domain") == "fr") & pl.col("rank").is_in(members) & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
     made = operations.filter(recorded).select("rank", "group_key", "seq", "op", column).sort("seq").collect()
     lines: dict[int, list[list[tuple[str, object]]]] = {}
     for (rank, _), part in made.group_by("rank", "group_key", maintain_order=True):
-        if part["seq"][-1] == row["seq"]:
+        if part["seq"][-1] + 1 == row["seq"]:
             calls = part.select("op", column).iter_rows()
             lines.setdefault(int(str(rank)), []).append([(op.removesuffix("_base"), _plain(column, value)) for op, value in calls])
     if set(lines) != set(members) or any(found != [lines[members[0]][0]] for found in lines.values()):

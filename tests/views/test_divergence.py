@@ -268,14 +268,14 @@ def test_of_two_that_were_compared_the_steps_before_tell_which_call_was_due() ->
     before = operations(dict.fromkeys((4, 5), (step * 9)[:26]), group="pg:3")
 
     def parting(sizes: tuple[str, str], *more: pl.LazyFrame) -> tuple[object, ...]:
-        here = operations({4: [f"all_reduce {sizes[0]}"], 5: [f"all_reduce {sizes[1]}"]}, group="detail", domain="detail", first=26)
+        here = operations({4: [f"all_reduce {sizes[0]}"], 5: [f"all_reduce {sizes[1]}"]}, group="detail", domain="detail", first=27)
         [row] = divergences(pl.concat([here, before, *more])).collect().to_dicts()
         return row["kind"], row["ranks"], row["sure"]
 
     assert parting(("[4]", "[6]")) == ("skipped", [4], True)
     assert parting(("[6]", "[4]")) == ("skipped", [5], True)
     assert parting(("[6]", "[9]")) == ("shape", [5], True)
-    away = operations({4: ["all_reduce [6]"], 5: ["all_to_all [6]"]}, group="detail", domain="detail", first=26)
+    away = operations({4: ["all_reduce [6]"], 5: ["all_to_all [6]"]}, group="detail", domain="detail", first=27)
     [row] = divergences(pl.concat([away, before])).collect().to_dicts()
     assert (row["kind"], row["ranks"], row["sure"]) == ("different", [5], False), "the next call may bear another name in the recorder"
     other = operations(dict.fromkeys((4, 5), ["all_reduce [[4]]"] * 26), group="pg:4")
