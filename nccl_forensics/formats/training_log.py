@@ -27,7 +27,8 @@ _SKIPPED = r"(?i)number of skipped iterations:\s*([0-9]+)"
 _RANK = r"(?i)(?:^|[^a-z0-9_])rank[ =:]{0,2}([0-9]{1,5})(?:$|[^0-9.])"
 #: A line that begins with its step, behind brackets, a clock, rank and epoch at most, and goes on with names and numbers.
 _OPENS = (
-    r"(?i)^\s*(?:\[[^\]]{1,40}\]:?\s*){0,3}(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.,]+Z?[ |:-]*)?(?:(?:rank|epoch)[ =:]?[0-9]+[ |:,]+){0,2}(?:global[ _])?(?:step|iteration|iter)\s*[:=#]?\s*[0-9]+"
+    r"(?i)^\s*(?:\[[^\]]{1,40}\]:?\s*){0,3}(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:.,]+Z?[ |:-]*)?"
+    r"(?:(?:rank|epoch)[ =:]?[0-9]+[ |:,]+){0,2}(?:global[ _])?(?:step|iteration|iter)\s*[:=#]?\s*[0-9]+"
     r"(?:[\s|,;:()]+[a-z_][a-z0-9_./-]{0,24}\s*[:= ]\s*(?:[-+]?[0-9][0-9.e+-]*|nan|inf)\s?[a-z%/]{0,12})*[\s|,;:.)]*$"
 )
 #: A clock of the training loop itself, where no launcher's prefix told the time.

@@ -8,8 +8,8 @@ other groups: the one rank that never waits; so too by traces, where who is late
 sends to it goes on), or of which each step holds one time between two collectives that is many times the longest of any other; several
 ranks, where these work and every other waits. Of several that make sends and receives, which gloo's recorder does not hold, one may wait
 for another: those that no look at the stacks finds waiting, and else none. Where every rank but one left a trace, and all of these wait
-alike in the same small call of each step: the one that left none, with low confidence. By traces whose steps are marked it must cost most in more of them than chance would have it, since a long batch makes a
-rank late to all collectives of a step.
+alike in the same small call of each step: the one that left none, with low confidence. By traces whose steps are marked it must cost most
+in more of them than chance would have it, since a long batch makes a rank late to all collectives of a step.
 
 ## Why it matters
 A collective runs at the pace of its last rank: one straggler slows the whole group.

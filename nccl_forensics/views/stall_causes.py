@@ -101,7 +101,8 @@ def _a_step_further(case: _Case) -> Cause | None:
     if case.kind != "step-further":
         return None
     row = case.row
-    why = f"its training loop has told step {row['step']}, and those of the ranks that wait step {row['others_step']}: it has finished the step in which they wait"
+    told = f"its training loop has told step {row['step']}, and those of the ranks that wait step {row['others_step']}"
+    why = f"{told}: it has finished the step in which they wait"
     return Cause("collective-skipped", "high" if row["seen_by"] == "progress" else "medium", why)
 
 
@@ -327,9 +328,8 @@ def _behind(case: _Case) -> Cause | None:
     return Cause("host-stall", "medium", why, alternative="collective-skipped")
 
 
-#: Signs in the order in which they are believed: the steps that its loop told, what a stack shows of sends, what the order of calls shows, where the host is, what its
-#: GPU has
-#: not done, and last what is not there.
+#: Signs in the order in which they are believed: the steps that its loop told, what a stack shows of sends, what the order of calls shows,
+#: where the host is, what its GPU has not done, and last what is not there.
 _SIGNS: tuple[Callable[[_Case], Cause | None], ...] = (
     _a_step_further,
     _in_p2p,
