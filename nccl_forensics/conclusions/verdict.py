@@ -112,9 +112,9 @@ def judge(
         explained_by = {s.id: late.id for s in stops for late in losses if _comes_late(s, late)}
         stops = [s for s in stops if s.id not in explained_by]
     roots = _roots(stops, explained_by)
-    # A loss that NCCL refuses to live with is behind a stop that says no more than that NCCL failed.
+    # A loss that NCCL refuses to live with is behind a stop that says no more, and less surely, than that NCCL failed.
     weak = [f for f in stops if f.finding.confidence != "high"]
-    behind = [f for f in losses if f.finding.cause in _CAN_STOP and f.finding.confidence == "high" and any(explains(f, s) for s in weak)]
+    behind = [f for f in losses if f.finding.cause in _CAN_STOP and any(_surer(f, s) and explains(f, s) for s in weak)]
     if behind and len(weak) == len(stops):
         explained_by.clear()
         roots = _roots([*behind, *stops], explained_by)
@@ -143,6 +143,10 @@ def judge(
     if unchecked or not has_job or odd or not (complete or enough):
         return Verdict("insufficient-evidence", None, None, (), explained_by)
     return Verdict("nothing-wrong", None, "medium" if complete and everyone and shown else "low", (), explained_by, signs)
+
+
+def _surer(a: Found, b: Found) -> bool:
+    return CONFIDENCES.index(a.finding.confidence) < CONFIDENCES.index(b.finding.confidence)
 
 
 #: Troubles of a machine that stop or slow the job which meets them.

@@ -341,20 +341,8 @@ def connection_failed(
         return
     hosts = hosts_of(rows)
     targets = sorted({m.group(1).split("<")[0] for text in rows["message"].to_list() if (m := _ADDRESS.search(str(text)))})
-    reasons = sorted(
-        {
-            w
-            for text in rows["message"].to_list()
-            for w in (
-                "Connection refused",
-                "Connection timed out",
-                "No route to host",
-                "Network is unreachable",
-                "Connection reset by peer",
-            )
-            if w in str(text)
-        }
-    )
+    said = _why(rows, nccl_errors)
+    reasons = sorted(w for w in _REASONS if any(w in text for text in said))
     link = f"{', '.join(hosts[:4]) or 'a host'} to {', '.join(targets[:4]) or 'a peer'}"
     own = bool(targets) and set(targets) <= _own_addresses(nccl_network, hosts)
     # A process that is gone refuses every connection: where others failed for reasons of their own, this is what follows.
@@ -388,6 +376,20 @@ def connection_failed(
     )
 
 
+#: Why a connection does not come about, in the words of the system (strerror).
+_REASONS = ("Connection refused", "Connection timed out", "No route to host", "Network is unreachable", "Connection reset by peer")
+
+
+def _why(rows: pl.DataFrame, nccl_errors: pl.LazyFrame) -> list[str]:
+    """What each process was told that gave up. Releases up to 2.22 say it at every try and not at the end ("exceeded retries")."""
+    place = ["source_id", "host", "pid"]
+    tries = nccl_errors.filter(pl.col("kind") == "connect-retry").sort("source_id", "line_no").select(*place, "line_no", tried="message")
+    told = rows.with_columns(mute=~pl.any_horizontal(pl.col("message").str.contains(w, literal=True) for w in _REASONS))
+    before = told.filter("mute").select(*place, ended="line_no").lazy().join(tries, on=place, nulls_equal=True)
+    last = before.filter(pl.col("line_no") < pl.col("ended")).group_by(*place, "ended", maintain_order=True).agg(pl.col("tried").last())
+    return [str(m) for m in (*told["message"].to_list(), *last.sort(*place, "ended").collect()["tried"].to_list())]
+
+
 def _refused_inside(
     targets: list[str], nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame | None, nccl_network: pl.LazyFrame | None
 ) -> bool:
@@ -414,9 +416,12 @@ def _other_type(nccl_errors: pl.LazyFrame) -> bool:
 
 
 def _failed_themselves(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, refused: pl.DataFrame) -> tuple[int, ...]:
-    """Ranks that NCCL handed an error of a collective up to (1 to 6 are errors), of which no line says that a connection failed."""
-    handed_up = (pl.col("kind") == "propagation") & pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_between(1, 6)
-    told = where_reported(nccl_errors.filter(handed_up), processes)
+    """Ranks that NCCL handed an error of a collective up to (1 to 6 are errors), or one of making a communicator that no connection fails
+    with (not 2 and 6, system and remote errors; nccl.h, ncclResult_t), of which no line says that a connection failed."""
+    propagated = pl.col("kind") == "propagation"
+    calling = pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_between(1, 6)
+    making = pl.col("file").str.ends_with("init.cc") & pl.col("code").is_in([1, 3, 4, 5])
+    told = where_reported(nccl_errors.filter(propagated & (calling | making)), processes)
     return tuple(sorted(set(ranks_of(told)) - set(ranks_of(refused))))
 
 

@@ -148,6 +148,27 @@ def test_who_refuses_may_be_gone_for_a_reason_of_its_own() -> None:
     assert finding.confidence == "high"
 
 
+def test_who_refuses_a_communicator_in_the_making_may_be_gone_for_a_reason_of_its_own() -> None:
+    failed = {"kind": "propagation", "level": "INFO", "file": "init.cc", "code": 3, "host": "node2", "pid": 102, "line_no": 40}
+    [finding] = connection_failed.check(errors(GAVE_UP, failed), PEOPLE)
+    assert (finding.confidence, "rank 2 had errors of its own" in finding.summary) == ("low", True)
+    # System and remote errors are what connections fail with.
+    for code in (2, 6):
+        [finding] = connection_failed.check(errors(GAVE_UP, failed | {"code": code}), PEOPLE)
+        assert finding.confidence == "high"
+
+
+def test_what_a_process_was_told_at_its_last_try_is_why_it_gave_up() -> None:
+    tried = {"kind": "connect-retry", "level": "INFO", "pid": 101, "message": "Call to connect returned Connection refused, retrying", "line_no": 7}
+    mute = GAVE_UP | {"message": "socketStartConnect: exceeded retries (20000)"}
+    [finding] = connection_failed.check(errors(mute, tried), PEOPLE)
+    assert finding.title == "no connection from node1 to a peer: Connection refused"
+    # Another process tried, or it tried again elsewhere later.
+    for other in (tried | {"pid": 100}, tried | {"line_no": 9}):
+        [finding] = connection_failed.check(errors(mute, other), PEOPLE)
+        assert finding.title == "no connection from node1 to a peer: failed after all retries"
+
+
 def test_where_a_process_of_the_host_behind_the_address_is_refused_too_no_firewall_is_sure() -> None:
     there = table("nccl_network", {"item": "bootstrap", "name": "eth0", "address": "10.0.0.7<0>", "host": "node2", "pid": 102})
     local = RETRIED | {"message": "Call to connect returned Connection refused, retrying", "host": "node2", "pid": 102, "line_no": 30}

@@ -117,6 +117,11 @@ def test_warnings_of_healthy_jobs_are_no_sign(kind: str) -> None:
             "Detected mixed local Net device counts",
         ),
         ("gdrcopy", "Failed to open libgdrapi.so", "gdr_pin_buffer(addr 7f00, size 65536) failed: 22"),
+        (
+            "driver",
+            "Failed to find CUDA library libcuda.so (NCCL_CUDA_PATH='') : libcuda.so: cannot open shared object file",
+            "Retrieve cuMemCreate version 10020 failed with 500 status 1",
+        ),
         ("ib-incompatible", "NET/IB : Local mergedDev=mlx5_0 has a different number of devices=1", "NET/IB : Can't merge net devices with"),
         ("handshake-mismatch", "socketFinalizeAccept: wrong magic 0 != 1f", "socketFinalizeAccept: wrong type 3 != 4"),
     ],
