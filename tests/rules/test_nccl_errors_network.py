@@ -159,7 +159,13 @@ def test_who_refuses_a_communicator_in_the_making_may_be_gone_for_a_reason_of_it
 
 
 def test_what_a_process_was_told_at_its_last_try_is_why_it_gave_up() -> None:
-    tried = {"kind": "connect-retry", "level": "INFO", "pid": 101, "message": "Call to connect returned Connection refused, retrying", "line_no": 7}
+    tried = {
+        "kind": "connect-retry",
+        "level": "INFO",
+        "pid": 101,
+        "message": "Call to connect returned Connection refused, retrying",
+        "line_no": 7,
+    }
     mute = GAVE_UP | {"message": "socketStartConnect: exceeded retries (20000)"}
     [finding] = connection_failed.check(errors(mute, tried), PEOPLE)
     assert finding.title == "no connection from node1 to a peer: Connection refused"
