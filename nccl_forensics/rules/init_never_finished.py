@@ -75,13 +75,21 @@ def init_never_finished(
     if waiting.height < tails.height or _calls_done(progress):
         return
     hosts = hosts_of(waiting)
+    gaps = _gaps(waiting, nccl_versions)
+    missing = tuple(sorted(r for *_, r in gaps if r is not None)) if all(r is not None for *_, r in gaps) else ()
     yield Finding(
         title=f"No communicator was ever made: all {waiting.height} processes stop where they wait for all ranks to check in",
         summary=f"The NCCL log of each process ({', '.join(hosts)}) ends after the network was chosen; the bootstrap comes next and none got "
-        "through it. This release prints neither rank nor number of ranks before that, so the logs cannot say which rank is missing.",
+        "through it. This release prints neither rank nor number of ranks before that"
+        + (
+            f", but no process is there for {', '.join(f'GPU {dev} of {host}' for host, dev, _ in gaps)}, while all others have one."
+            if gaps
+            else ", so the logs cannot say which rank is missing."
+        ),
         confidence="medium",
         hosts=hosts,
-        culprits=(),
+        ranks=missing,
+        culprits=tuple(Culprit(rank=rank, host=host) for host, _, rank in gaps) if missing else (),
         subject=("init-never-finished",),
         evidence=(
             *cite(waiting, "the last NCCL line of this process", at_most=12),
@@ -94,6 +102,30 @@ def init_never_finished(
         actions=(Action("collect-more", hosts=hosts, command="ps -ef | grep python; squeue -s; kubectl get pods -o wide"),),
         metrics={"processes": waiting.height},
     )
+
+
+#: Of so many processes one may be missing: of fewer, as of every other GPU, a gap tells nothing.
+_PER_GAP = 3
+
+
+def _gaps(waiting: pl.DataFrame, nccl_versions: pl.LazyFrame) -> list[tuple[str, int, int | None]]:
+    """Host, GPU and rank of those that are missing where each GPU has one process: below the last GPU that is used on any host. A rank is
+    known on the host of rank 0, which alone prints the version (NCCL 2.14 to 2.21 src/init.cc; 2.22 on every rank), and on the other one of two:
+    on the first host it is the number of the GPU, and the second one follows."""
+    places = waiting.select("host", "dev").drop_nulls()
+    if places.height < waiting.height or places.is_duplicated().any():
+        return []
+    size = int(str(places["dev"].max())) + 1
+    hosts = places["host"].unique().sort().to_list()
+    there = set(places.iter_rows())
+    gaps = [(host, dev) for host in hosts for dev in range(size) if (host, dev) not in there]
+    if len(gaps) * _PER_GAP > places.height:
+        return []
+    told = nccl_versions.select("host", "pid").drop_nulls().unique().collect()
+    lead = told["host"].to_list() if told.height == 1 else hosts if len(hosts) == 1 and not told.height else []
+    order = [*lead, *(h for h in hosts if h not in lead)] if lead and len(hosts) <= 2 else lead
+    known = {host: at * size for at, host in enumerate(order)}
+    return [(host, dev, known[host] + dev if host in known else None) for host, dev in gaps]
 
 
 def _calls_done(progress: pl.LazyFrame | None) -> bool:

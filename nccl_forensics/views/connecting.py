@@ -7,11 +7,10 @@ import re
 import polars as pl
 
 from nccl_forensics.views import view
-from nccl_forensics.views.gone_peers import CALL
 
 CONNECTING = {"host": pl.String(), "pid": pl.Int64(), "source_id": pl.UInt32(), "line_no": pl.UInt32()}
 #: A call of a collective, or an end, shows that the process went on, whatever became of the line that says so.
-_WENT_ON = CALL + r"| - (?:Destroy|Abort) COMPLETE|^Connected "
+_WENT_ON = r"^\w+: opCount | - (?:Destroy|Abort) COMPLETE|^Connected "
 
 
 #: The release from which channels are connected when they are needed.

@@ -54,8 +54,7 @@ def gone_peers(
         rows += [base | {"how": "closed"} | row for row in _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, absent)]
     if nccl_notes is not None and nccl_placement is not None and progress is not None:
         behind = _behind(progress, members)
-        last_calls = nccl_tails.filter(pl.col("message").str.contains(CALL))
-        found = _closed(nccl_notes, nccl_placement, last_calls, rank_of, behind) if behind else []
+        found = _closed(nccl_notes, nccl_placement, _last_calls(progress, members), rank_of, behind) if behind else []
         rows += [base | {"how": "left"} | row for row in found]
     if not rows and nccl_errors is not None and nccl_notes is not None and nccl_placement is not None and not absent:
         quiet = _without_a_word(nccl_errors, members)
@@ -81,8 +80,11 @@ def _without_a_word(nccl_errors: pl.LazyFrame, members: pl.DataFrame) -> set[int
     return set(people["rank"].to_list()) - failed if len(failed) * 2 >= members.height else set()
 
 
-#: A call of a collective, in NCCL's log.
-CALL = r"^\w+: opCount "
+def _last_calls(progress: pl.LazyFrame, members: pl.DataFrame) -> pl.LazyFrame:
+    """The line of the last collective of each process, as ``nccl_tails`` has last lines."""
+    people = members.lazy().select("host", "pid", "rank").unique("rank", keep="any")
+    own = progress.filter((pl.col("domain") == "nccl") & pl.col("rank").is_not_null() & pl.col("line_no").is_not_null())
+    return own.join(people, on="rank").select("source_id", "host", "pid", "line_no", message="last_op")
 
 
 def _behind(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:

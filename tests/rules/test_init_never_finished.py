@@ -75,6 +75,51 @@ def test_where_a_communicator_was_seen_and_all_wait_nobody_is_known_to_be_left_o
     assert init_never_finished.check(tails(NETWORK, NETWORK), asked(2), version("2.21.5"), comms(comm(0, 2)), PEOPLE) == []
 
 
+def placed(**devices: list[int]) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Ends and bootstraps of processes that wait, on hosts with these GPUs."""
+    at = [(host, dev) for host, devs in devices.items() for dev in devs]
+    where = [{"source_id": i, "host": host, "pid": 100 + i, "dev": dev} for i, (host, dev) in enumerate(at)]
+    ends = table("nccl_tails", *(w | {"line_no": 9, "lines": 9, "message": NETWORK} for w in where))
+    return ends, table("nccl_network", *(w | {"line_no": 2, "item": "bootstrap", "name": "eth0"} for w in where))
+
+
+@pytest.mark.parametrize(
+    ("devices", "rank"),
+    [
+        ({"n1": [0, 1, 3]}, 2),
+        ({"n1": [0, 1, 3], "n2": [0, 1, 2, 3]}, 2),
+        ({"n0": [0, 1, 2, 3], "n1": [0, 1, 2]}, 3),
+        ({"n0": [0, 1, 3], "n1": [0, 1, 2, 3]}, 6),
+    ],
+    ids=["one host", "the host of rank 0", "as many GPUs as the other", "the second host"],
+)
+def test_the_gpu_without_a_process_tells_who_is_missing(devices: dict[str, list[int]], rank: int) -> None:
+    ends, bootstraps = placed(**devices)
+    leader = table("nccl_versions", {"host": "n1", "pid": 100, "version": "2.21.5"})
+    [finding] = init_never_finished.check(ends, bootstraps, leader, None)
+    assert told(finding) == ("critical", "medium", (rank,))
+    assert [c.rank for c in finding.culprits] == [rank]
+
+
+def test_where_every_process_prints_the_version_the_first_host_is_not_known() -> None:
+    ends, bootstraps = placed(n1=[0, 1, 3])
+    versions = table("nccl_versions", *({"source_id": i, "host": "n1", "pid": 100 + i, "version": "2.22.3"} for i in range(3)))
+    [finding] = init_never_finished.check(ends, bootstraps, versions, None)
+    assert (finding.ranks, "GPU 2 of n1" in finding.summary) == ((), True)
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [{"n1": [0, 2]}, {"n1": [0, 2, 4, 6]}, {"n1": [0, 0, 0]}, {"n1": [0, 1, 2]}, {"n1": [0, 1], "n2": [0, 1], "n3": [0, 2]}],
+    ids=["every other of two", "every other of many", "one GPU seen by each", "no gap", "a third host"],
+)
+def test_where_no_gap_is_sure_nobody_is_named(devices: dict[str, list[int]]) -> None:
+    ends, bootstraps = placed(**devices)
+    leader = table("nccl_versions", {"host": "n1", "pid": 100, "version": "2.21.5"})
+    [finding] = init_never_finished.check(ends, bootstraps, leader, None)
+    assert (finding.ranks, finding.culprits) == ((), ())
+
+
 PEOPLE = pl.LazyFrame({"host": ["n1"] * 4, "pid": [100, 101, 102, 103], "rank": [0, 1, 2, 3]})
 
 

@@ -25,6 +25,7 @@ def gone(
     members: tuple[int, ...] = (0, 1, 3),
     joined: bool = True,
     reached: dict[int, int] | None = None,
+    at: int = 88,
 ) -> list[tuple[object, ...]]:
     known = rows(BOOTSTRAPPED, *([{"comm_key": "0xc0", "source_id": 0, "line_no": 9}] if joined else []))
     tails = [by(r, lines=n, line_no=90, message=ends) for r, n in zip(members, lengths, strict=True)]
@@ -37,13 +38,15 @@ def gone(
         table("nccl_notes", *notes),
         errors(*lines),
         table("nccl_tails", *tails),
-        calls_until(reached) if reached is not None else None,
+        calls_until(reached, at) if reached is not None else None,
     )
     return found.collect().select("rank", "how", "seen_by", "source_id", "line_no").rows()
 
 
-def calls_until(last: dict[int, int]) -> pl.LazyFrame:
-    return progress({"0xc0": {r: (n, None) for r, n in last.items()}}).with_columns(domain=pl.lit("nccl"))
+def calls_until(last: dict[int, int], at: int) -> pl.LazyFrame:
+    """The numbers of the last calls of ranks, and their line."""
+    called = progress({"0xc0": {r: (n, None) for r, n in last.items()}})
+    return called.with_columns(domain=pl.lit("nccl"), line_no=pl.lit(at, pl.UInt32))
 
 
 def closed(rank: int, line: int = 50, local: int = 2) -> dict[str, object]:
@@ -64,13 +67,16 @@ def test_the_first_lost_connection_counts_and_a_rank_with_lines_of_its_own_is_no
 
 def test_a_rank_whose_lines_end_before_a_call_that_a_peer_made_after_losing_it_has_left() -> None:
     everybody = {"members": (0, 1, 2, 3), "lengths": (90, 90, 60, 90)}
-    assert gone(closed(0), **everybody, reached={0: 3, 1: 3, 2: 2, 3: 3}) == [(2, "left", [0], 0, 50)]
+    behind = {0: 3, 1: 3, 2: 2, 3: 3}
+    assert gone(closed(0), **everybody, reached=behind) == [(2, "left", [0], 0, 50)]
+    # What it says after its call is no matter.
+    assert gone(closed(0), **everybody, ends="Call to connect returned Connection refused", reached=behind) == [(2, "left", [0], 0, 50)]
 
 
 def test_a_rank_that_called_as_much_as_its_peers_may_have_ended_in_good_order() -> None:
     everybody = {"members": (0, 1, 2, 3), "lengths": (90, 90, 60, 90)}
     assert gone(closed(0), **everybody, reached=dict.fromkeys(range(4), 3)) == []
-    assert gone(closed(0), **everybody, ends=CLOSED, reached={0: 3, 1: 3, 2: 2, 3: 3}) == []
+    assert gone(closed(0), **everybody, reached={0: 3, 1: 3, 2: 2, 3: 3}, at=40) == []
 
 
 def test_the_one_rank_without_lines_is_gone_where_a_peer_is_refused_after_the_bootstrap() -> None:
