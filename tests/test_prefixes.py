@@ -68,6 +68,10 @@ def texts(*lines: str) -> list[object]:
         (f"Epoch 1: 100%|####| 9/9 [00:01<00:00,  8.31it/s]\r{NCCL}", {"hint_rank": None}),
         (f"Map (num_proc=8):  70%|####   | 652/930 [00:39<00:31, 17.07 examples/s]{NCCL}", {"hint_rank": None}),
         (f"trainer-0-x7k2p pytorch {NCCL}", {"hint_host": "trainer-0-x7k2p"}),
+        (f"Jul  1 10:22:33 {NCCL}", {"hint_host": None, "time_raw_ns": None}),
+        (f"2025-07-01T10:22:33\t{NCCL}", {"time_kind": "local-unzoned", "time_raw_ns": 1751365353000000000}),
+        (f"2025-07-01 10:22:33,5 {NCCL}", {"time_kind": "local-unzoned", "time_raw_ns": 1751365353500000000}),
+        (f"Tue Jul  1 10:22:33 2025 {NCCL}", {"time_kind": "local-unzoned", "time_raw_ns": 1751365353000000000}),
         (
             f'{{"log":"{NCCL}\\n","stream":"stdout","time":"2025-07-01T10:22:33.5Z"}}',
             {"time_kind": "epoch", "time_raw_ns": 1751365353500000000},
@@ -273,3 +277,11 @@ def test_the_stamps_of_a_logger_before_each_line_of_a_traceback_are_peeled_and_t
         "[7] Traceback (most recent call last):",
     ]
     assert texts(*others) == others
+
+
+def test_a_stamp_goes_where_nearly_all_lines_carry_one_and_a_job_speaks() -> None:
+    stamped = [f"Jul  1 10:22:{n:02} {text}" for n, text in enumerate(("Traceback (most recent call last):", '  File "a.py"', "done"))]
+    assert [row["text"] for row in peeled(*stamped)] == ["Traceback (most recent call last):", '  File "a.py"', "done"]
+    own = [f"2025-07-01 10:22:{n:02} INFO loss {n}" for n in range(9)]
+    assert [row["text"] for row in peeled(*own)] == own
+    assert next(row["text"] for row in peeled(stamped[0], *["no stamp here"] * 5)) == stamped[0]

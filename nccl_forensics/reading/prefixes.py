@@ -26,13 +26,14 @@ _ROUNDS = 5
 _ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
 _CTIME = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}"
 _BSD = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d"
+_LOCAL = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 #: A system log with ISO times is not a container's log: its own readers need the time and the host.
 _ISO_SYSLOG = rf"^{_ISO} [\w.-]+ (?:kernel|[\w./@-]+\[\d+\]): "
 #: What NCCL, PyTorch, launchers and the kernel's ring buffer begin their lines with.
 _JOB = (
     r"^(?:\[\d{4}-[^\]]{4,40}\] )?(?:[\w.-]+:\d+:\d+ (?:\[-?\d+\] |NCCL CALL )|(?:\[\d+\] )?NCCL (?:INFO|WARN|version)"
     r"|\[rank\d+\]:|\[default\d+\]:|\[\d+,\d+\]<std|\[[IWEF]\d{3,4} \d|\[[IWEF] \w+\.cpp:|[IWEF]\d{4} \d\d:\d\d:|Traceback \(most recent"
-    r"|\[ *\d+\.\d{6}\] )"
+    r"|\[ *\d+\.\d{6}\] |# nThread \d|\[ *\d+\] local )"
 )
 #: What pdsh says itself among the lines of its hosts.
 _PDSH_OWN = r"^pdsh@[\w.-]+: "
@@ -157,6 +158,8 @@ PREFIXES: tuple[Prefix, ...] = (
         keep="${next}",
     ),
     Prefix("stern", "[a-z]", r"^(?P<host>[a-z][a-z0-9.-]*-[a-z0-9]+) [a-z][a-z0-9-]* ", "job"),
+    # What a filter puts before every line: ts and ts -s of moreutils, iperf3 --timestamps
+    Prefix("stamp", r"[A-Z\d]", rf"^(?:(?P<ctime>{_CTIME})|(?P<local>{_LOCAL})|{_BSD})[ \t]", "job"),
 )
 
 
@@ -349,13 +352,13 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
         updates["hint_host"] = pl.when(carries & told["host"].is_not_null()).then(told["host"]).otherwise("hint_host")
     if "pid" in told:
         updates["hint_pid"] = pl.when(carries).then(told["pid"].cast(pl.Int64, strict=False)).otherwise("hint_pid")
-    for name, instant, kind in (("iso", _instant, "epoch"), ("ctime", _local, "local-unzoned")):
+    for name, instant, kind in (("iso", _instant, "epoch"), ("ctime", _local, "local-unzoned"), ("local", _unzoned, "local-unzoned")):
         if name in told:
-            frame = frame.with_columns(told[name].alias("_stamp"))
-            known = carries & instant("_stamp").is_not_null()
-            updates["time_raw_ns"] = pl.when(known).then(instant("_stamp")).otherwise("time_raw_ns")
-            updates["time_kind"] = pl.when(known).then(pl.lit(kind)).otherwise("time_kind")
-    return frame.with_columns(**updates).drop("_stamp", strict=False)
+            frame = frame.with_columns(told[name].alias(f"_{name}"))
+            known = carries & instant(f"_{name}").is_not_null()
+            for column, value in (("time_raw_ns", instant(f"_{name}")), ("time_kind", pl.lit(kind))):
+                updates[column] = pl.when(known).then(value).otherwise(updates.get(column, pl.col(column)))
+    return frame.with_columns(**updates).drop("_iso", "_ctime", "_local", strict=False)
 
 
 def _without_blank(rest: pl.Series, carries: pl.Series) -> pl.Series:
@@ -379,3 +382,9 @@ def _local(column: str) -> pl.Expr:
         .str.to_datetime("%a %b %d %H:%M:%S %Y", time_unit="ns", strict=False)
         .dt.epoch("ns")
     )
+
+
+def _unzoned(column: str) -> pl.Expr:
+    """Nanoseconds of an ISO time without a zone, as if it were UTC."""
+    text = pl.col(column).str.replace(",", ".", literal=True).str.replace(" ", "T", literal=True)
+    return text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="ns", strict=False).dt.epoch("ns")

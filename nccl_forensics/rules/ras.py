@@ -38,6 +38,8 @@ _ERRORS = {
     "Invalid usage": "invalid-usage",
     "Internal error": "software-crash",
 }
+#: The same by the number of their ncclResult, which the JSON gives.
+_RESULTS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument", 5: "Invalid usage"}
 _COUNTS = {
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
@@ -148,10 +150,15 @@ def ras_dead(
         rows = nccl_ras_items.filter((pl.col("kind") == "DEAD") & pl.col("pid").is_not_null()).sort("source_id", "line_no").collect()
         yield from _dead(rows, known, {})
         wrong = nccl_ras_items.filter((pl.col("kind") == "ERROR") & pl.col("error").is_not_null())
-        yield from _errors(wrong, known, _alike(nccl_ras_groups))
+        yield from _errors(wrong.sort("source_id", "line_no").collect(), known, _alike(nccl_ras_groups))
     if nccl_ras_ranks is not None:
         gone = nccl_ras_ranks.filter(pl.col("considered_dead").fill_null(False)).sort("source_id", "record").collect()
-        yield from _dead(gone.unique(["host", "pid"], keep="first", maintain_order=True), known, _world(nccl_ras_ranks))
+        world = _world(nccl_ras_ranks)
+        yield from _dead(gone.unique(["host", "pid"], keep="first", maintain_order=True), known, world)
+        failed = nccl_ras_ranks.with_columns(
+            error=pl.col("async_error").replace_strict(_RESULTS, default=None, return_dtype=pl.String), ranks=pl.lit(1, dtype=pl.Int64)
+        )
+        yield from _errors(failed.filter(pl.col("error").is_not_null()).sort("source_id", "record").collect(), known, all(world.values()))
     if nccl_ras_events is not None:
         events = nccl_ras_events.filter(pl.col("event").is_in(["PEER_DEAD", "PEER_TIMEOUT_DEAD"])).sort("source_id", "line_no").collect()
         if events.height:
@@ -192,16 +199,16 @@ def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool]) -> Iterator
     )
 
 
-def _errors(items: pl.LazyFrame, known: People, alike: bool) -> Iterator[Finding]:
-    rows = items.sort("source_id", "line_no").collect()
+def _errors(rows: pl.DataFrame, known: People, alike: bool) -> Iterator[Finding]:
     for error, cause in _ERRORS.items():
         part = rows.filter(pl.col("error").str.starts_with(error))
         if not part.height:
             continue
         culprits = tuple(c for row in part.iter_rows(named=True) if (c := _who(row, known, alike)).rank is not None or c.pid is not None)
         ranks = tuple(sorted({c.rank for c in culprits if c.rank is not None}))
+        many = int(part["ranks"].fill_null(1).sum())
         yield Finding(
-            title=f"RAS: {int(part['ranks'].fill_null(1).sum())} ranks report '{error}'",
+            title=f"RAS: {many} {'rank reports' if many == 1 else 'ranks report'} '{error}'",
             summary="The communicator is in error on these ranks; ranks with 'Remote process error' only follow.",
             cause=cause,
             confidence="medium",

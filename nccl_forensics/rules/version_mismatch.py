@@ -123,7 +123,7 @@ def _among_themselves(seen: pl.DataFrame, comms: pl.LazyFrame) -> pl.DataFrame:
     process of another."""
     members = comms.select("host", "pid", "comm_key", "completed").collect().join(seen.select("host", "pid", "version"), on=["host", "pid"])
     members = members.with_columns(mixed=pl.col("version").n_unique().over("comm_key") > 1)
-    usual = seen["version"].mode().to_list()
+    usual = seen["version"].mode().sort().to_list()[:1]  # of as many, one
     alone = members.group_by("version").agg(up=(pl.col("completed") & ~pl.col("mixed")).all(), n=pl.struct("host", "pid").n_unique())
     every = seen.group_by("version").agg(all=pl.len())
     done = alone.join(every, on="version").filter(pl.col("up") & (pl.col("n") == pl.col("all")) & ~pl.col("version").is_in(usual))

@@ -159,7 +159,8 @@ def ib_port_counters(
 ) -> pl.LazyFrame:
     """One row per port and counter: ``first`` (smallest), ``last`` (largest), ``samples`` (different values), ``growth``, ``saturated``.
 
-    Counters only grow, so the largest of several samples is the latest. Cited where the largest stands. ``node`` names what is no host.
+    Counters only grow, so the largest of several samples is the latest. Cited where the largest stands. ``node`` names what is no host,
+    with its GUID where one listing has several of the name: switches bear what their maker calls them until somebody names them.
     """
     columns = {
         "tool": pl.String(),
@@ -188,7 +189,11 @@ def ib_port_counters(
         )
     if ib_counters is not None:
         placed = _placed(ib_counters, sources, source_hosts).with_columns(
-            node=pl.coalesce("node", pl.when(pl.col("device").is_null()).then(pl.coalesce("guid", text_of("lid {}", "lid"))))
+            node=pl.coalesce(
+                pl.when(pl.col("guid").drop_nulls().n_unique().over("source_id", "node") > 1).then(text_of("{} {}", "node", "guid")),
+                "node",
+                pl.when(pl.col("device").is_null()).then(pl.coalesce("guid", text_of("lid {}", "lid"))),
+            )
         )
         parts.append(placed.select(pl.col(c).cast(t) for c, t in columns.items()))
     frame = pl.concat(parts).filter(pl.col("value").is_not_null()).collect()

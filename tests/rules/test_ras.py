@@ -124,6 +124,14 @@ def test_an_error_of_a_communicator_bears_its_own_cause_and_a_remote_one_none() 
     assert (finding.cause, finding.ranks) == ("gpu-fault", (5,))
 
 
+def test_the_json_tells_an_error_by_its_number() -> None:
+    ranks = counts(*[7] * 8)
+    failed = pl.when(pl.col("rank") == 3).then(1).when(pl.col("rank") == 6).then(6).otherwise(pl.col("rank") % 2 * 7)
+    [finding] = ras_dead.check(None, ranks.with_columns(async_error=failed), None, None)
+    assert (finding.cause, finding.ranks, cited(finding)) == ("gpu-fault", (3,), [(0, "communicators[0].ranks[3]")])
+    assert "1 rank reports" in finding.title
+
+
 def test_peers_that_the_monitor_lost_are_a_warning() -> None:
     lost = {"event": "PEER_DEAD", "detail": "node1:22113", "line_no": 4}
     [finding] = ras_dead.check(None, None, table("nccl_ras_events", lost), None)

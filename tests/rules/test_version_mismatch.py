@@ -116,3 +116,6 @@ def test_a_program_of_its_own_that_came_up_alone_is_no_mismatch() -> None:
     assert version_mismatch.check(helper, PEOPLE, None, None, mates("0xa", "0xa", "0xb")) == []
     for shared in (mates("0xa", "0xa", "0xa"), mates("0xa", "0xa", "0xb", up=False), mates("0xa", "0xa")):
         assert len(version_mismatch.check(helper, PEOPLE, None, None, shared)) == 1
+    one_each = versions("2.27.7", None, "2.21.5")
+    assert version_mismatch.check(one_each, PEOPLE, None, None, mates("0xa", "0xc", "0xb")) == []
+    assert len(version_mismatch.check(one_each, PEOPLE, None, None, mates("0xa", "0xc", "0xa"))) == 1

@@ -86,6 +86,18 @@ def test_two_samples_of_a_counter_give_its_growth(tmp_path: Path):
     assert counters.select("counter", "first", "last", "growth").collect().rows() == [("link_downed", 1, 1, 0), ("symbol_error", 5, 25, 20)]
 
 
+def test_two_switches_of_one_name_are_told_apart_by_their_guids_and_are_no_two_samples(tmp_path: Path):
+    columns = "START_PM_INFO\nNodeGUID,PortGUID,PortNumber,LinkDownedCounter\n"
+    nodes = 'START_NODES\nNodeDesc,NodeType,NodeGUID\n"Quantum-2 Technologies",2,0xa1\n"Quantum-2 Technologies",2,0xa2\nEND_NODES\n\n'
+    views = resolver(tmp_path, {"ibdiagnet2.db_csv": f"{nodes}{columns}0xa1,0xa1,1,12\n0xa2,0xa2,1,38\nEND_PM_INFO\n"})
+    counters = views.get("ib_port_counters")
+    assert counters is not None
+    assert counters.select("node", "last", "growth").collect().rows() == [
+        ("Quantum-2 Technologies 0xa1", 12, None),
+        ("Quantum-2 Technologies 0xa2", 38, None),
+    ]
+
+
 def test_what_two_tools_say_of_one_port_is_one_row(tmp_path: Path):
     ibstat = "CA 'mlx5_0'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: Active\n\t\tRate: 400\n"
     devinfo = "hca_id:\tmlx5_0\n\tfw_ver:\t28.1\n\t\tport:\t1\n\t\t\tactive_mtu:\t4096 (5)\n"
