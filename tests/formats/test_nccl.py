@@ -476,6 +476,8 @@ _SIGNATURES = [
         "NET/IB : req 0/1 tag 2a peer 10.0.0.1<4> collective mismatch error, local size 8 remote size 16",
         {"peer": "10.0.0.1<4>"},
     ),
+    # Up to 2.9
+    ("size-mismatch", "NET/IB : collective mismatch error local size 32768 remote 1048576 addr 0 rkey 3beac3 seq adf/adf", {"peer": None}),
     ("ib-completion", "NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129", {"number": 12, "peer": None}),
     (
         "ib-completion",
