@@ -55,6 +55,10 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 12.0 GiB for an array with shape (3,)", "host-oom"),
         ("std::bad_alloc", "std::bad_alloc", "host-oom"),
         ("RuntimeError", "DefaultCPUAllocator: can't allocate memory: you tried to allocate 137438953472 bytes. Error code 12", "host-oom"),
+        ("ValueError", "No available memory for the cache blocks. Try increasing `gpu_memory_utilization`", "cuda-oom"),
+        ("ValueError", "(18.35 GiB KV cache is needed, which is larger than the available KV cache memory (8.72 GiB).", "cuda-oom"),
+        ("RuntimeError", "Not enough memory. Please try to increase --mem-fraction-static.", "cuda-oom"),
+        ("ValueError", "the prompt is longer than the KV cache", "user"),
         # 4 PiB: no memory ran out, the number is wrong.
         (
             "RuntimeError",

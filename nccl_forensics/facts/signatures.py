@@ -20,6 +20,10 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Cuda failure 'out of memory'",), "cuda-oom"),
     (("CUBLAS_STATUS_ALLOC_FAILED",), "cuda-oom"),
     (("HIP out of memory",), "cuda-oom"),
+    # What is left of a GPU beside the weights holds not one request (vllm/v1/core/kv_cache_utils.py; sglang, model_runner.py).
+    (("No available memory for the cache blocks",), "cuda-oom"),
+    (("KV cache is needed, which is larger than the available KV cache memory",), "cuda-oom"),
+    (("Not enough memory. Please try to increase --mem-fraction-static",), "cuda-oom"),
     (("No space left on device", "shm"), "shm"),
     (("No space left on device", "shared memory"), "shm"),
     (("unable to open shared memory object",), "shm"),

@@ -453,6 +453,22 @@ def test_the_host_that_failed_runs_share_is_the_suspect():
     assert bandwidth_test_failed.check(table("bandwidth_tests", *good), None, None, HOSTS) == []
 
 
+def test_a_run_of_iperf3_that_loses_packets_is_an_error_where_a_clean_one_moved_more_than_twice_as_much() -> None:
+    def found(*rates: tuple[float, int]) -> list[tuple[str, tuple[str, ...]]]:
+        runs = [
+            {"test": n, "stream": "5", "summary": True, "local": "10.0.0.1", "remote": f"10.0.0.{n + 2}", "bytes": 1448e7, "line_no": n}
+            | {"gbit_s": rate, "retransmits": again}
+            for n, (rate, again) in enumerate(rates)
+        ]
+        return [(f.severity, f.subject) for f in packet_loss.check(None, None, None, table("tcp_tests", *runs), HOSTS)]
+
+    slow = ("10.0.0.1", "10.0.0.3", "iperf3")
+    assert found((26.0, 10), (4.0, 50_000)) == [("error", slow)]
+    assert found((26.0, 10), (20.0, 50_000)) == [("warning", slow)]
+    assert found((26.0, 10), (4.0, 500)) == []
+    assert [severity for severity, _ in found((26.0, 50_000), (4.0, 50_000))] == ["warning", "warning"]
+
+
 def test_iperf3_without_an_answer_is_a_warning_and_a_refusal_is_no_fault() -> None:
     def found(error: str | None) -> list[tuple[str, str]]:
         tests = table("tcp_tests", {"remote": "10.0.0.2", "error": error})
