@@ -204,3 +204,18 @@ def test_of_one_cause_by_two_rules_the_one_that_tells_which_of_the_ranks_it_is_s
     verdict = judge([half, pair], ["x"], has_job=True)
     assert verdict.root is not None
     assert verdict.root.finding.ranks == (5,)
+
+
+def test_a_fault_of_the_way_is_behind_a_call_that_all_entered_and_none_finished_though_it_is_not_sure() -> None:
+    stuck = outcome("collective-stuck", confidence="medium", ranks=())
+    link = outcome("ib-link", confidence="medium", severity="error", explains=("collective-stuck",), ranks=())
+    verdict = judge([stuck, link], ["watchdog timeouts"], has_job=True)
+    assert verdict.root is not None
+    assert (verdict.root.finding.cause, verdict.confidence) == ("ib-link", "medium")
+    guess = outcome("ib-link", confidence="low", severity="error", explains=("collective-stuck",), ranks=())
+    died = outcome("rank-died", confidence="medium")
+    slow = outcome("ib-link", confidence="medium", severity="error", explains=("rank-died",), ranks=())
+    for others in ([stuck, guess], [died, slow]):
+        root = judge(others, ["watchdog timeouts"], has_job=True).root
+        assert root is not None
+        assert root.finding.cause != "ib-link"

@@ -112,9 +112,12 @@ def judge(
         explained_by = {s.id: late.id for s in stops for late in losses if _comes_late(s, late)}
         stops = [s for s in stops if s.id not in explained_by]
     roots = _roots(stops, explained_by)
-    # A loss that NCCL refuses to live with is behind a stop that says no more, and less surely, than that NCCL failed.
+    # A loss that NCCL refuses to live with is behind a stop that says no more, and less surely, than that NCCL failed. That all wait in one
+    # call and none comes out says less still: a fault of the way between them need be no surer.
     weak = [f for f in stops if f.finding.confidence != "high"]
-    behind = [f for f in losses if f.finding.cause in _CAN_STOP and any(_surer(f, s) and explains(f, s) for s in weak)]
+    bare = all(f.finding.cause == "collective-stuck" for f in stops)
+    able = [f for f in losses if f.finding.cause in _CAN_STOP]
+    behind = [f for f in able if any((_surer(f, s) or (bare and _of_the_way(f))) and explains(f, s) for s in weak)]
     if behind and len(weak) == len(stops):
         explained_by.clear()
         roots = _roots([*behind, *stops], explained_by)
@@ -180,6 +183,15 @@ _CAN_STOP = frozenset(
         "nvlink-fault",
     }
 )
+
+
+#: Of these, faults of the way between ranks.
+_OF_THE_WAY = frozenset({"ib-link", "mtu-mismatch", "packet-loss", "nvlink-fault"})
+
+
+def _of_the_way(loss: Found) -> bool:
+    """Whether it is a fault of the way between ranks and more than a guess."""
+    return loss.finding.cause in _OF_THE_WAY and loss.finding.confidence != "low"
 
 
 #: What NCCL says where ranks are set up differently: that it failed for such a difference is then no guess.

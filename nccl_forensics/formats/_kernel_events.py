@@ -75,6 +75,7 @@ EVENTS: tuple[Event, ...] = (
     Event("inforom", "inforom", "suspect", device=_BUS),
     Event("api_mismatch", "api-mismatch", "suspect"),
     Event("driver_load", "driver-load", "info", detail=pl.col("version")),
+    Event("boot", "boot", "info", detail=pl.col("release")),
     Event("peermem", "noise", "benign", detail=_IGNORED_PEERMEM),
     Event("page_allocation", "page-allocation", "suspect", task="comm_word", value="order"),
     Event("aer", "pcie-error", _PCIE_SEVERITY, device=_DEVICE, state=_PCIE_STATE),
@@ -101,7 +102,7 @@ EVENTS: tuple[Event, ...] = (
     Event(
         "mlx5_module",
         "nic-module",
-        _either(pl.col("module_text").str.contains("plugged$"), "info", "suspect"),
+        _either(pl.col("module_text").str.contains(r"\bplugged$"), "info", "suspect"),
         device=_DEVICE,
         detail=pl.col("module_text"),
     ),
@@ -147,7 +148,7 @@ EVENTS: tuple[Event, ...] = (
     Event("soft_lockup", "lockup", "fatal", state="soft", task="comm_task", value="stuck_s"),
     Event("hard_lockup", "lockup", "fatal", state="hard", detail=pl.col("cpu")),
     Event("rcu_stall", "lockup", "fatal", state="rcu", detail=pl.col("stall")),
-    Event("hung_task", "hung-task", "suspect", task="comm_task", value="stuck_s"),
+    Event("hung_task", "hung-task", "suspect", task="comm_task", value="stuck_s", detail=pl.col("waits_in")),
     Event("mce", "mce", "suspect", detail=pl.col("detail")),
     Event("mce_logged", "mce", "info"),
     Event(

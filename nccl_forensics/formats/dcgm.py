@@ -9,6 +9,7 @@ import orjson
 
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, TextFormat, line_numbers
 from nccl_forensics.tables import TABLES
+from nccl_forensics.values import pci
 from nccl_forensics.values.units import is_number
 
 Row = dict[str, object]
@@ -197,6 +198,7 @@ def _gauge(text: str) -> int | None:
 def read_exporter(text: Text) -> Reading:
     """Metrics of dcgm-exporter that are findings by themselves; a gauge of Xid holds the last code only, and its time is not known."""
     rows: list[Row] = []
+    xids: list[Row] = []
     used: list[int] = []
     for number, line in text.hits.select("line_no", "text").iter_rows():
         found = _METRIC.match(line)
@@ -212,20 +214,23 @@ def read_exporter(text: Text) -> Reading:
         xid = name == "xid_errors"
         if xid and value in _APPLICATION_XIDS:
             continue
+        index = int(labels["gpu"]) if is_number(labels.get("gpu", "")) else None
+        where: Row = {"line_no": number, "host": labels.get("Hostname"), "gpu_index": index, "uuid": labels.get("UUID")}
+        if xid:
+            bus = pci.normal(labels.get("pci_bus_id"))
+            xids.append({**where, "code": value, "bus_id": bus, "message": f"last code that dcgm-exporter tells: {value}"})
+            continue
         rows.append(
             {
-                "line_no": number,
-                "host": labels.get("Hostname"),
-                "gpu_index": int(labels["gpu"]) if is_number(labels.get("gpu", "")) else None,
-                "uuid": labels.get("UUID"),
+                **where,
                 "category": "Exporter",
                 "test": name,
                 "status": "fail" if name == "row_remap_failure" else "warn",
-                "message": f"last Xid {value}" if xid else f"{name} {value}",
+                "message": f"{name} {value}",
             }
         )
-    frame = TABLES["dcgm_results"].frame(rows)
-    return Reading(frames={"dcgm_results": frame} if rows else {}, lines=line_numbers(used))
+    frames = {name: TABLES[name].frame(told) for name, told in (("dcgm_results", rows), ("xids", xids)) if told}
+    return Reading(frames=frames, lines=line_numbers(used))
 
 
 FORMATS = (
@@ -241,7 +246,7 @@ FORMATS = (
     TextFormat(
         name="dcgm-exporter",
         title="dcgm-exporter's metrics",
-        tables=("dcgm_results",),
+        tables=("dcgm_results", "xids"),
         anchors=("DCGM_FI_DEV_",),
         read=read_exporter,
         priority=41,

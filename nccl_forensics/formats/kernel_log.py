@@ -355,8 +355,29 @@ def _number(value: object) -> int | None:
 
 
 def _events(get: Get) -> pl.DataFrame:
-    parts = [event.rows(rows) for event in EVENTS if (rows := get(event.line)) is not None]
+    parts = [
+        event.rows(_waits(rows, get("stack_frame")) if event.line == "hung_task" else rows)
+        for event in EVENTS
+        if (rows := get(event.line)) is not None
+    ]
     return _stack("kernel_events", parts)
+
+
+#: Lines below a hung task within which its stack stands, and the modules that tell what it waits for.
+_STACK_LINES = 40
+_MODULES = {
+    "storage": ("nfs", "nfsv3", "nfsv4", "sunrpc", "lustre", "ptlrpc", "lov", "osc", "mdc", "llite", "ceph", "libceph", "fuse", "gpfs", "mmfs26", "beegfs", "wekafsio"),
+    "gpu": ("nvidia", "nvidia_uvm", "nvidia_peermem", "amdgpu"),
+}  # fmt: skip
+
+
+def _waits(tasks: pl.DataFrame, frames: pl.DataFrame | None) -> pl.DataFrame:
+    """Hung tasks with ``waits_in``: storage or gpu, by the first telling frame of the stack below each."""
+    if frames is None:
+        return tasks.with_columns(waits_in=pl.lit(None, dtype=pl.String()))
+    word = {module: word for word, modules in _MODULES.items() for module in modules}
+    told = frames.select("row", waits_in=pl.col("module").replace_strict(word, default=None, return_dtype=pl.String())).drop_nulls()
+    return tasks.join_asof(told, on="row", strategy="forward", tolerance=_STACK_LINES)
 
 
 def _stack(table: str, parts: list[pl.DataFrame]) -> pl.DataFrame:

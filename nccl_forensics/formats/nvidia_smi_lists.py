@@ -207,7 +207,8 @@ def _peers(reader: _Reader, start: int) -> int:
 
 
 def _table(reader: _Reader, start: int) -> int:
-    """The summary table; two or three physical rows per GPU. ``ERR!`` and ``Unknown`` mean a GPU that does not answer."""
+    """The summary table; two or three physical rows per GPU. ``ERR!`` and ``Unknown`` mean a GPU that does not answer. The first ends with the
+    uncorrected memory errors since the last reset."""
     head = _TABLE_HEAD.match(reader.texts[start])
     assert head is not None
     i = start
@@ -233,6 +234,7 @@ def _table(reader: _Reader, start: int) -> int:
                     "driver_version": head[2],
                     "cuda_version": head[3],
                     "problem": problem(line),
+                    "dram_uncorrected": int(ecc) if is_number(ecc := line.rstrip("| ").rpartition(" ")[2]) else None,
                 },
             )
         elif current is not None and line.count("|") == 4 and ("W /" in line or "MiB" in line or "ERR!" in line):

@@ -39,6 +39,7 @@ from nccl_forensics.rules.common.hosts import (
     EXPLAINS_STOP,
     People,
     addressed,
+    after_the_end,
     located,
     people,
     place,
@@ -56,6 +57,8 @@ from nccl_forensics.words import first_label, ranks_words
 _RUNTIMES = "(?i)cuda|by GPU node-"
 #: Codes whose pid is only the process that asked.
 _PID_MISLEADS = frozenset({79, 119, 120})
+#: Seconds after the last word of a job from which what a program brings about belongs to its end.
+_LATER_S = 5.0
 #: Codes after which a GPU does nothing more, of no fault of its program.
 _OF_THE_DEVICE = [code for code, facts in XIDS.items() if facts.severity == "critical" and facts.kind in ("bus", "firmware", "memory")]
 #: Of these, memory errors that ended one process and left the GPU in use: an earlier one says nothing of this job.
@@ -124,7 +127,7 @@ def gpu_fault(
             state_findings(located(gpus, source_hosts), who, ties, retired_pages, corrected_dram, corrected_sram), who
         )
     if dcgm_results is not None:
-        yield from dcgm_findings(located(dcgm_results, source_hosts))
+        yield from with_placements(dcgm_findings(located(dcgm_results, source_hosts), who), who)
     if raised is not None and not proved:
         yield from _seen_by_ranks(raised, known_ranks=processes is not None)
 
@@ -179,6 +182,8 @@ def _stranger(kind: str, own: pl.DataFrame, host: object, ranks: Sequence[int], 
     """Why a fault that any process may bring about is likely not of this job's; None where it may be."""
     if kind not in ("app", "consequence"):
         return None
+    if job.hurt.isdisjoint({None, first_label(host)}) and own.height and after_the_end(own, job.ties.times, _LATER_S).all():
+        return " It was written after the job had told of its failure: it follows from that."
     if _of_others(own, host, job):
         return " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
     if _unclaimed(own, host, ranks, job):
@@ -217,7 +222,8 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
     many = len(buses) > 1 and facts.kind in ("bus", "firmware")
     message = next((m for m in own["message"].to_list() if m), None)
     tie: Tie = "own"
-    if not faint:
+    # Faults of programs name their process; where a line does not, or the program is none of the job's, was judged above.
+    if not faint or own["pid"].null_count() == own.height:
         tie = closest(
             [
                 job.ties.tie(
@@ -274,10 +280,10 @@ def _xid_finding(host: object, code: int, buses: list[object], rows: pl.DataFram
 
 
 def _reloads(kernel_events: pl.LazyFrame | None) -> dict[int, int]:
-    """By source the last line in which the driver was loaded: a GPU that had failed before was reset, or gave way to another boot."""
+    """By source the last line of a boot or in which the driver was loaded: a GPU that had failed before was reset."""
     if kernel_events is None:
         return {}
-    loads = kernel_events.filter(pl.col("kind") == "driver-load").group_by("source_id").agg(pl.col("line_no").max())
+    loads = kernel_events.filter(pl.col("kind").is_in(["driver-load", "boot"])).group_by("source_id").agg(pl.col("line_no").max())
     return dict(loads.collect().iter_rows())
 
 

@@ -16,17 +16,21 @@ Check fans, air flow, power supplies and rack power; compare the inlet temperatu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import AT_MOST, cite
 from nccl_forensics.facts.gpu import HARMFUL_THROTTLE
-from nccl_forensics.model import Action, Culprit, Finding, Severity
+from nccl_forensics.model import CONFIDENCES, Action, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import People, located, people, place, place_by_pace, with_placements
 from nccl_forensics.rules.common.ties import job_of, tied
+from nccl_forensics.words import ranks_words
 
 _US_PER_H = 3_600_000_000
 #: Fewer samples tell nothing of how long something lasted.
@@ -50,7 +54,7 @@ def gpu_throttled(
     moment: Annotated[float, "share of a GPU's samples, of ten or more, below which what they show was a moment's"] = 0.1,
     job_percent: Annotated[float, "percent of a job's time in a slowdown by heat or by the board that are worth a warning"] = 5.0,
 ) -> Iterator[Finding]:
-    """One finding per GPU: from its samples, then from DCGM's figures of a job."""
+    """One finding per GPU, or for all GPUs of a host that are held down alike: from their samples, then from DCGM's figures of a job."""
     who = people(processes, placements)
     if gpus is not None:
         samples = _samples(gpus, source_hosts, busy_percent)
@@ -59,7 +63,7 @@ def gpu_throttled(
         bad = [any(s == "error" for s, _ in _signs(row, *limits)) for row in samples.iter_rows(named=True)]
         place_by_pace(who, samples.filter(pl.Series(bad, dtype=pl.Boolean)).with_columns(bus_id="gpu"), kernel_pace, "compute")
         held = _held_down(samples, who, clock_share, busy_percent, time_minutes, moment)
-        yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in held), who)
+        yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in _together(held)), who)
     if dcgm_results is not None:
         yield from with_placements(_over_job(located(dcgm_results, source_hosts), who, job_percent), who)
 
@@ -69,9 +73,11 @@ def _samples(gpus: pl.LazyFrame, source_hosts: pl.LazyFrame | None, busy_percent
     rows = located(gpus, source_hosts).with_columns(
         gpu=pl.coalesce("bus_id", "uuid", pl.lit("index ") + pl.col("gpu_index").cast(pl.String))
     )
-    busy = rows.filter((pl.col("utilization_percent") >= busy_percent) & (pl.col("sm_clock_mhz") > 0))
-    usual = busy.group_by("name").agg(pl.col("sm_clock_mhz").median().alias("usual"), pl.col("gpu").n_unique().alias("peers"))
-    return rows.join(usual, on="name", how="left", maintain_order="left")
+    # A listing that names no models is of one host.
+    kin = pl.coalesce("name", pl.lit("source ") + pl.col("source_id").cast(pl.String)).alias("kin")
+    busy = rows.with_columns(kin).filter((pl.col("utilization_percent") >= busy_percent) & (pl.col("sm_clock_mhz") > 0))
+    usual = busy.group_by("kin").agg(pl.col("sm_clock_mhz").median().alias("usual"), pl.col("gpu").n_unique().alias("peers"))
+    return rows.with_columns(kin).join(usual, on="kin", how="left", maintain_order="left")
 
 
 def _held_down(
@@ -91,7 +97,7 @@ def _held_down(
         worst: Severity = "error" if bad and not brief else "warning"
         signs = [("warning", words, index) for _, words, index in signs] if brief else signs
         words = list(dict.fromkeys(w for s, w, _ in signs if s == worst))
-        rank = who.of_gpu(host, gpu)
+        rank = who.of_listed(host, part["bus_id"][0], part["gpu_index"][0])
         yield Finding(
             title=f"{place(host, gpu)}{f' (rank {rank})' if rank is not None else ''}: {'; '.join(words[:3])}",
             summary=f"{next((n for n in part['name'].to_list() if n), 'The GPU')} in {part.height} {'sample' if part.height == 1 else 'samples'}."
@@ -114,6 +120,34 @@ def _held_down(
                     ranks=(rank,) if rank is not None else (),
                 ),
             ),
+        )
+
+
+def _together(held: Iterable[Finding]) -> Iterator[Finding]:
+    """GPUs of one host that lose clocks for the same reason have one cause: its power supply, its air."""
+    alike: dict[tuple[object, ...], list[Finding]] = defaultdict(list)
+    for found in held:
+        said = found.title.partition(": ")[2].partition("; ")[0]
+        alike[found.severity, found.hosts, re.sub(r"\d+", "#", said) if found.hosts else found.subject].append(found)
+    for parts in alike.values():
+        first = parts[0]
+        if len(parts) == 1:
+            yield first
+            continue
+        ranks = tuple(r for f in parts for r in f.ranks)
+        gpus = tuple(g for f in parts for a in f.actions for g in a.gpus)
+        behind = f" ({ranks_words(ranks)})" if ranks else ""
+        yield replace(
+            first,
+            title=f"{len(parts)} GPUs of {first.hosts[0]}{behind}: {first.title.partition(': ')[2]}",
+            summary=f"First of them: {first.summary}",
+            confidence=max((f.confidence for f in parts), key=CONFIDENCES.index),
+            ranks=ranks,
+            culprits=tuple(c for f in parts for c in f.culprits or ()),
+            subject=(first.subject[0], *gpus, *first.subject[2:]),
+            evidence=tuple(e for f in parts for e in f.evidence)[:AT_MOST],
+            evidence_total=sum(f.evidence_total or len(f.evidence) for f in parts),
+            actions=tuple(replace(a, gpus=gpus, ranks=ranks) for a in first.actions),
         )
 
 

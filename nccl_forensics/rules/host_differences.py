@@ -27,6 +27,7 @@ from nccl_forensics.frames import text_of
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, near_job, place
+from nccl_forensics.rules.common.ties import job_of
 
 #: Modules whose absence costs a path, with what they are for.
 _NEEDED = {
@@ -236,18 +237,23 @@ def driver_refused(
     kernel_events: pl.LazyFrame,
     source_hosts: pl.LazyFrame | None,
     job_times: pl.LazyFrame | None,
+    job_signs: pl.LazyFrame | None = None,
+    failures: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which lines without a time zone are judged"] = 14.0,
     near_s: Annotated[float, "seconds around the job within which a line counts as one of its time"] = 900.0,
 ) -> Iterator[Finding]:
     """The kernel's NVIDIA driver refused a library of another release: such a process gets no GPU. One finding per host."""
     rows = located(kernel_events.filter(pl.col("kind") == "api-mismatch"), source_hosts).sort("source_id", "line_no")
+    well = job_of(job_signs, job_times, failures)
     for (host,), part in near_job(rows, job_times, near_s, window_h).filter("inside").group_by("host", maintain_order=True):
         hosts = (str(host),) if host else ()
         close = bool(part["close"].any())
         yield Finding(
             title=f"the NVIDIA driver of {place(host)} refused a library of another release",
             summary=f'The kernel wrote: "{part["message"][0]}". Processes that load this library find no GPU on the host.',
+            # A daemon that watches the GPUs is refused as well; ranks that go on were not.
+            severity="warning" if well.seen and not well.failed else None,
             confidence="medium" if close or job_times is None else "low",
             hosts=hosts,
             culprits=(Culprit(host=str(host) if host else None),),

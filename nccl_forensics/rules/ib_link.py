@@ -124,6 +124,20 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
     usual: dict[tuple[object, object], Tally[object]] = defaultdict(Tally)
     for row in ports.iter_rows(named=True):
         usual[(row["device"], row["port"])][row["state"]] += 1
+    unmanaged = _unmanaged(ports)
+    if unmanaged is not None:
+        yield unmanaged
+        ports = ports.filter(pl.col("state") != "init")
+    for row in ports.filter(pl.col("phys_state") == "linkerrorrecovery").iter_rows(named=True):
+        yield _finding(
+            row,
+            f"{_name(row)} trains its link anew",
+            "A link that is well is not seen in that state: bit errors make it start again and again.",
+            "error",
+            "medium",
+            "physical state LinkErrorRecovery",
+            {},
+        )
     for place, part in ports.group_by("place", maintain_order=True):
         rows = list(part.iter_rows(named=True))
         active = sum(r["state"] == "active" for r in rows)
@@ -169,6 +183,34 @@ def _not_active(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
         del place
 
 
+def _unmanaged(ports: pl.DataFrame) -> Finding | None:
+    """Links that are up and wait for a subnet manager, where that is most of the InfiniBand ports with a link: then no one host is at
+    fault."""
+    linked = ports.filter((pl.col("phys_state") == "linkup") & (pl.col("link_layer").fill_null("infiniband") == "infiniband"))
+    waiting = linked.filter(pl.col("state") == "init")
+    if waiting.height < 2 or waiting.height * 2 <= linked.height:
+        return None
+    hosts = waiting["host"].drop_nulls().n_unique()
+    found = _finding(
+        waiting.row(0, named=True),
+        f"{waiting.height} of {linked.height} InfiniBand ports with a link are Initializing: no subnet manager configures them",
+        f"Ports of {hosts or 'some'} hosts have a link and no address: the subnet manager of the fabric is down or cannot be reached.",
+        "error",
+        "high",
+        "state init, physical state linkup",
+        {"ports_waiting": waiting.height},
+        [{**row, "why": "state init, physical state linkup"} for row in waiting.iter_rows(named=True)],
+    )
+    return replace(
+        found,
+        hosts=(),
+        culprits=(),
+        subject=("subnet manager",),
+        remedy="Start the subnet manager (opensm, or that of a switch), or find why it does not reach these hosts.",
+        actions=(Action("fix_config", command="sminfo; systemctl status opensm"),),
+    )
+
+
 def _slower(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
     """Rate or width below the port's like: the same port of other hosts, else the same adapter kind of the same host."""
     rows = [r for r in ports.iter_rows(named=True) if r["state"] in ("active", None) and r["rate_gbit_s"]]
@@ -180,9 +222,15 @@ def _slower(ports: pl.DataFrame, peers: int) -> Iterator[Finding]:
     for row in rows:
         name, here, kind = _kin(row)
         same_port = speeds[name] - speeds[here]
+        if same_port.total() == 1 and (row["rate_gbit_s"], row["width"]) in same_port:
+            continue  # the port of that name is as fast on the one other host: it is meant so
         across = same_port.total() >= 2
         own = Tally([(row["rate_gbit_s"], row["width"])])
-        like = same_port if across else speeds[kind] - own if row["hca_type"] else Tally[tuple[float, object]]()
+        # Cards of one host may be of several kinds; where the same port of another host is like the others here, this one is meant to be.
+        alike = row["hca_type"] or (
+            same_port.total() and same_port.most_common(1)[0][0] == (speeds[kind] - own or own).most_common(1)[0][0]
+        )
+        like = same_port if across else speeds[kind] - own if alike else Tally[tuple[float, object]]()
         if like.total() < min(peers, 2 if across else peers):
             continue
         rates, widths = Tally[float](), Tally[object]()

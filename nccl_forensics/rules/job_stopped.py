@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, timely
+from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, gave_up, timely, while_it_stood
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.failures import LONGER, STANDSTILL
@@ -103,6 +103,7 @@ def job_stopped(
     thread_states: pl.LazyFrame | None,
     job_signs: pl.LazyFrame | None = None,
     job_times: pl.LazyFrame | None = None,
+    watchdog_calls: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Jobs by state, then what the job's own output says, then pods and nodes, then a signal that the launcher got."""
     own = [] if failures is None else failures.filter(pl.col("sign").is_in(_OF_ITS_OWN)).select("sign").collect()["sign"].to_list()
@@ -130,7 +131,7 @@ def job_stopped(
             yield from _launcher(worker_exits, looked_at=thread_states is not None and _looked_at(thread_states))
         standing = [*own, "ranks that stand still"] if stuck else own
         lines = worker_exits.filter(pl.col("kind") == "scheduler")
-        yield from _lines(_of_this(lines, job, job_times), standing, told)
+        yield from _lines(_of_this(lines, job, job_times), standing, told, job)
     ended: set[str] = set()
     if pods is not None:
         for finding in _pods(pods, own, job):
@@ -139,7 +140,7 @@ def job_stopped(
     if pod_events is not None:
         yield from _events(pod_events, own, ended, job)
     if scheduler_nodes is not None:
-        yield from _nodes(scheduler_nodes)
+        yield from _nodes(scheduler_nodes, job, job_times, gave_up(watchdog_calls))
 
 
 def _before(exits: pl.LazyFrame) -> bool:
@@ -168,8 +169,8 @@ def _which(jobs: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> tupl
         return every, True
     window = job_times.collect() if job_times is not None else None
     there, then = set(every), set(every)
-    if window is not None and window.height:
-        first, last = (int(t) for t in window.row(0))
+    if window is not None and window.height and not window["yearless"][0]:
+        first, last = int(window["first_raw_ns"][0]), int(window["last_raw_ns"][0])
         ran = (pl.col("start_raw_ns").fill_null(first) <= last + _SLACK_NS) & (pl.col("end_raw_ns").fill_null(last) >= first - _SLACK_NS)
         then = set(listed.filter(ran)["job_id"].to_list())
     if job.ranks and not job.homeless:
@@ -245,7 +246,7 @@ def _of_this(lines: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> p
     return rows.filter(inside & pl.Series(ours, dtype=pl.Boolean)).lazy()
 
 
-def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Finding]:
+def _lines(exits: pl.LazyFrame, own: list[str], told: set[str], job: Job) -> Iterator[Finding]:
     rows = exits.sort("source_id", "line_no").collect()
     reasons = (
         ("TIME LIMIT", "TIMEOUT"),
@@ -277,6 +278,8 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str]) -> Iterator[Find
             # srun itself cancels the steps after a rank failed: beside a failure it says nothing of who did it.
             cancelled = state == "CANCELLED"
             said = _finding(f"the job {words}", state, part, own, always, cause, tuple(lost), weak=cancelled and bool(own))
+            if cause and len(lost) == 1 and (there := sorted(job.ranks.get(first_label(lost[0]) or "", ()))):
+                said = replace(said, ranks=tuple(there), culprits=tuple(Culprit(rank=r, host=lost[0]) for r in there))
             yield replace(said, confidence="medium") if cancelled and not own else said
 
 
@@ -310,10 +313,22 @@ def _events(events: pl.LazyFrame, own: list[str], ended: set[str], job: Job) -> 
             )
 
 
-def _nodes(nodes: pl.LazyFrame) -> Iterator[Finding]:
-    """Nodes that do not answer or that the scheduler took out: context, unless the job itself was lost with them."""
-    rows = nodes.sort("source_id", "line_no", "record", nulls_last=True).collect()
-    for row in rows.iter_rows(named=True):
+#: Seconds before the begin of the call that timed out within which a node may have gone, and after which a scheduler misses it.
+_GONE_S = 300.0
+
+
+def _nodes(nodes: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None, reported: set[int]) -> Iterator[Finding]:
+    """Nodes that do not answer or that the scheduler took out: context, unless one of the job's hosts was lost while the job stood, as the
+    times say or the job's own launcher, and not all of its ranks told of the failure."""
+    frame = nodes.sort("source_id", "line_no", "record", nulls_last=True).collect()
+    # A node that started anew, or since when the scheduler misses it.
+    again = pl.col("reason").fill_null("").str.contains("(?i)reboot")
+    when = frame.with_columns(
+        time_raw_ns=pl.when(again).then(pl.coalesce("boot_raw_ns", "reason_raw_ns")).otherwise("reason_raw_ns"),
+        time_kind=pl.lit("local-unzoned"),
+    )
+    stood = while_it_stood(when, job_times, _GONE_S)
+    for row, then in zip(frame.iter_rows(named=True), stood, strict=True):
         flags = row["flags"] or []
         down = row["state"] in ("DOWN", "ERROR") or "NOT_RESPONDING" in flags or "FAIL" in flags
         if not down and not row["reason"]:
@@ -321,14 +336,19 @@ def _nodes(nodes: pl.LazyFrame) -> Iterator[Finding]:
         node = str(row["node"])
         few = "GPUs allocatable" in str(row["reason"])
         why = f": {row['reason']}" if row["reason"] else ""
+        ranks = job.ranks.get(first_label(node) or "", set())
+        lost = down and not few and job.failed and bool(ranks - reported) and (then or row["tool"] == "mpirun")
         yield Finding(
-            title=f"the scheduler has {node} as {row['state'] or 'known'}{''.join('+' + f for f in flags)}{why}",
-            summary="Read at the time of collection; it does not tell when the node went away.",
+            title=f"the {'launcher' if row['tool'] == 'mpirun' else 'scheduler'} has {node} as {row['state'] or 'known'}{''.join('+' + f for f in flags)}{why}",
+            summary="It was lost while the job waited for ranks that ran there."
+            if lost
+            else "Read at the time of collection; it does not tell when the node went away.",
             cause="gpu-fault" if few else "node-failed",
-            severity="warning" if down or few else "info",
+            severity="critical" if lost else "warning" if down or few else "info",
             confidence="medium" if down or few else "low",
             hosts=(node,),
-            culprits=(Culprit(host=node),),
+            ranks=tuple(sorted(ranks)) if lost else (),
+            culprits=tuple(Culprit(rank=r, host=node) for r in sorted(ranks)) if lost else (Culprit(host=node),),
             subject=(node, str(row["state"]), str(row["reason"])),
             evidence=cite([row], "state of the node"),
             remedy="Read the node's kernel log and console before it is used again.",

@@ -168,13 +168,15 @@ def _others(rows: pl.DataFrame, job: _Job) -> Iterator[Finding]:
         of_kind = bad.filter(pl.col("kind") == kind).with_columns(card=pl.coalesce("ifname", "device"))
         for (host, card), part in of_kind.group_by("host", "card", maintain_order=True):
             detail = str(part["detail"][0] or "")
+            # Ports without a cable say so whenever the host starts.
+            bare = detail.endswith("unplugged") and not part["close"].any()
             yield _finding(
                 part,
                 host,
                 card,
                 words.format(card=_card(host, card), detail=f": {detail}" if detail else ""),
                 summary,
-                job.loss if counts else "warning",
+                job.loss if counts and not bare else "warning",
                 "medium",
                 kind,
                 "what the kernel says of the card",

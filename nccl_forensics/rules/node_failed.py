@@ -1,9 +1,10 @@
 """A node went away: its kernel panicked or locked up, or it stands still in storage or hardware errors.
 
 ## What it finds
-Kernel panics, soft and hard lockups, stalls of the kernel, uncorrected host memory errors, tasks of the job that hang for minutes in
+Kernel panics, boots under the job, soft and hard lockups, stalls of the kernel, uncorrected host memory errors, tasks of the job that hang for minutes in
 the kernel together with a file server that does not answer, and local disks that fail. Machine checks and processors that are held down for
-heat are warnings.
+heat are warnings. Processes that wait for a file server bear the name of what that is, a stall on the host side, and those that hang in the
+GPU's driver that of a stalled GPU.
 
 ## Why it matters
 All ranks of the node vanish or stop at once; the others wait for them until a timeout. The node must be kept out of the next start.
@@ -18,14 +19,27 @@ Drain the node; read its console, BMC log and pstore. With a file server that do
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, located, people, place, ranks_of, timely, untimely_finding
+from nccl_forensics.rules.common.hosts import (
+    EXPLAINS_STOP,
+    People,
+    at_the_stop,
+    located,
+    people,
+    place,
+    ranks_of,
+    timely,
+    untimely_finding,
+    while_it_stood,
+)
 from nccl_forensics.rules.common.ties import job_of, tied
 
 _WORDS: dict[str, tuple[str, Severity, Confidence]] = {
@@ -43,7 +57,7 @@ _DAMAGED = r"(?i)read-only|corruption|fs error|shutting down|shut down"
 #: What firmware says of an error that the hardware made good, and of others (Linux drivers/firmware/efi/cper.c).
 _CORRECTED, _SERIOUS = r"(?i)corrected", r"(?i)\b(?:fatal|recoverable|uncorrected)\b"
 #: Kinds that this rule reads.
-_JUDGED = [*_WORDS, "lockup", "edac", "storage-hang", "storage-ok", "hung-task", "disk-error", *_WARNED]
+_JUDGED = [*_WORDS, "boot", "lockup", "edac", "storage-hang", "storage-ok", "hung-task", "disk-error", *_WARNED]
 _TRAINERS = r"^(?:python|pt_|ray::|torchrun)"
 
 
@@ -64,16 +78,21 @@ def node_failed(
     failures: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
+    stop_s: Annotated[
+        float, "seconds around the begin of the call that timed out within which an event counts as what stopped the job"
+    ] = 120.0,
     lockup_s: Annotated[float, "seconds that a CPU must be stuck before the node counts as failed"] = 60.0,
     hung_tasks: Annotated[int, "reports of hung tasks of the job from which they count as a stop"] = 2,
 ) -> Iterator[Finding]:
     """One finding per host and kind."""
     who = people(processes)
     job = job_of(job_signs, job_times, failures)
+    failed = has_rows(failures)
     rows = located(kernel_events.filter(pl.col("kind").is_in(_JUDGED)), source_hosts)
     inside = timely(rows, job_times, window_h)
-    if not inside.all():
-        yield untimely_finding(rows.filter(~inside), "kernel events")
+    old = rows.filter(~inside & (pl.col("kind") != "boot"))
+    if old.height:
+        yield untimely_finding(old, "kernel events")
     rows = rows.filter(inside)
     panicked = set(rows.filter(pl.col("kind") == "panic")["host"].to_list())
     for (host, kind), part in rows.filter(pl.col("kind").is_in(list(_WORDS))).group_by("host", "kind", maintain_order=True):
@@ -83,7 +102,7 @@ def node_failed(
         first = part.row(0, named=True)
         requested = "sysrq" in str(first["message"]).lower() or any("sysrq" in str(d or "").lower() for d in part["detail"].to_list())
         pids = part["pid"].drop_nulls().to_list()
-        culprits = tuple(Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in pids) or (Culprit(host=_text(host)),)
+        culprits = tuple(Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in pids) or _all_of(host, who)
         found = _finding(
             host,
             f"{place(host)} failed: {words}",
@@ -96,21 +115,38 @@ def node_failed(
             str(kind),
         )
         yield tied(found, job.tie(part, host, pids=pids))
+    boots = rows.filter(while_it_stood(rows, job_times, stop_s) & (pl.col("kind") == "boot") & failed)
+    for (host,), part in boots.group_by("host", maintain_order=True):
+        found = _finding(
+            host,
+            f"{place(host)} was booted anew under the job",
+            "Its kernel started between the beginning of the call that the job waits in and the last that the job told of it: all ranks of the "
+            "host were gone then.",
+            part,
+            "critical",
+            "high",
+            _all_of(host, who),
+            who.of_host(host),
+            "boot",
+        )
+        yield tied(found, job.tie(part, host))
     locked = rows.filter(pl.col("kind") == "lockup")
     for (host,), part in locked.group_by("host", maintain_order=True):
         hard = part.filter(pl.col("state") == "hard").height > 0
         longest = float(str(part["value"].max() or 0))
-        long = hard or longest >= lockup_s or part.height >= 3
+        struck = failed and bool(at_the_stop(part, job_times, stop_s).any())
+        long = hard or longest >= lockup_s or part.height >= 3 or struck
         names = sorted({str(c) for c in part["comm"].to_list() if c})
         culprits = tuple(
             Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in part["pid"].drop_nulls().unique(maintain_order=True)
-        ) or (Culprit(host=_text(host)),)
+        ) or (_all_of(host, who) if long else (Culprit(host=_text(host)),))
         found = _finding(
             host,
             f"CPUs of {place(host)} are stuck in the kernel"
             + (f" for {longest:.0f} s" if longest else "")
             + (f" ({', '.join(names[:3])})" if names else ""),
-            f"{part.height} reports of {'hard and ' if hard else ''}soft lockups or stalls.",
+            f"{part.height} reports of {'hard and ' if hard else ''}soft lockups or stalls."
+            + (" The call that the job waits in began then." if struck else ""),
             part,
             "critical" if long else "warning",
             "high" if hard else "medium" if long else "low",
@@ -119,7 +155,8 @@ def node_failed(
             "lockup",
         )
         yield tied(found, job.tie(part, host, pids=part["pid"].drop_nulls().to_list())) if long else found
-    yield from _hung(rows, hung_tasks, who.of_host, who.of_pid)
+    struck_rows = rows.with_columns(struck=at_the_stop(rows, job_times, stop_s) & failed)
+    yield from _hung(struck_rows, hung_tasks, who, failed=failed)
     yield from _not_well(rows)
     broken = rows.filter((pl.col("kind") == "edac") & (pl.col("severity") == "fatal"))
     for (host,), part in broken.group_by("host", maintain_order=True):
@@ -134,6 +171,11 @@ def node_failed(
             (),
             "edac",
         )
+
+
+def _all_of(host: object, who: People) -> tuple[Culprit, ...]:
+    """The host with every rank that ran on it: with its kernel all of them stop."""
+    return tuple(Culprit(rank=rank, host=_text(host)) for rank in who.of_host(host)) or (Culprit(host=_text(host)),)
 
 
 def _not_well(rows: pl.DataFrame) -> Iterator[Finding]:
@@ -171,10 +213,9 @@ def _not_well(rows: pl.DataFrame) -> Iterator[Finding]:
             )
 
 
-def _hung(rows: pl.DataFrame, least: int, of_host: object, of_pid: object) -> Iterator[Finding]:
-    """Tasks of the job that hang in the kernel, with storage that does not answer as the likely reason."""
-    assert callable(of_host)
-    assert callable(of_pid)
+def _hung(rows: pl.DataFrame, least: int, who: People, *, failed: bool) -> Iterator[Finding]:
+    """Tasks of the job that hang in the kernel, by their stack or by its own lines with storage that does not answer as the likely reason.
+    Of a job that failed, one report of a rank's own process is enough, or storage that stopped when the job did and did not come back."""
     storage = rows.filter(pl.col("kind") == "storage-hang").filter(pl.col("severity") == "degraded")
     back = rows.filter(pl.col("kind") == "storage-ok")
     hung = rows.filter((pl.col("kind") == "hung-task") & pl.col("comm").fill_null("").str.contains(_TRAINERS))
@@ -183,29 +224,38 @@ def _hung(rows: pl.DataFrame, least: int, of_host: object, of_pid: object) -> It
         tasks = _at(hung, host)
         recovered = _at(back, host).height > 0
         servers = sorted({str(s) for s in mine["ifname"].to_list() if s})
-        stop = tasks.height >= least or (mine.height > 0 and tasks.height > 0)
+        culprits = tuple(
+            Culprit(rank=who.of_pid(host, p), host=_text(host), pid=p) for p in tasks["pid"].drop_nulls().unique(maintain_order=True)
+        ) or (Culprit(host=_text(host)),)
+        known = failed and bool(ranks_of(culprits))
+        together = bool(mine["struck"].any()) and not recovered
+        stop = tasks.height >= least or (mine.height > 0 and tasks.height > 0) or known or together
         if not mine.height and not stop:
             continue
-        culprits = tuple(
-            Culprit(rank=of_pid(host, p), host=_text(host), pid=p) for p in tasks["pid"].drop_nulls().unique(maintain_order=True)
-        ) or (Culprit(host=_text(host)),)
+        waits = set(tasks["detail"].drop_nulls().to_list())
         if mine.height:
             title = f"{place(host)} waits for storage that does not answer ({', '.join(servers[:3]) or 'file server'})"
         else:
-            title = f"tasks of the job hang in the kernel of {place(host)} ({', '.join(sorted(set(tasks['comm'].to_list()))[:3])})"
-        yield _finding(
-            host,
-            title,
-            (f"{mine.height} lines of the file system" if mine.height else "")
-            + (" and " if mine.height and tasks.height else "")
-            + (f"{tasks.height} reports of tasks blocked for minutes" if tasks.height else "")
-            + (". The server answered again later." if recovered else "."),
-            pl.concat([mine.head(10), tasks.head(10)]),
-            "critical" if stop and not recovered else "error" if stop else "warning",
-            "medium" if stop else "low",
-            culprits,
-            ranks_of(culprits),
-            "storage" if mine.height else "hung-task",
+            where = {"storage": ", waiting for storage", "gpu": ", in the GPU's driver"}.get(min(waits, default=""), "")
+            names = ", ".join(sorted(set(tasks["comm"].to_list()))[:3])
+            title = f"tasks of the job hang in the kernel of {place(host)} ({names}){where}"
+        yield replace(
+            _finding(
+                host,
+                title,
+                (f"{mine.height} lines of the file system" if mine.height else "")
+                + (" and " if mine.height and tasks.height else "")
+                + (f"{tasks.height} reports of tasks blocked for minutes" if tasks.height else "")
+                + (". The server answered again later." if recovered else ".")
+                + (" The call that the job waits in began then." if together else ""),
+                pl.concat([mine.head(10), tasks.head(10)]),
+                "critical" if stop and not recovered else "error" if stop else "warning",
+                "medium" if stop else "low",
+                culprits,
+                ranks_of(culprits),
+                "storage" if mine.height or "storage" in waits else "hung-task",
+            ),
+            cause="host-stall" if mine.height or "storage" in waits else "gpu-stall" if "gpu" in waits else None,
         )
 
 

@@ -87,7 +87,7 @@ def nvlink_fault(
     if nvlinks is not None:
         yield from with_placements(_links(located(nvlinks, source_hosts), who, job), who)
     if gpu_topology is not None:
-        yield from _matrix(located(gpu_topology, source_hosts), job)
+        yield from with_placements(_matrix(located(gpu_topology, source_hosts), who, job), who)
     if nvlink_counters is not None:
         yield from with_placements(_counters(located(nvlink_counters, source_hosts), replay_factor, replay_least, who), who)
 
@@ -283,13 +283,13 @@ def _links(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
                 confidence="high" if uneven or model else "medium",
                 host=host,
                 gpu=gpu,
-                rank=who.of_gpu(host, row["bus_id"]) if row["bus_id"] else who.of_index(host, row["gpu_index"]),
+                rank=who.of_listed(host, row["bus_id"], row["gpu_index"]),
                 subject=("links",),
             )
             yield tied(found, job.place(host))
 
 
-def _matrix(rows: pl.DataFrame, job: Job) -> Iterator[Finding]:
+def _matrix(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
     """GPU pairs of one matrix: NVLinked ones beside unlinked ones, or with fewer links, where all should be alike."""
     pairs = rows.filter(pl.col("a").str.starts_with("GPU") & pl.col("b").str.starts_with("GPU") & (pl.col("relation") != "X"))
     for (_, host), group in pairs.group_by("source_id", "host", maintain_order=True):
@@ -310,8 +310,9 @@ def _matrix(rows: pl.DataFrame, job: Job) -> Iterator[Finding]:
             continue  # two halves: a tray boundary or partition, not a fault of one GPU
         for gpu in sorted(worst):
             mine = weak.filter(pl.col("a") == gpu)
+            rank = who.of_index(host, gpu.removeprefix("GPU"))  # the matrix counts as NVML does
             found = _finding(
-                f"{gpu} of {host or 'a host'} reaches {mine.height} of {total - 1} GPUs {wanted} ({', '.join(sorted(set(mine['relation'].to_list())))})",
+                f"{gpu} of {host or 'a host'}{f' (rank {rank})' if rank is not None else ''} reaches {mine.height} of {total - 1} GPUs {wanted} ({', '.join(sorted(set(mine['relation'].to_list())))})",
                 "All other pairs of the matrix are joined better; the collectives' rings are built for the weakest GPU.",
                 mine,
                 "cell of the topology matrix",
@@ -319,6 +320,7 @@ def _matrix(rows: pl.DataFrame, job: Job) -> Iterator[Finding]:
                 confidence="high",
                 host=host,
                 gpu=gpu,
+                rank=rank,
                 subject=("matrix",),
             )
             yield tied(found, job.place(host))
@@ -351,6 +353,6 @@ def _counters(rows: pl.DataFrame, factor: float, least: float, who: People) -> I
             host=host,
             gpu=name,
             link=first["link"] if part["link"].n_unique() == 1 else None,
-            rank=who.of_gpu(host, first["bus_id"]) if first["bus_id"] else who.of_index(host, first["gpu_index"]),
+            rank=who.of_listed(host, first["bus_id"], first["gpu_index"]),
             subject=("counters",),
         )

@@ -1,7 +1,8 @@
 """A GPU has fewer NVLinks in NCCL's topology than its neighbours.
 
 ## What it finds
-The summed NVLink bandwidth of each GPU in NCCL's own topology dump, compared with the other GPUs of the same host.
+The summed NVLink bandwidth of each GPU in NCCL's own topology as its log prints it, and the NVLinks and PCIe lanes in the XML file that it
+wrote of it, compared with the other GPUs of the same host.
 
 ## Why it matters
 Rings are built for the weakest GPU: one GPU with dead links halves the bandwidth of all.
@@ -23,6 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
+from nccl_forensics.rules.common.hosts import located, people, place
 
 
 @rule(
@@ -62,3 +64,60 @@ def nvlink_topology(
                 would_refute=("a topology file that does not match the hardware",),
                 actions=(Action("collect_more", ranks=ranks, hosts=(str(host),), gpus=(str(row["gpu"]),), command="nvidia-smi nvlink -s"),),
             )
+
+
+@rule(
+    name="topology-dump",
+    code="NV03",
+    cause="nvlink-fault",
+    severity="error",
+    at_most=16,
+    explains=("few-channels", "low-bus-bandwidth", "p2p-disabled", "nvls-disabled"),
+)
+def topology_dump(
+    nccl_topo: pl.LazyFrame,
+    job_settings: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
+    source_hosts: pl.LazyFrame | None,
+) -> Iterator[Finding]:
+    """GPUs of a dump (NCCL_TOPO_DUMP_FILE) with fewer NVLinks or PCIe lanes than the others of their host; a file that NCCL was given to
+    read is judged by a rule of its own."""
+    if job_settings is not None and job_settings.filter(pl.col("name") == "NCCL_TOPO_FILE").head(1).collect().height:
+        return
+    who = people(processes)
+    rows = located(nccl_topo, source_hosts)
+    device = ["source_id", "host", "host_hash", "bus_id"]
+    links = rows.filter(pl.col("element") == "nvlink").group_by(device).agg(links=pl.col("count").sum())
+    lanes = rows.filter(pl.col("element") == "pci").group_by(device).agg(lanes=pl.col("link_width").first())
+    gpus = rows.filter((pl.col("element") == "gpu") & pl.col("rank").is_not_null()).select(*device, "rank", "record", "line_no")
+    for frame in (links, lanes):
+        gpus = gpus.join(frame, on=device, how="left", nulls_equal=True, maintain_order="left")
+    for (_, host, _), part in gpus.with_columns(pl.col("links").fill_null(0)).group_by(device[:3], maintain_order=True):
+        for what, cause, words in (("links", None, "NVLinks"), ("lanes", "pcie-degraded", "PCIe lanes")):
+            best = int(str(part[what].max() or 0))
+            weak = part.filter(pl.col(what) < best)
+            if part.height < 3 or not best or weak.height * 2 >= part.height:
+                continue
+            for row in weak.iter_rows(named=True):
+                sits = who.of_gpu(host, row["bus_id"])
+                rank = sits if sits is not None else row["rank"] if not who.by_bus else None
+                ranks, hosts, gpu = () if rank is None else (rank,), (str(host),) if host else (), str(row["bus_id"])
+                yield Finding(
+                    title=f"{place(host, gpu)}{f' (rank {rank})' if ranks else ''} has {row[what]} {words} in NCCL's topology, its neighbours {best}",
+                    summary="NCCL wrote this file from what it found, and builds its channels for the weakest GPU: with one that has no NVLink"
+                    " it goes from dozens of channels to two, without a word.",
+                    cause=cause,
+                    confidence="high" if job_settings is not None and hosts else "medium",
+                    ranks=ranks,
+                    hosts=hosts,
+                    culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=gpu),),
+                    subject=(what, str(host or row["host_hash"]), gpu),
+                    evidence=(
+                        *cite([row], f"{words} of this GPU: {row[what]}"),
+                        *cite(part.filter(pl.col(what) == best).head(1), f"a neighbour: {best}"),
+                    ),
+                    remedy="Check the links (nvidia-smi nvlink -s, -e; lspci -vv), reseat or replace the GPU.",
+                    prevention="Check links and lanes of every GPU in the job's prologue.",
+                    would_refute=("the file was written by hand, or on another machine",),
+                    actions=(Action("collect_more", ranks=ranks, hosts=hosts, gpus=(gpu,), command="nvidia-smi nvlink -s; lspci -vv"),),
+                )

@@ -31,7 +31,7 @@ from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, People, located, pe
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.views.tasks import rank_of_task
-from nccl_forensics.words import ranks_words
+from nccl_forensics.words import first_label, ranks_words
 
 #: Names of processes that train (the kernel cuts names at 15 characters).
 _TRAINERS = (
@@ -81,6 +81,7 @@ def out_of_memory(
     job_times: pl.LazyFrame | None,
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    scheduler_jobs: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
 ) -> Iterator[Finding]:
@@ -103,6 +104,10 @@ def out_of_memory(
     if worker_exits is not None:
         yield from _scheduler(worker_exits, processes)
         yield from _monitor(worker_exits, who)
+    if scheduler_jobs is not None:
+        told = [replace(f, severity="info") if proved else f for f in _accounted(scheduler_jobs, job_of(job_signs, job_times, failures))]
+        proved = proved or any(f.severity == "critical" for f in told)
+        yield from told
     if pods is not None:
         told = [replace(f, severity="info") if proved else f for f in _pods(pods, who)]
         proved = proved or any(f.severity == "critical" for f in told)
@@ -114,13 +119,26 @@ def out_of_memory(
         yield from _told(raised, known_ranks=processes is not None)
 
 
-def _mourned(raised: pl.LazyFrame | None) -> list[int]:
-    """Processes of which the job itself says that they were killed: workers of data loaders
+def _mourned(raised: pl.LazyFrame | None) -> dict[int, set[int]]:
+    """Processes of which the job itself says that they were killed, and the ranks that say so: workers of data loaders
     (torch/utils/data/_utils/signal_handling.py)."""
     if raised is None:
-        return []
-    said = raised.filter(pl.col("signature") == "worker-killed").select(pl.col("message").str.extract_all(_WORKERS).alias("said"))
-    return [int(pid) for found in said.collect()["said"].drop_nulls().to_list() for text in found for pid in re.findall(r"\d+", text)]
+        return {}
+    said = raised.filter(pl.col("signature") == "worker-killed").select("rank", said=pl.col("message").str.extract_all(_WORKERS))
+    out: dict[int, set[int]] = {}
+    for rank, found in said.drop_nulls("said").collect().iter_rows():
+        for pid in (pid for text in found for pid in re.findall(r"\d+", text)):
+            out.setdefault(int(pid), set()).update([] if rank is None else [rank])
+    return out
+
+
+def _victim(host: object, pid: int, who: People, mourned: dict[int, set[int]]) -> Culprit:
+    """The killed process with its rank: its own, or that of the one process of this host that lost it as a worker."""
+    rank, there = who.of_pid(host, pid), set(who.of_host(host))
+    if rank is None:
+        parents = mourned.get(pid, set()) & there if there else mourned.get(pid, set())
+        rank = min(parents) if len(parents) == 1 else None
+    return Culprit(rank=rank, host=str(host) if host else None, pid=pid)
 
 
 def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> dict[str, int]:
@@ -139,16 +157,13 @@ def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) ->
     return {host: rank for host, found in ranks.items() if len(found) == 1 and (rank := next(iter(found))) is not None}
 
 
-def _kills(rows: pl.DataFrame, who: People, mourned: list[int], tasks: dict[str, int], job: Job) -> Iterator[Finding]:
+def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks: dict[str, int], job: Job) -> Iterator[Finding]:
     """``tasks``: of each host the one rank that the scheduler found killed."""
     by_job = pl.any_horizontal(pl.col("comm").fill_null("").str.starts_with(name) for name in _TRAINERS)
     slurm = pl.coalesce("memcg", "task_memcg", pl.lit("")).str.contains(r"job_?\d+|slurm")
-    rows = rows.with_columns(trainer=by_job | slurm | pl.col("pid").is_in(mourned).fill_null(value=False))
+    rows = rows.with_columns(trainer=by_job | slurm | pl.col("pid").is_in(list(mourned)).fill_null(value=False))
     for (host, trainer), part in rows.group_by("host", "trainer", maintain_order=True):
-        culprits = tuple(
-            Culprit(rank=who.of_pid(host, pid), host=str(host) if host else None, pid=pid)
-            for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list()
-        )
+        culprits = tuple(_victim(host, pid, who, mourned) for pid in part["pid"].drop_nulls().unique(maintain_order=True).to_list())
         if trainer and len(culprits) == 1 and culprits[0].rank is None and str(host) in tasks:
             # One process of the job was killed on this host, and one task of it ended so.
             culprits = (replace(culprits[0], rank=tasks[str(host)]),)
@@ -156,7 +171,7 @@ def _kills(rows: pl.DataFrame, who: People, mourned: list[int], tasks: dict[str,
         ours = bool(trainer) or bool(ranks)
         first = part.row(0, named=True)
         pids = part["pid"].drop_nulls().to_list()
-        tie: Tie = "own" if ranks or set(pids) & set(mourned) or not ours else job.tie(part, host, pids=pids, takes=True)
+        tie: Tie = "own" if ranks or not mourned.keys().isdisjoint(pids) or not ours else job.tie(part, host, pids=pids, takes=True)
         names = sorted({n for n in part["comm"].to_list() if n})
         severity: Severity = "critical" if ours else "warning"
         confidence: Confidence = "high" if ranks or (ours and first["anon_kb"] is not None) else "medium" if ours else "low"
@@ -228,6 +243,27 @@ def _scheduler(exits: pl.LazyFrame, processes: pl.LazyFrame | None) -> Iterator[
     )
 
 
+def _accounted(jobs: pl.LazyFrame, job: Job) -> Iterator[Finding]:
+    """Jobs that the scheduler's accounting has as out of memory; of a listing of several, or of other hosts, it is not known which it is."""
+    listed = jobs.filter(pl.col("step").is_null()).sort("source_id", "line_no", "record", nulls_last=True).collect()
+    for (number,), part in listed.filter(pl.col("state") == "OUT_OF_MEMORY").group_by("job_id", maintain_order=True):
+        nodes = {first_label(node) for of in part["nodes"].drop_nulls().to_list() for node in of}
+        elsewhere = bool(nodes) and bool(job.ranks) and nodes.isdisjoint(job.ranks)
+        finding = Finding(
+            title=f"job {number} ran out of memory, as the scheduler's accounting says",
+            summary="A process of one of its steps was killed at the limit of its cgroup; the kernel log of the node tells which.",
+            confidence="medium",
+            subject=("accounting", str(number)),
+            evidence=cite(part, "state of the job"),
+            evidence_total=part.height,
+            remedy="Ask for more memory (--mem, --mem-per-gpu), or use less: fewer data loader workers, no copies of the data set per worker.",
+            would_refute=("it is another job", "the killed process is not one that the job needs"),
+            actions=(Action("raise_memory_limit", command="sacct -j <job> -o JobID,MaxRSS,ReqMem,State"),),
+        )
+        several = listed["job_id"].n_unique() > 1
+        yield tied(finding, "apart" if elsewhere or (several and not job.failed) else "doubtful" if several else "own", "critical")
+
+
 def _monitor(exits: pl.LazyFrame, who: People) -> Iterator[Finding]:
     """Ray's memory monitor ends workers before the kernel would; its raylet tells how many, in newer releases also which process."""
     rows = exits.filter(pl.col("kind") == "memory-monitor").sort("source_id", "line_no").collect()
@@ -263,11 +299,12 @@ def _pods(pods: pl.LazyFrame, who: People) -> Iterator[Finding]:
     rows = killed.sort("source_id", "line_no", "record", nulls_last=True).collect()
     for (namespace, pod), part in rows.group_by("namespace", "pod", maintain_order=True):
         ranks = who.of_host(pod)
-        strange = bool(who.hosts) and not ranks
+        node = next((n for n in part["node"].to_list() if n), None)
+        # Ranks of a pod that has the host's network know the node's name.
+        strange = bool(who.hosts) and not ranks and not who.of_host(node)
         system = _SYSTEM.search(str(namespace or "")) is not None
         again = bool(part["last"].fill_null(False).all()) and not ranks
         ours = not (strange or system or again)
-        node = next((n for n in part["node"].to_list() if n), None)
         behind = f" ({ranks_words(ranks)})" if ranks else ""
         yield _pod_finding(
             f"the container of pod {pod}{behind}{f' on {node}' if node else ''} was killed: its memory limit was met (OOMKilled)",
@@ -275,7 +312,7 @@ def _pods(pods: pl.LazyFrame, who: People) -> Iterator[Finding]:
             + (" It has been started again since." if again else "")
             + (" Nothing ties the pod to the ranks of the job." if strange or system else ""),
             part,
-            (str(pod or ""),),
+            (str(node if node and not ranks and who.of_host(node) else pod or ""),),
             ranks,
             ours,
         )

@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import located, people, place, place_by_pace, with_placements
+from nccl_forensics.rules.common.hosts import People, located, people, place, place_by_pace, with_placements
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 
 _NS = 1_000_000_000
@@ -109,26 +109,26 @@ def pcie_degraded(
                 nic=row["bus_id"] if row["role"] != "gpu" else None,
                 rank=who.of_gpu(row["host"], row["bus_id"]),
                 subject="gone",
+                cause="gpu-fault" if row["role"] == "gpu" else None,
             )
             yield tied(found, job.tie(None, row["host"], gpu=row["bus_id"] if row["role"] == "gpu" else None, lasting=True))
     for part in lanes:
         place_by_pace(who, part.filter((pl.col("role") == "GPU") & (pl.col("width") < pl.col("width_max"))), kernel_pace, "memcpy")
-        yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in _width(part, who.gpus)), who)
+        yield from with_placements((tied(f, job.place(next(iter(f.hosts), None))) for f in _width(part, who)), who)
     if kernel_events is not None:
-        yield from _kernel(located(kernel_events, source_hosts), storm_per_hour, job)
+        yield from with_placements(_kernel(located(kernel_events, source_hosts), storm_per_hour, job, who), who)
 
 
 _CITED = ("source_id", "line_no", "end_line", "record")
 
 
-def _width(rows: pl.DataFrame, rank_of: dict[tuple[str | None, str], int]) -> Iterator[Finding]:
+def _width(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
     latest = rows.unique(["host", "source_id", "bus_id", "width", "width_max", "slow"], maintain_order=True)
     # A display beside GPUs that compute, or another model of card, has another slot.
     for _, group in latest.group_by("source_id", "role", "name", maintain_order=True):
         narrow = group.filter(pl.col("width") < pl.col("width_max"))
         alike = narrow["bus_id"].n_unique() == group["bus_id"].n_unique()
         for row in narrow.unique("bus_id", maintain_order=True).iter_rows(named=True):
-            rank = rank_of.get((str(row["host"]).split(".", 1)[0] if row["host"] else None, row["bus_id"]))
             gpu = row["role"] == "GPU"
             at = f" of {row['host']}" if row["host"] else ""
             yield _one(
@@ -146,7 +146,7 @@ def _width(rows: pl.DataFrame, rank_of: dict[tuple[str | None, str], int]) -> It
                 host=row["host"],
                 gpu=row["bus_id"] if gpu else None,
                 nic=None if gpu else row["bus_id"],
-                rank=rank,
+                rank=who.of_gpu(row["host"], row["bus_id"]),
                 subject="width",
             )
         for row in group.filter("slow").unique("bus_id", maintain_order=True).iter_rows(named=True):
@@ -161,12 +161,12 @@ def _width(rows: pl.DataFrame, rank_of: dict[tuple[str | None, str], int]) -> It
                 host=row["host"],
                 gpu=row["bus_id"],
                 nic=None,
-                rank=None,
+                rank=who.of_gpu(row["host"], row["bus_id"]),
                 subject="generation",
             )
 
 
-def _kernel(rows: pl.DataFrame, storm: float, job: Job) -> Iterator[Finding]:
+def _kernel(rows: pl.DataFrame, storm: float, job: Job, who: People) -> Iterator[Finding]:
     limited = rows.filter(pl.col("kind") == "pcie-limited")
     for (host, device), part in limited.group_by("host", "device", maintain_order=True):
         first = part.row(0, named=True)
@@ -200,25 +200,51 @@ def _kernel(rows: pl.DataFrame, storm: float, job: Job) -> Iterator[Finding]:
     worse = rows.filter(
         pl.col("kind").is_in(["pcie-down", "pcie-error", "pcie-error-bit", "pcie-recovery"]) & (pl.col("severity") == "fatal")
     )
-    for (host, device), part in worse.group_by("host", "device", maintain_order=True):
+    groups = [
+        (host, device, part, _named(host, device, part, who))
+        for (host, device), part in worse.group_by("host", "device", maintain_order=True)
+    ]
+    told = {host for host, _, _, (gpu, nic, _) in groups if gpu or nic}
+    for host, device, part, (gpu, nic, rank) in groups:
+        if host in told and not (gpu or nic):
+            continue  # the bridge above it
         first = part.row(0, named=True)
+        lost = gpu is not None and part.filter(pl.col("kind") != "pcie-error").height > 0
         found = _one(
-            f"the PCIe link of {device or 'a device'} on {host or 'a host'} failed",
-            f'The kernel wrote: "{first["message"]}". A device below it is lost.',
+            f"the PCIe link of {device or 'a device'} on {host or 'a host'} failed"
+            + (f" (the GPU of rank {rank})" if rank is not None else ""),
+            f'The kernel wrote: "{first["message"]}". ' + ("The GPU is lost." if lost else "A device below it is lost."),
             part.to_dicts(),
             "fatal PCIe event",
             severity="critical",
             confidence="high",
             host=host,
-            gpu=None,
-            nic=None,
-            rank=None,
+            gpu=gpu,
+            nic=nic,
+            rank=rank,
             subject=f"down {device}",
+            cause="gpu-fault" if lost else None,
         )
-        yield tied(found, _of_bridge(job.tie(part, host)))
-    corrected = rows.filter(
-        pl.col("kind").is_in(["pcie-error", "pcie-error-layer"]) & (pl.col("state") == "corrected") & pl.col("device").is_not_null()
-    )
+        yield tied(found, job.tie(part, host, gpu=gpu, lasting=lost) if gpu else _of_bridge(job.tie(part, host)))
+    of_errors = pl.col("kind").is_in(["pcie-error", "pcie-error-layer"]) & pl.col("device").is_not_null()
+    again = rows.filter(of_errors & (pl.col("state") == "nonfatal"))
+    for (host, device), part in again.group_by("host", "device", maintain_order=True):
+        gpu, nic, rank = _named(host, device, rows.filter(pl.col("device") == device), who)
+        yield _one(
+            f"{device} of {host or 'a host'} reported PCIe errors that were not corrected",
+            f'The kernel wrote: "{part["message"][0]}". Transfers were lost, and the link goes on: a device that does not answer in time, or '
+            "an address that the IOMMU or a switch refuses.",
+            part.to_dicts(),
+            "uncorrected PCIe error",
+            severity="warning",
+            confidence="medium",
+            host=host,
+            gpu=gpu,
+            nic=nic,
+            rank=rank,
+            subject="uncorrected",
+        )
+    corrected = rows.filter(of_errors & (pl.col("state") == "corrected"))
     for (host, device, kind), part in corrected.group_by("host", "device", "kind", maintain_order=True):
         times = part["time_raw_ns"].drop_nulls()
         if times.len() < 2 or kind != "pcie-error":
@@ -226,6 +252,7 @@ def _kernel(rows: pl.DataFrame, storm: float, job: Job) -> Iterator[Finding]:
         hours = max((int(str(times.max())) - int(str(times.min()))) / _NS / 3600, 1 / 60)
         if times.len() < storm or times.len() / hours < storm:
             continue
+        gpu, nic, rank = _named(host, device, rows.filter(pl.col("device") == device), who)
         yield _one(
             f"{device} of {host or 'a host'} has a storm of corrected PCIe errors ({times.len() / hours:.0f} per hour)",
             "A few a day are normal; a storm says that the link has no margin left (slot, riser, retimer, power).",
@@ -234,11 +261,25 @@ def _kernel(rows: pl.DataFrame, storm: float, job: Job) -> Iterator[Finding]:
             severity="warning",
             confidence="medium",
             host=host,
-            gpu=None,
-            nic=device,
-            rank=None,
+            gpu=gpu,
+            nic=nic,
+            rank=rank,
             subject="storm",
         )
+
+
+def _named(host: object, device: object, rows: pl.DataFrame, who: People) -> tuple[str | None, str | None, int | None]:
+    """GPU, network card and rank that an address stands for: a GPU of the job, or what its driver's name tells; a bridge is neither."""
+    if device is None:
+        return None, None, None
+    rank = who.of_gpu(host, device)
+    if rank is not None or rows["message"].str.contains(_GPU_DRIVERS).any():
+        return str(device), None, rank
+    return None, str(device) if rows["message"].str.contains(_CARD_DRIVERS).any() else None, None
+
+
+#: Drivers that begin the kernel's lines about a device.
+_GPU_DRIVERS, _CARD_DRIVERS = r"^(?:nvidia|amdgpu)\b", r"^(?:mlx[45]_core|bnxt_en|ice|i40e|ixgbe|ena|efa)\b"
 
 
 def _of_bridge(tie: Tie) -> Tie:
@@ -259,11 +300,13 @@ def _one(
     nic: object,
     rank: int | None,
     subject: str,
+    cause: str | None = None,
 ) -> Finding:
     hosts = (str(host),) if host else ()
     return Finding(
         title=title,
         summary=summary,
+        cause=cause,
         severity=severity,
         confidence=confidence,
         ranks=(rank,) if rank is not None else (),

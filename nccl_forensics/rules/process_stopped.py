@@ -2,7 +2,7 @@
 
 ## What it finds
 Training processes that a ps listing shows as stopped (T) or traced (t), and such that sleep uninterruptibly (D) in a file system or in
-the GPU driver.
+the GPU driver; and ranks of a job that failed whose process the listing of their host lacks while it holds the others.
 
 ## Why it matters
 All others wait in the next collective for the rank that does not run. A debugger or sampler that was left attached hangs the job.
@@ -20,16 +20,19 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.evidence import cite
+from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.hosts import People, located, people, place, ranks_of
-from nccl_forensics.words import ranks_words
+from nccl_forensics.rules.common.hosts import People, gave_up, located, people, place, ranks_of
+from nccl_forensics.words import first_label, ranks_words
 
 #: Words of a command line that trains.
 _TRAINER = r"(?:^|/)(?:python[0-9.]*|pt_main_thread|ray::\S+)\s"
 _STORAGE = r"nfs|rpc_|cl_sync|ll_|lustre|ceph|fuse|gpfs|beegfs|cifs"
 _DRIVER = r"^(?:nv_|os_|uvm_|rm_)"
+#: Share of a host's ranks that a listing must hold before it says something of those that it lacks.
+_MOST_OF = 0.6
 
 
 @rule(
@@ -46,15 +49,20 @@ def process_stopped(
     processes: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
     source_ranks: pl.LazyFrame | None,
+    failures: pl.LazyFrame | None = None,
+    watchdog_calls: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """One finding per host and reason."""
     who = people(processes)
+    failed, waited = has_rows(failures), gave_up(watchdog_calls)
     rows = located(host_processes, source_hosts).filter(pl.col("state").is_not_null())
     ours = rows.filter(
         pl.col("command").str.contains(_TRAINER) | pl.col("pid").is_in(list(who.by_pid))
         if who.by_pid
         else pl.col("command").str.contains(_TRAINER)
     )
+    if failed:
+        yield from _gone(rows, who, waited)
     left = _left_over(ours, who, source_ranks)
     sampled = stacks is not None and stacks.head(1).collect().height > 0
     state, wchan = pl.col("state").str.head(1), pl.col("wchan").fill_null("")
@@ -84,7 +92,9 @@ def process_stopped(
             "driver": f"hangs in the GPU driver (state D, {part['wchan'][0]})",
         }[str(why)]
         doubtful = why == "traced" and sampled
-        severity: Severity = "warning" if doubtful else "critical" if why == "stopped" else "error"
+        # The others gave up waiting, and these few never told that they did.
+        awaited = failed and bool(waited) and bool(ranks) and waited.isdisjoint(ranks) and len(ranks) * 2 <= len(waited)
+        severity: Severity = "warning" if doubtful else "critical" if why == "stopped" or awaited else "error"
         confidence: Confidence = "low" if doubtful else "high" if why == "stopped" and ranks else "medium"
         yield Finding(
             title=f"{whom} on {place(host)} {words}",
@@ -110,6 +120,37 @@ def process_stopped(
             actions=(
                 Action("collect_more", hosts=(str(host),) if host else (), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),
             ),
+        )
+
+
+def _gone(rows: pl.DataFrame, who: People, waited: set[int]) -> Iterator[Finding]:
+    """Ranks whose process a listing of their host lacks that holds most of the others: it ended, and did so before they gave up."""
+    for (_, host), part in rows.group_by("source_id", "host", maintain_order=True):
+        known = {pid: rank for (name, pid), rank in who.pids.items() if name == first_label(host) and name is not None}
+        there = known.keys() & set(part["pid"].drop_nulls().to_list())
+        gone = {pid: known[pid] for pid in sorted(known.keys() - there)}
+        if not gone or len(there) < _MOST_OF * len(known) or not waited.isdisjoint(gone.values()):
+            continue
+        ranks = tuple(sorted(gone.values()))
+        shown = part.filter(pl.col("pid").is_in(list(there)))
+        yield Finding(
+            title=f"{place(host)} has no process of {ranks_words(ranks)} any more, while those of {len(there)} other ranks are there",
+            summary=f"The listing holds neither pid {', '.join(map(str, gone))} nor a line that tells how it ended.",
+            cause="rank-died",
+            severity="critical",
+            confidence="medium",
+            ranks=ranks,
+            hosts=(str(host),),
+            culprits=tuple(Culprit(rank=rank, host=str(host), pid=pid) for pid, rank in gone.items()),
+            subject=(str(host), "gone"),
+            evidence=(
+                *cite(shown.head(4), "a process of another rank"),
+                *cite_absence(f"no process {', '.join(map(str, gone))}", [f"the listing of {host}"]),
+            ),
+            evidence_total=shown.height + 1,
+            remedy="Look into the rank's standard error, the kernel log and the scheduler for how the process ended.",
+            would_refute=("the listing was cut, or shows the processes of one user only",),
+            actions=(Action("collect_more", hosts=(str(host),), ranks=ranks, command="dmesg -T | tail -200; journalctl -n 200"),),
         )
 
 

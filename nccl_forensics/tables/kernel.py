@@ -78,7 +78,7 @@ TABLES: tuple[Table, ...] = (
                 S,
                 "pcie-error, pcie-error-layer, pcie-error-status, pcie-error-bit, pcie-recovery, pcie-down, pcie-limited, pcie-power, iommu-fault, nic-link, nic-module, nic-health, nic-heat, nic-start-failed, carrier, "
                 "bond-down, storage-hang, storage-ok, disk-error, hung-task, lockup, panic, oops, mce, edac, memory-failure, throttle, "
-                "segfault, gpu-start-failed, inforom, driver-load, api-mismatch, gpu-crash-dump, gpu-name, amdgpu, tcp, limit, nic-reset, "
+                "segfault, gpu-start-failed, inforom, driver-load, boot, api-mismatch, gpu-crash-dump, gpu-name, amdgpu, tcp, limit, nic-reset, "
                 "lost-lines, page-allocation, noise",
             ),
             "severity": (S, "fatal, degraded, suspect, benign, info"),
@@ -87,7 +87,7 @@ TABLES: tuple[Table, ...] = (
             "state": (S, "down, up, corrected, nonfatal, fatal, recovered ..."),
             "pid": (I64, ""),
             "comm": (S, ""),
-            "detail": (S, "error bits, uuid, version, reason why noise is noise"),
+            "detail": (S, "error bits, uuid, version, what a hung task waits for (storage, gpu), reason why noise is noise"),
             "value": (F64, "seconds, Gb/s, watts or count that the line states"),
             "message": (S, ""),
         },

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import polars as pl
 
 from nccl_forensics.views import view
 
-_SCHEMA = {"first_raw_ns": pl.Int64(), "last_raw_ns": pl.Int64()}
+_SCHEMA = {"first_raw_ns": pl.Int64(), "last_raw_ns": pl.Int64(), "stalled_raw_ns": pl.Int64(), "yearless": pl.Boolean()}
 
-
-#: glog's prefix names no year (torch's own lines, torchrun's): such times lie in 1970 and say nothing of when the job ran.
+#: glog's prefix names no year (torch's own lines, torchrun's): such times lie in 1970.
 _YEARLESS_NS = 2 * 366 * 86_400 * 1_000_000_000
+_MS = 1_000_000
 
 
 @view(rows="one")
@@ -22,22 +24,41 @@ def job_times(
     nccl_errors: pl.LazyFrame | None,
     nccl_comms: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
-    """One row, or none where no evidence of the job has a wall time: ``first_raw_ns`` and ``last_raw_ns``.
+    """One row, or none where no evidence of the job has a wall time: ``first_raw_ns``, ``last_raw_ns``, ``stalled_raw_ns`` and ``yearless``.
 
-    Times of an unknown zone are taken as if they were UTC, so either end may be off by up to 14 hours; users allow for a day.
+    Times of an unknown zone are taken as if they were UTC, so either end may be off by up to 14 hours; users allow for a day. Where nothing
+    of the job states a year, days and clocks are kept as of the year 2000, like those of the system's log (``yearless``). A timeout tells
+    as well when the first call began that it was waited for in vain: ``stalled_raw_ns``, null where nothing timed out.
     """
-    times: list[int] = []
+    dated: list[int] = []
+    yearless: list[int] = []
+    stalled: dict[bool, list[int]] = {True: [], False: []}
     if fr_dumps is not None:
         for row in fr_dumps.select(pl.col("first_created_ns").min(), pl.col("last_created_ns").max()).collect().iter_rows():
-            times.extend(t for t in row if t is not None)
+            dated.extend(t for t in row if t is not None)
     ends = worker_exits.filter(pl.col("kind") == "scheduler") if worker_exits is not None else None
     exits = worker_exits.filter(pl.col("kind") != "scheduler") if worker_exits is not None else None
     for table in (watchdog, exceptions, exits, nccl_errors, nccl_comms, ends):
         # What a scheduler says of the end of a job may be of an earlier one: it dates the job only where nothing else does.
-        if table is None or (table is ends and times):
+        if table is None or (table is ends and (dated or yearless)):
             continue
-        wall = table.filter(pl.col("time_kind").is_in(["epoch", "local-unzoned"]) & (pl.col("time_raw_ns") > _YEARLESS_NS))
-        for row in wall.select(first=pl.col("time_raw_ns").min(), last=pl.col("time_raw_ns").max()).collect().iter_rows():
-            times.extend(t for t in row if t is not None)
-    rows = [{"first_raw_ns": min(times), "last_raw_ns": max(times)}] if times else []
-    return pl.DataFrame(rows, schema=_SCHEMA).lazy()
+        written = pl.col("time_raw_ns")
+        waited = pl.when(pl.col("kind") == "timeout").then("elapsed_ms") if table is watchdog else pl.lit(None, dtype=pl.Int64())
+        rows = table.filter(pl.col("time_kind").is_in(["epoch", "local-unzoned", "local-yearless"])).select(
+            first=written,
+            last=written,
+            stalled=written - waited * _MS,
+            full=(written > _YEARLESS_NS) & (pl.col("time_kind") != "local-yearless"),
+        )
+        ends_of = rows.group_by("full").agg(pl.col("first").min(), pl.col("last").max(), pl.col("stalled").min())
+        for full, first, last, began in ends_of.collect().iter_rows():
+            (dated if full else yearless).extend(t for t in (first, last, began) if t is not None)
+            stalled[bool(full)].extend([began] if began is not None else [])
+    times, began_at = (dated, stalled[True]) if dated else ([_as_of_2000(t) for t in yearless], [_as_of_2000(t) for t in stalled[False]])
+    window = [(min(times), max(times), min(began_at, default=None), not dated)] if times else []
+    return pl.DataFrame(window, schema=_SCHEMA, orient="row").lazy()
+
+
+def _as_of_2000(time_ns: int) -> int:
+    seconds, rest = divmod(time_ns, 1_000_000_000)
+    return int(datetime.fromtimestamp(seconds, UTC).replace(year=2000).timestamp()) * 1_000_000_000 + rest

@@ -290,3 +290,19 @@ def test_names_of_tasks_that_hang_may_hold_a_colon():
     for name in ("kworker/u32:4", "kworker/3:1H", "python3.12"):
         rows = read_source(f"[  961.200001] INFO: task {name}:8124 blocked for more than 122 seconds.".encode()).frames["kernel_events"]
         assert rows.select("kind", "comm", "pid").row(0) == ("hung-task", name, 8124)
+
+
+def test_a_hung_task_tells_by_the_first_telling_frame_of_its_stack_what_it_waits_for():
+    def waits(*frames: str) -> object:
+        said = "INFO: task python:4242 blocked for more than 120 seconds."
+        text = "\n".join(f"[  100.000000] {line}" for line in (said, "Call Trace:", *frames))
+        return read_source(text.encode()).frames["kernel_events"].filter(pl.col("kind") == "hung-task")["detail"][0]
+
+    assert waits(" __schedule+0x2cd/0x8a0", " rpc_wait_bit_killable+0x24/0xb0 [sunrpc]", " nvidia_ioctl+0x6e/0x810 [nvidia]") == "storage"
+    assert waits(" ? os_acquire_rwlock_write+0x35/0x60 [nvidia]") == "gpu"
+    assert waits(" ext4_sync_file+0x1/0x2 [ext4]") is None
+
+
+def test_a_boot_is_an_event():
+    events = read_source(b"[    0.000000] Linux version 5.15.0-122-generic (buildd@lcy02)\n").frames["kernel_events"]
+    assert events.select("kind", "detail").rows() == [("boot", "5.15.0-122-generic")]

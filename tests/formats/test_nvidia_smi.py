@@ -181,3 +181,13 @@ def test_real_retired_pages_are_counted():
     rows = read_source(corpus("host/nvidia-smi/nvidia-smi-q-d-PAGE_RETIREMENT.bad.txt").read_bytes()).frames["gpus"]
     assert rows["retired_double_bit"].to_list() == [5, 61, 0, 0, 0, 45, 0, 56]
     assert rows["retirement_pending"].to_list() == [False, True, False, True, False, True, False, True]
+
+
+def test_the_table_ends_its_first_row_with_the_uncorrected_errors_since_the_last_reset() -> None:
+    head = "| NVIDIA-SMI 575.57.08              Driver Version: 575.57.08      CUDA Version: 12.9     |\n"
+    rows = [
+        f"|   {n}  NVIDIA H100 80GB HBM3          On  |   00000000:{bus}:00.0 Off |  {ecc:>19} |\n"
+        for n, bus, ecc in ((0, "0F", "2"), (1, "2D", "Off"))
+    ]
+    found = read_source((head + "".join(rows)).encode()).frames["gpus"]
+    assert found.select("gpu_index", "dram_uncorrected").rows() == [(0, 2), (1, None)]

@@ -97,12 +97,11 @@ def test_dcgms_grid_of_nvlinks_leaves_out_what_is_no_link() -> None:
 
 def test_gauges_of_the_exporter_that_say_something_become_results() -> None:
     found = rows("dcgm/exporter.txt", "dcgm_results", "host", "gpu_index", "test", "status", "message")
-    assert found == [
-        ("gpu-node-7", 0, "xid_errors", "warn", "last Xid 79"),
-        ("gpu-node-7", 0, "row_remap_failure", "fail", "row_remap_failure 1"),
-    ]
+    assert found == [("gpu-node-7", 0, "row_remap_failure", "fail", "row_remap_failure 1")]
+    last = read("dcgm/exporter.txt").frames["xids"]
+    assert last.select("host", "gpu_index", "code", "time_kind").rows() == [("gpu-node-7", 0, 79, None)]
     harmless = b'DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-a"} 43\n'
-    assert "dcgm_results" not in read_source(harmless).frames
+    assert "xids" not in read_source(harmless).frames
 
 
 def test_a_pod_as_yaml_gives_what_its_json_gives() -> None:

@@ -699,3 +699,27 @@ def test_a_port_that_was_asked_for_by_its_lid_and_is_down_is_a_warning() -> None
     assert told((3, "active", "linkup"), (3, "down", "disabled")) == [("LID 9 port 3 is down: it is switched off", "warning", "low")]
     assert told((3, "down", "polling"), (3, "active", "linkup")) == [], "what was printed of it last"
     assert told(*((p, "down", "polling") for p in range(1, 9))) == [], "a list of all ports of a switch, of which many bear no cable"
+
+
+def test_ports_that_all_wait_for_a_subnet_manager_are_the_fabrics_trouble_and_no_hosts():
+    waiting = [port(f"node{n}", state="init", phys_state="linkup", link_layer="infiniband") for n in range(4)]
+    [finding] = links(ports(*waiting))
+    assert (finding.severity, finding.confidence, finding.culprits, finding.hosts) == ("error", "high", (), ())
+    assert "no subnet manager" in finding.title
+    [finding] = links(ports(*waiting[:1], *(port(f"node{n}", phys_state="linkup", link_layer="infiniband") for n in range(1, 4))))
+    assert finding.hosts == ("node0",)
+
+
+def test_a_link_that_trains_anew_is_an_error_and_one_that_is_up_is_quiet():
+    [finding] = links(ports(port("node1", phys_state="linkerrorrecovery"), port("node2", phys_state="linkup")))
+    assert (finding.severity, finding.hosts) == ("error", ("node1",))
+    assert links(ports(port("node1", phys_state="linkup"), port("node2", phys_state="linkup"))) == []
+
+
+def test_of_two_hosts_the_port_is_slow_that_differs_from_its_own_neighbours_too():
+    fast = [port(host, f"mlx5_{n}", rate_gbit_s=400.0, width=4) for host in ("node1", "node2") for n in range(4)]
+    slow = [p | {"rate_gbit_s": 100.0, "width": 1} if (p["host"], p["device"]) == ("node2", "mlx5_3") else p for p in fast]
+    [finding] = links(ports(*slow))
+    assert (finding.hosts, finding.severity) == (("node2",), "error")
+    storage = [p | {"rate_gbit_s": 100.0} if p["device"] == "mlx5_3" else p for p in fast]
+    assert links(ports(*storage)) == []

@@ -339,7 +339,7 @@ def test_a_wrong_address_that_a_nameless_process_met_is_the_programs_until_a_ker
 def test_a_rank_that_failed_otherwise_had_no_fault_of_its_program_on_the_gpu():
     job = processes((3, "node7", 5091, "17000"))
     fault = table("xids", xid(13, pid=4000, time_kind="epoch"))
-    times = pl.LazyFrame({"first_raw_ns": [0], "last_raw_ns": [10**9]})
+    times = pl.LazyFrame({"first_raw_ns": [0], "last_raw_ns": [10**9], "stalled_raw_ns": [None], "yearless": [False]})
     for message, severity in (("NCCL error: remote process exited", "warning"), ("CUDA error: an illegal memory access", "critical")):
         said = table("exceptions", {"rank": 3, "message": message})
         findings = check(xids=fault, processes=job, raised=said, job_times=times)

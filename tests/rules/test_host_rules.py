@@ -446,7 +446,7 @@ def test_one_hung_task_of_a_stranger_is_quiet():
 
 
 def window(first: int, last: int) -> pl.LazyFrame:
-    return pl.LazyFrame({"first_raw_ns": [first * SECOND], "last_raw_ns": [last * SECOND]})
+    return pl.LazyFrame({"first_raw_ns": [first * SECOND], "last_raw_ns": [last * SECOND], "stalled_raw_ns": [None], "yearless": [False]})
 
 
 def test_an_xid_of_last_week_is_named_and_not_judged():
@@ -576,3 +576,35 @@ def test_one_kill_told_by_kernel_kubelet_and_agent_is_one_cause():
     event = table("pod_events", {"reason": "OOMKilling", "object": "node/node7", "message": said})
     assert [f.severity for f in check(out_of_memory, oom_kills=kill(), pods=pod(), pod_events=event)] == ["critical", "info", "info"]
     assert [f.severity for f in check(out_of_memory, pods=pod(), pod_events=event)] == ["critical", "info"]
+
+
+# ---- what a listing of a host lacks ----
+
+
+def listed(*pids: int) -> pl.LazyFrame:
+    return table("host_processes", *({"host": "node7", "pid": pid, "state": "Rl", "command": "python -m train"} for pid in pids))
+
+
+FOUR = processes(*((n, "node7", 40 + n, str(n)) for n in range(4)))
+HUNG = pl.LazyFrame({"sign": ["watchdog timeouts"]})
+
+
+def gave_up(*ranks: int) -> pl.LazyFrame:
+    return pl.LazyFrame({"rank": list(ranks)})
+
+
+def test_a_rank_whose_process_a_listing_of_its_host_lacks_is_gone():
+    [finding] = check(process_stopped, host_processes=listed(40, 41, 42), processes=FOUR, failures=HUNG, watchdog_calls=gave_up(0, 1, 2))
+    assert (finding.cause, finding.severity, finding.ranks) == ("rank-died", "critical", (3,))
+    assert check(process_stopped, host_processes=listed(40, 41, 42), processes=FOUR) == [], "the job is over"
+    told = gave_up(0, 1, 2, 3)
+    assert check(process_stopped, host_processes=listed(40, 41, 42), processes=FOUR, failures=HUNG, watchdog_calls=told) == []
+    assert check(process_stopped, host_processes=listed(40), processes=FOUR, failures=HUNG, watchdog_calls=gave_up(0)) == [], "a part"
+
+
+def test_a_traced_rank_that_the_others_gave_up_on_stops_the_job():
+    rows = table("host_processes", {"host": "node7", "pid": 43, "state": "t", "command": "python -m train"})
+    others = {"host_processes": rows, "processes": FOUR, "failures": HUNG}
+    [finding] = check(process_stopped, **others, watchdog_calls=gave_up(0, 1, 2))
+    assert (finding.severity, finding.ranks) == ("critical", (3,))
+    assert [f.severity for f in check(process_stopped, **others, watchdog_calls=gave_up(0, 1, 2, 3))] == ["error"]

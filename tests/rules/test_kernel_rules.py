@@ -20,10 +20,12 @@ from nccl_forensics.rules.pcie_degraded import pcie_degraded
 from nccl_forensics.rules.rank_died import crash_in_kernel_log
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views.failures import FAILURES
-from tests.rules.host_frames import SECOND, check, processes
+from tests.rules.host_frames import SECOND, check, processes, table
 
 JOB = 1_758_607_200  # 2025-09-23 06:00:00 UTC, where the job begins; it runs for an hour
-TIMES = pl.LazyFrame({"first_raw_ns": [JOB * SECOND], "last_raw_ns": [(JOB + 3600) * SECOND]})
+TIMES = pl.LazyFrame(
+    {"first_raw_ns": [JOB * SECOND], "last_raw_ns": [(JOB + 3600) * SECOND], "stalled_raw_ns": [None], "yearless": [False]}
+)
 PEOPLE = processes((3, "node7", 4711, "0000:41:00.0"))
 FAILED = pl.LazyFrame([{"sign": "watchdog timeouts", "count": 1}], schema_overrides=FAILURES)
 WELL = pl.LazyFrame(schema=FAILURES)
@@ -291,3 +293,100 @@ def test_every_kind_of_event_is_judged_by_a_rule():
     kinds = {word.strip() for word in str(TABLES["kernel_events"].columns["kind"][1]).split(",")}
     sources = "\n".join(path.read_text(encoding="utf-8") for path in Path(str(rules.__file__)).parent.rglob("*.py"))
     assert {kind for kind in kinds if f'"{kind}"' not in sources} == _TELL_NOTHING
+
+
+# ---- at the stop of the job ----
+
+STALLED = pl.LazyFrame(
+    {"first_raw_ns": [JOB * SECOND], "last_raw_ns": [(JOB + 600) * SECOND], "stalled_raw_ns": [JOB * SECOND], "yearless": [False]}
+)
+HUNG = pl.LazyFrame({"sign": ["watchdog timeouts"]})
+
+
+def at(second: int, kind: str, **more: object) -> dict[str, object]:
+    return {"kind": kind, "host": "node7", "time_raw_ns": second * SECOND, "time_kind": "local-unzoned", "message": "text", **more}
+
+
+def of_node(*rows: dict[str, object], failures: pl.LazyFrame | None = HUNG) -> list[Finding]:
+    inputs = {"kernel_events": table("kernel_events", *rows), "job_times": STALLED, "processes": processes((3, "node7", 42, "1"))}
+    return check(node_failed, **inputs, **({"failures": failures} if failures is not None else {}))
+
+
+def test_a_short_lockup_that_begins_when_the_job_stops_stops_the_node_and_a_later_one_warns() -> None:
+    [finding] = of_node(at(JOB + 5, "lockup", severity="fatal", state="rcu"))
+    assert (finding.severity, finding.ranks, [c.rank for c in finding.culprits or ()]) == ("critical", (3,), [3])
+    assert [f.severity for f in of_node(at(JOB + 400, "lockup", severity="fatal", state="rcu"))] == ["warning"]
+
+
+def test_one_report_of_a_hung_rank_is_enough_where_the_job_failed_and_its_stack_names_the_cause() -> None:
+    hung = at(JOB + 130, "hung-task", severity="suspect", comm="python", pid=42, value=120.0)
+    [finding] = of_node(hung | {"detail": "storage"})
+    assert (finding.cause, finding.severity, finding.ranks) == ("host-stall", "critical", (3,))
+    assert [f.cause for f in of_node(hung | {"detail": "gpu"})] == ["gpu-stall"]
+    assert of_node(hung | {"pid": 43}) == []
+    assert of_node(hung, failures=None) == []
+
+
+def test_storage_that_stops_with_the_job_and_does_not_come_back_stalls_the_host() -> None:
+    nfs = at(JOB + 5, "storage-hang", severity="degraded", ifname="nas1", state="down")
+    [finding] = of_node(nfs)
+    assert (finding.cause, finding.severity) == ("host-stall", "critical")
+    assert [f.severity for f in of_node(nfs, at(JOB + 9, "storage-ok", severity="info", ifname="nas1"))] == ["warning"]
+    assert [f.severity for f in of_node(nfs | {"time_raw_ns": (JOB + 400) * SECOND})] == ["warning"]
+
+
+def test_a_boot_while_the_job_stood_took_all_ranks_of_the_host_and_one_before_or_after_did_not() -> None:
+    [finding] = of_node(at(JOB + 300, "boot", severity="info"))
+    assert (finding.severity, finding.ranks) == ("critical", (3,))
+    assert of_node(at(JOB - 3600, "boot", severity="info"), at(JOB + 4000, "boot", severity="info")) == []
+
+
+# ---- GPUs and cards that a line of the bus names ----
+
+
+def test_a_gpu_that_the_bus_lost_is_named_with_its_rank_and_a_bridge_above_it_is_left_out() -> None:
+    lost = log(
+        "pcieport 0000:40:00.0: AER: Uncorrected (Fatal) error received: 0000:41:00.0",
+        "nvidia 0000:41:00.0:    [ 5] SDES                  (First)",
+        "pcieport 0000:40:00.0: AER: device recovery failed",
+    )
+    [finding] = check(pcie_degraded, kernel_events=lost, processes=PEOPLE)
+    assert (finding.cause, finding.severity, finding.ranks) == ("gpu-fault", "critical", (3,))
+    [bridge] = check(pcie_degraded, kernel_events=log("pcieport 0000:40:00.0: AER: device recovery failed"), processes=PEOPLE)
+    assert (bridge.cause, bridge.ranks) == ("pcie-degraded", ())
+
+
+def test_errors_that_were_not_corrected_are_a_warning_of_the_card() -> None:
+    rows = log("mlx5_core 0000:5e:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Requester ID)")
+    [finding] = check(pcie_degraded, kernel_events=rows, processes=PEOPLE)
+    assert (finding.severity, [c.nic for c in finding.culprits or ()]) == ("warning", ["0000:5e:00.0"])
+    corrected = log("mlx5_core 0000:5e:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)")
+    assert check(pcie_degraded, kernel_events=corrected, processes=PEOPLE) == []
+
+
+def test_a_cable_that_is_unplugged_in_the_time_of_the_job_is_an_error_and_at_another_time_a_warning() -> None:
+    line = f"{NIC}: Port module event: module 0, Cable unplugged"
+    inputs = {"processes": PEOPLE, "job_times": TIMES, "failures": FAILED}
+    assert [f.severity for f in check(nic_events, kernel_events=log(line), **inputs)] == ["error"]
+    assert check(nic_events, kernel_events=log(line.replace("unplugged", "plugged")), **inputs) == []
+
+
+def test_a_library_that_the_driver_refused_is_an_error_unless_the_job_went_well() -> None:
+    rows = log("NVRM: API mismatch: the client has the version 550.54.15, but")
+    signs = pl.LazyFrame({"rank": [0], "host": ["node7"], "pid": [1], "bus_id": [None], "sign": [None]})
+    assert [f.severity for f in check(driver_refused, kernel_events=rows, job_times=TIMES, job_signs=signs, failures=FAILED)] == ["error"]
+    assert [f.severity for f in check(driver_refused, kernel_events=rows, job_times=TIMES, job_signs=signs, failures=WELL)] == ["warning"]
+
+
+def test_a_worker_of_a_data_loader_that_the_kernel_killed_is_its_ranks() -> None:
+    kill = table("oom_kills", {"host": "node7", "pid": 900, "comm": "pt_data_worker", "anon_kb": 1 << 25})
+    said = {"rank": 3, "signature": "worker-killed", "message": "DataLoader worker (pid 900) is killed by signal: Killed."}
+    [finding, *_] = check(out_of_memory, oom_kills=kill, raised=_raised(said), processes=PEOPLE)
+    assert (finding.ranks, finding.confidence) == ((3,), "high")
+    other = said | {"message": "DataLoader worker (pid 901) is killed by signal: Killed."}
+    [finding, *_] = check(out_of_memory, oom_kills=kill, raised=_raised(other), processes=PEOPLE)
+    assert finding.ranks == ()
+
+
+def _raised(*rows: dict[str, object]) -> pl.LazyFrame:
+    return table("exceptions", *rows)

@@ -20,7 +20,7 @@ from tests.rules.test_fabric_rules import port, ports
 HOUR = 3600 * SECOND
 FAILED = pl.LazyFrame({"sign": ["exceptions"]})
 #: The job ran for a minute, ten hours after the epoch.
-TIMES = pl.LazyFrame({"first_raw_ns": [10 * HOUR], "last_raw_ns": [10 * HOUR + 60 * SECOND]})
+TIMES = pl.LazyFrame({"first_raw_ns": [10 * HOUR], "last_raw_ns": [10 * HOUR + 60 * SECOND], "stalled_raw_ns": [None], "yearless": [False]})
 
 
 def signs(*ranks: tuple[int, str | None, int | None, str | None, str | None]) -> pl.LazyFrame:
@@ -152,7 +152,7 @@ def test_a_time_limit_after_ranks_had_parted_only_ended_the_wait():
 
 def test_the_output_of_an_earlier_job_that_lies_beside_tells_nothing_of_this_one():
     line = {"kind": "scheduler", "message": "*** JOB 7 ON node9 CANCELLED AT 1970-01-01T10:00:00 DUE TO TIME LIMIT ***", "host": "node9"}
-    days = pl.LazyFrame({"first_raw_ns": [90 * HOUR], "last_raw_ns": [91 * HOUR]})
+    days = pl.LazyFrame({"first_raw_ns": [90 * HOUR], "last_raw_ns": [91 * HOUR], "stalled_raw_ns": [None], "yearless": [False]})
     old = table("worker_exits", line | {"time_kind": "local-unzoned", "time_raw_ns": 10 * HOUR})
     assert check(job_stopped, worker_exits=old, job_signs=HEALTHY, job_times=days) == []
     [found] = check(job_stopped, worker_exits=old, job_signs=HEALTHY, job_times=TIMES)
@@ -249,3 +249,70 @@ def test_an_error_of_the_fabric_manager_in_a_job_that_went_on_is_a_warning():
     old = line | {"time_kind": "local-unzoned", "time_raw_ns": -90 * 24 * HOUR}
     [found] = check(nvlink_fault, fabric_events=table("fabric_events", old), job_signs=PARTED, job_times=TIMES, failures=FAILED)
     assert found.severity == "info"
+
+
+# ---- times, zones and names ----
+
+STOOD = pl.LazyFrame(
+    {
+        "first_raw_ns": [10 * HOUR],
+        "last_raw_ns": [10 * HOUR + 600 * SECOND],
+        "stalled_raw_ns": [10 * HOUR],
+        "yearless": [False],
+    }
+)
+
+
+def test_what_no_zone_puts_into_the_time_of_the_job_is_none_of_its_and_a_half_hour_of_zones_leaves_it_open() -> None:
+    def told(time: int) -> list[tuple[object, object]]:
+        rows = table("xids", xid(95, host="node1", time_kind="local-unzoned") | {"time_raw_ns": time})
+        found = check(gpu_fault, xids=rows, job_signs=HEALTHY, job_times=STOOD, failures=FAILED)
+        return [(f.severity, f.confidence) for f in found]
+
+    assert told(10 * HOUR + 60 * SECOND) == [("critical", "high")]
+    assert told(5 * HOUR + 60 * SECOND) == [("critical", "medium")]
+    assert told(5 * HOUR - 900 * SECOND) == [("warning", "low")]
+
+
+def test_a_fault_of_a_program_after_the_job_told_of_its_end_follows_from_it() -> None:
+    def told(second: int) -> list[object]:
+        rows = table("xids", xid(31, host="node1", pid=10, time_kind="local-unzoned") | {"time_raw_ns": 10 * HOUR + second * SECOND})
+        return [f.severity for f in check(gpu_fault, xids=rows, job_signs=HEALTHY, job_times=STOOD, failures=FAILED)]
+
+    assert told(630) == ["warning"]
+    assert told(300) == ["critical"]
+
+
+def test_a_gpu_of_an_unknown_host_is_not_surely_the_jobs_that_knows_its_hosts() -> None:
+    rows = table("xids", xid(79, host=None, time_kind="local-unzoned") | {"time_raw_ns": 10 * HOUR})
+    [finding] = check(gpu_fault, xids=rows, job_signs=HEALTHY, job_times=STOOD, failures=FAILED)
+    assert finding.confidence == "medium"
+
+
+def test_a_node_that_the_scheduler_missed_while_the_job_stood_is_what_stopped_it() -> None:
+    def told(time: int, *gave_up: int, tool: str = "slurmctld") -> list[object]:
+        row = {
+            "tool": tool,
+            "node": "node2",
+            "state": "DOWN",
+            "flags": ["NOT_RESPONDING"],
+            "reason": "Not responding",
+            "reason_raw_ns": time,
+        }
+        calls = pl.LazyFrame({"rank": list(gave_up)})
+        inputs = {"job_signs": HEALTHY, "job_times": STOOD, "failures": FAILED, "watchdog_calls": calls}
+        return [(f.severity, f.ranks) for f in check(job_stopped, scheduler_nodes=table("scheduler_nodes", row), **inputs)]
+
+    assert told(10 * HOUR + 60 * SECOND, 0) == [("critical", (1,))]
+    assert told(10 * HOUR + 60 * SECOND, 0, 1) == [("warning", ())], "its rank was there at the end"
+    assert told(2 * HOUR, 0) == [("warning", ())]
+    assert told(2 * HOUR, 0, tool="mpirun") == [("critical", (1,))]
+
+
+def test_a_job_that_the_accounting_has_as_out_of_memory_is_the_cause_unless_it_ran_elsewhere() -> None:
+    def told(*nodes: str) -> list[object]:
+        rows = table("scheduler_jobs", {"job_id": "9", "state": "OUT_OF_MEMORY", "nodes": list(nodes)})
+        return [f.severity for f in check(out_of_memory, scheduler_jobs=rows, job_signs=HEALTHY, failures=FAILED)]
+
+    assert told("node1", "node2") == ["critical"]
+    assert told("node9") == ["warning"]

@@ -7,6 +7,8 @@ from tests.rules.host_frames import SECOND, table
 
 DAY = 86_400 * SECOND
 NOW = 20_500 * DAY
+#: The first of January 2000.
+YEAR_2000 = 10_957 * DAY
 
 
 def found(*seen: int) -> list[tuple[object, ...]]:
@@ -14,10 +16,22 @@ def found(*seen: int) -> list[tuple[object, ...]]:
     return job_times(None, None, None, rows, None, None).collect().rows()
 
 
+def timed_out(time: int, elapsed_ms: int | None, kind: str = "timeout") -> list[tuple[object, ...]]:
+    row = {"kind": kind, "time_raw_ns": time, "time_kind": "local-unzoned", "elapsed_ms": elapsed_ms}
+    return job_times(None, table("watchdog", row), None, None, None, None).collect().rows()
+
+
 def test_the_times_of_a_job_are_the_first_and_the_last_that_its_evidence_states() -> None:
-    assert found(NOW, NOW + DAY) == [(NOW, NOW + DAY)]
+    assert found(NOW, NOW + DAY) == [(NOW, NOW + DAY, None, False)]
 
 
-def test_a_time_without_a_year_says_nothing_of_when_the_job_ran() -> None:
-    assert found(71 * DAY, NOW) == [(NOW, NOW)]
-    assert found(71 * DAY) == []
+def test_a_time_without_a_year_counts_where_nothing_states_one_and_is_kept_as_of_the_year_2000() -> None:
+    assert found(71 * DAY, NOW) == [(NOW, NOW, None, False)]
+    # Day 71 of 1970 is the 13th of March, which comes a day later in a leap year.
+    march_13 = YEAR_2000 + 72 * DAY
+    assert found(71 * DAY) == [(march_13, march_13, None, True)]
+
+
+def test_a_timeout_tells_when_what_it_waited_for_began_and_other_lines_do_not() -> None:
+    assert timed_out(NOW, 600_000) == [(NOW - 600 * SECOND, NOW, NOW - 600 * SECOND, False)]
+    assert timed_out(NOW, 600_000, kind="created") == [(NOW, NOW, None, False)]

@@ -51,9 +51,12 @@ def tool_findings(rows: pl.DataFrame, who: People, explained: list[str], ties: J
     wanted = rows.filter(told).unique(["host", "kind", "bus_id", "gpu_index"], maintain_order=True)
     for row in wanted.iter_rows(named=True):
         severity, words, cause = _TOOL_WORDS[row["kind"]]
+        faint = row["kind"] in _FAINT
         gpu = row["bus_id"] or (f"index {row['gpu_index']}" if row["gpu_index"] is not None else None)
-        rank = who.of_gpu(row["host"], row["bus_id"]) if row["bus_id"] else who.of_index(row["host"], row["gpu_index"])
+        rank = who.of_listed(row["host"], row["bus_id"], row["gpu_index"])
         ranks = (rank,) if rank is not None else ()
+        if row["kind"] == "gpu-silent" and ranks and ties.failed:
+            severity, words, faint = "critical", "has told the driver nothing of itself, though a rank ran on it: the driver lost it", False
         subject = place(row["host"], gpu) if row["kind"] in _OF_ONE_GPU else f"on {place(row['host'])}"
         title = f"{subject} {words}" if row["kind"] in _OF_ONE_GPU else f"{words} {subject}"
         yield tied(
@@ -62,7 +65,7 @@ def tool_findings(rows: pl.DataFrame, who: People, explained: list[str], ties: J
                 summary=f'The tool says: "{row["message"]}".',
                 severity=severity,
                 cause=cause,
-                confidence="medium" if row["kind"] in _FAINT else "high",
+                confidence="medium" if faint or row["kind"] == "gpu-silent" else "high",
                 ranks=ranks,
                 hosts=(row["host"],) if row["host"] else (),
                 culprits=(Culprit(rank=rank, host=row["host"], gpu=gpu),),
@@ -71,12 +74,12 @@ def tool_findings(rows: pl.DataFrame, who: People, explained: list[str], ties: J
                 remedy="Reboot the node; if the GPU is gone again, have it replaced."
                 if row["kind"] == "gpu-lost"
                 else "Look for the Xid in the kernel log of the node, and follow its action."
-                if row["kind"] in _FAINT
+                if faint
                 else "Reload or reinstall the driver, then reboot.",
                 would_refute=("the listing was taken after the incident, during maintenance",),
                 actions=(
                     Action(
-                        "collect_more" if row["kind"] in _FAINT else "reboot_node",
+                        "collect_more" if faint else "reboot_node",
                         hosts=(row["host"],) if row["host"] else (),
                         gpus=(gpu,) if gpu else (),
                         ranks=ranks,
@@ -135,7 +138,7 @@ def state_findings(rows: pl.DataFrame, who: People, ties: Job, retired: int, dra
         for level, signs in told.items():
             if not signs:
                 continue
-            rank = who.of_gpu(host, gpu)
+            rank = who.of_listed(host, part["bus_id"][0], part["gpu_index"][0])
             ranks = () if rank is None else (rank,)
             at = part[sorted({i for _, _, i in signs})]
             name = next((n for n in part["name"].to_list() if n), None)
@@ -212,13 +215,15 @@ _CONFIG_TESTS = (
 )
 
 
-def dcgm_findings(rows: pl.DataFrame) -> Iterator[Finding]:
+def dcgm_findings(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
     """One finding per GPU and test of DCGM that failed, or that it counted while it watched."""
     bad = rows.filter(pl.col("status").is_in(["fail", "failure"]))
     for (host, gpu, test), part in bad.group_by("host", "gpu_index", "test", maintain_order=True):
         first = part.row(0, named=True)
         config = any(w in str(test or "").lower() for w in _CONFIG_TESTS)
+        rank = who.of_index(host, gpu)
         where = place(host, f"index {gpu}") if gpu is not None else f"GPUs of {place(host)}"
+        where += f" (rank {rank})" if rank is not None else ""
         watched = first["category"] in ("Policy", "Job statistics")
         links = re.search(r"(?i)nvlink", f"{test} {first['message'] or ''}") is not None
         yield Finding(
@@ -234,8 +239,9 @@ def dcgm_findings(rows: pl.DataFrame) -> Iterator[Finding]:
             ),
             severity="warning" if config else "error",
             confidence="low" if config else "medium",
+            ranks=(rank,) if rank is not None else (),
             hosts=(str(host),) if host else (),
-            culprits=(Culprit(host=str(host) if host else None, gpu=f"index {gpu}" if gpu is not None else None),),
+            culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=f"index {gpu}" if gpu is not None else None),),
             subject=(str(host or ""), str(gpu), str(test)),
             evidence=cite(part, "what DCGM counted" if watched else "result of the test"),
             remedy="Run dcgmi diag -r 3 on the idle node; if it fails, drain the node."

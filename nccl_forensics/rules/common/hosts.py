@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 import polars as pl
 
@@ -54,28 +53,74 @@ def addressed(
     return rows.with_columns(bus_id=pl.coalesce("bus_id", "uuid")).drop("_host", "_bus", strict=False)
 
 
-#: Start of the year 2000, in which times without a year are kept.
-_YEAR_2000_NS = 946_684_800 * 1_000_000_000
 _HOUR_NS = 3600 * 1_000_000_000
+_YEAR_NS = 366 * 24 * _HOUR_NS
 
 
 def timely(rows: pl.DataFrame, job_times: pl.LazyFrame | None, hours: float) -> pl.Series:
     """Whether each row may lie in the job's time, widened by ``hours`` on both sides. What has no wall time is given the benefit of
-    doubt."""
+    doubt. Where either states no year, days and clocks are compared."""
+    slack = int(hours * _HOUR_NS)
+    return _timed(rows, job_times, lambda time, first, last: time.is_between(first - slack, last + slack))
+
+
+def zoned(rows: pl.DataFrame, job_times: pl.LazyFrame | None, seconds: float) -> pl.Series:
+    """Whether each row lies in the job's time, widened by ``seconds`` on both sides, or would on a clock of another zone: such differ by
+    whole half hours."""
+    slack = int(seconds * 1e9)
+    return _timed(rows, job_times, lambda time, first, last: (time - (first - slack)) % (_HOUR_NS // 2) <= last - first + 2 * slack)
+
+
+def after_the_end(rows: pl.DataFrame, job_times: pl.LazyFrame | None, seconds: float) -> pl.Series:
+    """Whether each row lies more than ``seconds``, but less than a quarter of an hour, after the last that the job told of its failure:
+    later ones may be of another zone."""
+    least, most = int(seconds * 1e9), _HOUR_NS // 4
+    return _timed(rows, job_times, lambda time, _, last: time.is_between(last + least, last + most), undated=False)
+
+
+def at_the_stop(rows: pl.DataFrame, job_times: pl.LazyFrame | None, seconds: float) -> pl.Series:
+    """Whether each row lies within ``seconds`` of the beginning of the call that the job waited for in vain."""
+    slack = int(seconds * 1e9)
+    return _timed(rows, _stalled(job_times), lambda time, first, _: time.is_between(first - slack, first + slack), undated=False)
+
+
+def while_it_stood(rows: pl.DataFrame, job_times: pl.LazyFrame | None, seconds: float) -> pl.Series:
+    """Whether each row lies between the beginning of that call, less ``seconds``, and the last that the job told of it."""
+    slack = int(seconds * 1e9)
+    return _timed(rows, _stalled(job_times), lambda time, first, last: time.is_between(first - slack, last), undated=False)
+
+
+def _stalled(job_times: pl.LazyFrame | None) -> pl.LazyFrame | None:
+    """The window of a job in which something timed out, from when that began."""
+    return job_times.drop_nulls("stalled_raw_ns").with_columns(first_raw_ns="stalled_raw_ns") if job_times is not None else None
+
+
+def _timed(
+    rows: pl.DataFrame,
+    job_times: pl.LazyFrame | None,
+    fits: Callable[[pl.Expr, pl.Expr, pl.Expr], pl.Expr],
+    *,
+    undated: bool = True,
+) -> pl.Series:
+    """``fits`` of the time of each row and the ends of the job's window: of the year 2000, as of which times without a year are kept, where
+    either states none. ``undated`` is the answer for what has no wall time."""
     window = job_times.collect() if job_times is not None else None
     if window is None or not window.height:
-        return pl.Series("timely", [True] * rows.height, dtype=pl.Boolean)
-    first, last = (int(t) for t in window.row(0))
-    slack = int(hours * _HOUR_NS)
-    year = datetime.fromtimestamp(last / 1e9, tz=UTC).year
-    shift = int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000 - _YEAR_2000_NS
-    day = 24 * _HOUR_NS
+        return pl.Series("timely", [undated] * rows.height, dtype=pl.Boolean)
+    first, last = (pl.lit(int(window[c][0]), dtype=pl.Int64()) for c in ("first_raw_ns", "last_raw_ns"))
     time, kind = pl.col("time_raw_ns"), pl.col("time_kind")
-    wall = time.is_between(first - slack, last + slack)
-    # 2000 was a leap year, so a date after February may be off by a day.
-    yearless = (time + shift).is_between(first - slack - day, last + slack + day)
-    told = pl.when(kind.is_in(["epoch", "local-unzoned"])).then(wall).when(kind == "local-yearless").then(yearless).otherwise(True)
-    return rows.select(told.fill_null(True).alias("timely")).to_series()
+    began, ended = (first, last) if window["yearless"][0] else (_of_2000(first), _of_2000(last))
+    # A window over New Year's Eve ends before it begins; one that is close to it meets times of its other side.
+    ended = pl.when(ended < began).then(ended + _YEAR_NS).otherwise(ended)
+    alike = pl.any_horizontal(fits(_of_2000(time) + turn, began, ended) for turn in (-_YEAR_NS, 0, _YEAR_NS))
+    wall = alike if window["yearless"][0] else fits(time, first, last)
+    told = pl.when(kind.is_in(["epoch", "local-unzoned"])).then(wall).when(kind == "local-yearless").then(alike).otherwise(undated)
+    return rows.select(told.fill_null(undated).alias("timely")).to_series()
+
+
+def _of_2000(time: pl.Expr) -> pl.Expr:
+    """The same day and clock of the year 2000, which was a leap year."""
+    return time.cast(pl.Datetime("ns")).dt.replace(year=2000).cast(pl.Int64)
 
 
 def near_job(rows: pl.DataFrame, job_times: pl.LazyFrame | None, near_s: float, window_h: float) -> pl.DataFrame:
@@ -144,6 +189,10 @@ class People:
     def of_index(self, host: object, index: object) -> int | None:
         """The rank on the GPU with this NVML index, which is nvidia-smi's; only where the host is known."""
         return self.indices.get((first_label(host), int(str(index)))) if host is not None and index is not None else None
+
+    def of_listed(self, host: object, bus_id: object, index: object) -> int | None:
+        """The rank on the GPU of a listing that gives its address, or but its index."""
+        return self.of_gpu(host, bus_id) if bus_id is not None else self.of_index(host, index)
 
     def of_pid(self, host: object, pid: object) -> int | None:
         """The rank of a process; where its host or that of the rank is not known, only if no other rank has that pid."""
@@ -268,6 +317,11 @@ def with_placements(findings: Iterable[Finding], who: People) -> Iterator[Findin
             evidence_total=(finding.evidence_total or len(finding.evidence)) + len(set(lines)),
             would_refute=tuple(dict.fromkeys((*finding.would_refute, *(one.would_refute for one in placed)))),
         )
+
+
+def gave_up(watchdog_calls: pl.LazyFrame | None) -> set[int]:
+    """Ranks that were there when their watchdogs timed out."""
+    return set() if watchdog_calls is None else set(watchdog_calls.select("rank").collect()["rank"].drop_nulls().to_list())
 
 
 def place(host: object, gpu: object = None) -> str:

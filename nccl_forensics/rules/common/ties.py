@@ -12,7 +12,7 @@ import polars as pl
 
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Confidence, Finding, Severity
-from nccl_forensics.rules.common.hosts import timely
+from nccl_forensics.rules.common.hosts import timely, zoned
 from nccl_forensics.words import UNIDENTIFIED, first_label
 
 #: ``own``: it is the job's. ``open``: nothing tells. ``doubtful``: the job shows a failure of another rank that this does not bring about.
@@ -20,6 +20,8 @@ from nccl_forensics.words import UNIDENTIFIED, first_label
 Tie = Literal["own", "open", "doubtful", "apart"]
 #: Seconds around the job within which an event counts as one of its time: a rank that lost its GPU is missed after a timeout only.
 NEAR_S = 3600.0
+#: Seconds by which clocks of one time differ, whatever zones they tell.
+_CLOCKS_S = 180.0
 #: Names that every host has for itself.
 _ANYBODY = frozenset({"localhost", "ip6-localhost"})
 _NOTES: dict[Tie, str] = {
@@ -73,18 +75,23 @@ class Job:
         here = self._here(name)
         if here is False:
             return self._elsewhere(name)
+        if str(gpu).startswith("GPU-") and not of:
+            gpu = None  # where the GPU of this UUID sits is nowhere told
         rank = self._holder(name, gpu, of)
         # Of a host whose GPUs the job does not tell, any of its ranks may be on this one.
         whole = gpu is None or (rank is None and name in self.blind)
         its = set(self.ranks.get(name or "", set())) if whole else {rank} - {None}
         strange = here and not whole and rank is None
         close = rows is not None and self._close(rows)
-        undated = rows is None or (rows.height > 0 and bool(rows["time_kind"].eq_missing("monotonic").all()))
+        undated = rows is None or (rows.height > 0 and bool(rows["time_kind"].fill_null("monotonic").eq("monotonic").all()))
         lost = lasting and rank is not None and undated
         killed = takes and name is None and gpu is None and "taken" in self.signs.values()
-        if lost or killed or self._borne_out(its, takes=takes) or self._run_by(name, pids):
+        ours = lost or killed or self._borne_out(its, takes=takes) or self._run_by(name, pids)
+        if rows is not None and not close and self._another_time(rows):
+            return "open" if ours else "apart"
+        if ours:
             return "own"
-        if close and self.failed and not strange and not takes:
+        if close and self.failed and not strange and not takes and (here or rank is not None or not self.ranks):
             return "own"
         if strange or not self.failed:
             return "open" if close else "apart"
@@ -129,6 +136,11 @@ class Job:
             return None
         return True if name in self.ranks else None if self.homeless else False
 
+    def _another_time(self, rows: pl.DataFrame) -> bool:
+        """Whether the clocks say that it did not happen in the job's time, in whatever zones they are."""
+        wall = rows["time_kind"].is_in(["epoch", "local-unzoned", "local-yearless"]).fill_null(False)
+        return has_rows(self.times) and bool(wall.all()) and not bool(zoned(rows, self.times, _CLOCKS_S).any())
+
     def _close(self, rows: pl.DataFrame) -> bool:
         wall = rows["time_kind"].is_in(["epoch", "local-unzoned", "local-yearless"]).fill_null(False)
         return has_rows(self.times) and bool((timely(rows, self.times, NEAR_S / 3600) & wall).any())
@@ -163,7 +175,12 @@ def job_of(job_signs: pl.LazyFrame | None, job_times: pl.LazyFrame | None, failu
 
 def _kin(name: str, hosts: Collection[str]) -> bool:
     """Whether the job's hosts bear names of the same make, so that this one is known under its own."""
-    return re.sub(r"\d+", "#", name) in {re.sub(r"\d+", "#", other) for other in hosts}
+    return _make(name) in {_make(other) for other in hosts}
+
+
+def _make(name: str) -> str:
+    """A host's name without what counts hosts: its numbers, or a letter at its end."""
+    return re.sub(r"\d+|(?<=[-_])[a-z]$", "#", name)
 
 
 _LESS: dict[Tie, Confidence] = {"open": "medium", "doubtful": "low", "apart": "low"}
