@@ -30,6 +30,9 @@ from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
+#: Ranks whose own operation is cited.
+_CITED = 8
+
 
 @rule(
     name="collective-skipped",
@@ -112,32 +115,41 @@ def collective_skipped_by_step(stalls: pl.LazyFrame) -> Iterator[Finding]:
     explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "group-deadlock", "host-stall"),
 )
 def collective_skipped_ahead(overtakers: pl.LazyFrame) -> Iterator[Finding]:
-    """Ranks that stand in a later call of what all others wait in, after work of which nobody else has enqueued any."""
-    for row in overtakers.collect().iter_rows(named=True):
-        ranks, others = (row["rank"],), row["others"]
+    """Ranks that stand in a later call of what all others wait in, after work of which nobody else has enqueued any: one finding for all
+    that left the same call out."""
+    for rows in overtakers.collect().partition_by(["group_name", "group_desc", "comm_id", "seq"], maintain_order=True):
+        row = rows.row(0, named=True)
+        ranks, others = tuple(rows["rank"].to_list()), row["others"]
         group, waited = group_words(row), operation_words(row["op"], row["seq"])
         beyond = group_words(
             {name: row[f"ahead_{name.removeprefix('group_').removesuffix('_id')}"] for name in ("group_name", "group_desc", "comm_id")}
         )
         place = f" at {row['call_site']}" if row["call_site"] else ""
+        later = f"#{row['ahead_seq']} of {beyond}" + ("" if len(ranks) == 1 else " or one like it")
         yield Finding(
             title=f"{ranks_words(ranks)} left out a call of {group} and went on; {ranks_words(others)} wait in {waited}",
-            summary=f"{ranks_words(others)} stand in {waited}{place}. {ranks_words(ranks)} enqueued its own {waited} only after #{row['ahead_seq']} of {beyond}, to "
-            "which none of them has come: that is the next call of this kind, and the one in which they wait it never made.",
+            summary=f"{ranks_words(others)} stand in {waited}{place}. {ranks_words(ranks)} enqueued {verb(ranks, 'its', 'their')} own {waited} only after {later}, "
+            "to which none of the others has come: that is the next call of this kind, and the one in which they wait was never made there.",
             confidence="medium",
             ranks=ranks,
-            culprits=(Culprit(rank=row["rank"]),),
+            culprits=tuple(Culprit(rank=rank) for rank in ranks),
             subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
             divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
             evidence=(
                 *cite([whereabouts(row)], f"{ranks_words(others[:1])} waits in {waited}"),
-                *cite([whereabouts(row, "own_")], f"{ranks_words(ranks)} is beyond it here"),
+                *(
+                    e
+                    for own in rows.head(_CITED).iter_rows(named=True)
+                    for e in cite([whereabouts(own, "own_")], f"rank {own['rank']} is beyond it here")
+                ),
             ),
             remedy=f"Make every rank of {group} make this call{place}, or none: look for an exception that is caught there, or a branch on the rank or its data.",
             prevention="TORCH_DISTRIBUTED_DEBUG=DETAIL in a small run compares every collective between the ranks before it starts.",
-            would_refute=(f"{ranks_words(ranks)} enqueues these two groups from different threads, in no fixed order",),
+            would_refute=(
+                f"{ranks_words(ranks)} {verb(ranks, 'enqueues', 'enqueue')} these two groups from different threads, in no fixed order",
+            ),
             actions=(Action("fix-code", ranks=ranks, confidence="medium", where=row["call_site"]),),
-            alternatives=(("group-deadlock", ranks, "it would have taken the two groups in another order than all the others"),),
+            alternatives=(("group-deadlock", ranks, "the two groups would have been taken in another order than by all the others"),),
         )
 
 

@@ -154,8 +154,8 @@ _AT_WORK = 3
 def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) -> tuple[bool, bool]:
     """Whether hosts of ranks that wait, and have finished the same operations, have not come equally far: in a job that stands they stop at
     one place of the program, and at another each while it goes on. Groups of one description are alike. More of them than the ranks that
-    are ``named`` as what the rest waits for are no exception, few as they may be; nor does a job stand of which fewer ranks wait than are
-    named. Then: whether it may be so, as there is any such host.
+    are ``named`` as what the rest waits for are no exception, few as they may be; nor does a job stand of which fewer ranks wait, in sends
+    and receives too, than are named. Then: whether it may be so, as there is any such host.
     """
     described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique("group_key")
     over = pl.coalesce("last_done", pl.col("first_pending") - 1)  # of dumps that hold only what is open
@@ -167,19 +167,23 @@ def still_enqueuing(progress: pl.LazyFrame, groups: pl.LazyFrame, named: int) ->
         .group_by("rank")
         .agg(
             pl.col("first_pending").is_not_null().any().alias("waits"),
+            (pl.col("first_pending").is_not_null() | pl.col("first_open").is_not_null()).any().alias("stands"),
             text_of("{}:{}", "role", over.cast(pl.String()).fill_null("none")).str.join(" ").alias("done"),
             text_of("{}:{}", "role", "last_seq").str.join(" ").alias("enqueued"),
         )
-        .filter("waits")
+        .collect()
+    )
+    standing = int(waiting["stands"].sum()) if waiting["waits"].any() else 0
+    waiting = (
+        waiting.filter("waits")
         .group_by("done", "enqueued")
         .len()
         .group_by("done")
         .agg(pl.col("len").sum().alias("ranks"), (pl.col("len").sum() - pl.col("len").max()).alias("elsewhere"))
-        .collect()
     )
     compared = waiting.filter(pl.col("ranks") > 1)
     elsewhere = int(compared["elsewhere"].sum())
-    goes_on = elsewhere > min(int(compared["ranks"].sum()) // _AT_WORK, named) or 0 < int(waiting["ranks"].sum()) < named
+    goes_on = elsewhere > min(int(compared["ranks"].sum()) // _AT_WORK, named) or 0 < standing < named
     return goes_on, elsewhere > 0
 
 

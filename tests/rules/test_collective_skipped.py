@@ -69,6 +69,10 @@ def test_the_rank_is_named_with_what_it_overtook() -> None:
     assert told(finding) == ("critical", "medium", (6,))
     assert cited(finding) == [(0, "entries[60]"), (6, "entries[49]")]
     assert "norm (train.py:9)" in finding.remedy
+    also = row | {"rank": 7, "own_source_id": 7}
+    [finding] = collective_skipped_ahead.check(rows(OVERTAKERS, row, also))
+    assert (told(finding)[2], cited(finding)[1:]) == ((6, 7), [(6, "entries[49]"), (7, "entries[49]")])
+    assert len(collective_skipped_ahead.check(rows(OVERTAKERS, row, also | {"seq": 5}))) == 2, "another call"
 
 
 def test_where_no_rank_is_ahead_of_all_others_nothing_is_told() -> None:

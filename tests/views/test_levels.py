@@ -33,6 +33,12 @@ def test_a_job_in_which_fewer_wait_than_are_waited_for_goes_on(named: int, worki
     assert still_enqueuing(state, groups({"pg:0": list(range(9))}), named) == (working, False)
 
 
+def test_who_has_a_send_open_waits_as_well() -> None:
+    state = progress({"pg:0": {0: (6, 5), 1: (6, 5)} | dict.fromkeys(range(2, 9), (5, 5))})
+    sends = state.with_columns(first_open=pl.when(pl.col("rank") < 5).then(pl.lit(7, pl.Int64)))
+    assert still_enqueuing(sends, groups({"pg:0": list(range(9))}), 3) == (False, False)
+
+
 def test_of_dumps_that_hold_only_what_is_open_those_are_compared_that_have_the_same_open_first() -> None:
     reached = progress({"pg:0": {0: (9, 5), 1: (9, 5), 2: (8, 3), 3: (7, 2)}}).with_columns(last_done=pl.lit(None, pl.Int64))
     assert still_enqueuing(reached, groups({"pg:0": [0, 1, 2, 3]}), 1) == (False, False)
