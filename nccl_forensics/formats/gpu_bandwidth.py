@@ -15,8 +15,8 @@ _HEADING = (
     r"^\s*(?:nvbandwidth Version|Running [a-z][a-z0-9_]+\.$|SUM [a-z]|Waived: |\[P2P \(Peer|Device: \d+, .*pciBusID|P2P Connectivity Matrix"
     r"|(?:Uni|Bi)directional P2P=|P2P=(?:En|Dis)abled Latency|Device=\d+ CAN| *(?:Host|Device) to (?:Host|Device) Bandwidth,)"
 )
-#: ``0: NVIDIA H100 80GB HBM3: (00000000:1b:00)`` and the like, without the number and the address.
-_LISTED = re.compile(r"^(?:Device )?\d+: ([^():]+?)[ :]*(?:\(.*)?$")
+#: ``0: NVIDIA H100 80GB HBM3: (00000000:1b:00)`` and the like, without the number; the address stands behind it.
+_LISTED = re.compile(r"^(?:Device )?[0-9]{1,4}: ([^():]{1,100})")
 _UNITS = {"GB/s": "gb_s", "us": "us", "ns": "ns"}
 
 Row = dict[str, object]
@@ -101,7 +101,7 @@ def _read_json(data: bytes) -> Reading:
         return Reading(gaps=(Gap("unreadable: no test cases"),))
     listed = body.get("GPU Device list", body.get("GPU Device info"))
     named = [_LISTED.match(str(item)) for item in listed] if isinstance(listed, list) else []
-    gpu = _one({found[1] for found in named if found is not None})
+    gpu = _one({found[1].strip() for found in named if found is not None})
     rows: list[Row] = []
     for i, case in enumerate(cases):
         if not isinstance(case, dict):

@@ -149,6 +149,20 @@ def test_cells_of_gpu_matrices_know_row_column_and_unit():
     assert rows.filter(pl.col("test").str.starts_with("p2p=enabled latency")).height == 8
 
 
+def test_matrices_know_the_gpus_that_they_are_of_where_all_bear_one_name():
+    text = read("gpu_bandwidth/sample.txt").frames["gpu_bandwidth"]
+    assert text.filter(pl.col("test") == "host_to_device_memcpy_ce")["gpu"].unique().to_list() == ["NVIDIA H100 80GB HBM3"]
+    case = '"testcases":[{"name":"x_ce","status":"Passed","bandwidth_matrix":[["1.0"]]}]'
+
+    def named(*gpus: str) -> list[str | None]:
+        listed = ",".join(f'"{i}: {gpu}"' for i, gpu in enumerate(gpus))
+        document = f'{{"nvbandwidth":{{"GPU Device list":[{listed}],{case}}}}}'
+        return read_source(document.encode()).frames["gpu_bandwidth"]["gpu"].to_list()
+
+    assert named("NVIDIA H200: (00000000:1b:00)", "NVIDIA H200: (00000000:43:00)") == ["NVIDIA H200"]
+    assert named("NVIDIA H200: (00000000:1b:00)", "NVIDIA H100: (00000000:43:00)") == [None]
+
+
 def test_iperf3_summaries_intervals_and_errors_are_told_apart():
     rows = read("iperf3/sample.txt").frames["tcp_tests"]
     assert rows.filter("summary")["role"].to_list() == ["sender", "receiver", None]
