@@ -76,6 +76,10 @@ def texts(*lines: str) -> list[object]:
             f'{{"log":"{NCCL}\\n","stream":"stdout","time":"2025-07-01T10:22:33.5Z"}}',
             {"time_kind": "epoch", "time_raw_ns": 1751365353500000000},
         ),
+        (
+            f'{{"log": "{NCCL}\\n", "stream": "stdout", "time": "2025-07-01T10:22:33.5Z"}}',
+            {"time_kind": "epoch", "time_raw_ns": 1751365353500000000},
+        ),
     ],
 )
 def test_a_prefix_is_peeled_off_and_what_it_says_is_kept(line, told):

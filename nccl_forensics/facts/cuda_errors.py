@@ -80,6 +80,7 @@ CUDA_ERRORS: tuple[CudaError, ...] = (
     ),
     CudaError("device kernel image is invalid", 200, "driver", "the driver cannot load the program's GPU code"),
     CudaError("driver/library version mismatch", None, "driver", "the driver's library and the kernel's driver differ"),
+    CudaError("invalid device ordinal", 101, "program", "the process asked for a GPU by a number that it does not see"),
     CudaError("out of memory", 2, "memory", "the GPU has no memory left"),
 )
 

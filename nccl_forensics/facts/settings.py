@@ -51,11 +51,15 @@ def _effect(name: str, values: str | None, cause: str, words: str) -> Effect:
     return Effect(name, frozenset(values.split()) if values is not None else None, cause, words)
 
 
+#: What NCCL calls settings that the program makes itself (ncclConfig_t), such as ``Comm config Max CTAs``.
+IN_CONFIG = "Comm config"
+
 EFFECTS: tuple[Effect, ...] = (
     _effect("NCCL_P2P_DISABLE", "1", "p2p-disabled", "switches direct GPU-to-GPU copies off"),
     _effect("NCCL_P2P_LEVEL", "LOC 0", "p2p-disabled", "allows direct copies within one GPU only"),
     _effect("NCCL_IB_DISABLE", "1", "socket-fallback", "switches InfiniBand and RoCE off"),
     _effect("NCCL_NET", "Socket socket", "socket-fallback", "forces TCP sockets"),
+    _effect(f"{IN_CONFIG} Net name", "Socket socket", "socket-fallback", "chooses TCP sockets"),
     _effect("FI_PROVIDER", "tcp tcp;ofi_rxm sockets udp udp;ofi_rxd", "socket-fallback", "makes libfabric use TCP"),
     _effect("NCCL_NET_GDR_LEVEL", "LOC 0", "gdr-disabled", "switches GPUDirect RDMA off"),
     _effect("NCCL_IB_CUDA_SUPPORT", "0", "gdr-disabled", "switches GPUDirect RDMA off (before NCCL 2.4)"),

@@ -45,6 +45,8 @@ _NO_HOST = (
     r"neighbour|nf_conntrack|iommu|EDAC|Oops|BUG|INFO|WARNING|WARN|ERROR|DEBUG|FATAL|CRITICAL|Error|Warning|Traceback|RuntimeError|"
     r"(?i:mlx|gpu|eth|ib|en[ops]|nvme|cpu|rank|step|epoch|card)[\w.-]*): "
 )
+#: How Docker's json-file log driver begins a line, and JSON that other programs write of it.
+_DOCKER = r'^\{"log": ?"'
 _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 #: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its
 #: carriage return is bar, where text of a job follows; that text may cut it off before its rate. Rust's engine has no look-ahead: what
@@ -213,7 +215,7 @@ def bare(text: pl.Series) -> pl.Series:
     """Which lines surely carry nothing that would be peeled but colour codes, CR and NUL, and do not even look as if."""
     clean = _clean(pl.DataFrame({"text": text}))["text"]
     starts = "".join(start for start in clean.str.slice(0, 1).unique().to_list() if start)
-    looks = clean.str.starts_with('{"log":"')
+    looks = clean.str.contains(_DOCKER)
     for prefix in PREFIXES:
         if re.search(prefix.first, starts):
             looks |= clean.str.contains(prefix.pattern)
@@ -245,7 +247,7 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
 
 def _unwrap(frame: pl.DataFrame) -> pl.DataFrame:
     """Lines of Docker's json-file log driver become the lines that the container wrote."""
-    wrapped = frame["text"].str.starts_with('{"log":"') & frame["text"].str.ends_with("}")
+    wrapped = frame["text"].str.contains(_DOCKER) & frame["text"].str.ends_with("}")
     if not wrapped.any():
         return frame
     some = frame.filter(wrapped).select(

@@ -472,7 +472,7 @@ def _anchors_before(order: int) -> list[str]:
 
 
 #: What may hold other text than it shows: colour codes and NULs within words, and what Docker wraps lines in.
-_VEILS = ("\x1b", "\x00", '{"log":"')
+_VEILS = ("\x1b", "\x00", '{"log":')
 
 
 def _harmless(found: Found, order: int) -> bool:

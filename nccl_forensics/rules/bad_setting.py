@@ -24,7 +24,8 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.facts.setting_effects import SETTINGS, Harm, Setting
 from nccl_forensics.facts.settings import MUST_AGREE
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.frames import has_rows
+from nccl_forensics.model import Action, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.ties import closest, job_of, tied
@@ -62,7 +63,7 @@ def bad_setting(
                 found.append((_ORDER.index(str(finding.severity)), finding))
     yield from (finding for _, finding in sorted(found, key=lambda f: f[0]))
     if nccl_env is not None:
-        yield from _refused(nccl_env)
+        yield from _refused(nccl_env, "warning" if has_rows(failures) else "error")
 
 
 def _finding(row: dict[str, object], known: Setting, harm: Harm) -> Finding:
@@ -88,15 +89,15 @@ def _finding(row: dict[str, object], known: Setting, harm: Harm) -> Finding:
     )
 
 
-def _refused(nccl_env: pl.LazyFrame) -> Iterator[Finding]:
-    """Values that NCCL could not read: it goes on with its default, which is not what was meant."""
+def _refused(nccl_env: pl.LazyFrame, severity: Severity) -> Iterator[Finding]:
+    """Values that NCCL could not read: it goes on with its default, which is not what was meant, and ends no job."""
     rows = nccl_env.filter(pl.col("invalid").fill_null(False)).sort("name", "source_id", "line_no").collect()
     for (name,), part in rows.group_by("name", maintain_order=True):
         hosts = hosts_of(part)
         yield Finding(
             title=f"NCCL could not read {name}={part['value'][0]} and uses its default",
             summary="The setting has no effect: the value is misspelt or of another kind.",
-            severity="warning",
+            severity=severity,
             confidence="high",
             hosts=hosts,
             culprits=tuple(Culprit(host=h) for h in hosts),

@@ -23,7 +23,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
+from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
 
 
@@ -70,7 +70,7 @@ _MEANINGS: tuple[_Named, ...] = (
     ),
     _Named(
         ("ibv-call",),
-        r"ibv_reg_(?:mr|dmabuf_mr)\w* failed with error (?:Bad address|Invalid argument)",
+        r"ibv_reg_(?:mr|dmabuf_mr)\w* failed with error (?:Bad address|Invalid argument|Operation not permitted)",
         "gdr-disabled",
         "critical",
         "medium",
@@ -266,7 +266,7 @@ _MEANINGS: tuple[_Named, ...] = (
         ("mixed-devices",),
         "device counts across ranks",
         "nic-underused",
-        "error",
+        "critical",
         "high",
         "the ranks see different numbers of NICs",
         "Find the host with fewer devices (NET/IB : Using …, ibstat) and bring its port up.",
@@ -288,7 +288,7 @@ _MEANINGS: tuple[_Named, ...] = (
         ("topology",),
         "Could not find any local path from gpu",
         "nic-underused",
-        "warning",
+        "critical",
         "medium",
         "a GPU has no path to a NIC of its host",
         "Compare nvidia-smi topo -m with another host; in a VM give NCCL a topology file.",
@@ -339,12 +339,22 @@ _MEANINGS: tuple[_Named, ...] = (
     ),
     _Named(
         ("ipc",),
-        "IPC handle|Failed to import",
+        "IPC handle|Failed to import|IpcGetMemHandle|IpcOpenMemHandle|failed to peer with device",
         "p2p-disabled",
-        "warning",
+        "critical",
         "medium",
-        "processes of one host could not open each other's GPU memory",
+        "a process could not open the GPU memory of another one on its host",
         "Share IPC and pid namespaces between the containers of a host, or turn expandable segments off.",
+        "fix_config",
+    ),
+    _Named(
+        ("cuda-failure",),
+        "peer access is not supported",
+        "p2p-disabled",
+        "critical",
+        "medium",
+        "CUDA refused direct copies between GPUs that NCCL takes for connected",
+        "Check ACS and the IOMMU of this host (nvidia-smi topo -p2p r); NCCL_P2P_DISABLE=1 goes around it at a loss of bandwidth.",
         "fix_config",
     ),
     _Named(
@@ -394,7 +404,7 @@ _MEANINGS: tuple[_Named, ...] = (
         ("collective-mismatch",),
         "symmetric registration check failed",
         "argument-mismatch",
-        "error",
+        "critical",
         "medium",
         "a rank called a collective with a buffer that is registered otherwise than its peers'",
         "Register the same window with the same offset on every rank.",
@@ -414,7 +424,7 @@ _MEANINGS: tuple[_Named, ...] = (
         ("cuda-graph",),
         "",
         "invalid-usage",
-        "error",
+        "critical",
         "medium",
         "a communicator was used by several threads, or partly captured in a CUDA graph",
         "Use a communicator from one thread, and capture all calls of a group or none.",
@@ -445,7 +455,7 @@ def nccl_named_fault(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame | None) 
     """One finding per meaning and host; the cause is that of the meaning."""
     wanted = sorted({k for m in _MEANINGS for k in m.kinds})
     rows = nccl_errors.filter(pl.col("kind").is_in(wanted) & (pl.col("level") == "WARN"))
-    people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
+    people = processes if processes is not None else NOBODY
     told = where_reported(rows, people)
     # What a line is taken for is the first meaning that fits it.
     fits = [

@@ -24,7 +24,7 @@ import polars as pl
 from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
+from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
 from nccl_forensics.words import ranks_words
 
 #: Interfaces that other hosts cannot reach.
@@ -66,7 +66,9 @@ _OTHERWISE: tuple[tuple[str, str, str | None, str], ...] = (
         "Read the log of the process at the far end: whether it died or freed the buffer before this line.",
     ),
 )
-_HCA = re.compile(r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )")
+_HCA = re.compile(
+    r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )|, on dev ([\w.-]{1,32}):[0-9]+, "
+)
 
 
 @rule(
@@ -88,7 +90,7 @@ def wrong_interface(
 ) -> Iterator[Finding]:
     """No interface at all, or one that no other host can reach, where connections failed."""
     # NCCL goes on without an interface for the bootstrap alone, and says so ("…, ignoring").
-    people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
+    people = processes if processes is not None else NOBODY
     unaddressed = pl.col("kind").is_in(["no-interface", "no-address"]) & ~pl.col("message").str.ends_with(", ignoring")
     none = where_reported(nccl_errors.filter(unaddressed), people)
     # A process that connects has the address from its peer, in a message: one that was misread says nothing of an interface.

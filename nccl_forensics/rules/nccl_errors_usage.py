@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from nccl_forensics.evidence import cite
+from nccl_forensics.facts.cuda_errors import texts
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.endings import raised_at
@@ -81,7 +82,10 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
             actions=(Action("fix-code", ranks=ranks, confidence="high"),),
         )
     warned = nccl_errors.filter(pl.col("level") == "WARN")
-    refused = warned.filter(pl.col("kind").is_in(list(_KINDS))).join(_after_a_warning(warned), on=["source_id", "line_no"], how="anti")
+    asked = (pl.col("kind") == "cuda-failure") & pl.col("message").str.contains_any(list(texts("program")))
+    wrong = pl.col("kind").is_in(list(_KINDS)) | asked
+    refused = warned.filter(wrong).join(_after_a_warning(warned), on=["source_id", "line_no"], how="anti")
+    refused = pl.concat([refused, _by_code(nccl_errors, warned)])
     if comms is not None:
         waiting = comms.filter(pl.col("started") & ~pl.col("completed")).select("host", "pid").unique()
         hasty = refused.filter(pl.col("message").str.contains(_TOO_EARLY, literal=True)).join(waiting, on=["host", "pid"], how="semi")
@@ -105,6 +109,14 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=ranks),),
         )
+
+
+def _by_code(nccl_errors: pl.LazyFrame, warned: pl.LazyFrame) -> pl.LazyFrame:
+    """Calls that NCCL handed back as an invalid argument (4) or usage (5) in processes whose warnings tell of nothing else."""
+    place = ["source_id", "host", "pid"]
+    named = warned.filter(~pl.col("kind").is_in(["other", "abort"])).select(place).unique()
+    code = (pl.col("kind") == "propagation") & pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_in([4, 5])
+    return nccl_errors.filter(code).join(named, on=place, how="anti", nulls_equal=True)
 
 
 def _after_a_warning(warned: pl.LazyFrame) -> pl.LazyFrame:

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.facts.settings import EFFECTS
+from nccl_forensics.facts.settings import EFFECTS, IN_CONFIG
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
@@ -58,14 +58,19 @@ def _found(settings: pl.LazyFrame, cause: str, job: Job, *, sure: bool = True, s
                 subject=(effect.name, str(row["value"])),
                 evidence=cite([row], f"{effect.name} is set"),
                 evidence_total=row["processes"],
-                remedy=f"Remove {effect.name} from the environment of the job (and from nccl.conf), or say in the job why it is there.",
+                remedy="Take it out of the configuration that the program hands to NCCL when it makes a communicator (ncclConfig_t)."
+                if effect.name.startswith(IN_CONFIG)
+                else f"Remove {effect.name} from the environment of the job (and from nccl.conf), or say in the job why it is there.",
                 prevention="Print and compare NCCL_* settings of all ranks at the start of each job.",
                 would_refute=("a hardware reason to keep it",),
-                actions=(
-                    Action("change-setting", hosts=tuple(row["hosts"]), ranks=ranks, command=f"unset {effect.name}", confidence="high"),
-                ),
+                actions=(Action("change-setting", hosts=tuple(row["hosts"]), ranks=ranks, command=_unset(effect.name), confidence="high"),),
             )
             yield tied(found, closest(() if ranks else [job.place(host) for host in row["hosts"]]), "error")
+
+
+def _unset(name: str) -> str | None:
+    """What takes a setting away; nothing in a shell does it to one that the program makes itself."""
+    return None if name.startswith(IN_CONFIG) else f"unset {name}"
 
 
 def _somewhere(row: Mapping[str, Any]) -> str:
@@ -130,7 +135,14 @@ def socket_fallback_by_setting(
         yield from _found(job_settings, "socket-fallback", job_of(job_signs, None, failures))
 
 
-@rule(name="gdr-disabled-by-setting", code="SE03", cause="gdr-disabled", severity="error", at_most=4, explains=("low-bus-bandwidth",))
+@rule(
+    name="gdr-disabled-by-setting",
+    code="SE03",
+    cause="gdr-disabled",
+    severity="error",
+    at_most=4,
+    explains=("low-bus-bandwidth", "gdr-disabled"),
+)
 def gdr_disabled_by_setting(
     job_settings: pl.LazyFrame,
     comms: pl.LazyFrame | None = None,
@@ -181,7 +193,9 @@ def few_channels_by_setting(
         if trace_bandwidth is not None
         else None
     )
-    rows = job_settings.filter(pl.col("name").is_in(["NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS"])).collect()
+    rows = job_settings.filter(
+        pl.col("name").is_in(["NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS", f"{IN_CONFIG} Max CTAs"])
+    ).collect()
     for row in rows.iter_rows(named=True):
         if not str(row["value"]).isdigit() or int(row["value"]) >= enough or row["processes"] < row["of"]:
             continue
@@ -203,8 +217,10 @@ def few_channels_by_setting(
                 ),
             ),
             evidence_total=row["processes"],
-            remedy=f"Remove {row['name']}.",
+            remedy="Take the limit out of the configuration that the program hands to NCCL (ncclConfig_t, maxCTAs)."
+            if row["name"].startswith(IN_CONFIG)
+            else f"Remove {row['name']}.",
             prevention="Compare the number of channels with an earlier run of the same job.",
             would_refute=("the GPUs' links could not feed more channels",),
-            actions=(Action("change-setting", command=f"unset {row['name']}", confidence="high"),),
+            actions=(Action("change-setting", command=_unset(str(row["name"])), confidence="high"),),
         )

@@ -23,9 +23,10 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite, cite_absence
+from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.errors import hosts_of, ranks_of, where_reported
+from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
 from nccl_forensics.words import first_label
 
 
@@ -236,8 +237,11 @@ def nic_slow(host_nics: pl.LazyFrame) -> Iterator[Finding]:
 
 
 @rule(name="gdr-disabled", code="NI03", cause="gdr-disabled", severity="error", at_most=8, explains=("low-bus-bandwidth",))
-def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | None, processes: pl.LazyFrame) -> Iterator[Finding]:
-    """Hosts whose RDMA connections are staged through host memory while those of other hosts are not; all alike is a warning only."""
+def gdr_disabled(
+    nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | None, processes: pl.LazyFrame, gpu_links: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
+    """Hosts whose RDMA connections are staged through host memory while those of other hosts are not. All alike is a warning only, unless
+    NCCL says that it lacks the module, or the GPUs have NVLink or NVLink SHARP, as those with GPUDirect RDMA do."""
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
     rdma = nccl_connections.filter(
         (pl.col("transport") == "NET") & ~pl.col("network").str.to_lowercase().is_in(["socket"]) & pl.col("host").is_not_null()
@@ -261,17 +265,16 @@ def gdr_disabled(nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | No
     # Ranks whose traffic goes through the NIC of another GPU (PXN) have no connection of their own and lack it as well.
     ranks = tuple(people.filter(pl.col("host").is_in(list(hosts))).select(pl.col("rank").unique().sort()).collect()["rank"].to_list())
     evidence = cite(without, "a connection without GPUDirect RDMA")
+    able = gpu_links is not None and has_rows(gpu_links.filter((pl.col("nvlink_gb_s") > 0) & pl.col("host").is_in(list(hosts))))
     if nccl_network is not None:
-        off = (
-            nccl_network.filter((pl.col("item") == "gdr-nic") & (pl.col("value") == "Disabled") & pl.col("host").is_in(list(hosts)))
-            .sort("source_id", "line_no")
-            .head(4)
-        )
-        evidence += cite(off.collect(), "NCCL says that the NIC has no GPUDirect RDMA")
+        here = nccl_network.filter(pl.col("host").is_in(list(hosts)))
+        off = here.filter((pl.col("item") == "gdr-nic") & (pl.col("value") == "Disabled")).sort("source_id", "line_no").head(4).collect()
+        able |= off.height > 0 or has_rows(here.filter((pl.col("item") == "nvls") & (pl.col("value") == "available")))
+        evidence += cite(off, "NCCL says that the NIC has no GPUDirect RDMA")
     yield Finding(
         title=f"no GPUDirect RDMA on {', '.join(hosts[:6])}" + (", while other hosts have it" if some else ""),
         summary="Data is staged in host memory: nvidia-peermem or dma-buf support is missing, or the NIC is too far from the GPU.",
-        severity="error" if some else "warning",
+        severity="error" if some or able else "warning",
         confidence="high" if some else "medium",
         ranks=ranks,
         hosts=hosts,
@@ -385,7 +388,7 @@ def socket_fallback_of_plugin(
     some = over.head(4).collect()
     if not some.height:
         return
-    people = processes if processes is not None else pl.LazyFrame(schema={"host": pl.String(), "pid": pl.Int64(), "rank": pl.Int32()})
+    people = processes if processes is not None else NOBODY
     told = where_reported(refused, people)
     if not told.height:
         return

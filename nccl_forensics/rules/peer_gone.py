@@ -30,11 +30,12 @@ from nccl_forensics.words import ranks_words, verb
 _FOUND = {
     "closed": ("found its connection closed and went on", "found its connection closed and went on"),
     "left": ("lost the connection to it before their last collective", "lost the connection to it before their last collective"),
+    "lost": ("failed for a lost connection to it", "failed for lost connections to it"),
     "silent": ("found its connection closed and went on", "found its connection closed and went on"),
     "refused": ("is refused a connection to it after the bootstrap", "are refused connections to it after the bootstrap"),
 }
 #: In these ways of going the rank's own log is there, and ends.
-_LOGGED = ("left", "silent")
+_LOGGED = ("left", "lost", "silent")
 
 
 @rule(

@@ -27,6 +27,7 @@ from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.hosts import People, people
+from nccl_forensics.views.ras import mute_processes
 from nccl_forensics.words import natural, ranks_words, verb
 
 _OPS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")
@@ -151,6 +152,9 @@ def ras_dead(
         yield from _dead(rows, known, {})
         wrong = nccl_ras_items.filter((pl.col("kind") == "ERROR") & pl.col("error").is_not_null())
         yield from _errors(wrong.sort("source_id", "line_no").collect(), known, _alike(nccl_ras_groups))
+        mute = mute_processes(nccl_ras_items).sort("source_id", "line_no").collect()
+        mute = mute.join(rows, on=["host", "pid"], how="anti").unique(["host", "pid"], keep="first", maintain_order=True)
+        yield from _dead(mute, known, {}, dead=False)
     if nccl_ras_ranks is not None:
         gone = nccl_ras_ranks.filter(pl.col("considered_dead").fill_null(False)).sort("source_id", "record").collect()
         world = _world(nccl_ras_ranks)
@@ -176,21 +180,25 @@ def ras_dead(
             )
 
 
-def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool]) -> Iterator[Finding]:
+def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool], *, dead: bool = True) -> Iterator[Finding]:
+    """Processes that RAS considers dead, or (not ``dead``) that did not answer it in time."""
     if not rows.height:
         return
     culprits = tuple(_who(row, known, world.get(str(row.get("comm_id")), False)) for row in rows.iter_rows(named=True))
     ranks = tuple(sorted({c.rank for c in culprits if c.rank is not None}))
     named = ", ".join(f"process {p} on {h}" for p, h in rows.select("pid", "host").head(4).iter_rows())
     yield Finding(
-        title=f"RAS considers {ranks_words(ranks) + ' (' + named + ')' if ranks else named} dead",
-        summary="The process no longer answers on the RAS network: it is gone, or its host cannot be reached.",
-        confidence="medium",
+        title=f"RAS {'considers' if dead else 'has no answer of'} {ranks_words(ranks) + ' (' + named + ')' if ranks else named}"
+        + (" dead" if dead else ""),
+        summary="The process no longer answers on the RAS network: it is gone, or its host cannot be reached."
+        if dead
+        else "A thread of its own answers RAS in a process that hangs too: this one is gone, stopped, or its host cannot be reached.",
+        confidence="medium" if dead else "low",
         ranks=ranks,
         hosts=hosts_of(rows),
         culprits=culprits,
-        subject=("ras-dead", *sorted(str(h) for h in rows["host"].to_list() if h)),
-        evidence=cite(rows, "considered dead"),
+        subject=("ras-dead" if dead else "ras-mute", *sorted(str(h) for h in rows["host"].to_list() if h)),
+        evidence=cite(rows, "considered dead" if dead else "no answer of this process"),
         evidence_total=rows.height,
         remedy="Look at the kernel log and the launcher of that host for what ended the process.",
         would_refute=("the process still runs: then its network is cut off",),

@@ -26,6 +26,11 @@ from nccl_forensics.facts.bandwidth import LARGE_BYTES
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 
+#: What tutorials write of a pair without direct copies, in NCCL's place.
+_OFF = "P2P/Disabled"
+#: The ways around direct copies.
+_AROUND = {"SHM": "shared memory", "NET": "the network", _OFF: "host memory"}
+
 
 def _local(nccl_connections: pl.LazyFrame, comms: pl.LazyFrame) -> pl.DataFrame:
     """Connections between GPUs of one host, per host and transport, with the ranks that connected."""
@@ -43,16 +48,26 @@ def _local(nccl_connections: pl.LazyFrame, comms: pl.LazyFrame) -> pl.DataFrame:
         .join(source, on="src")
         .join(target, on="dst")
         .filter((pl.col("src_host") == pl.col("dst_host")) & (pl.col("src") != pl.col("dst")))
-        .select("host", "transport", "source_id", "line_no", rank="src")
+        .select("host", "transport", "network", "source_id", "line_no", rank=pl.concat_list("src", "dst"))
     )
     between_hosts = pl.col("detail").fill_null("").str.contains("MNNVL", literal=True)
     inside = pl.col("transport").is_in(["P2P", "SHM"]) & (pl.col("src") != pl.col("dst")) & ~between_hosts
-    several = nccl_connections.filter(inside).join(own, on=process).select("host", "transport", "source_id", "line_no", "rank")
+    several = (
+        nccl_connections.filter(inside)
+        .join(own, on=process)
+        .select("host", "transport", "network", "source_id", "line_no", rank=pl.concat_list("rank"))
+    )
     return (
         pl.concat([alone, several])
         .sort("source_id", "line_no")
         .group_by("host", "transport")
-        .agg(pl.len().alias("n"), pl.col("rank").unique().sort().alias("ranks"), pl.col("source_id").first(), pl.col("line_no").first())
+        .agg(
+            pl.len().alias("n"),
+            pl.col("rank").explode().unique().sort().alias("ranks"),
+            pl.col("network").drop_nulls().unique().sort().alias("networks"),
+            pl.col("source_id").first(),
+            pl.col("line_no").first(),
+        )
         .sort("host", "transport")
         .collect()
     )
@@ -67,10 +82,17 @@ def _local(nccl_connections: pl.LazyFrame, comms: pl.LazyFrame) -> pl.DataFrame:
     explains=("few-channels", "low-bus-bandwidth", "socket-fallback"),
 )
 def p2p_disabled(
-    nccl_connections: pl.LazyFrame, comms: pl.LazyFrame, gpu_links: pl.LazyFrame | None, nccl_network: pl.LazyFrame | None
+    nccl_connections: pl.LazyFrame,
+    comms: pl.LazyFrame,
+    gpu_links: pl.LazyFrame | None,
+    nccl_network: pl.LazyFrame | None,
+    nccl_placement: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """Hosts whose local pairs avoid direct copies; an error where NVLink or another host shows that they could, else a warning."""
+    """Hosts whose local pairs avoid direct copies; an error where NVLink or another host shows that they could, where the driver forbids it
+    to GPUs that are connected, or where they use TCP inside what NCCL counts as one host: then shared memory was refused as well, as between
+    containers. Else a warning."""
     local = _local(nccl_connections, comms)
+    one = nccl_placement is not None and nccl_placement.select(pl.col("nodes").max()).collect().item() == 1
     nvlink: set[object] = set()
     if gpu_links is not None:
         nvlink = set(gpu_links.filter(pl.col("nvlink_gb_s") > 0).select("host").collect()["host"].to_list())
@@ -78,7 +100,7 @@ def p2p_disabled(
     if nccl_network is not None:
         said = nccl_network.filter(pl.col("item").is_in(["p2p-disabled", "p2p-not-enabled"])).sort("source_id", "line_no").collect()
     direct = set(local.filter(pl.col("transport") == "P2P")["host"].to_list())
-    for (host,), part in local.filter(pl.col("transport").is_in(["SHM", "NET"])).group_by("host", maintain_order=True):
+    for (host,), part in local.filter(pl.col("transport").is_in(list(_AROUND))).group_by("host", maintain_order=True):
         if host in direct and host not in nvlink:
             continue  # pairs across sockets go through memory by design where NVLink is absent
         lines = said.filter(pl.col("host") == host) if said.height else said
@@ -86,14 +108,17 @@ def p2p_disabled(
         if host in direct and not lines.height:
             continue
         ranks = tuple(sorted({r for rs in part["ranks"].to_list() for r in rs}))
-        how = " and ".join("shared memory" if t == "SHM" else "the network" for t in part["transport"].to_list())
+        how = " and ".join(_AROUND[t] for t in part["transport"].to_list())
+        refused = bool(lines.height and (lines["item"] == "p2p-disabled").any()) or _OFF in part["transport"].to_list()
+        apart = one and any(networks == ["Socket"] for networks in part["networks"].to_list())
         yield Finding(
             title=f"GPUs of {host} talk through {how}"
             + (", although they have NVLink" if host in nvlink else ", while other hosts use direct copies" if proof else ""),
             summary="NCCL chose no direct path between GPUs of this host."
-            + (" It says so itself: P2P is disabled between connected GPUs." if lines.height else ""),
-            severity="error" if proof else "warning" if lines.height else "info",
-            confidence="high" if proof else "medium" if lines.height else "low",
+            + (" It says so itself: P2P is disabled between connected GPUs." if lines.height else "")
+            + (" Nor did it find shared memory, although it counts one host: their containers do not share /dev/shm." if apart else ""),
+            severity="error" if proof or refused or apart else "warning" if lines.height else "info",
+            confidence="high" if proof else "medium" if lines.height or refused or apart else "low",
             ranks=ranks,
             hosts=(str(host),),
             culprits=tuple(Culprit(rank=r, host=str(host)) for r in ranks),

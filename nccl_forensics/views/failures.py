@@ -10,6 +10,7 @@ from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.looks import ordinary, standing
 from nccl_forensics.views.motion import advances
 from nccl_forensics.views.raised import lived_on
+from nccl_forensics.views.ras import mute_processes
 
 FAILURES = {
     "sign": pl.String(),
@@ -87,6 +88,7 @@ def failures(
     motion: pl.LazyFrame | None = None,
     gpu_bandwidth: pl.LazyFrame | None = None,
     cut_ends: pl.LazyFrame | None = None,
+    nccl_ras_items: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests, copies between GPUs and tasks of a scheduler that
     failed, communicators that never came up, ranks that wait (unless half of the ranks or more moved between two samples of their stacks or
@@ -144,6 +146,9 @@ def failures(
         # src/proxy.cc).
         moving = (pl.col("kind") == "propagation") & pl.col("message").fill_null("").str.contains(_MOVING) & pl.col("code").is_between(1, 6)
         add(nccl_errors.filter(moving).sort("source_id", "line_no"), "transfers that broke off")
+    if nccl_ras_items is not None:
+        told = nccl_ras_items.filter(pl.col("error").is_not_null() | ((pl.col("kind") == "DEAD") & pl.col("pid").is_not_null()))
+        add(pl.concat([told, mute_processes(nccl_ras_items)]).sort("source_id", "line_no"), "errors that RAS reports")
     if bandwidth_tests is not None:
         add(
             bandwidth_tests.filter(pl.col("error").is_not_null()).sort("source_id", "line_no"),

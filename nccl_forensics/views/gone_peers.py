@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.words import first_label
 
 GONE_PEERS = {
     "rank": pl.Int32(),
@@ -27,18 +28,23 @@ def gone_peers(
     nccl_errors: pl.LazyFrame | None,
     nccl_tails: pl.LazyFrame,
     progress: pl.LazyFrame | None = None,
+    nccl_connections: pl.LazyFrame | None = None,
+    nccl_network: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Ranks of a communicator that all had joined, and whose processes ended before those of their peers.
 
     ``how``: ``closed`` (of the rank no line is left, and a process of the same host lost the connection to it, by its local rank, and wrote
     on), ``left`` (its lines end before a collective that its peers entered, and one of these lost the connection to it before it called its
-    last), or ``refused`` (a connection to a process of the communicator is refused after the bootstrap, in which each had opened its port,
+    last), ``lost`` (its lines end before a collective that its peers entered, it alone of those tells of no error, and one that talks over the
+    network to no other process of its host failed for a lost connection to that host), or ``refused`` (a connection to a process of the communicator is refused after the bootstrap, in which each had opened its port,
     and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
     connections alone, and it is the one among those that went which tells of no error). A process that was stopped with all the others also
     loses connections, but writes nothing after that.
     """
     rows: list[dict[str, object]] = []
     joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
+    # Up to 2.18 the only line of a communicator is the one that says that it came up.
+    joined |= set(comms.filter(pl.col("completed") & pl.col("comm_key").is_not_null()).select("comm_key").collect()["comm_key"].to_list())
     known = comms.filter(pl.col("rank").is_not_null() & pl.col("nranks").is_not_null() & pl.col("comm_key").is_in(sorted(joined))).collect()
     if not known.height:
         return pl.DataFrame(rows, schema=GONE_PEERS).lazy()
@@ -60,6 +66,9 @@ def gone_peers(
         quiet = _without_a_word(nccl_errors, members)
         found = _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, quiet) if quiet else []
         rows += [base | {"how": "silent"} | row for row in found] if len(found) == 1 else []
+    single = known["comm_key"].n_unique() == 1
+    if not rows and single and nccl_errors is not None and nccl_connections is not None and progress is not None:
+        rows += [base | row for row in _lost(nccl_errors, nccl_connections, nccl_network, members, _behind(progress, members))]
     if not rows and nccl_errors is not None and len(absent) == 1:
         rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
     return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
@@ -67,6 +76,65 @@ def gone_peers(
 
 #: Errors that tell of a peer that is gone: whoever loses one prints them, and nothing else went wrong where there are no others.
 _OF_PEERS = ("peer-closed", "recv-failed", "connect-retry", "connect-gave-up", "connect-failed", "proxy", "other", "propagation")
+
+
+#: What the call of a collective, or of what it does first, hands up: a process that is killed does not come so far.
+_HANDED_UP = r"(?:enqueue|group|init)\.cc$"
+
+
+def _lost(
+    nccl_errors: pl.LazyFrame, nccl_connections: pl.LazyFrame, nccl_network: pl.LazyFrame | None, members: pl.DataFrame, behind: set[int]
+) -> list[dict[str, object]]:
+    """The one rank of those ``behind`` that tells of no error, if a peer failed for a lost connection that can only have been to it."""
+    lines = nccl_errors.sort("source_id", "line_no").collect()
+    if lines.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(_OF_PEERS)).height:
+        return []
+    people = members.select("host", "pid", "rank")
+    told = lines.filter((pl.col("level") == "WARN") | ((pl.col("kind") == "propagation") & pl.col("code").is_between(1, 7)))
+    quiet = behind - set(people.join(told, on=["host", "pid"], how="semi")["rank"].to_list())
+    if len(quiet) != 1:
+        return []
+    [rank] = quiet
+    host = people.filter(pl.col("rank") == rank)["host"][0]
+    there = set(people.filter(pl.col("host") == host)["rank"].to_list())
+    pairs = nccl_connections.filter(pl.col("transport") == "NET").select("src", "dst").unique().collect()
+    both = pl.concat([pairs, pairs.select(src="dst", dst="src")]).filter(
+        pl.col("dst").is_in(list(there)) & ~pl.col("src").is_in(list(there))
+    )
+    only = both.group_by("src").agg(pl.col("dst").unique()).filter(pl.col("dst") == [rank])["src"].to_list()
+    names = {first_label(host), *_addresses(nccl_network, host)}
+    end = pl.col("peer").str.split("<").list.first()
+    seen = (
+        lines.join(people, on=["host", "pid"])
+        .filter((pl.col("level") == "WARN") & pl.col("kind").is_in(["peer-closed", "recv-failed"]) & pl.col("rank").is_in(only))
+        .filter(end.map_elements(lambda name: name in names or first_label(name) in names, return_dtype=pl.Boolean()))
+        .unique("rank", keep="first", maintain_order=True)
+    )
+    up = lines.filter((pl.col("kind") == "propagation") & pl.col("file").str.contains(_HANDED_UP) & pl.col("code").is_between(1, 6))
+    ended = members.filter(pl.col("ended").is_not_null()).select("host", "pid")
+    handled = pl.concat([up.select("host", "pid"), ended]).unique()
+    seen = seen.join(handled, on=["host", "pid"], how="semi")
+    if not seen.height:
+        return []
+    first = seen.row(0, named=True)
+    return [
+        {
+            "rank": rank,
+            "host": host,
+            "how": "lost",
+            "seen_by": sorted(seen["rank"].to_list()),
+            "source_id": first["source_id"],
+            "line_no": first["line_no"],
+        }
+    ]
+
+
+def _addresses(nccl_network: pl.LazyFrame | None, host: object) -> set[str]:
+    """Addresses that processes of a host tell to be theirs."""
+    if nccl_network is None:
+        return set()
+    own = nccl_network.filter((pl.col("host") == host) & pl.col("address").str.contains("<", literal=True))
+    return {str(a).split("<")[0] for a in own.select(pl.col("address").unique()).collect()["address"].to_list()}
 
 
 def _without_a_word(nccl_errors: pl.LazyFrame, members: pl.DataFrame) -> set[int]:

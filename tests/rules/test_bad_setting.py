@@ -9,9 +9,11 @@ import pytest
 from nccl_forensics.facts.setting_effects import SETTINGS
 from nccl_forensics.model import CAUSES
 from nccl_forensics.rules.bad_setting import bad_setting
+from nccl_forensics.views.failures import FAILURES
 from tests.corpus import corpus_root
 from tests.rules.frames import cited, settings, told
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 EVERYONE = [0, 1, 2, 3]
 #: (setting, harmful value, severity, harmless value or None where every value harms)
@@ -66,7 +68,11 @@ def test_a_value_that_nccl_refused_is_told_with_its_line() -> None:
     [finding] = bad_setting.check(None, lines)
     assert finding.title == "NCCL could not read NCCL_BUFFSIZE=4MB and uses its default"
     assert (cited(finding), finding.hosts) == ([(0, 9)], ("node1",))
+    assert finding.severity == "error"
     assert bad_setting.check(None, table("nccl_env", {"name": "NCCL_BUFFSIZE", "value": "4194304", "invalid": False})) == []
+    # It goes on with its default: what ended a job is another matter.
+    [finding] = bad_setting.check(None, lines, None, rows(FAILURES, {"sign": "NCCL errors", "count": 1}))
+    assert finding.severity == "warning"
 
 
 def test_own_words_are_causes() -> None:

@@ -242,6 +242,12 @@ def test_a_queue_pair_that_finds_no_way_to_its_peer_is_a_matter_of_addresses() -
     assert ("NCCL_IB_GID_INDEX" in finding.remedy, finding.actions[0].action) == (True, "fix_config")
 
 
+def test_the_device_of_a_queue_pair_is_named() -> None:
+    text = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3"
+    [finding] = ib_error.check(errors({"kind": "ib-modify-qp", "pid": 101, "message": text, "line_no": 8}), PEOPLE)
+    assert [c.nic for c in finding.culprits] == ["mlx5_3"]
+
+
 def test_one_retry_among_other_errors_tells_of_a_link() -> None:
     local = COMPLETION | {"message": str(COMPLETION["message"]).replace("status=12", "status=4"), "line_no": 9}
     [finding] = ib_error.check(errors(COMPLETION, local), PEOPLE)

@@ -50,6 +50,37 @@ def test_the_rank_whose_call_was_refused_is_named_with_nccls_words() -> None:
     assert finding.title == "NCCL refused a call of rank 1: Error : no algorithm/protocol available"
 
 
+def test_a_gpu_that_is_not_there_was_asked_for_by_the_program() -> None:
+    [finding] = invalid_usage.check(
+        errors({"kind": "cuda-failure", "pid": 101, "message": "Cuda failure 101 'invalid device ordinal'"}), PEOPLE
+    )
+    assert told(finding) == ("critical", "high", (1,))
+    assert (
+        invalid_usage.check(
+            errors({"kind": "cuda-failure", "pid": 101, "message": "Cuda failure 719 'unspecified launch failure'"}), PEOPLE
+        )
+        == []
+    )
+
+
+def test_a_call_that_came_back_as_invalid_is_named_where_no_warning_says_more() -> None:
+    code = {
+        "kind": "propagation",
+        "level": "INFO",
+        "pid": 101,
+        "file": "enqueue.cc",
+        "code": 5,
+        "message": "enqueue.cc:3130 -> 5",
+        "line_no": 9,
+    }
+    revoked = {"kind": "abort", "pid": 101, "message": "AllReduce: communicator was revoked", "line_no": 8}
+    [finding] = invalid_usage.check(errors(revoked, code), PEOPLE)
+    assert told(finding) == ("critical", "high", (1,))
+    assert cited(finding) == [(0, 9)]
+    assert invalid_usage.check(errors(revoked, code | {"code": 3}), PEOPLE) == []
+    assert invalid_usage.check(errors({"kind": "shm", "pid": 101, "message": "x", "line_no": 8}, code), PEOPLE) == []
+
+
 def test_a_refusal_of_unknown_rank_is_less_sure_and_names_the_host() -> None:
     [finding] = invalid_usage.check(errors(REFUSED | {"pid": 999}), PEOPLE)
     assert (finding.severity, finding.confidence, finding.ranks) == ("critical", "medium", ())

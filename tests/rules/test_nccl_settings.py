@@ -30,6 +30,8 @@ CASES = [
     (nvls_disabled_by_setting, "NCCL_NVLS_ENABLE", "0", "1"),
     (few_channels_by_setting, "NCCL_MAX_NCHANNELS", "2", "16"),
     (few_channels_by_setting, "NCCL_MAX_CTAS", "4", "8"),
+    (few_channels_by_setting, "Comm config Max CTAs", "1", "16"),
+    (socket_fallback_by_setting, "Comm config Net name", "Socket", "IB"),
 ]
 IDS = [name for _, name, _, _ in CASES]
 

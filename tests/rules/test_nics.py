@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.rules.nics import gdr_disabled, nic_slow, nic_underused, socket_fallback, socket_fallback_of_plugin
 from nccl_forensics.views.ib_ports import PORTS
+from nccl_forensics.views.nccl_facts import GPU_LINKS
 from tests.rules.frames import cited, errors, host_ranks, networks, nics, people, settings, told
 from tests.rules.host_frames import table
 from tests.views.frames import rows
@@ -152,6 +153,21 @@ def test_ranks_without_a_connection_of_their_own_lack_it_with_their_host() -> No
 def test_where_no_host_has_it_the_platform_may_never_have_had_it() -> None:
     [finding] = gdr_disabled.check(connections(False, False), None, PEOPLE)
     assert told(finding) == ("warning", "medium", (0, 1))
+
+
+def test_where_nccl_lacks_the_module_or_the_gpus_have_nvlink_no_gpudirect_anywhere_is_an_error() -> None:
+    says = table("nccl_network", {"item": "gdr-nic", "value": "Disabled", "host": "node2", "source_id": 1, "line_no": 4})
+    [finding] = gdr_disabled.check(connections(False, False), says, PEOPLE)
+    assert told(finding) == ("error", "medium", (0, 1))
+    sharp = says.with_columns(item=pl.lit("nvls"), value=pl.lit("available"))
+    [finding] = gdr_disabled.check(connections(False, False), sharp, PEOPLE)
+    assert finding.severity == "error"
+    nvlink = rows(GPU_LINKS, {"host": "node1", "gpu": "1b000", "nvlink_gb_s": 370.8, "source_id": 0, "line_no": 3})
+    [finding] = gdr_disabled.check(connections(False, False), None, PEOPLE, nvlink)
+    assert finding.severity == "error"
+    far = says.with_columns(value=pl.lit("Enabled"))
+    [finding] = gdr_disabled.check(connections(False, False), far, PEOPLE)
+    assert finding.severity == "warning"
 
 
 def test_gpudirect_everywhere_or_sockets_stay_quiet() -> None:

@@ -137,3 +137,12 @@ def test_peers_that_the_monitor_lost_are_a_warning() -> None:
     [finding] = ras_dead.check(None, None, table("nccl_ras_events", lost), None)
     assert (finding.severity, cited(finding)) == ("warning", [(0, 4)])
     assert ras_dead.check(None, None, table("nccl_ras_events", {**lost, "event": "PEER_NEW"}), None) == []
+
+
+def test_a_process_that_did_not_answer_twice_is_named_unless_it_is_dead() -> None:
+    mute = {"kind": "INCOMPLETE", "subject": "Missing communicator data from 1 job process", "pid": 22113, "host": "node1", "ranks": 1}
+    twice = [mute | {"source_id": 0, "line_no": 30}, mute | {"source_id": 1, "line_no": 30}]
+    [finding] = ras_dead.check(table("nccl_ras_items", *twice), None, None, PEOPLE)
+    assert (finding.confidence, finding.ranks) == ("low", (5,))
+    [finding] = ras_dead.check(table("nccl_ras_items", *twice, {**mute, "kind": "DEAD"}), None, None, PEOPLE)
+    assert (finding.confidence, finding.ranks) == ("medium", (5,))

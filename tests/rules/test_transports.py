@@ -8,6 +8,7 @@ from nccl_forensics.rules.transports import few_channels, p2p_disabled
 from nccl_forensics.store import Store
 from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.nccl_facts import GPU_LINKS, local_channels
+from tests.rules.host_frames import table
 
 
 def comms(hosts: list[str]) -> pl.LazyFrame:
@@ -45,6 +46,35 @@ def test_shared_memory_where_another_host_goes_direct_is_an_error() -> None:
 
 def test_shared_memory_without_any_sign_of_a_direct_path_is_told_only_as_information() -> None:
     [finding] = p2p_disabled.check(connections({(0, 1): "SHM"}, ["a"]), comms(["a"]), None, None)
+    assert finding.severity == "info"
+
+
+def test_who_receives_through_memory_is_named_with_the_sender() -> None:
+    [finding] = p2p_disabled.check(connections({(0, 1): "SHM"}, ["a"]), comms(["a"]), links("a", 370.8), None)
+    assert finding.ranks == (0, 1)
+
+
+def test_what_the_driver_forbids_connected_gpus_and_what_tutorials_write_of_it_is_an_error() -> None:
+    said = table("nccl_network", {"item": "p2p-disabled", "host": "a", "source_id": 0, "line_no": 3})
+    [finding] = p2p_disabled.check(connections({(0, 1): "SHM"}, ["a"]), comms(["a"]), None, said)
+    assert (finding.severity, finding.confidence) == ("error", "medium")
+    [finding] = p2p_disabled.check(connections({(0, 1): "P2P/Disabled"}, ["a"]), comms(["a"]), None, None)
+    assert (finding.severity, finding.confidence, finding.ranks) == ("error", "medium", (0, 1))
+    # CUDA says no more than that these GPUs cannot, as cards without such a path.
+    unable = said.with_columns(item=pl.lit("p2p-not-enabled"))
+    [finding] = p2p_disabled.check(connections({(0, 1): "SHM"}, ["a"]), comms(["a"]), None, unable)
+    assert finding.severity == "warning"
+
+
+def test_sockets_inside_what_nccl_counts_as_one_host_are_those_of_containers_that_share_nothing() -> None:
+    over = connections({(0, 1): "NET", (1, 0): "NET"}, ["a"]).with_columns(network=pl.lit("Socket"))
+    place = table("nccl_placement", {"rank": 0, "nodes": 1})
+    [finding] = p2p_disabled.check(over, comms(["a"]), None, None, place)
+    assert (finding.severity, finding.confidence, finding.ranks) == ("error", "medium", (0, 1))
+    # Hosts of one name, or cards that are nearer to their GPUs than these are to each other.
+    [finding] = p2p_disabled.check(over, comms(["a"]), None, None, place.with_columns(nodes=pl.lit(2)))
+    assert finding.severity == "info"
+    [finding] = p2p_disabled.check(over.with_columns(network=pl.lit("IB")), comms(["a"]), None, None, place)
     assert finding.severity == "info"
 
 

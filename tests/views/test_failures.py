@@ -30,6 +30,8 @@ ORDER = (
     "overwritten",
     "motion",
     "gpu_bandwidth",
+    "cut_ends",
+    "ras",
 )
 
 
@@ -47,6 +49,8 @@ def signs(**evidence: pl.LazyFrame) -> list[tuple[str, int]]:
         ({"watchdog": table("watchdog", {"kind": "store-timeout"})}, "watchdog timeouts"),
         ({"watchdog": table("watchdog", {"kind": "dump-signal"})}, "watchdog timeouts"),
         ({"bandwidth_tests": table("bandwidth_tests", {"error": "unhandled system error"})}, "tests that failed"),
+        ({"ras": table("nccl_ras_items", {"kind": "ERROR", "error": "Remote process error"})}, "errors that RAS reports"),
+        ({"ras": table("nccl_ras_items", {"kind": "DEAD", "pid": 7})}, "errors that RAS reports"),
         ({"gpu_bandwidth": table("gpu_bandwidth", {"status": "error"})}, "copies between GPUs that failed"),
         ({"exceptions": table("exceptions", {"signature": "user"})}, "exceptions"),
         ({"reports": table("reports", {"kind": "barrier-missing"})}, "mismatches and missed barriers"),
