@@ -229,7 +229,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         LINKS,
         "Are all NVLinks up and free of errors?",
-        "nvlink-fault nvlink-topology",
+        "nvlink-fault nvlink-topology nvlink-in-dump",
         "nvlinks nvlink_counters",
         "nvidia-smi nvlink -s; nvidia-smi nvlink -e",
     ),
@@ -237,7 +237,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         LINKS,
         "Does every PCIe link run at full width and speed, without errors?",
-        "pcie-degraded",
+        "pcie-degraded pcie-in-topology",
         "gpus.pcie_width pcie_links",
         "sudo lspci -vv",
     ),

@@ -28,8 +28,6 @@ from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located
 
 _SHARE = Annotated[float, "share of what the others of its kind have below which a device is named"]
-#: PCI classes of GPUs (3D and display controllers) and of network cards that carry traffic of NCCL.
-_GPU = r"^0x03"
 
 
 def _from_a_file(job_settings: pl.LazyFrame | None) -> bool:
@@ -48,13 +46,19 @@ def _weak(rows: pl.DataFrame, column: str, share: float) -> Iterator[tuple[pl.Da
 
 
 def _dumped(nccl_topo: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.DataFrame:
-    """One row per source and PCI device, with the rank of a GPU, the rate of a network card, and its ``host``."""
-    gpus = nccl_topo.filter(pl.col("element") == "gpu").select("source_id", "bus_id", gpu_rank="rank").unique(["source_id", "bus_id"])
+    """One row per source and GPU or network card: its ``kind`` (of GPUs the compute capability, of cards the rate), ``gpu_rank`` and
+    ``host``. A card for the display beside GPUs that compute is of another kind."""
+    kind = text_of("GPU of sm {}", pl.col("sm").fill_null(0))
+    gpus = (
+        nccl_topo.filter(pl.col("element") == "gpu")
+        .select("source_id", "bus_id", gpu_rank="rank", model=kind)
+        .unique(["source_id", "bus_id"])
+    )
     nets = nccl_topo.filter(pl.col("element") == "net").group_by("source_id", "bus_id").agg(rate=pl.col("speed_mbps").max())
     devices = nccl_topo.filter((pl.col("element") == "pci") & pl.col("bus_id").is_not_null())
-    return located(
-        devices.join(gpus, on=["source_id", "bus_id"], how="left").join(nets, on=["source_id", "bus_id"], how="left"), source_hosts
-    ).sort("source_id", "line_no")
+    both = devices.join(gpus, on=["source_id", "bus_id"], how="left").join(nets, on=["source_id", "bus_id"], how="left")
+    of = both.with_columns(kind=pl.coalesce("model", text_of("network card of {} Mb/s", "rate"))).filter(pl.col("kind").is_not_null())
+    return located(of, source_hosts).sort("source_id", "line_no")
 
 
 @rule(
@@ -72,10 +76,8 @@ def nvlink_in_dump(
     if _from_a_file(job_settings):
         return
     links = nccl_topo.filter(pl.col("element") == "nvlink").group_by("source_id", "bus_id").agg(links=pl.col("count").sum()).collect()
-    gpus = _dumped(nccl_topo, source_hosts).filter(pl.col("pci_class").str.contains(_GPU))
-    own = gpus.join(links, on=["source_id", "bus_id"], how="left", maintain_order="left").with_columns(
-        links=pl.col("links").fill_null(0), kind=pl.lit("GPU")
-    )
+    gpus = _dumped(nccl_topo, source_hosts).filter(pl.col("kind").str.starts_with("GPU"))
+    own = gpus.join(links, on=["source_id", "bus_id"], how="left", maintain_order="left").with_columns(pl.col("links").fill_null(0))
     for weak, whole, best in _weak(own, "links", below):
         for row in weak.iter_rows(named=True):
             yield _finding(
@@ -109,13 +111,9 @@ def pcie_in_topology(
         return
     if nccl_topo is not None:
         lanes = _dumped(nccl_topo, source_hosts).with_columns(
-            carried=pl.col("link_speed").str.extract(r"^([0-9.]+) ?GT/s").cast(pl.Float64) * pl.col("link_width"),
-            kind=pl.when(pl.col("pci_class").str.contains(_GPU))
-            .then(pl.lit("GPU"))
-            .when(pl.col("rate").is_not_null())
-            .then(text_of("network card of {} Mb/s", "rate")),
+            carried=pl.col("link_speed").str.extract(r"^([0-9.]+) ?GT/s").cast(pl.Float64) * pl.col("link_width")
         )
-        for weak, whole, _ in _weak(lanes.filter(pl.col("kind").is_not_null() & pl.col("carried").is_not_null()), "carried", below):
+        for weak, whole, _ in _weak(lanes.filter(pl.col("carried").is_not_null()), "carried", below):
             usual = whole.row(0, named=True)
             for row in weak.iter_rows(named=True):
                 yield _on_pcie(
@@ -145,7 +143,7 @@ def _on_pcie(row: dict[str, object], whole: pl.DataFrame, has: str, others: str)
 
 
 def _finding(row: dict[str, object], whole: pl.DataFrame, has: str, subject: tuple[str, str], remedy: str, command: str) -> Finding:
-    gpu = row["kind"] == "GPU"
+    gpu = str(row["kind"]).startswith("GPU")
     rank = int(str(row["gpu_rank"])) if row["gpu_rank"] is not None else None
     host = str(row["host"]) if row["host"] else None
     return Finding(

@@ -10,20 +10,20 @@ from nccl_forensics.views.nccl_facts import GPU_LINKS
 from tests.rules.frames import settings, told
 from tests.views.frames import rows
 
-LANES, CARD, LINKS = 16, 16, 18
+#: What a device has that is not named; GPUs by their compute capability.
+LANES, CARD, LINKS, HOPPER, DISPLAY = 16, 16, 18, 90, 75
+
+Some = dict[int, int] | None
 
 
-def dump(
-    lanes: dict[int, int] | None = None, links: dict[int, int] | None = None, cards: dict[int, int] | None = None, n: int = 4
-) -> pl.LazyFrame:
+def dump(*, sm: Some = None, lanes: Some = None, links: Some = None, cards: Some = None, n: int = 4) -> pl.LazyFrame:
     """A dump of a host with GPUs and cards of 400 Gb/s beside them, alike but for these."""
     text = '<system version="1"><cpu numaid="0">'
     for g in range(n):
-        text += f'<pci busid="0000:{g + 1}0:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="{(lanes or {}).get(g, LANES)}">'
-        text += (
-            f'<gpu dev="{g}" rank="{g}"><nvlink target="0000:05:00.0" count="{(links or {}).get(g, LINKS)}" tclass="0x068000"/></gpu></pci>'
-        )
-        text += f'<pci busid="0000:{g + 1}1:00.0" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="{(cards or {}).get(g, CARD)}">'
+        lane, link, card, model = ((d or {}).get(g, own) for d, own in ((lanes, LANES), (links, LINKS), (cards, CARD), (sm, HOPPER)))
+        text += f'<pci busid="0000:{g + 1}0:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="{lane}">'
+        text += f'<gpu dev="{g}" sm="{model}" rank="{g}"><nvlink target="0000:05:00.0" count="{link}" tclass="0x068000"/></gpu></pci>'
+        text += f'<pci busid="0000:{g + 1}1:00.0" class="0x020700" link_speed="32.0 GT/s PCIe" link_width="{card}">'
         text += f'<nic><net name="mlx5_{g}" dev="{g}" speed="400000"/></nic></pci>'
     frame = read(f"{text}</cpu></system>".encode()).frames["nccl_topo"]
     return frame.with_columns(source_id=pl.lit(0, pl.UInt32)).lazy()
@@ -46,6 +46,12 @@ def test_alike_devices_halves_and_two_of_a_kind_are_quiet() -> None:
     for quiet in (dump(), dump(lanes={0: 8, 1: 8}, links={0: 9, 1: 9}), dump(lanes={0: 8}, links={0: 9}, n=2)):
         assert nvlink_in_dump.check(quiet, None, None) == []
         assert pcie_in_topology.check(quiet, None, None, None) == []
+
+
+def test_a_card_for_the_display_beside_gpus_that_compute_is_no_weak_one() -> None:
+    beside = dump(sm={3: DISPLAY}, lanes={3: 8}, links={3: 0})
+    assert nvlink_in_dump.check(beside, None, None) == []
+    assert pcie_in_topology.check(beside, None, None, None) == []
 
 
 def test_a_dump_of_what_nccl_was_handed_shows_the_file_and_not_the_host() -> None:
