@@ -34,7 +34,7 @@ _AT_ONCE = 2 << 20
 
 def _sniff(head: bytes) -> bool:
     if is_pickle(head):
-        return any(k in head for k in (b"entries", b"pg_config", b"pg_status", b"version", b"record_id"))
+        return any(k in head for k in (b"entries", b"pg_config", b"pg_status", b"version", b"record_id", b"profiling_name"))
     start = head.lstrip()[:1]
     return start in (b"{", b"[") and sum(k in head for k in _KEYS) >= 1 and b'"traceEvents"' not in head
 

@@ -28,6 +28,12 @@ from nccl_forensics.rules.common.endings import most_crashed_alike, own_signal
 #: Libraries that carry the traffic; a crash whose innermost frames lie there is theirs (or of what they were handed).
 _LIBRARIES = r"(lib(?:uc[tpsm]|ucp|mpi|open-pal|fabric|ibverbs|mlx5|nccl|rccl|gloo|psm2|cxi)[\w.-]*\.so[\w.]*)"
 _TOP = 6
+#: NCCL hands on what CUDA, or what lies below it, failed by: that may be the program, and may be what all of them stand on.
+_HANDED_ON = ("nccl-error", "nccl-cuda")
+#: NCCL was let down by a socket, a device or the system (ncclSystemError in nccl.h): whatever all ranks met there is no fault of the program.
+_SYSTEM = ((pl.col("signature") == "nccl-error") & pl.col("message").str.contains("ncclSystemError|unhandled system error")).fill_null(
+    value=False
+)
 
 
 @rule(
@@ -86,7 +92,7 @@ def _in_library(everyone: pl.DataFrame, exceptions: pl.LazyFrame) -> Iterator[Fi
 def _alike(everyone: pl.DataFrame, ranks: int, share: float, at_least: int) -> Iterator[Finding]:
     """``ranks``: how many the evidence knows, those of whose end it says nothing among them."""
     # No process kills itself: a signal that ends all of them at once comes from outside.
-    own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished", "killed"]))
+    own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished", "killed"]) & ~_SYSTEM)
     if not most_crashed_alike(everyone) and not _nearly_all(own, ranks, share, at_least):
         return
     first = own.with_columns(own_signal()).sort("rank").row(0, named=True)
@@ -100,7 +106,7 @@ def _alike(everyone: pl.DataFrame, ranks: int, share: float, at_least: int) -> I
         title=f"{'all ' if whole else ''}{own.height} ranks fell over alike: {what}" + (f" at {first['frame']}" if first["frame"] else ""),
         summary=f"{'Every rank' if whole else 'Each of them'} ended in the same way ({what}{': ' + message if message else ''}): a fault of the program or of a "
         f"library, not of one rank or host.{'' if whole else ' The others did nothing of their own: they were stopped, or found these gone.'}",
-        confidence="high" if whole and told else "medium",
+        confidence="high" if whole and told and first["signature"] not in _HANDED_ON else "medium",
         culprits=(),
         subject=(str(first["kind"]), str(what), str(first["frame"] or "")),
         evidence=cite(own, f"ended by {what}"),

@@ -254,6 +254,9 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
             if certain and _from_its_own_line(group, odd, peers):
+                reading = read_divergence(history, _longest(by_rank, peers, at), _line(by_rank[odd[0]], at))
+                if reading.kind == "different" and reading.sure and by_rank[odd[0]].run(at, 1) > 1:
+                    return _row(base, "different", by_rank, odd, peers, at, None, True, reading.why)
                 why = f"its next operation is the one that is called at {here[odd[0]]['call_site']}, as before; its peers call theirs elsewhere"
                 return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
             if kind == "shape" and jump is None and len({_elements(str(value)) for value in values.values()}) == 1:

@@ -47,6 +47,7 @@ def processes(
     fr_dumps: pl.LazyFrame | None = None,
     fr_groups: pl.LazyFrame | None = None,
     nccl_inspector: pl.LazyFrame | None = None,
+    environment: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per process (and GPU, where a process drives several): ``rank`` (global), ``host``, ``pid``, ``bus_id``, ``gpu_index``.
 
@@ -60,7 +61,8 @@ def processes(
         _by_exit(people, worker_exits.filter(pl.col("pid").is_not_null()).collect())
     if stacks is not None:
         _by_stack(people, stacks, path_hints)
-    for (host, pid), rank, strength, how in (*_traced(traces, path_hints), *_recorded(fr_dumps, stacks, path_hints)):
+    copied = _copied(environment, sources) if environment is not None else ()
+    for (host, pid), rank, strength, how in (*_traced(traces, path_hints), *_recorded(fr_dumps, stacks, path_hints), *copied):
         # Only of a process that something else tells of: of a job on many hosts a pid alone is nobody's.
         known = people.met(host, pid, one_naming=False)
         if known is not None:
@@ -261,6 +263,25 @@ def _traced(traces: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> list[_Said
         .collect()
     )
     return [((None, pid), rank, strength, _PROFILED) for pid, rank, strength in rows.iter_rows()]
+
+
+def _copied(environment: pl.LazyFrame, sources: pl.LazyFrame) -> list[_Said]:
+    """Ranks of processes whose environments were copied to files whose last number is their pid (``4002.environ``, ``4002/environ``). What
+    two ranks bear is no pid, nor is what is the rank itself."""
+    rows = (
+        environment.filter(pl.col("name") == "RANK")
+        .join(sources.select("source_id", "path"), on="source_id")
+        .select(
+            pid=pl.col("path").str.extract(r"([0-9]+)[^0-9]*$").cast(pl.Int64, strict=False),
+            said=pl.col("value").cast(pl.Int32, strict=False),
+        )
+        .drop_nulls()
+        .unique()
+        .filter((pl.col("said").n_unique().over("pid") == 1) & (pl.col("pid") != pl.col("said")))
+        .sort("pid", "said")
+        .collect()
+    )
+    return [((None, pid), rank, WORD, "its environment, in a file that bears its pid") for pid, rank in rows.iter_rows()]
 
 
 #: What says the rank of a process that was traced.

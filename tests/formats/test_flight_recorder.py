@@ -165,6 +165,8 @@ def test_a_bare_list_is_the_dump_of_2023():
     result = read([{"pg_id": 0, "seq_id": 1, "profiling_name": "nccl:broadcast"}])
     assert result.frames["fr_entries"]["op"].to_list() == ["broadcast"]
     assert result.frames["fr_dumps"]["version"].to_list() == [None]
+    assert FORMAT.sniff(pickle.dumps([{"pg_id": 0, "seq_id": 1, "profiling_name": "nccl:broadcast"}], protocol=2))
+    assert not FORMAT.sniff(pickle.dumps([{"name": "conv1", "weight": [1.0]}], protocol=2))
 
 
 def test_version_2_10_is_newer_than_2_9():

@@ -48,6 +48,17 @@ def test_an_abort_without_a_word_may_be_a_watchdogs() -> None:
     assert finding.confidence == "high"
 
 
+def test_a_system_call_that_failed_for_all_ranks_is_no_fault_of_the_program() -> None:
+    def raised(word: str) -> pl.LazyFrame:
+        told = {"kind": "exception", "type": "DistBackendError", "signature": "nccl-error", "message": f"NCCL error in: a.cpp:7\n{word}"}
+        return endings(*[{"rank": r} | told for r in range(4)])
+
+    assert software_crash.check(raised("ncclSystemError: System call (e.g. socket, malloc) or external library call failed"), None) == []
+    # What NCCL hands on of its own may be the program's, and may be what all ranks stand on.
+    [finding] = software_crash.check(raised("ncclInternalError: Internal check failed."), None)
+    assert (finding.title, finding.confidence) == ("all 4 ranks fell over alike: DistBackendError", "medium")
+
+
 def test_the_share_that_must_end_alike_can_be_set() -> None:
     some = endings(*crashed(0, 1, 2), *[{"rank": r, "kind": "victim", "own": False} for r in (3, 4, 5)])
     assert software_crash.check(some, None) == []

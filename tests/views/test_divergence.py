@@ -138,6 +138,21 @@ def test_a_size_that_its_own_line_always_has_is_another_call_than_that_of_the_pe
     assert parting("1", "step (t.py:30)") == ("shape", [4], False)
 
 
+def test_two_calls_of_one_operation_in_the_other_order_are_no_call_left_out() -> None:
+    step = ["all_reduce [530]", "all_reduce [60]", "all_reduce [4]"]
+
+    def parting(*then: str) -> tuple[object, ...]:
+        """Rank 1 makes these calls in its third step; each size has a line of its own."""
+        frame = operations({r: [*step, *step, *(then if r == 1 else step)] for r in range(4)})
+        lines = {"[530]": "a (t.py:1)", "[60]": "b (t.py:2)", "[4]": "c (t.py:3)"}
+        [row] = divergences(frame.with_columns(call_site=pl.col("shape").replace_strict(lines))).collect().to_dicts()
+        return row["kind"], row["ranks"], row["seq"]
+
+    assert parting("all_reduce [530]", "all_reduce [4]", "all_reduce [60]") == ("different", [1], 8)
+    assert parting("all_reduce [530]", "all_reduce [4]", "all_reduce [530]") == ("skipped", [1], 8)
+    assert parting("all_reduce [530]", "all_reduce [4]") == ("skipped", [1], 8)
+
+
 def test_who_goes_on_with_the_usual_calls_left_out_what_its_peers_call_for_the_first_time() -> None:
     step = ["all_reduce [33]", "all_reduce [528]"]
 

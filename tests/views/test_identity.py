@@ -138,7 +138,19 @@ def world(*members: dict[str, object]) -> pl.LazyFrame:
 def known(paths: pl.LazyFrame | None = None, **evidence: pl.LazyFrame) -> list[dict[str, object]]:
     where = paths if paths is not None else sources("log")
     others = (
-        evidence.get(n) for n in ("comms", "nccl_versions", "worker_exits", "stacks", "nccl_tails", "traces", "fr_dumps", "fr_groups")
+        evidence.get(n)
+        for n in (
+            "comms",
+            "nccl_versions",
+            "worker_exits",
+            "stacks",
+            "nccl_tails",
+            "traces",
+            "fr_dumps",
+            "fr_groups",
+            "nccl_inspector",
+            "environment",
+        )
     )
     return processes(where, path_hints(where), *others).collect().to_dicts()
 
@@ -165,6 +177,17 @@ def test_a_profilers_trace_tells_whose_pid_a_stack_is_of() -> None:
     assert known(names, traces=table("traces", *traced)) == []
     twice = known(names, stacks=sampled(101), traces=table("traces", traced[0], {"pid": 101, "rank": 8, "source_id": 6}))
     assert [(p["pid"], p["rank"]) for p in twice] == [(101, None)]
+
+
+def test_an_environment_in_a_file_that_bears_a_pid_tells_whose_pid_it_is() -> None:
+    names = sources("stacks/1.txt", "env/101.environ", "env/102/environ")
+    told = [{"name": "RANK", "value": str(rank), "source_id": source} for source, rank in ((1, 5), (2, 6))]
+    found = known(names, stacks=sampled(101, 102), environment=table("environment", *told))
+    assert [(p["pid"], p["rank"]) for p in found] == [(101, 5), (102, 6)]
+    # A number that two ranks bear is no pid, and without a process of that number nobody is made up.
+    alike = known(sources("s.txt", "a/101.env", "b/101.env"), stacks=sampled(101), environment=table("environment", *told))
+    assert [p["rank"] for p in alike] == [None]
+    assert known(names, environment=table("environment", *told)) == []
 
 
 def test_a_profilers_trace_that_states_its_host_is_a_process_for_a_rank_that_nobody_has() -> None:
