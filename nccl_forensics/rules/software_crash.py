@@ -28,6 +28,8 @@ from nccl_forensics.rules.common.endings import most_crashed_alike, own_signal
 #: Libraries that carry the traffic; a crash whose innermost frames lie there is theirs (or of what they were handed).
 _LIBRARIES = r"(lib(?:uc[tpsm]|ucp|mpi|open-pal|fabric|ibverbs|mlx5|nccl|rccl|gloo|psm2|cxi)[\w.-]*\.so[\w.]*)"
 _TOP = 6
+#: Signals that no fault raises (signal(7)): somebody sends them, such as a scheduler before the time limit.
+_SENT = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
 #: NCCL hands on what CUDA, or what lies below it, failed by: that may be the program, and may be what all of them stand on.
 _HANDED_ON = ("nccl-error", "nccl-cuda")
 #: NCCL was let down by a socket, a device or the system (ncclSystemError in nccl.h): whatever all ranks met there is no fault of the program.
@@ -92,8 +94,9 @@ def _in_library(everyone: pl.DataFrame, exceptions: pl.LazyFrame) -> Iterator[Fi
 def _alike(everyone: pl.DataFrame, ranks: int, share: float, at_least: int) -> Iterator[Finding]:
     """``ranks``: how many the evidence knows, those of whose end it says nothing among them."""
     # No process kills itself: a signal that ends all of them at once comes from outside.
-    own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished", "killed"]) & ~_SYSTEM)
-    if not most_crashed_alike(everyone) and not _nearly_all(own, ranks, share, at_least):
+    sent = pl.col("signal").is_in(_SENT).fill_null(value=False)
+    own = everyone.filter(pl.col("own") & ~pl.col("kind").is_in(["vanished", "killed"]) & ~sent & ~_SYSTEM)
+    if not own.height or (not most_crashed_alike(everyone) and not _nearly_all(own, ranks, share, at_least)):
         return
     first = own.with_columns(own_signal()).sort("rank").row(0, named=True)
     what = first["signal"] or first["type"] or f"exit code {first['exit_code']}"

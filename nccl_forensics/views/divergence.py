@@ -392,6 +392,7 @@ def _different_op(
         return _row(base, "different", by_rank, odd, peers, at, None, certain, why)
     goes_on = _goes_on(group, odd[0], peer_line) or came_behind(history, peer_line[0], signature(own))
     goes_on |= by_rank[odd[0]].run(at, 1) == 1 and signature(own) in candidates(history)[:1]  # the steps before foretell that call
+    goes_on &= _line(by_rank[odd[0]], at)[1:2] != peer_line[:1]  # who makes their call next made the two in the other order
     if kind == "different" and certain and goes_on and _from_its_own_line(group, odd, peers):
         why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
         return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)

@@ -54,9 +54,19 @@ def test_a_system_call_that_failed_for_all_ranks_is_no_fault_of_the_program() ->
         return endings(*[{"rank": r} | told for r in range(4)])
 
     assert software_crash.check(raised("ncclSystemError: System call (e.g. socket, malloc) or external library call failed"), None) == []
+    left = [{"kind": "abort", "signature": "nccl-error", "message": "ncclSystemError: x", "signal": "SIGABRT", "rank": r} for r in range(3)]
+    assert software_crash.check(endings(*left), None) == []
     # What NCCL hands on of its own may be the program's, and may be what all ranks stand on.
     [finding] = software_crash.check(raised("ncclInternalError: Internal check failed."), None)
     assert (finding.title, finding.confidence) == ("all 4 ranks fell over alike: DistBackendError", "medium")
+
+
+def test_a_signal_that_only_others_send_is_no_crash() -> None:
+    def ended(signal: str) -> pl.LazyFrame:
+        return endings(*[{"rank": r, "kind": "exit", "signal": signal, "exit_code": -10} for r in range(4)])
+
+    assert software_crash.check(ended("SIGUSR1"), None) == []
+    assert len(software_crash.check(ended("SIGSYS"), None)) == 1
 
 
 def test_the_share_that_must_end_alike_can_be_set() -> None:

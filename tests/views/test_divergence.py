@@ -153,6 +153,21 @@ def test_two_calls_of_one_operation_in_the_other_order_are_no_call_left_out() ->
     assert parting("all_reduce [530]", "all_reduce [4]") == ("skipped", [1], 8)
 
 
+def test_two_operations_in_the_other_order_are_no_call_left_out_though_a_step_is_cut_off() -> None:
+    step = ["all_reduce [530]", "all_reduce [4]"]
+
+    def parting(*then: str) -> tuple[object, ...]:
+        """Every other step ends with a broadcast; rank 1 makes these calls in its fourth."""
+        full = [*step, *step, "broadcast [1]", *step, *step, "broadcast [1]"]
+        frame = operations({r: [*full[:-2], *then] if r == 1 else [*full, *step[:1]] for r in range(4)})
+        named = frame.with_columns(call_site=pl.col("op") + pl.col("shape") + pl.lit(" (t.py:1)"))
+        [row] = divergences(named).collect().to_dicts()
+        return row["kind"], row["ranks"], row["seq"]
+
+    assert parting("broadcast [1]", "all_reduce [4]", "all_reduce [530]") == ("different", [1], 9)
+    assert parting("broadcast [1]", "all_reduce [530]", "all_reduce [4]") == ("skipped", [1], 9)
+
+
 def test_who_goes_on_with_the_usual_calls_left_out_what_its_peers_call_for_the_first_time() -> None:
     step = ["all_reduce [33]", "all_reduce [528]"]
 
