@@ -141,6 +141,13 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
     )
 
 
+def fits_later(history: Sequence[Hashable], peers: Sequence[Hashable], own: Sequence[Hashable]) -> bool:
+    """Whether all that a rank called is what its peers call later, on record or as the steps before foretell: of two calls that take turns
+    one left out, and then the usual two, look like the two in the other order."""
+    foretold = list(peers) + expect([*history, *peers], REACH)
+    return any(foretold[k : k + len(own)] == list(own) for k in range(1, min(len(foretold), REACH)))
+
+
 def fewer_by(own: Sequence[Hashable], peers: Sequence[Hashable]) -> int | None:
     """How many operations less than its peers a rank has made whose own are just the last of theirs; None where they are not."""
     fewer = len(peers) - len(own)

@@ -8,7 +8,7 @@ from math import prod
 
 import polars as pl
 
-from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, expect, fewer_by, read_divergence
+from nccl_forensics.alignment import Reading, came_behind, candidates, deviants, expect, fewer_by, fits_later, read_divergence
 from nccl_forensics.facts.collective_kernels import REDUCTIONS
 from nccl_forensics.values.damage import one_bit
 from nccl_forensics.values.ranklist import as_ranks
@@ -254,8 +254,9 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
             if certain and _from_its_own_line(group, odd, peers):
-                reading = read_divergence(history, _longest(by_rank, peers, at), _line(by_rank[odd[0]], at))
-                if reading.kind == "different" and reading.sure and by_rank[odd[0]].run(at, 1) > 1:
+                theirs, own = _longest(by_rank, peers, at), _line(by_rank[odd[0]], at)
+                reading = read_divergence(history, theirs, own)
+                if reading.kind == "different" and reading.sure and len(own) > 1 and not fits_later(history, theirs, own):
                     return _row(base, "different", by_rank, odd, peers, at, None, True, reading.why)
                 why = f"its next operation is the one that is called at {here[odd[0]]['call_site']}, as before; its peers call theirs elsewhere"
                 return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
@@ -392,7 +393,8 @@ def _different_op(
         return _row(base, "different", by_rank, odd, peers, at, None, certain, why)
     goes_on = _goes_on(group, odd[0], peer_line) or came_behind(history, peer_line[0], signature(own))
     goes_on |= by_rank[odd[0]].run(at, 1) == 1 and signature(own) in candidates(history)[:1]  # the steps before foretell that call
-    goes_on &= _line(by_rank[odd[0]], at)[1:2] != peer_line[:1]  # who makes their call next made the two in the other order
+    line = _line(by_rank[odd[0]], at)
+    goes_on &= line[1:2] != peer_line[:1] or fits_later(history, peer_line, line)  # who makes their call next made the two the other way
     if kind == "different" and certain and goes_on and _from_its_own_line(group, odd, peers):
         why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
         return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
