@@ -229,7 +229,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         LINKS,
         "Are all NVLinks up and free of errors?",
-        "nvlink-fault nvlink-topology nvlink-in-dump",
+        "nvlink-fault nvlink-topology topology-dump",
         "nvlinks nvlink_counters",
         "nvidia-smi nvlink -s; nvidia-smi nvlink -e",
     ),

@@ -35,8 +35,9 @@ def gone_peers(
 
     ``how``: ``closed`` (of the rank no line is left, and a process of the same host lost the connection to it, by its local rank, and wrote
     on), ``left`` (its lines end before a collective that its peers entered, and one of these lost the connection to it before it called its
-    last), ``lost`` (its lines end before a collective that its peers entered, it alone of those tells of no error, and one that talks over the
-    network to no other process of its host failed for a lost connection to that host), or ``refused`` (a connection to a process of the communicator is refused after the bootstrap, in which each had opened its port,
+    last), ``lost`` (its lines end before a collective that its peers entered, it alone of those tells of no error, and one that talks over
+    the network to no other process of its host failed for a lost connection to that host), or ``refused`` (a connection to a process of the
+    communicator is refused after the bootstrap, in which each had opened its port,
     and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
     connections alone, and it is the one among those that went which tells of no error). A process that was stopped with all the others also
     loses connections, but writes nothing after that.

@@ -139,7 +139,7 @@ def lost(*more: dict[str, object], peer: str = "node2.cl.local<5>", pairs: tuple
         None,
         errors(closed_by, handed_up, *[{**where[1], **m} for m in more]),
         table("nccl_tails", *[{**where[r], "lines": 90, "line_no": 90, "message": "AllReduce: opCount 3"} for r in members]),
-        calls_until({0: 3, 1: 3, 2: 2, 3: 3}),
+        calls_until({0: 3, 1: 3, 2: 2, 3: 3}, at=30),
         table("nccl_connections", *[{**where[a], "src": a, "dst": b, "transport": "NET", "line_no": 20} for a, b in pairs]),
         table("nccl_network", {**where[2], "item": "bootstrap", "address": "10.0.0.2<0>", "line_no": 2}),
     )

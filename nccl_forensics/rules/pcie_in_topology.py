@@ -1,8 +1,9 @@
-"""In NCCL's picture of a host one GPU or network card hangs on fewer links than its neighbours.
+"""In NCCL's picture of a host the PCIe link of one GPU or network card carries less than that of its neighbours.
 
 ## What it finds
-Topology dumps (NCCL_TOPO_DUMP_FILE) and NCCL's own tree of the host (subsystem GRAPH) in which one of several GPUs has fewer NVLinks or PCIe
-lanes, or a lower PCIe rate, than the others of its kind, or one of several equal network cards has.
+Topology dumps (NCCL_TOPO_DUMP_FILE) in which one of several equal GPUs has a lower PCIe rate, or one of several equal network cards fewer
+lanes or a lower rate, than the others, and NCCL's own tree of the host (subsystem GRAPH) in which a GPU has. NVLinks and lanes of GPUs in dumps
+are judged by ``topology-dump``.
 
 ## Why it matters
 NCCL builds its rings for the weakest link of the host: all ranks run at its pace.
@@ -11,7 +12,7 @@ NCCL builds its rings for the weakest link of the host: all ranks run at its pac
 The slot is built so (another model of riser or card), or a topology file (NCCL_TOPO_FILE) that is wrong about the hardware.
 
 ## What to do next
-nvidia-smi -q (PCIe link width, current and maximum) and nvidia-smi nvlink -s; compare with a dump of another host of the same model.
+nvidia-smi -q (PCIe link width, current and maximum); compare with a dump of another host of the same model.
 """
 
 from __future__ import annotations
@@ -62,35 +63,6 @@ def _dumped(nccl_topo: pl.LazyFrame, source_hosts: pl.LazyFrame | None) -> pl.Da
 
 
 @rule(
-    name="nvlink-in-dump",
-    code="NV03",
-    cause="nvlink-fault",
-    severity="error",
-    at_most=8,
-    explains=("few-channels", "low-bus-bandwidth", "p2p-disabled"),
-)
-def nvlink_in_dump(
-    nccl_topo: pl.LazyFrame, job_settings: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None, *, below: _SHARE = 0.95
-) -> Iterator[Finding]:
-    """GPUs of a topology dump with fewer NVLinks than most."""
-    if _from_a_file(job_settings):
-        return
-    links = nccl_topo.filter(pl.col("element") == "nvlink").group_by("source_id", "bus_id").agg(links=pl.col("count").sum()).collect()
-    gpus = _dumped(nccl_topo, source_hosts).filter(pl.col("kind").str.starts_with("GPU"))
-    own = gpus.join(links, on=["source_id", "bus_id"], how="left", maintain_order="left").with_columns(pl.col("links").fill_null(0))
-    for weak, whole, best in _weak(own, "links", below):
-        for row in weak.iter_rows(named=True):
-            yield _finding(
-                row,
-                whole,
-                f"has {row['links']} of {best:g} NVLinks",
-                ("nvlink", str(row["bus_id"])),
-                "Check the links (nvidia-smi nvlink -s, -e), reseat or replace the GPU.",
-                "nvidia-smi nvlink -s",
-            )
-
-
-@rule(
     name="pcie-in-topology",
     code="PC03",
     cause="pcie-degraded",
@@ -111,7 +83,8 @@ def pcie_in_topology(
         return
     if nccl_topo is not None:
         lanes = _dumped(nccl_topo, source_hosts).with_columns(
-            carried=pl.col("link_speed").str.extract(r"^([0-9.]+) ?GT/s").cast(pl.Float64) * pl.col("link_width")
+            carried=pl.col("link_speed").str.extract(r"^([0-9.]+) ?GT/s").cast(pl.Float64)
+            * pl.when(pl.col("kind").str.starts_with("GPU")).then(1).otherwise("link_width")
         )
         for weak, whole, _ in _weak(lanes.filter(pl.col("carried").is_not_null()), "carried", below):
             usual = whole.row(0, named=True)
