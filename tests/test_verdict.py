@@ -80,8 +80,9 @@ def test_a_guess_does_not_explain_a_proof_away() -> None:
 
 
 def test_a_difference_is_behind_a_stop_that_is_less_sure_than_it() -> None:
-    for confidence, root in (("medium", "environment-mismatch"), ("low", "connection-failed")):
-        differ = outcome("environment-mismatch", severity="error", confidence=confidence, explains=("connection-failed",))  # type: ignore[arg-type]
+    expected: dict[Confidence, str] = {"medium": "environment-mismatch", "low": "connection-failed"}
+    for confidence, root in expected.items():
+        differ = outcome("environment-mismatch", severity="error", confidence=confidence, explains=("connection-failed",))
         verdict = judge([differ, outcome("connection-failed", confidence="low")], ["x"], has_job=True)
         assert verdict.root is not None
         assert verdict.root.finding.cause == root

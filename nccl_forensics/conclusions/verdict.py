@@ -129,7 +129,6 @@ def judge(
         return Verdict("explained", root, root.finding.confidence, tuple(roots[1:]), explained_by, signs)
     if signs:
         # A loss that alone would stop the job speaks before "unexplained" does.
-        able = [f for f in losses if f.finding.cause in _CAN_STOP]
         roots = _roots(able, explained_by)
         if roots:
             said = any(f.finding.cause in _SAID_BY_NCCL and explains(roots[0], f) for f in every)

@@ -167,21 +167,20 @@ def _against_platform(best: list[dict[str, object]], expected: float, nics: Mapp
             continue
         gpus, hosts = _texts(run["gpus"]), _texts(run["hosts"])
         known = ceiling(gpus, _number(run["ranks"]), len(hosts) or None)
-        of_nics = _carried(hosts, _number(run["ranks"]), nics)
-        sure = True
+        by_nics = False
         if expected > 0:
             goal, source = expected, "the configuration"
         elif known is not None:
             goal, source = known.bus_bw_gb_s, known.source
-        elif of_nics is not None:
-            (goal, source), sure = of_nics, beside_nics(gpus)
+        elif (carried := _carried(hosts, _number(run["ranks"]), nics)) is not None:
+            (goal, source), by_nics = carried, True
         else:
             continue
         value = float(str(run["best"]))
         if value >= _WATCH * goal:
             continue
         severity, word = _judged(value / goal)
-        if known is None and expected <= 0 and (not sure or value >= _DEGRADED * goal):
+        if by_nics and (value >= _DEGRADED * goal or not beside_nics(gpus)):
             severity = "warning"
         yield _run_finding(
             run,
@@ -215,9 +214,8 @@ def _carried(hosts: list[str], ranks: int | None, nics: Mapping[str, list[float]
     driven = {host: sorted(nics[host], reverse=True)[: ranks // len(hosts)] for host in hosts}
     least = min(hosts, key=lambda host: (sum(driven[host]), host))
     rates = driven[least]
-    return OF_NICS * sum(
-        rates
-    ) / 8, f"{OF_NICS:.0%} of what the NICs that NCCL uses on {least} carry ({len(rates)} x {min(rates):g} Gbit/s)"
+    source = f"{OF_NICS:.0%} of what the NICs that NCCL uses on {least} carry ({len(rates)} x {min(rates):g} Gbit/s)"
+    return OF_NICS * sum(rates) / 8, source
 
 
 def _against_alike(best: list[dict[str, object]], alike: int) -> Iterator[Finding]:
