@@ -225,18 +225,13 @@ def _topology_files(topo: pl.LazyFrame, out: _Traits) -> None:
 
 
 def _channels(chosen: RunResult, out: _Traits) -> None:
-    channels, comms = chosen.resolver.get("nccl_channels"), chosen.resolver.get("comms")
+    # Without a line of a communicator there are channels and not whose they are.
+    told = chosen.resolver.get("comm_channels")
+    channels = chosen.resolver.get("nccl_channels") if told is None else told
     if channels is None:
         return
     rows = channels.sort("source_id", "line_no")
-    if comms is not None:
-        # A process prints its channels while it makes a communicator: between the start and the end of that one's init.
-        inits = comms.filter(pl.col("nranks").is_not_null()).select("source_id", "host", "pid", "line_no", "nranks").sort("line_no")
-        joined = rows.sort("line_no").join_asof(
-            inits, on="line_no", by=["source_id", "host", "pid"], strategy="backward", check_sortedness=False
-        )
-        rows = joined.sort("source_id", "line_no")
-    else:
+    if "nranks" not in rows.collect_schema().names():
         rows = rows.with_columns(nranks=pl.lit(None, dtype=pl.Int32))
     kinds = {"coll": "collective", "p2p": "point-to-point", "nvls": "NVLink SHARP"}
     frame = rows.select("nranks", *kinds, "source_id", "line_no").collect()

@@ -161,25 +161,13 @@ def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> 
     at_most=4,
     explains=("connection-failed", "invalid-usage", "rank-never-joined", "host-stall", "rank-died", "collective-stuck", "version-mismatch"),
 )
-def channels_differ(nccl_channels: pl.LazyFrame, comms: pl.LazyFrame) -> Iterator[Finding]:
+def channels_differ(comm_channels: pl.LazyFrame) -> Iterator[Finding]:
     """Few ranks that came out of the init of a communicator with another number of channels than all others: NCCL brings all ranks to one
     number, so that these read a setting of it (channels, CTAs, NVLS) that the others did not, whether their logs show settings or not."""
-    whose = comms.filter(pl.col("rank").is_not_null()).select(
-        "host", "pid", "comm_key", "rank", "nranks", begin_source="source_id", begin="line_no"
-    )
     lines = (
-        nccl_channels.filter(pl.col("coll") > 0)
-        .select("host", "pid", "source_id", "line_no", "coll")
-        .sort("line_no")
-        .join_asof(
-            whose.sort("begin").rename({"begin_source": "source_id"}),
-            left_on="line_no",
-            right_on="begin",
-            by=["source_id", "host", "pid"],
-            strategy="backward",
-            check_sortedness=False,
-        )
-        .filter(pl.col("rank").is_not_null() & (pl.col("nranks") > 2))
+        comm_channels.filter((pl.col("coll") > 0) & pl.col("rank").is_not_null() & (pl.col("nranks") > 2))
+        # What several processes claim one rank of are several communicators.
+        .filter(pl.struct("host", "pid").n_unique().over("comm_key", "rank").max().over("comm_key") == 1)
         .sort("comm_key", "rank", "source_id", "line_no")
         .unique(["comm_key", "rank"], keep="first", maintain_order=True)
         .filter(pl.col("coll").n_unique().over("comm_key") > 1)

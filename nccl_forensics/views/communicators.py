@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Literal
 
 import polars as pl
 
@@ -79,6 +80,7 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
         row["comm_key"] = by_turn
     for row in rows:
         row["comm_key"] = _comm_key(row, by_pointer, legacy, 0)
+    _tell_apart(rows)
     return pl.DataFrame([{k: r[k] for k in COMMS_SCHEMA} for r in rows], schema=COMMS_SCHEMA, infer_schema_length=None).lazy()
 
 
@@ -124,3 +126,59 @@ def _comm_key(
     legacy[ordinal_key] += 1
     row["comm_key"] = f"size{row['nranks']}#{legacy[ordinal_key]}"
     return str(row["comm_key"])
+
+
+def _tell_apart(rows: list[dict[str, object]]) -> None:
+    """Keys of communicators without a commId, where the k-th of a size is another one in other processes: one rank of it is claimed twice.
+
+    Groups of one layout (tensor, pipeline, data parallel) order their members as the whole job does, and are ordered by them: the k-th
+    claims of each rank, by rank in the job, are one communicator. Where a claim is missing they stay together under one key.
+    """
+    claims: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for row in rows:
+        if row["rank"] is not None and row["pid"] is not None and str(row["comm_key"]).startswith("size"):
+            claims[str(row["comm_key"])].append(row)
+    twice = {key: of for key, of in claims.items() if len({r["rank"] for r in of}) < len(of)}
+    whole = max((of for key, of in claims.items() if key not in twice), key=len, default=[])
+    in_job = {(r["host"], r["pid"], r["bus_id"]): int(str(r["rank"])) for r in whole}
+    for key, of in twice.items():
+        by_rank: dict[object, list[tuple[int, dict[str, object]]]] = defaultdict(list)
+        for row in of:
+            by_rank[row["rank"]].append((in_job.get((row["host"], row["pid"], row["bus_id"]), -1), row))
+        counts = {len(claimed) for claimed in by_rank.values()}
+        if len(by_rank) != of[0]["nranks"] or len(counts) != 1 or any(at < 0 for claimed in by_rank.values() for at, _ in claimed):
+            continue
+        for claimed in by_rank.values():
+            for k, (_, row) in enumerate(sorted(claimed, key=lambda c: c[0])):
+                row["comm_key"] = f"{key}.{k}"
+
+
+@view(rows="processes x communicators")
+def comm_channels(nccl_channels: pl.LazyFrame, nccl_comms: pl.LazyFrame, comms: pl.LazyFrame) -> pl.LazyFrame:
+    """'N coll channels' lines with the communicator that was made as they were printed: the columns of ``nccl_channels``, and ``comm_key``,
+    ``rank``, ``nranks``, null where no line tells.
+
+    The thread that makes a communicator prints them before its 'Init COMPLETE' (``src/init.cc``), which is the first line of it in releases
+    that print no 'Init START'; of an init that never ended, the start before is all there is.
+    """
+    thread = [pl.col("source_id"), pl.col("host").fill_null(""), pl.col("pid").fill_null(-1), pl.col("tid").fill_null(-1)]
+    by = ["source_id", "host", "pid", "tid"]
+    lines = nccl_channels.with_row_index("row")
+    events = nccl_comms.filter(pl.col("event").is_in(["init-start", "init-complete"]) & pl.col("comm").is_not_null())
+    near = lines.select("row", "line_no", *thread).sort("line_no")
+    sides: dict[str, Literal["forward", "backward"]] = {"after": "forward", "before": "backward"}
+    for side, way in sides.items():
+        told = events.select(*thread, pl.col("line_no").alias(side), *(pl.col(c).alias(f"{side}_{c}") for c in ("event", "comm")))
+        near = near.join_asof(told.sort(side), left_on="line_no", right_on=side, by=by, strategy=way, check_sortedness=False)
+    ends, begins = pl.col("after_event") == "init-complete", pl.col("before_event") == "init-start"
+    made = near.select(
+        "row",
+        *("source_id", "host", "pid"),
+        comm=pl.when(ends).then("after_comm").when(begins).then("before_comm"),
+        told=pl.when(ends).then("after").when(begins).then("before"),
+    ).filter(pl.col("comm").is_not_null())
+    whose = comms.select("source_id", *thread[1:3], *("comm", "comm_key", "rank", "nranks"), begin="line_no").sort("begin")
+    known = made.sort("told").join_asof(
+        whose, left_on="told", right_on="begin", by=["source_id", "host", "pid", "comm"], strategy="backward", check_sortedness=False
+    )
+    return lines.join(known.select("row", "comm_key", "rank", "nranks"), on="row", how="left").sort("row").drop("row")

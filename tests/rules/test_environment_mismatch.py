@@ -7,6 +7,7 @@ import polars as pl
 from nccl_forensics.rules.environment_mismatch import channels_differ, environment_mismatch
 from tests.rules.frames import cited, comm, comms, people, settings, told
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node1", 102), (3, "node2", 103))
 
@@ -114,32 +115,36 @@ def test_ranks_of_which_nothing_is_known_may_belong_to_either_side() -> None:
     assert told(finding) == ("error", "medium", (0, 1, 2))
 
 
-def channels(*counts: tuple[int, int]) -> pl.LazyFrame:
-    """The number of channels that each rank's log tells."""
-    return table(
-        "nccl_channels",
-        *[{"host": "node2" if r == 3 else "node1", "pid": 100 + r, "source_id": r, "line_no": 9, "coll": n} for r, n in counts],
+def channels(*counts: tuple[int, int], nranks: int = 4, **more: object) -> pl.LazyFrame:
+    """The number of channels that each rank's log tells, of the one communicator."""
+    whose: dict[str, object] = {"comm_key": "0xc0", "nranks": nranks} | more
+    return rows(
+        {n: pl.String() for n in ("host", "comm_key")} | {n: pl.Int64() for n in ("pid", "source_id", "line_no", "coll", "rank", "nranks")},
+        *[
+            {"host": "node2" if r == 3 else "node1", "pid": 100 + r, "source_id": r, "line_no": 9, "coll": n, "rank": r} | whose
+            for r, n in counts
+        ],
     )
 
 
-def joined(*ranks: int, nranks: int) -> pl.LazyFrame:
-    """The line by which each rank starts the one communicator."""
-    return comms(*[comm(r, nranks, host="node2" if r == 3 else "node1") for r in ranks])
-
-
 def test_a_rank_with_another_number_of_channels_has_another_setting() -> None:
-    [finding] = channels_differ.check(channels((0, 24), (1, 24), (2, 16), (3, 24)), joined(0, 1, 2, 3, nranks=4))
+    [finding] = channels_differ.check(channels((0, 24), (1, 24), (2, 16), (3, 24)))
     assert told(finding) == ("error", "medium", (2,))
     assert cited(finding) == [(2, 9), (0, 9)]
     assert finding.title == "rank 2 has 16 channels, ranks 0-1, 3 24, in one communicator"
 
 
 def test_channels_that_agree_and_ranks_of_which_too_few_are_seen_stay_quiet() -> None:
-    assert channels_differ.check(channels((0, 24), (1, 24), (2, 24), (3, 24)), joined(0, 1, 2, 3, nranks=4)) == []
-    assert channels_differ.check(channels((0, 24), (1, 24), (2, 16)), joined(0, 1, 2, nranks=4)) == []
-    assert channels_differ.check(channels((0, 24), (1, 24), (2, 16), (3, 16)), joined(0, 1, 2, 3, nranks=4)) == []
+    assert channels_differ.check(channels((0, 24), (1, 24), (2, 24), (3, 24))) == []
+    assert channels_differ.check(channels((0, 24), (1, 24), (2, 16))) == []
+    assert channels_differ.check(channels((0, 24), (1, 24), (2, 16), (3, 16))) == []
 
 
 def test_another_communicator_may_have_another_number_of_channels() -> None:
-    other = comms(*[comm(r, 4, comm_key=f"0xc{r % 2}") for r in range(4)])
-    assert channels_differ.check(channels((0, 24), (1, 16), (2, 24)), other) == []
+    mixed = pl.concat([channels((0, 24), (2, 24)), channels((1, 16), (3, 16), comm_key="0xc1")])
+    assert channels_differ.check(mixed) == []
+
+
+def test_what_two_processes_claim_one_rank_of_is_not_one_communicator() -> None:
+    another = channels((2, 16)).with_columns(pid=pl.lit(999, dtype=pl.Int64()))
+    assert channels_differ.check(pl.concat([channels((0, 24), (1, 24), (2, 24), (3, 24)), another])) == []

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, settle
-from nccl_forensics.views.communicators import comms
+from nccl_forensics.views.communicators import comm_channels, comms
 from nccl_forensics.views.identity import processes
 from nccl_forensics.views.path_hints import path_hints, rank_in_path
 from nccl_forensics.views.source_ranks import source_ranks
@@ -126,6 +126,44 @@ def test_a_pointer_reused_after_destroy_is_another_communicator() -> None:
 def test_without_ids_the_communicators_of_one_size_are_met_in_order() -> None:
     found = comms(table("nccl_comms", *[event(r, comm=f"0x{c}{r}", line_no=n) for r in (0, 1) for n, c in enumerate("ab", 1)])).collect()
     assert found["comm_key"].to_list() == ["size2#1", "size2#2", "size2#1", "size2#2"]
+
+
+def on_grid(rank: int, tp: int = 2) -> list[dict[str, object]]:
+    """A process of four that makes the job's communicator, one with its tensor-parallel neighbour and one with its data-parallel one."""
+    mine = {"host": f"node{rank // 2}", "pid": 100 + rank % 2, "bus_id": f"{rank % 2}a000", "source_id": rank}
+    return [
+        event(rank, nranks=4, comm="0xa", line_no=1, **mine),
+        event(rank % tp, comm="0xb", line_no=2, **mine),
+        event(rank // tp, comm="0xc", line_no=3, **mine),
+    ]
+
+
+def test_groups_of_one_size_without_ids_are_told_apart_by_the_ranks_of_the_job() -> None:
+    found = comms(table("nccl_comms", *[e for r in range(4) for e in on_grid(r)])).collect()
+    members = {key: part["source_id"].to_list() for (key,), part in found.group_by("comm_key", maintain_order=True)}
+    assert sorted(members.values()) == [[0, 1], [0, 1, 2, 3], [0, 2], [1, 3], [2, 3]]
+
+
+def test_groups_of_which_a_process_is_missing_stay_together() -> None:
+    found = comms(table("nccl_comms", *[e for r in range(3) for e in on_grid(r)])).collect()
+    assert sorted(found["comm_key"].unique().to_list()) == ["size2#1", "size2#2", "size4#1"]
+
+
+def test_channels_are_of_the_communicator_that_the_thread_is_making() -> None:
+    # Releases without 'Init START' tell of a communicator after its channels; of an init that never ends nothing but the start is told.
+    lines = [
+        {"host": "node1", "pid": 100, "source_id": 0, "coll": n, "line_no": at, "tid": tid}
+        for n, at, tid in ((4, 1, 7), (2, 4, 8), (9, 7, 8))
+    ]
+    made = [
+        event(0, comm="0xa", line_no=2, tid=7, comm_id="0xc0"),
+        event(0, "init-start", comm="0xb", line_no=3, tid=8, comm_id="0xc1"),
+        event(0, comm="0xb", line_no=5, tid=8, comm_id="0xc1"),
+        event(1, "init-start", comm="0xd", line_no=6, tid=8, comm_id="0xc2", pid=100, source_id=0),
+    ]
+    frame = table("nccl_comms", *made)
+    found = comm_channels(table("nccl_channels", *lines), frame, comms(frame)).collect()
+    assert found.select("coll", "comm_key", "rank").rows() == [(4, "0xc0", 0), (2, "0xc1", 0), (9, "0xc2", 1)]
 
 
 # ---- processes ----
