@@ -40,7 +40,8 @@ def gone_peers(
     communicator is refused after the bootstrap, in which each had opened its port,
     and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
     connections alone, and it is the one among those that went which tells of no error). A process that was stopped with all the others also
-    loses connections, but writes nothing after that.
+    loses connections, but writes nothing after that, and one that comes to its end with all others, as jobs do that are done, nothing but
+    the end of its communicator.
     """
     rows: list[dict[str, object]] = []
     joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
@@ -58,7 +59,10 @@ def gone_peers(
     base = {"comm_id": members["comm_id"][0]}
     rank_of = {(h, p): r for h, p, r in members.select("host", "pid", "rank").iter_rows()}
     if nccl_notes is not None and nccl_placement is not None and absent:
-        rows += [base | {"how": "closed"} | row for row in _closed(nccl_notes, nccl_placement, nccl_tails, rank_of, absent)]
+        rows += [
+            base | {"how": "closed"} | row
+            for row in _closed(nccl_notes, nccl_placement, _at_work(nccl_tails, nccl_errors), rank_of, absent)
+        ]
     if nccl_notes is not None and nccl_placement is not None and progress is not None:
         behind = _behind(progress, members)
         found = _closed(nccl_notes, nccl_placement, _last_calls(progress, members), rank_of, behind) if behind else []
@@ -147,6 +151,18 @@ def _without_a_word(nccl_errors: pl.LazyFrame, members: pl.DataFrame) -> set[int
     spoke = lines.filter((pl.col("level") == "WARN") | ((pl.col("kind") == "propagation") & pl.col("code").is_between(1, 7)))
     failed = set(people.join(spoke, on=["host", "pid"], how="semi")["rank"].to_list())
     return set(people["rank"].to_list()) - failed if len(failed) * 2 >= members.height else set()
+
+
+#: How a process ends its communicator, in the order of its job or because it gave up.
+_OWN_END = r" - (?:Abort|Destroy) COMPLETE"
+
+
+def _at_work(nccl_tails: pl.LazyFrame, nccl_errors: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Ends of the processes that did not just end their communicator: who tells of no error beside that may have been done."""
+    done = nccl_tails.filter(pl.col("message").str.contains(_OWN_END)).select("host", "pid")
+    if nccl_errors is not None:
+        done = done.join(nccl_errors.filter(pl.col("level") == "WARN"), on=["host", "pid"], how="anti", nulls_equal=True)
+    return nccl_tails.join(done, on=["host", "pid"], how="anti", nulls_equal=True)
 
 
 def _last_calls(progress: pl.LazyFrame, members: pl.DataFrame) -> pl.LazyFrame:

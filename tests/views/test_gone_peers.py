@@ -21,6 +21,7 @@ def gone(
     *notes: dict[str, object],
     ends: str = "AllReduce: opCount 3",
     refused: tuple[int, ...] = (),
+    failed: tuple[int, ...] = (),
     lengths: tuple[int, ...] = (90, 90, 90),
     members: tuple[int, ...] = (0, 1, 3),
     joined: bool = True,
@@ -31,6 +32,9 @@ def gone(
     tails = [by(r, lines=n, line_no=90, message=ends) for r, n in zip(members, lengths, strict=True)]
     place = [by(r, rank=r, local_rank=r, nranks=4, line_no=8) for r in members]
     lines = [by(r, kind="connect-retry", level="INFO", message="Connection refused, retrying", line_no=40) for r in refused]
+    lines += [
+        by(r, kind="peer-closed", level="WARN", message="socketProgress: Connection closed by remote peer", line_no=45) for r in failed
+    ]
     found = gone_peers(
         comms(*[comm(r, 4) for r in members]),
         known,
@@ -59,6 +63,12 @@ def test_a_rank_without_a_line_whose_connection_was_closed_while_others_wrote_on
 
 def test_connections_that_close_when_all_end_tell_nothing() -> None:
     assert gone(closed(0, 90), ends=CLOSED) == []
+
+
+def test_who_ends_its_communicator_after_that_and_tells_of_no_error_may_have_been_done() -> None:
+    ended = "comm 0x55e18e5a2aa0 rank 1 nranks 4 cudaDev 1 busId 2d000 - Abort COMPLETE"
+    assert gone(closed(0), ends=ended) == []
+    assert gone(closed(0), closed(3), ends=ended, failed=(3,)) == [(2, "closed", [3], 3, 50)]
 
 
 def test_the_first_lost_connection_counts_and_a_rank_with_lines_of_its_own_is_no_matter() -> None:
