@@ -7,7 +7,8 @@ A rank that calls another operation than its peers at the same sequence number, 
 The ranks wait for each other in operations that cannot meet: a hang, or wrong data where sizes happen to fit.
 
 ## What would refute it
-The rank's later operations are those of its peers some positions later: then it skipped one.
+The rank's later operations are those of its peers some positions later: then it skipped one. Whoever stands behind the last line of its
+steps is told as one that left the loop; it may have made one call more at the end of a step.
 
 ## What to do next
 Compare the two lines of user code. Look for a condition that differs between ranks or for two collectives in another order.
@@ -40,23 +41,34 @@ from nccl_forensics.words import group_words, ranks_words
     explains=("timeout", "closed", "host-stall", "collective-stuck", "rank-died", "connection-failed", "group-deadlock"),
 )
 def collective_mismatch(
-    divergences: pl.LazyFrame, last_calls: pl.LazyFrame | None = None, overtakers: pl.LazyFrame | None = None
+    divergences: pl.LazyFrame,
+    last_calls: pl.LazyFrame | None = None,
+    overtakers: pl.LazyFrame | None = None,
+    left_loops: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their
-    tracebacks stand in other functions; so is what a rank called only after work of another group to which no other has come."""
+    tracebacks stand in other functions; so is what a rank called only after work of another group to which no other has come, or behind
+    the loop in which the others are."""
     ahead = set(overtakers.select("rank").collect()["rank"].to_list()) if overtakers is not None else set()
+    gone = {row["rank"]: row for row in left_loops.collect().iter_rows(named=True)} if left_loops is not None else {}
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()
     lines = _lines(last_calls)
     for found in odd.iter_rows(named=True):
         row = by_company(found, lines) if found["domain"] == "detail" else found
         ranks, group = tuple(as_ranks(row["ranks"])), group_words(row)
         either = bool(row.get("either"))
-        confidence: Confidence = "low" if either else "high" if certain(row) else "medium"
+        left = not either and row["domain"] == "fr" and set(ranks) <= gone.keys()
+        confidence: Confidence = "low" if either else "high" if certain(row) and not left else "medium"
         frames = _frames(row, lines)
         own, theirs = row["call_site"] or _only(frames[0]), row["peer_call_site"] or _only(frames[1])
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), own), ("peers", theirs)) if site]
         why = "Different functions: most likely it left the others' call out; DETAIL ended the job before its next."
-        if confidence == "high" or either:
+        if left:
+            passed, why = (
+                True,
+                f"It stands behind all lines of its steps in {gone[ranks[0]]['loop']}: most likely it left that loop before the others.",
+            )
+        elif confidence == "high" or either:
             passed = False
         elif set(ranks) <= ahead:
             passed, why = (

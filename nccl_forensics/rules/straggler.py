@@ -333,15 +333,19 @@ def _longest(rows: pl.DataFrame, margin: float) -> Iterator[Finding]:
 
 def _apart_from_waits(found: Finding, unheld_calls: pl.LazyFrame, thread_states: pl.LazyFrame | None) -> Finding:
     """Of several ranks that work together those that no look at the stacks found waiting, if they make sends and receives that no recorder
-    holds: a rank that waits for another in one seems to work with it. None of them where no look tells."""
+    holds: a rank that waits for another in one seems to work with it. A wait for a request leaves no frame, so that of ranks that were never
+    found waiting those count that were found on a CPU, where there are any. None of them where no look tells."""
     unheld = set(unheld_calls.collect()["rank"].to_list())
     if len(found.ranks) < _PAIR or len(unheld.intersection(found.ranks)) < _PAIR:
         return found
-    busy, waiting = set[int](), set[int]()
+    busy, waiting, running = set[int](), set[int](), set[int]()
     if thread_states is not None:
         seen = thread_states.filter(pl.col("rank").is_in(found.ranks) & pl.col("role").is_null()).group_by("rank")
-        for rank, waits in seen.agg(pl.col("waits").sum()).sort("rank").collect().iter_rows():
+        for rank, waits, runs in seen.agg(pl.col("waits", "runs").sum()).sort("rank").collect().iter_rows():
             (waiting if waits else busy).add(rank)
+            running |= {rank} if runs and not waits else set()
+    if running and running != busy:
+        busy, waiting = running, waiting | (busy - running)
     if busy == set(found.ranks):
         return found
     if not busy or busy | waiting != set(found.ranks):
@@ -351,7 +355,7 @@ def _apart_from_waits(found: Finding, unheld_calls: pl.LazyFrame, thread_states:
     return replace(
         found,
         title=f"{ranks_words(ranks)} {verb(ranks, 'works', 'work')} while every other rank waits, {rest} in a send or receive",
-        summary=f"{found.summary} {_UNHELD}: who waits for another in one seems to work. Looks at the stacks find {rest} waiting.",
+        summary=f"{found.summary} {_UNHELD}: who waits for another in one seems to work. Looks at the stacks find {rest} waiting, or never at work.",
         ranks=ranks,
         culprits=tuple(Culprit(rank=r) for r in ranks),
     )

@@ -4,7 +4,7 @@ known."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import polars as pl
 
@@ -148,6 +148,23 @@ def gone_before(worker_exits: pl.LazyFrame, progress: pl.LazyFrame, others: list
     # The line is cited for its time; whose launcher wrote it, and so on which host the rank was, is not told.
     place = {k: first[k][0] for k in ("source_id", "line_no", "end_line")}
     return [place | {"rank": row["rank"], "own": True, "kind": "vanished", "why": why}]
+
+
+#: Ranks that must have lost a peer, at least.
+_LOST = 2
+
+
+def went_first(known: Collection[int], others: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The one rank of those ``known`` of which no line tells a failure, where all other ranks of the job ended as a peer of theirs had gone:
+    somebody had gone before the first of these."""
+    lost = {o["rank"] for o in others if o["signature"] in PEER_GONE}
+    rest = set(known) - lost
+    if len(rest) != 1 or len(lost) < max(_LOST, len(others)) or lost | rest != set(range(len(lost) + 1)):
+        return []
+    first = min(others, key=_rank)
+    why = "all others ended as a peer of theirs had gone, and of this one alone no line tells how it ended: it went first"
+    place = {k: first[k] for k in ("source_id", "line_no", "end_line", "exc_source_id", "exc_line_no")}
+    return [place | {"rank": rest.pop(), "own": True, "kind": "vanished", "why": why}]
 
 
 def _rank(ending: dict[str, object]) -> int:

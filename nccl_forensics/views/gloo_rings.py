@@ -323,7 +323,11 @@ def _left_out(part: pl.DataFrame, op: str, receiver: int, sender: int, size: int
         odd = sender
     else:
         earlier = mine.filter(pl.col("seq") < row["seq"], pl.col("segment") == got).tail(1)["seq"].to_list()
-        behind = mine.filter((pl.col("seq") - 1).is_in(earlier) & (pl.col("segment") == expected))
+        # A line that makes several in a row, as backward does of its buckets, is left as a whole.
+        passed = line.filter(pl.lit(bool(earlier)) & (pl.col("seq") > pl.lit(max(earlier, default=0))))
+        beyond = passed.filter(pl.col("call_site").ne_missing(pl.lit(row["call_site"]))).head(1)["seq"].to_list()
+        following = (pl.col("seq") - 1).is_in(earlier) | pl.col("seq").is_in(beyond)
+        behind = mine.filter(following & (pl.col("segment") == expected)).head(1)
         if agreeing.height >= _HABIT and behind.height:
             odd = receiver  # in what came next when this call was made before
         else:

@@ -39,25 +39,42 @@ def own_time(
     more, ``longest_ms``, the longest of these. Cites the collective before which it was longest.
 
     In a mesh a late rank makes its neighbours late in their other groups; its own time is the only one that nothing waits in. Arrivals are
-    compared over groups, so all ranks must share a clock: empty unless all are on one host, and unless every stated member was recorded.
+    compared over groups, so all ranks must share a clock: empty unless all are on one host, or no host is told and their times show that
+    they share one, and unless every stated member was recorded.
     """
     nothing = pl.LazyFrame(schema=OWN_TIME)
     calls = calls_of(operations)
     timed = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("created_ns").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
     # The first operation of each sort is among those that tell, and with a time and without one are two sorts.
     seen = set(calls.telling.filter(timed).select(pl.col("rank").unique()).collect()["rank"].to_list())
-    if not 2 < len(seen) <= _MOST_RANKS or not _all_recorded(groups, seen) or not one_host(seen, processes, path_hints):
+    if not 2 < len(seen) <= _MOST_RANKS or not _all_recorded(groups, seen):
         return nothing
     met = (
         calls.every.filter(timed).with_columns(met=pl.col("created_ns").max().over("group_key", "seq")).sort("rank", "created_ns", "order")
     )
     since = met.with_columns(since=(pl.col("created_ns") - pl.col("met").shift(1).over("rank")) / 1e6)
     # Whoever goes on before the last member has come does not share its clock, or does not wait: then nothing is known of its own time.
-    usual = since.group_by("rank").agg(pl.col("since").median()).collect()["since"]
-    if float(str(usual.min() or 0.0)) < -LONG_MS:
+    gaps = since.group_by("rank").agg(usual=pl.col("since").median(), least=pl.col("since").min()).collect()
+    if float(str(gaps["usual"].min() or 0.0)) < -LONG_MS:
+        return nothing
+    if not one_host(seen, processes, path_hints) and (_hosts_told(seen, processes) or not _one_clock(gaps["least"])):
         return nothing
     alone = since.with_columns(own=pl.col("since").clip(0))
     return _summed(alone, ((pl.col("created_ns").max() - pl.col("created_ns").min()) / 1e6).alias("span_ms"))
+
+
+def _hosts_told(seen: set[int], processes: pl.LazyFrame | None) -> bool:
+    """Whether a host is named for any of the ranks."""
+    if processes is None:
+        return False
+    named = processes.filter(pl.col("rank").is_in(sorted(seen)) & pl.col("host").is_not_null())
+    return named.head(1).collect().height > 0
+
+
+def _one_clock(least: pl.Series) -> bool:
+    """Whether the times of the ranks themselves show that they share a clock, from the shortest time in which each went on after the last
+    member of a collective had come: all make two in a row, and with another clock somebody would go on before that."""
+    return not least.null_count() and bool(least.is_between(-LONG_MS, LONG_MS).all())
 
 
 def _summed(calls: pl.LazyFrame, span_ms: pl.Expr) -> pl.LazyFrame:

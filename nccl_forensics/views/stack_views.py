@@ -21,6 +21,7 @@ THREAD_STATES = {
     "samples": pl.UInt32(),
     "moved": pl.Boolean(),
     "waits": pl.UInt32(),
+    "runs": pl.UInt32(),
     "place": pl.String(),
     "op": pl.String(),
     "peer": pl.Int32(),
@@ -46,7 +47,7 @@ def thread_states(stacks: pl.LazyFrame, processes: pl.LazyFrame | None, source_r
     nothing): ``place`` (collective, p2p, data-loader, lock, gil, checkpoint, gc, rendezvous, cuda-sync, backward, file-io, compile, import,
     sleep, evaluation, ended, compute, user-code, unknown), ``op``, ``peer`` (whom a send or receive is for, where arguments were taken),
     ``user_frame``, ``moved`` (its samples show progress, or another sampler saw it elsewhere), ``waits`` (how many of its samples wait for
-    others, or for its GPU), with the frame that decided in ``reason``; ``by_name`` where only a name of the user's code hints at it.
+    others, or for its GPU), ``runs`` (how many find it on a CPU), with the frame that decided in ``reason``; ``by_name`` where only a name of the user's code hints at it.
 
     ``role`` names processes beside the ranks (data-worker, launcher, compile-worker, helper); they have no rank here. Where all main
     threads wait at one line for a thread of their own process, and most of those threads for other ranks, it is that thread of each.
@@ -152,6 +153,7 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
         "samples": len(chosen) + (len(looks) if spot is not None else 0),
         "moved": moves,
         "waits": sum(standing(_frames(r), _active(r)).place in (*WAITING, *WAITING_ON_GPU) for r in chosen),
+        "runs": sum(_active(r) is True for r in chosen),
         "place": found.place,
         "op": found.op,
         "peer": _peer(rows, found) if found.place == "p2p" else None,

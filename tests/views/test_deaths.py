@@ -669,6 +669,18 @@ def test_the_one_that_never_came_while_a_peer_was_lost_before_any_timeout_had_go
     assert gone(0.3, ranks=(0, 2, 3)) == gone(0.3, ranks=(0, 2, 3, (1 << 31) - 1)) == []
 
 
+def test_who_is_left_where_all_others_lost_a_peer_went_first() -> None:
+    def went(*signatures: str, known: int = 4) -> list[tuple[object, object]]:
+        told = rows(SOURCE_RANKS_SCHEMA, *[{"source_id": r, "rank": r} for r in range(known)])
+        lost = [raised(signature, r, source_id=r) for r, signature in enumerate(signatures)]
+        return [(o["rank"], o["kind"]) for o in ended(None, *lost, sources=told) if o["own"]]
+
+    assert went("gloo-closed", "gloo-reset", "gloo-closed") == [(3, "vanished")]
+    # One that gave up waiting may have been the first; so may each of two that are left; and of two ranks either may be meant.
+    assert went("gloo-closed", "gloo-timeout", "gloo-closed") == went("gloo-closed", "gloo-closed") == []
+    assert went("gloo-closed", known=2) == []
+
+
 def one_listed(*stopped: int) -> pl.LazyFrame:
     """The report of a launcher of a function: rank 0 failed first; pids that it had to stop."""
     first = {"kind": "root-cause", "rank": 0, "local_rank": 0, "pid": 100, "exit_code": 1, "line_no": 30}

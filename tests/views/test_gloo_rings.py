@@ -69,11 +69,14 @@ def test_who_brought_as_much_more_as_was_received_too_much_is_named() -> None:
     assert exchanged("1792 vs 512", 11, 11, 16, op="all_reduce") == []
 
 
-def received(said: str, records: dict[int, list[str]], receiver: int, ring: list[int], frames: str = "") -> list[tuple[object, ...]]:
+def received(
+    said: str, records: dict[int, list[str]], receiver: int, ring: list[int], frames: str = "", sites: dict[str, str] | None = None
+) -> list[tuple[object, ...]]:
     aborted = endings(
         {"rank": receiver, "signature": "gloo-size-mismatch", "message": f"op.preamble.length <= op.nbytes. {said}. Received data"}
     )
-    made = operations(records).with_columns(call_site=pl.lit("step (train.py:9)"))
+    at = pl.col("shape").replace_strict(sites or {}, default="step (train.py:9)", return_dtype=pl.String())
+    made = operations(records).with_columns(call_site=at)
     entries = [
         {"source_id": rank, "record": f"entries[{n}]", "collective_seq_id": 1 + n, "frames": frames or None}
         for rank, calls in records.items()
@@ -128,6 +131,15 @@ def test_who_was_in_what_came_next_before_left_a_call_out_to_which_two_came() ->
     assert received("468 vs 4", {1: line, 3: line}, 2, [0, 1, 2, 3, 4]) == [(2, [1, 3], 5, 2, False)]
     assert received("468 vs 8", {1: line, 3: line}, 2, [0, 1, 2, 3, 4]) == []
     assert received("468 vs 4", {3: line}, 2, [0, 1, 2, 3, 4]) == []
+
+
+def test_a_line_that_makes_several_in_a_row_is_left_as_a_whole() -> None:
+    # Buckets of 4,485 and 1,088 floats from one line, in parts of 2,244 and 544 bytes, and one float from another.
+    step = ["all_reduce [[4485]]", "all_reduce [[1088]]", "all_reduce [[1]]"]
+    line, elsewhere = [*step, *step[:2]], {"[[1]]": "log (train.py:30)"}
+    assert received("2244 vs 4", {1: line, 3: line}, 2, [0, 1, 2, 3], sites=elsewhere) == [(2, [1, 3], 4, 3, False)]
+    assert received("2244 vs 4", {1: line, 3: line}, 2, [0, 1, 2, 3]) == []
+    assert received("2244 vs 8", {1: line, 3: line}, 2, [0, 1, 2, 3], sites=elsewhere) == []
 
 
 def test_of_two_the_one_that_left_what_its_steps_foretell_is_odd() -> None:

@@ -77,13 +77,23 @@ def test_ranks_that_work_alike_are_quiet() -> None:
 @pytest.mark.parametrize(
     ("processes", "hints"),
     [
-        (None, NO_HINTS),
+        (on("node1", "node1", "node2", "node2"), NO_HINTS),
         (on("node1", "node1", "node2", "node2"), HINTS),
         (on("node1", "node1", "node1", None), HINTS),
     ],
 )
 def test_clocks_of_several_hosts_are_not_compared(processes: pl.LazyFrame | None, hints: pl.LazyFrame) -> None:
     assert named(mesh(300), processes, hints) == []
+
+
+def test_where_no_host_is_told_calls_in_a_row_show_that_ranks_share_a_clock() -> None:
+    assert named(mesh(300), None, NO_HINTS) == [(1,)]
+    # With another clock somebody goes on before the last one has come; steps that are long everywhere would hide that.
+    ahead = pl.col("created_ns") + pl.when(pl.col("rank") == 1).then(250 * MS).otherwise(0)
+    assert named(mesh(20).with_columns(created_ns=ahead), None, NO_HINTS) == []
+    long_steps = stepped(dict.fromkeys(range(4), 0), (ROWS, COLUMNS), [600] * 12, 1, 150)
+    assert named(long_steps) == [(1,)]
+    assert named(long_steps, None, NO_HINTS) == []
 
 
 def test_a_rank_without_a_recorder_may_be_what_the_others_wait_for() -> None:
@@ -269,7 +279,7 @@ def test_of_several_that_make_sends_which_no_recorder_holds_the_ones_that_no_loo
     sends = rows(UNHELD_CALLS, *({"rank": r, "calls": 12} for r in range(6)))
 
     def judged(unheld: pl.LazyFrame | None, **waits: int) -> tuple[object, ...]:
-        looks = pl.LazyFrame([{"rank": int(r[1:]), "waits": n, "role": None} for r, n in waits.items()]) if waits else None
+        looks = pl.LazyFrame([{"rank": int(r[1:]), "waits": n, "runs": 0, "role": None} for r, n in waits.items()]) if waits else None
         given = {"own_time": work, "unheld_calls": unheld, "thread_states": looks}
         [finding] = check(straggler, **{name: frame for name, frame in given.items() if frame is not None})
         return finding.ranks, finding.culprits, finding.confidence
@@ -280,12 +290,32 @@ def test_of_several_that_make_sends_which_no_recorder_holds_the_ones_that_no_loo
     assert judged(sends) == judged(sends, r0=0) == judged(sends, r0=1, r2=1) == ((), (), "low")
 
 
+def test_of_ranks_that_no_look_finds_waiting_those_are_named_that_were_found_on_a_cpu() -> None:
+    # A wait for a request leaves no frame.
+    work = rows(
+        OWN_TIME,
+        *(
+            {"rank": r, "collectives": 30, "own_ms": ms, "span_ms": 1000.0, "long_count": 9, "longest_ms": 100.0}
+            for r, ms in enumerate((920.0, 60.0, 910.0, 50.0, 40.0, 30.0))
+        ),
+    )
+    sends = rows(UNHELD_CALLS, *({"rank": r, "calls": 12} for r in range(6)))
+
+    def judged(*runs: int) -> tuple[int, ...]:
+        looks = pl.LazyFrame([{"rank": r, "waits": 0, "runs": n, "role": None} for r, n in zip((0, 2), runs, strict=True)])
+        [finding] = check(straggler, own_time=work, unheld_calls=sends, thread_states=looks)
+        return finding.ranks
+
+    assert judged(2, 0) == (0,)
+    assert judged(1, 1) == judged(0, 0) == (0, 2)
+
+
 def test_of_ranks_that_come_late_together_the_one_at_work_is_named_where_a_send_may_hold_the_other() -> None:
     late = lag(stepped(dict.fromkeys(range(4), 0), ({"pg:0": (0, 1, 2, 3)},), [20] * 12, 0, 20), None, HINTS).with_columns(
         median_ms=pl.when(pl.col("rank") < 2).then(90.0).otherwise(0.0), span_ms=pl.lit(2000.0)
     )
     sends = rows(UNHELD_CALLS, {"rank": 0, "calls": 12}, {"rank": 1, "calls": 12})
-    looks = pl.LazyFrame([{"rank": 0, "waits": 1, "role": None}, {"rank": 1, "waits": 0, "role": None}])
+    looks = pl.LazyFrame([{"rank": 0, "waits": 1, "runs": 0, "role": None}, {"rank": 1, "waits": 0, "runs": 0, "role": None}])
     [finding] = check(straggler, lag=late, unheld_calls=sends, thread_states=looks)
     assert (finding.ranks, finding.confidence) == ((1,), "low")
     assert check(straggler, lag=late, unheld_calls=sends) == [], "nothing tells which"
