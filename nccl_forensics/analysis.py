@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nccl_forensics.extras import Extras
 
 #: Tables that by themselves do not tell how a job or its machines fared.
-_SILENT = frozenset({"sources", "gaps", "unmodelled", "cut_ends", "training_steps", "training_ends"})
+_SILENT = frozenset({"sources", "gaps", "unmodelled", "cut_ends", "training_steps"})
 #: Tables of what went wrong: where they are empty, and nothing else was seen of a job, that tells nothing about the job.
 _FAILURES_ONLY = frozenset({"watchdog", "reports", "exceptions", "worker_exits", "nccl_errors"})
 
@@ -102,7 +102,8 @@ def judge_run(
     whole = everyone and more_than_recorded(resolver) and recorded_by_all(resolver, known) and began(resolver)
     whole = whole and not only_warned(resolver)
     going = not still and not only_looked_at(resolver)
-    results = measured(resolver)
+    # One that stops before its largest size hung there, was killed, or is copied in part.
+    results = measured(resolver) and reached_largest_size(resolver)
     # Where a process may have left before the others, or never was connected to them, no end in order says that all is well.
     lost = lost_a_peer(resolver)
     cut = copied_short(resolver)
@@ -116,7 +117,7 @@ def judge_run(
     told = told and not (machines_only and pods_down(resolver))
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.
     shown = (not alone or (ended and links_told(resolver))) and (ended or not all_found_waiting(resolver))
-    shown = shown and not waits_for_one(resolver) and reached_largest_size(resolver)
+    shown = shown and not waits_for_one(resolver)
     # So is one that it leaves at work: it may have stood, or lost a process, after its last line.
     unsure = lost or (alone and (cut or broke_off(resolver)))
     verdict = judge(

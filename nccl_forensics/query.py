@@ -22,6 +22,9 @@ from nccl_forensics.views import Resolver, all_views
 _UNKNOWN_TABLE = re.compile(r"relation '([^']*)' was not found")
 _UNKNOWN_COLUMN = re.compile(r'unable to find column "([^"]*)"; valid columns: \[([^\]]*)\]')
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What begins a statement that changes tables, behind comments; Polars runs some of them, on its own copies.
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_CHANGES = frozenset({"alter", "create", "delete", "drop", "insert", "merge", "replace", "truncate", "update"})
 
 
 def select(store: Store, query: str) -> pl.DataFrame:
@@ -30,6 +33,9 @@ def select(store: Store, query: str) -> pl.DataFrame:
     Raises ``UsageError`` for a query that cannot be run, with the nearest name where one is mistyped, and ``UnusableEvidence`` where it
     reads a view that nothing in the evidence can fill.
     """
+    first = _WORD.search(_COMMENT.sub(" ", query))
+    if first is not None and first.group().lower() in _CHANGES:
+        raise UsageError(f"{first.group().upper()} is no query: tables are read with SELECT, and cannot be changed")
     frames: dict[str, pl.LazyFrame] = {name: store.scan(name) for name in ("sources", *TABLES)}
     resolver = Resolver(store)
     words = {w.lower() for w in _WORD.findall(query)}

@@ -80,6 +80,15 @@ def test_a_wrong_query_is_refused_with_what_helps(query: str, said: str) -> None
         select(Store.from_frames({}), query)
 
 
+@pytest.mark.parametrize(
+    "statement", ["DROP TABLE sources", "/* x */ drop table sources", "-- x\nTRUNCATE TABLE sources", "CREATE TABLE y AS SELECT 1"]
+)
+def test_statements_that_change_tables_are_refused(saved: Path, statement: str) -> None:
+    with pytest.raises(UsageError, match="is no query: tables are read with SELECT"):
+        api.sql([saved], statement)
+    assert api.sql([saved], "-- how many\nSELECT count(*) AS n FROM sources")["n"].item() > 0
+
+
 def test_a_folder_of_broken_tables_is_unusable(tmp_path: Path) -> None:
     (tmp_path / "sources.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(UnusableEvidence, match="cannot be read"):

@@ -11,6 +11,7 @@ import polars as pl
 from nccl_forensics import __version__
 from nccl_forensics.conclusions.census import census, nameless_dumps, people_of, stood_still, strangers
 from nccl_forensics.conclusions.checklist import checklist
+from nccl_forensics.conclusions.exclusions import exclusions
 from nccl_forensics.conclusions.gaps import ROWS, gaps_of
 from nccl_forensics.conclusions.parting import parting
 from nccl_forensics.conclusions.runs import Run, attempt_of
@@ -18,7 +19,7 @@ from nccl_forensics.conclusions.trace_report import measures
 from nccl_forensics.conclusions.verdict import Verdict
 from nccl_forensics.evidence import AT_MOST
 from nccl_forensics.masking import mask
-from nccl_forensics.model import Action, Culprit, Divergence, Evidence, blamed_by
+from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Evidence, blamed_by
 from nccl_forensics.rules import Found, Outcome, severity_order
 from nccl_forensics.store import Store
 from nccl_forensics.values.units import iso
@@ -171,8 +172,8 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
     people = people_of(chosen.resolver)
     base: dict[str, object] = {"run": chosen.run.number, "attempt": chosen.run.attempt}
     if verdict.root is not None:
-        body = _explained(writer, verdict.root, chosen, people)
-        others = [_explained(writer, o, chosen, people) for o in verdict.others[:16]]
+        body = _explained(writer, verdict.root, chosen, people, verdict.confidence)
+        others = [_explained(writer, o, chosen, people, o.finding.confidence) for o in verdict.others[:16]]
         for o in others:
             o.update(status="explained", others=[], run=chosen.run.number, attempt=chosen.run.attempt)
         return base | body | {"status": verdict.status, "confidence": verdict.confidence, "others": others}
@@ -182,6 +183,10 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
         "nothing-wrong": "No fault was found in what was handed in. What is not in the evidence was not checked.",
         "insufficient-evidence": "The evidence does not tell of a job: not even whether something is wrong can be said.",
     }
+    if any(f.finding.severity == "warning" for o in chosen.outcomes for f in o.found):
+        words["insufficient-evidence"] = (
+            "The evidence does not tell of a job: whether one ran into what is odd here (see the findings) cannot be said."
+        )
     if people:
         words["insufficient-evidence"] = "No fault was found, but what there is of the job is too little to say that nothing is wrong."
     if stood_still(chosen.resolver):
@@ -214,10 +219,13 @@ def _verdict(writer: _Writer, chosen: RunResult, gaps: Sequence[Mapping[str, obj
     }
 
 
-def _explained(writer: _Writer, root: Found, result: RunResult, people: Mapping[int, Mapping[str, object]]) -> dict[str, object]:
+def _explained(
+    writer: _Writer, root: Found, result: RunResult, people: Mapping[int, Mapping[str, object]], confidence: Confidence | None
+) -> dict[str, object]:
     f = root.finding
     culprits = [writer.culprit(c, people) for c in blamed_by(f)]
     told = {c["rank"]: c for c in culprits}
+    actions = (*f.actions, *(exclusions(f) if confidence == "high" else ()))
     return {
         "cause": f.cause,
         "confidence": f.confidence,
@@ -228,7 +236,7 @@ def _explained(writer: _Writer, root: Found, result: RunResult, people: Mapping[
         "explains": sorted(i for i, by in result.verdict.explained_by.items() if by == root.id),
         "remedy": f.remedy or None,
         "prevention": f.prevention or None,
-        "actions": [_action(_where(a, told)) for a in f.actions],
+        "actions": [_action(_where(a, told)) for a in actions],
         "alternatives": [
             {"cause": c, "culprits": [writer.culprit(Culprit(rank=r), people) for r in ranks], "against": why}
             for c, ranks, why in f.alternatives
@@ -378,9 +386,12 @@ def _sources(store: Store, chosen: RunResult) -> tuple[list[dict[str, object]], 
     if dumps is not None:
         stale = set(dumps.filter(pl.col("use") == "stale").select("source_id").collect()["source_id"].to_list())
     hosts: dict[int, object] = {}
+    located = chosen.resolver.get("source_hosts")
+    if located is not None:
+        hosts = dict(located.select("source_id", "host").collect().iter_rows())
     comms = chosen.resolver.get("comms")
     if comms is not None:
-        hosts = dict(comms.group_by("source_id").agg(pl.col("host").first()).collect().iter_rows())
+        hosts |= dict(comms.group_by("source_id").agg(pl.col("host").first()).collect().iter_rows())
     rows = store.sources.sort(pl.col("error").is_null(), pl.col("gaps").fill_null(0), "source_id", descending=[False, True, False])
     out = []
     for row in rows.head(ROWS).iter_rows(named=True):

@@ -58,6 +58,7 @@ _SUPPLIES = {
     "sockets": "socket listings (ss)",
     "packets": "packet captures",
     "flows": "packet captures",
+    "conversations": "packet captures",
     "training_steps": "logs of the training loop with loss and gradient norm",
     "replica_norms": "logs of the training loop of every rank, with the gradient norm",
     "loss_jumps": "logs of the training loop with loss and gradient norm",

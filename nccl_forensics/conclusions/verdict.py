@@ -152,7 +152,7 @@ def _surer(a: Found, b: Found) -> bool:
 
 
 #: Troubles of a machine that stop or slow the job which meets them.
-_OF_MACHINES = frozenset({"ib-link", "gpu-fault", "nvlink-fault", "node-failed", "out-of-memory"})
+_OF_MACHINES = frozenset({"ib-link", "gpu-fault", "nvlink-fault", "node-failed", "out-of-memory", "connection-failed"})
 
 
 #: What a look at a rank is taken for that is away from the others.

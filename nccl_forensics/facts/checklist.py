@@ -280,7 +280,7 @@ QUESTIONS: tuple[Question, ...] = (
         NETWORK,
         "Do packets arrive without loss and retransmission?",
         "packet-loss capture-loss capture-unanswered",
-        "ib_port_counters net_counters sockets tcp_tests flows",
+        "ib_port_counters net_counters sockets tcp_tests conversations",
         "ss -tin; nstat -az; ethtool -S IFACE; iperf3 -c PEER",
     ),
     _q(

@@ -1,7 +1,7 @@
 """A packet capture shows what the network did: segments sent again, connections that nobody answered, resets.
 
 ## What it finds
-TCP conversations and RoCE queue pairs of a capture (pcap, or the text of tshark) in which much was sent twice; hosts whose SYNs stay without an answer or are refused.
+TCP conversations and RoCE queue pairs of a capture (pcap, or the text of tshark or tcpdump) in which much was sent twice; hosts whose SYNs stay without an answer or are refused.
 
 ## Why it matters
 A capture is proof: it shows which direction lost packets and which host did not answer, where counters only add up.
@@ -34,7 +34,7 @@ from nccl_forensics.rules import rule
     explains=("timeout", "closed", "collective-stuck", "connection-failed", "low-bus-bandwidth", "straggler"),
 )
 def capture_loss(
-    flows: pl.LazyFrame,
+    conversations: pl.LazyFrame,
     *,
     loss_share: Annotated[float, "share of packets sent again that is worth a warning"] = 0.01,
     bad_share: Annotated[float, "share from which it is an error"] = 0.05,
@@ -42,7 +42,7 @@ def capture_loss(
 ) -> Iterator[Finding]:
     """Pairs of hosts and directions by what was sent again, the worst first."""
     pairs = (
-        flows.group_by("source_id", "protocol", "source", "destination")
+        conversations.group_by("source_id", "protocol", "source", "destination")
         .agg(pl.col("packets").sum(), pl.col("resent").sum(), pl.col("naks").sum(), pl.col("record", "line_no").sort_by("resent").last())
         .with_columns(share=pl.col("resent") / pl.col("packets"))
         .filter((pl.col("resent") >= least) & (pl.col("share") >= loss_share))
@@ -77,10 +77,10 @@ def capture_loss(
     explains=("rank-never-joined", "collective-stuck"),
 )
 def capture_unanswered(
-    flows: pl.LazyFrame, *, tries: Annotated[int, "SYNs without any answer from which a peer counts as unreachable"] = 3
+    conversations: pl.LazyFrame, *, tries: Annotated[int, "SYNs without any answer from which a peer counts as unreachable"] = 3
 ) -> Iterator[Finding]:
     """Hosts and ports that never answered a connection, or only with resets."""
-    tcp = flows.filter(pl.col("protocol") == "tcp")
+    tcp = conversations.filter(pl.col("protocol") == "tcp")
     back = tcp.select(
         "source_id",
         source="destination",

@@ -336,17 +336,21 @@ def _pairs(rows: pl.DataFrame, share: float) -> Iterator[Finding]:
             counts[r] += part["row"].n_unique() > 1
             counts[c] += 1
         gpu = max(sorted(counts), key=lambda g: counts[g])
+        # Of one pair, or of pairs that have none in common, nothing tells whose fault it is.
+        shared = [g for g, n in counts.items() if n == low.height] == [gpu]
+        who = f"GPU {gpu}" if shared else "a pair" if low.height == 1 else f"{low.height} pairs"
         worst = float(str(low["value"].min()))
         whose = str(host) if host else None
         severity, word = _judged(worst / usual)
         yield Finding(
-            title=f"GPU {gpu}{f' of {whose}' if whose else ''} reaches {worst:.1f} of {usual:.1f} GB/s in {test} ({worst / usual:.0%}, {word})",
-            summary=f"{low.height} of {other.height} cells are below {share:.0%} of the median; {counts[gpu]} of them are GPU {gpu}'s.",
+            title=f"{who}{f' of {whose}' if whose else ''} reaches {worst:.1f} of {usual:.1f} GB/s in {test} ({worst / usual:.0%}, {word})",
+            summary=f"{low.height} of {other.height} cells are below {share:.0%} of the median"
+            + (f"; all of them are GPU {gpu}'s." if shared else ", and no GPU is in all of them."),
             severity=severity,
             confidence="medium",
             hosts=(whose,) if whose else (),
-            culprits=(Culprit(host=whose, gpu=gpu),),
-            subject=("gpu-bandwidth", str(whose or source), str(test), gpu),
+            culprits=(Culprit(host=whose, gpu=gpu),) if shared else (Culprit(host=whose),) if whose else (),
+            subject=("gpu-bandwidth", str(whose or source), str(test), *((gpu,) if shared else ())),
             evidence=cite(low, "cell below the others"),
             evidence_total=low.height,
             remedy="Compare PCIe width and generation, NVLink state and clocks of this GPU with its neighbours.",

@@ -36,6 +36,8 @@ from nccl_forensics.rules.common.ties import Job, job_of, tied
 #: Counters that grow only on a bad link, across driver branches. FEC bucket 0 and raw lane counters are non-zero on healthy links.
 _BAD_COUNTERS = ("Recovery Errors", "Link recovery failed events", "Local link integrity Errors", "Effective Errors", "xGMI errors")
 _NS = 1_000_000_000
+#: NVLinks of a GPU from which switches join all of a host: with fewer, two of them may rightly have none between them.
+_OF_SWITCHED = 12
 
 
 @rule(
@@ -59,6 +61,7 @@ def nvlink_fault(
     placements: pl.LazyFrame | None,
     job_signs: pl.LazyFrame | None = None,
     failures: pl.LazyFrame | None = None,
+    gpus: pl.LazyFrame | None = None,
     *,
     window_h: Annotated[float, "hours around the job within which a host's events are judged: the widest difference of zones"] = 14.0,
     after_off_bus_s: Annotated[float, "seconds after an Xid 79 within which a switch's link goes down as its consequence"] = 60.0,
@@ -87,7 +90,10 @@ def nvlink_fault(
     if nvlinks is not None:
         yield from with_placements(_links(located(nvlinks, source_hosts), who, job), who)
     if gpu_topology is not None:
-        yield from with_placements(_matrix(located(gpu_topology, source_hosts), who, job), who)
+        matrix = located(gpu_topology, source_hosts)
+        yield from with_placements(_matrix(matrix, who, job), who)
+        if gpus is not None:
+            yield from _unlinked(matrix, located(gpus, source_hosts), job)
     if nvlink_counters is not None:
         yield from with_placements(_counters(located(nvlink_counters, source_hosts), replay_factor, replay_least, who), who)
 
@@ -326,13 +332,42 @@ def _matrix(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
             yield tied(found, job.place(host))
 
 
+def _unlinked(rows: pl.DataFrame, gpus: pl.DataFrame, job: Job) -> Iterator[Finding]:
+    """Hosts whose matrix joins no two GPUs by NVLink, although their model has NVLinks on its board."""
+    names = gpus.drop_nulls(["host", "name"]).group_by("host").agg(pl.col("name").unique())
+    models = {host: nvlink_model(found[0]) for host, found in names.iter_rows() if len(found) == 1}
+    pairs = rows.filter(pl.col("a").str.starts_with("GPU") & pl.col("b").str.starts_with("GPU") & (pl.col("relation") != "X"))
+    for (host,), group in pairs.group_by("host", maintain_order=True):
+        model = models.get(host)
+        count = group["a"].n_unique()
+        if model is None or group["nvlinks"].drop_nulls().len() or (count < 4 and model.links < _OF_SWITCHED):
+            continue
+        found = _finding(
+            f"no two GPUs of {host} are joined by NVLink, of a model that has {model.links} each",
+            f"The matrix has {', '.join(sorted(set(group['relation'].to_list())))} between all {count} GPUs: the links are off, "
+            "or a hypervisor hides them, and NCCL goes over PCIe or host memory.",
+            group,
+            "cell of the topology matrix",
+            severity="error",
+            confidence="medium",
+            host=host,
+            subject=("matrix", "none"),
+        )
+        yield tied(found, job.place(host))
+
+
 def _link(link: object) -> str:
     return "" if link is None else f"link {link} "
 
 
 def _counters(rows: pl.DataFrame, factor: float, least: float, who: People) -> Iterator[Finding]:
     whose = pl.coalesce("uuid", pl.col("gpu_index").cast(pl.String))
-    marked = rows.with_columns(gpu=whose)
+    one = ["host", "gpu", "link", "counter"]
+    # Of several samples of one GPU the last value counts, and by how much it grew.
+    known = pl.col("uuid").is_not_null() | pl.col("host").is_not_null()
+    marked = rows.with_columns(gpu=whose).with_columns(
+        grew=pl.when(known).then(pl.col("value").max() - pl.col("value").min()).otherwise(0.0).over(one)
+    )
     certain = marked.filter(pl.col("counter").is_in(_BAD_COUNTERS) & (pl.col("value") > 0))
     noisy = marked.filter(pl.col("counter").is_in(["Replay Errors", "CRC Errors"]))
     noisy = noisy.with_columns(usual=pl.col("value").median().over("source_id", "counter")).filter(
@@ -340,19 +375,24 @@ def _counters(rows: pl.DataFrame, factor: float, least: float, who: People) -> I
     )
     bad = pl.concat([certain.with_columns(usual=pl.lit(None, dtype=pl.Float64())), noisy])
     for (host, gpu), part in bad.group_by("host", "gpu", maintain_order=True):
-        first = part.row(0, named=True)
+        latest = part.sort("value", descending=True, maintain_order=True).unique(one, keep="first", maintain_order=True)
+        grown = latest.filter(pl.col("grew") > 0)
+        shown = grown if grown.height else latest
+        first = shown.row(0, named=True)
         name = first["bus_id"] or (f"index {first['gpu_index']}" if first["gpu_index"] is not None else str(gpu))
-        listed = ", ".join(f"{_link(r['link'])}{r['counter']} {r['raw']}" for r in part.head(4).iter_rows(named=True))
+        listed = ", ".join(f"{_link(r['link'])}{r['counter']} {r['raw']}" for r in shown.head(4).iter_rows(named=True))
         yield _finding(
-            f"{place(host, name)}: NVLink error counters stand out ({listed})",
-            "Counters since the last reset: they say that it happened, not when; two samples would show whether they grow.",
+            f"{place(host, name)}: NVLink error counters {'grow' if grown.height else 'stand out'} ({listed})",
+            f"Between two samples the first of them grew by {grown['grew'][0]:g}."
+            if grown.height
+            else "Counters since the last reset: they say that it happened, not when; two samples would show whether they grow.",
             part,
             "counter of the link",
-            severity="warning",
+            severity="error" if grown.height else "warning",
             confidence="medium",
             host=host,
             gpu=name,
-            link=first["link"] if part["link"].n_unique() == 1 else None,
+            link=first["link"] if shown["link"].n_unique() == 1 else None,
             rank=who.of_listed(host, first["bus_id"], first["gpu_index"]),
             subject=("counters",),
         )

@@ -68,10 +68,11 @@ Row = Mapping[str, object]
 )
 def packet_loss(
     ib_port_counters: pl.LazyFrame | None,
-    net_counters: pl.LazyFrame | None,
+    net_samples: pl.LazyFrame | None,
     sockets: pl.LazyFrame | None,
     tcp_tests: pl.LazyFrame | None,
     source_hosts: pl.LazyFrame | None,
+    net_addresses: pl.LazyFrame | None = None,
     *,
     loss_share: Annotated[float, "share of packets lost or sent again that is worth a warning"] = 0.001,
     bad_share: Annotated[float, "share from which it is an error"] = 0.01,
@@ -82,15 +83,15 @@ def packet_loss(
     ports = ib_port_counters.filter(pl.col("counter").is_in([*_WATCHED, *_TRAFFIC])).collect() if ib_port_counters is not None else None
     if ports is not None:
         yield from _rdma(ports, peers, loss_share)
-    if net_counters is not None:
-        rows = located(net_counters, source_hosts)
+    if net_samples is not None:
+        rows = net_samples.collect()
         yield from _tcp(rows, loss_share, bad_share, least)
         yield from _interfaces(rows, loss_share, bad_share, least, _miss_packets(ports, least))
         yield from _allowances(rows)
     if sockets is not None:
         yield from _sockets(located(sockets, source_hosts))
     if tcp_tests is not None:
-        yield from _tests(located(tcp_tests, source_hosts), loss_share, bad_share, least)
+        yield from _tests(located(tcp_tests, source_hosts), loss_share, bad_share, least, _names(net_addresses, source_hosts))
 
 
 def _rdma(counters: pl.DataFrame, peers: int, share: float) -> Iterator[Finding]:
@@ -159,7 +160,8 @@ def _port(row: Row) -> tuple[object, ...]:
 def _tcp(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[Finding]:
     """Segments sent again over segments sent, per host: since boot, or between the first and last sample."""
     wanted = rows.filter(pl.col("counter").is_in([*_SENT, *_RESENT]) & pl.col("value").is_not_null())
-    for (host, source), part in wanted.group_by("host", "source_id", maintain_order=True):
+    for (place,), part in wanted.group_by("place", maintain_order=True):
+        host = part["host"][0]
         sent = part.filter(pl.col("counter").is_in(_SENT))["value"].to_list()
         again = part.filter(pl.col("counter").is_in(_RESENT))
         counts = again["value"].to_list()
@@ -177,7 +179,7 @@ def _tcp(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[F
             "medium" if len(sent) > 1 else "low",
             str(host) if host else None,
             None,
-            (str(host or source), "tcp"),
+            (str(place), "tcp"),
             list(again.iter_rows(named=True)),
             {"retransmitted_share": ratio},
         )
@@ -187,7 +189,8 @@ def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int, rdma: 
     """Drops of an interface; where RDMA of that host (``rdma``) missed packets too, any that are worth a warning are an error: it sends all
     again from there on."""
     wanted = rows.filter(pl.col("counter").is_in([*_DROPS, "rx_packets", "rx_packets_phy"]) & pl.col("value").is_not_null())
-    for (host, source, interface), part in wanted.group_by("host", "source_id", "interface", maintain_order=True):
+    for (place, interface), part in wanted.group_by("place", "interface", maintain_order=True):
+        host = part["host"][0]
         first = part.group_by("counter", maintain_order=True).agg(
             pl.col("value").min().alias("low"), pl.col("value").max().alias("high"), pl.len()
         )
@@ -209,7 +212,7 @@ def _interfaces(rows: pl.DataFrame, share: float, bad: float, least: int, rdma: 
                 "medium",
                 str(host) if host else None,
                 str(interface) if interface else None,
-                (str(host or source), str(interface), counter),
+                (str(place), str(interface), counter),
                 list(cited.iter_rows(named=True)),
                 {counter: lost},
             )
@@ -259,28 +262,58 @@ def _sockets(rows: pl.DataFrame) -> Iterator[Finding]:
         )
 
 
-def _tests(rows: pl.DataFrame, share: float, bad: float, least: int) -> Iterator[Finding]:
+def _tests(rows: pl.DataFrame, share: float, bad: float, least: int, names: Mapping[str, str]) -> Iterator[Finding]:
     """Runs of iperf3. A run that moved less than half of what one without loss did paid for what it lost."""
     segments = pl.coalesce("packets", pl.col("bytes") / pl.coalesce("mss_bytes", pl.lit(1448)))
     lost = pl.coalesce("lost_packets", "retransmits")
     whole = rows.filter(pl.col("summary") & pl.col("stream").is_not_null()).with_columns(segments=segments, lost=lost)
     whole = whole.filter((pl.col("segments") > 0) & pl.col("lost").is_not_null()).with_columns(ratio=pl.col("lost") / pl.col("segments"))
-    best = max(whole.filter(pl.col("ratio") < share)["gbit_s"].drop_nulls().to_list(), default=0.0)
-    for row in whole.filter((pl.col("lost") >= least) & (pl.col("ratio") >= share)).iter_rows(named=True):
+    in_all = pl.col("stream") == "SUM"
+    whole = whole.filter(in_all | ~in_all.any().over("source_id", "test"))
+    lossy = (pl.col("lost") >= least) & (pl.col("ratio") >= share)
+    good = whole.filter(pl.col("ratio") < share)
+    best = max(good["gbit_s"].drop_nulls().to_list(), default=0.0)
+    partners: dict[object, set[object]] = defaultdict(set)
+    for local, remote in whole.filter(lossy).select("local", "remote").iter_rows():
+        partners[local].add(remote)
+        partners[remote].add(local)
+    fine = {end for ends in good.select("local", "remote").iter_rows() for end in ends}
+    for row in whole.filter(lossy).iter_rows(named=True):
         ratio = row["ratio"]
         slow = row["gbit_s"] is not None and 2 * row["gbit_s"] < best
+        # An end that loses with several others, and never does well, is the one; of a single pair nothing tells which.
+        ends = [end for end in (row["local"], row["remote"]) if end is not None]
+        suspects = [end for end in ends if end not in fine and len(partners[end]) > 1]
+        ill = suspects[0] if len(suspects) == 1 else None
+        host = names.get(str(ill)) if ill is not None else str(row["host"]) if row["host"] and row["local"] not in fine else None
+        ran = [
+            names.get(str(end), str(end)) if end is not None else other
+            for end, other in ((row["local"], "here"), (row["remote"], "its peer"))
+        ]
         yield _finding(
-            f"iperf3 from {row['local'] or 'here'} to {row['remote'] or 'its peer'} lost {ratio:.2%} of its packets",
+            f"iperf3 from {' to '.join(ran)} lost {ratio:.2%} of its packets",
             f"{row['lost']} of about {row['segments']:.0f} packets, at {row['gbit_s'] or 0:.3g} Gbit/s."
-            + (f" A run that lost fewer reached {best:.3g}." if slow else ""),
+            + (f" A run that lost fewer reached {best:.3g}." if slow else "")
+            + (
+                f" All that lose have {names.get(str(ill), str(ill))} in common, and it has no run without loss." if ill is not None else ""
+            ),
             "error" if ratio >= bad or slow else "warning",
             "medium",
-            str(row["host"]) if row["host"] else None,
+            host,
             None,
             (str(row["local"]), str(row["remote"]), "iperf3"),
             [row],
             {"lost_share": ratio},
         )
+
+
+def _names(net_addresses: pl.LazyFrame | None, source_hosts: pl.LazyFrame | None) -> dict[str, str]:
+    """Host by address, of addresses that one host alone bears."""
+    if net_addresses is None:
+        return {}
+    own = located(net_addresses.filter(pl.col("scope") == "global"), source_hosts).drop_nulls(["host", "address"])
+    found = own.group_by("address").agg(pl.col("host").unique()).filter(pl.col("host").list.len() == 1)
+    return {address: hosts[0] for address, hosts in found.select("address", "host").iter_rows()}
 
 
 def _finding(

@@ -124,25 +124,30 @@ _CITED = ("source_id", "line_no", "end_line", "record")
 
 def _width(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
     latest = rows.unique(["host", "source_id", "bus_id", "width", "width_max", "slow"], maintain_order=True)
+    slot = ("role", "name", "bus_id")
+    whole = set(latest.filter(pl.col("width") >= pl.col("width_max")).select(slot).iter_rows())
     # A display beside GPUs that compute, or another model of card, has another slot.
     for _, group in latest.group_by("source_id", "role", "name", maintain_order=True):
         narrow = group.filter(pl.col("width") < pl.col("width_max"))
         alike = narrow["bus_id"].n_unique() == group["bus_id"].n_unique()
         for row in narrow.unique("bus_id", maintain_order=True).iter_rows(named=True):
+            elsewhere = alike and tuple(row[c] for c in slot) in whole
             gpu = row["role"] == "GPU"
             at = f" of {row['host']}" if row["host"] else ""
             yield _one(
                 f"{row['role']} {row['bus_id']}{at} runs with {row['width']} of {row['width_max']} PCIe lanes",
                 f"{row['name'] or 'The device'} has {row['width'] / row['width_max']:.0%} of its PCIe bandwidth."
                 + (
-                    " All devices of its kind in this listing are alike, so the slot or the instance may be built so."
+                    " The same card in the same slot of another host has all lanes."
+                    if elsewhere
+                    else " All devices of its kind in this listing are alike, so the slot or the instance may be built so."
                     if alike
                     else " Others of its kind on this host have all lanes."
                 ),
                 [row],
                 "lanes in use against lanes of the device",
-                severity="warning" if alike else "error",
-                confidence="low" if alike else "high",
+                severity="warning" if alike and not elsewhere else "error",
+                confidence="medium" if elsewhere else "low" if alike else "high",
                 host=row["host"],
                 gpu=row["bus_id"] if gpu else None,
                 nic=None if gpu else row["bus_id"],

@@ -22,7 +22,7 @@ from typing import Annotated
 import polars as pl
 
 from nccl_forensics.evidence import cite
-from nccl_forensics.model import Action, Culprit, Finding
+from nccl_forensics.model import Action, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.hosts import located, place
 
@@ -35,6 +35,7 @@ def peer_access(
     source_hosts: pl.LazyFrame | None,
     *,
     latency_us: Annotated[float, "latency with peer access from which it is broken"] = 10.0,
+    stuck_us: Annotated[float, "latency from which nothing that uses it gets on"] = 1000.0,
     gain: Annotated[float, "how many times faster than without it peer access must be"] = 1.1,
 ) -> Iterator[Finding]:
     """Per source: pairs without access among pairs with it, then latencies, then access without gain."""
@@ -60,6 +61,7 @@ def peer_access(
                 f"{slow.height} GPU pairs answer direct copies after up to {worst:.0f} us",
                 "Healthy pairs take a few microseconds: IOMMU or ACS redirects the copies.",
                 "latency",
+                severity="error" if worst >= stuck_us else "warning",
             )
         speeds = part.filter((pl.col("unit") == "gb_s") & pl.col("test").str.starts_with("unidirectional"))
         keys = ["row", "column"]
@@ -76,12 +78,13 @@ def peer_access(
             )
 
 
-def _finding(rows: pl.DataFrame, host: object, words: str, why: str, subject: str) -> Finding:
+def _finding(rows: pl.DataFrame, host: object, words: str, why: str, subject: str, severity: Severity = "warning") -> Finding:
     pairs = [f"GPU {a} -> GPU {b}" for a, b in rows.select("row", "column").head(8).iter_rows()]
     hosts = (str(host),) if host else ()
     return Finding(
         title=f"{words} on {place(host)} ({', '.join(pairs[:3])}{', ...' if rows.height > 3 else ''})",
         summary=why,
+        severity=severity,
         confidence="medium",
         hosts=hosts,
         culprits=tuple(Culprit(host=str(host) if host else None, link=p) for p in pairs),

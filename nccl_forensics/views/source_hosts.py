@@ -15,13 +15,17 @@ from nccl_forensics.words import first_label
 _LIKE_HOST = re.compile(r"^[A-Za-z][A-Za-z-]*[-_]?\d[A-Za-z0-9-]*(?:\.[A-Za-z][A-Za-z0-9.-]*)?$")
 _NO_HOST = re.compile(
     r"^(?:global|local)?[-_]?(?:rank|pid|run|attempt|(?:dump|trace|stack|sample|log|snapshot|record|profile|look|output|result)s?|step|job|task|pod|port|part|iter(?:ation)?|epoch|checkpoint|ckpt|flight|recorder|py-?spy|try|test|case|round|v|t|xid|mlx|ib|bnxt_re|irdma|"
-    r"hfi|efa|eth|ens|eno|enp|bond|card|gpu|gpu-|nccl|rccl|cuda|ipv|slurm|ibdiagnet|iperf|nvidia-smi|x|h|l|p|r|s|a|b|c|d|n[12]_g)[-_]?\d",
+    r"hfi|efa|eth|ens|eno|enp|bond|card|nccl|rccl|cuda|ipv|slurm|ibdiagnet|iperf|nvidia-smi|x|h|l|p|r|s|a|b|c|d|n[12]_g)[-_]?\d"
+    # No host has hundreds of GPUs: gpu-003 and gpu128 are hosts.
+    r"|^gpu[-_]?\d{1,2}(?!\d)",
     re.IGNORECASE,
 )
 #: In a file's name only these beginnings are believed, so that no version or date becomes a host.
 _HOST_WORD = re.compile(
-    r"(?:^|[_.-])((?:node|host|worker|server|compute|cn|dgx|hgx|nid|ip-\d|gpu-?node|login|head|master)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)"
+    r"(?:^|[_.-])((?:node|host|worker|server|compute|cn|dgx|hgx|nid|ip-\d|gpu-?node|gpu-?(?=\d{3})|login|head|master)[A-Za-z]*[-_]?\d[A-Za-z0-9-]*)"
 )
+#: A rack or the like that stands before the name of a host.
+_PLACE = re.compile(r"[A-Za-z]{2,}\d+")
 _ARCHIVE = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip|txz|tbz2?)$")
 #: Longer than any host's name in DNS.
 _LONGEST_NAME = 253
@@ -80,7 +84,7 @@ def source_hosts(
     paths = sources.select("source_id", "path").collect().sort("source_id")
     # Most paths name none of the hosts: these are found at once, and the words of the others are looked up.
     hold = paths["path"].str.contains_any(sorted(known)).to_list() if known else [False] * paths.height
-    series = {_numberless(host) for host in known if _numberless(host) != host}
+    series = {_numberless(host) for host in (*known, *by_path.values()) if _numberless(host) != host}
     for (source, path), holds in zip(paths.iter_rows(), hold, strict=True):
         content = stated.get(source, set())
         if len(content) == 1:
@@ -99,10 +103,16 @@ def _numberless(name: str) -> str:
 
 
 def _sibling(path: str, series: set[str]) -> str | None:
-    """The folder or archive of the path that is called like the hosts that are known, but for its number (``gpu-03`` beside the host
-    ``gpu-01``)."""
-    folders = [_ARCHIVE.sub("", part) for part in path.replace("!/", "/").split("/")[:-1]] if series else []
-    return next((folder for folder in reversed(folders) if _numberless(folder) in series), None)
+    """The folder or archive of the path, or the one word of the file's name, that is called like the hosts that are known, but for its number
+    (``gpu-03`` beside the host ``gpu-01``)."""
+    if not series:
+        return None
+    *folders, name = [_ARCHIVE.sub("", part) for part in path.replace("!/", "/").split("/")]
+    folder = next((folder for folder in reversed(folders) if _numberless(folder) in series), None)
+    if folder is not None:
+        return folder
+    words = sorted((w for w in _words(name) if _numberless(w) in series and not _NO_HOST.match(w)), key=lambda w: (-len(w), w))
+    return words[0] if words and all(w in words[0] for w in words) else None
 
 
 def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> str | None:
@@ -124,18 +134,33 @@ def host_in_path(path: str, known: set[str] | frozenset[str] = frozenset()) -> s
         for piece in (bare, bare.rpartition("_")[2], bare.partition("_")[0]):
             if _LIKE_HOST.match(piece) and not _NO_HOST.match(piece):
                 return piece
-    found = _HOST_WORD.search(_SUFFIX.sub("", parts[-1])) if parts else None
-    return found.group(1) if found else None
+    name = _SUFFIX.sub("", parts[-1]) if parts else ""
+    found = _HOST_WORD.search(name)
+    if found is None:
+        return None
+    # A place may stand before it (``rack4-node12``).
+    before, _, _ = name[: found.start(1)].rpartition("_")[2].rpartition("-")
+    return "-".join([before] * bool(_PLACE.fullmatch(before)) + [_bare(found.group(1))])
+
+
+def _bare(word: str) -> str:
+    """Without what the file's own name adds (``node12-dmesg``)."""
+    pieces = word.split("-")
+    while len(pieces) > 1 and pieces[-1].isalpha():
+        pieces.pop()
+    return "-".join(pieces)
 
 
 def _words(part: str) -> set[str]:
-    """What stands in the part as a word of its own (``dmesg_node1.txt`` holds ``node1`` and ``dmesg_node1`` and not ``node``).
+    """What stands in the part as a word of its own (``dmesg_node1.txt`` holds ``node1`` and ``dmesg_node1`` and not ``node``), with and without
+    what hangs on it (``node1-dmesg.txt``).
 
     Looking each of them up among the hosts takes the same time for eight hosts and for eight thousand.
     """
     starts = [i for i in range(len(part)) if i == 0 or not part[i - 1].isalnum()]
     ends = [i for i in range(1, len(part) + 1) if i == len(part) or not (part[i].isalnum() or part[i] == "-")]
-    return {part[start:end] for start in starts for end in ends if 0 < end - start <= _LONGEST_NAME}
+    words = {part[start:end] for start in starts for end in ends if 0 < end - start <= _LONGEST_NAME}
+    return words | {_bare(word) for word in words}
 
 
 def one_host(seen: set[int], processes: pl.LazyFrame | None, path_hints: pl.LazyFrame) -> bool:

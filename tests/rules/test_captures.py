@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.rules.captures import capture_loss, capture_unanswered
+from nccl_forensics.views.conversations import conversations
 from tests.rules.frames import cited
 from tests.rules.host_frames import table
 
@@ -28,6 +29,21 @@ def test_a_direction_that_sends_much_twice_is_named() -> None:
     assert (finding.severity, finding.culprits[0].link) == ("error", f"{A} -> {B}")
     assert "60 of 1000 TCP packets" in finding.title
     assert cited(finding) == [(0, "packet[3]")]
+
+
+def test_packets_that_tcpdump_lists_are_counted_as_those_of_a_binary_capture_are() -> None:
+    ends = {"protocol": "tcp", "source": A, "source_port": 45678, "destination": B, "destination_port": 29500}
+    back = {"protocol": "tcp", "source": B, "source_port": 29500, "destination": A, "destination_port": 45678}
+    data = [ends | {"flags": "P.", "seq": n, "seq_end": n + 9, "length_bytes": 9, "window": 502} for n in (1, 10, 10, 19)]
+    listed = table(
+        "packets", ends | {"flags": "S", "seq": 7, "length_bytes": 0}, *data, back | {"flags": "R.", "length_bytes": 0, "window": 0}
+    )
+    found = conversations(None, listed).collect().select("source", "packets", "bytes", "resent", "syns", "resets", "zero_windows").rows()
+    assert found == [(A, 5, 36, 1, 1, 0, 0), (B, 1, 0, 0, 0, 1, 0)]
+    [refused] = capture_unanswered.check(conversations(None, listed))
+    assert refused.title == f"{B} port 29500 refused 1 connection attempt of {A}"
+    again = table("packets", *(ends | {"flags": "S", "seq": n, "length_bytes": 0} for n in (7, 8)), *data)
+    assert conversations(None, again).collect()["resent"].to_list() == [0], "one port used twice"
 
 
 def test_little_loss_and_few_packets_are_quiet() -> None:

@@ -153,7 +153,8 @@ def test_a_bit_error_rate_after_correction_is_bad_and_raw_errors_are_not():
 
 
 def loss(ib: pl.DataFrame | None = None, net: pl.DataFrame | None = None, socks: pl.DataFrame | None = None) -> list[Finding]:
-    return packet_loss.check(ib, net, socks, None, HOSTS)
+    samples = None if net is None else net.with_columns(place="host")
+    return packet_loss.check(ib, samples, socks, None, HOSTS)
 
 
 def test_drops_are_an_error_where_rdma_of_that_host_missed_packets():
@@ -467,6 +468,23 @@ def test_a_run_of_iperf3_that_loses_packets_is_an_error_where_a_clean_one_moved_
     assert found((26.0, 10), (20.0, 50_000)) == [("warning", slow)]
     assert found((26.0, 10), (4.0, 500)) == []
     assert [severity for severity, _ in found((26.0, 50_000), (4.0, 50_000))] == ["warning", "warning"]
+
+
+def test_of_runs_of_iperf3_the_end_that_loses_with_all_others_is_named_and_streams_count_once() -> None:
+    def found(*runs: tuple[str, str, int]) -> list[tuple[tuple[str, ...], str]]:
+        tests = [
+            {"test": n, "stream": stream, "summary": True, "local": a, "remote": b, "bytes": 1448e7, "gbit_s": 9.0, "retransmits": again}
+            | {"line_no": n}
+            for n, (a, b, again) in enumerate(runs)
+            for stream in ("5", "7", "SUM")
+        ]
+        addresses = table("net_addresses", {"host": "node3", "address": "10.0.0.3", "scope": "global"})
+        return [(f.hosts, f.title) for f in packet_loss.check(None, None, None, table("tcp_tests", *tests), None, addresses)]
+
+    lossy = found(("10.0.0.1", "10.0.0.2", 0), ("10.0.0.1", "10.0.0.3", 300_000), ("10.0.0.3", "10.0.0.2", 300_000))
+    assert [hosts for hosts, _ in lossy] == [("node3",), ("node3",)]
+    assert lossy[0][1] == "iperf3 from 10.0.0.1 to node3 lost 3.00% of its packets"
+    assert [hosts for hosts, _ in found(("10.0.0.1", "10.0.0.3", 300_000))] == [()]
 
 
 def test_iperf3_without_an_answer_is_a_warning_and_a_refusal_is_no_fault() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.model import Finding
 from nccl_forensics.rules import HEADINGS, Rule
 from nccl_forensics.rules.gpu_fault import gpu_fault
 from nccl_forensics.rules.gpu_throttled import gpu_throttled
@@ -159,6 +160,38 @@ def test_one_gpu_off_the_nvlink_fabric_stands_out_in_the_matrix():
     assert check(nvlink_fault, gpu_topology=matrix(None)) == []
 
 
+def test_gpus_without_any_nvlink_between_them_are_told_where_their_model_has_some():
+    pairs = [(a, b) for a in range(8) for b in range(8) if a != b]
+    none = table("gpu_topology", *({"a": f"GPU{a}", "b": f"GPU{b}", "relation": "PHB", "host": "node7"} for a, b in pairs))
+
+    def of(name: str) -> list[Finding]:
+        return check(
+            nvlink_fault, gpu_topology=none, gpus=table("gpus", *({"host": "node7", "gpu_index": n, "name": name} for n in range(8)))
+        )
+
+    [finding] = of("NVIDIA H100 80GB HBM3")
+    assert (finding.title, finding.hosts) == ("no two GPUs of node7 are joined by NVLink, of a model that has 18 each", ("node7",))
+    assert of("NVIDIA L40S") == []
+
+
+def test_recovery_errors_that_grow_between_two_samples_of_a_link_are_an_error():
+    def sample(source: int, value: float) -> dict[str, object]:
+        return {
+            "source_id": source,
+            "host": "node7",
+            "uuid": "GPU-1",
+            "gpu_index": 1,
+            "link": 4,
+            "counter": "Recovery Errors",
+            "value": value,
+        }
+
+    [grown] = check(nvlink_fault, nvlink_counters=table("nvlink_counters", *(sample(n, v) | {"raw": str(v)} for n, v in enumerate((1, 9)))))
+    assert (grown.severity, grown.title) == ("error", "GPU index 1 of node7: NVLink error counters grow (link 4 Recovery Errors 9)")
+    [still] = check(nvlink_fault, nvlink_counters=table("nvlink_counters", *(sample(n, 9.0) | {"raw": "9"} for n in (0, 1))))
+    assert still.severity == "warning"
+
+
 def test_recovery_errors_and_outliers_are_counted_and_small_noise_is_not():
     def counter(value: float, name: str) -> list[dict[str, object]]:
         return [
@@ -204,6 +237,10 @@ def test_one_gpu_with_fewer_lanes_than_its_neighbours_is_an_error():
 
 def test_all_gpus_alike_are_how_the_machine_is_built():
     assert [f.severity for f in check(pcie_degraded, gpus=lanes(8, 8))] == ["warning", "warning"]
+    card = {"role": "nic", "device": "ConnectX-7", "bus_id": "0000:18:00.0", "width_max": 16}
+    two = [card | {"source_id": n, "host": host, "width": width} for n, (host, width) in enumerate((("node7", 8), ("node8", 16)))]
+    [beside] = check(pcie_degraded, pcie_links=table("pcie_links", *two))
+    assert (beside.severity, beside.confidence, beside.hosts) == ("error", "medium", ("node7",))
     assert check(pcie_degraded, gpus=lanes(16, 16)) == []
 
 

@@ -28,6 +28,10 @@ from tests.rules.host_frames import table
         ("traces/iteration_40/rank3_trace.json", None),
         ("pyspy_1/rank0.txt", None),
         ("2024-05-06/x.txt", None),
+        ("gpu-039/nvidia-smi-q.txt", "gpu-039"),
+        ("gpu-03/nvidia-smi-q.txt", None),
+        ("rows_rack4-node12.csv", "rack4-node12"),
+        ("ip-10-3-31-17-dmesg.txt", "ip-10-3-31-17"),
     ],
 )
 def test_a_path_names_a_host_or_none(path: str, host: str | None):
@@ -50,6 +54,8 @@ def test_a_folder_that_is_called_like_the_only_known_host_but_for_its_number_is_
     assert hosts_of("host/gpu-01/dmesg.txt", nccl="gpu-02") == {1: ("gpu-01", "path")}
     assert hosts_of("host/gpu-01/dmesg.txt", "gpu-01.txt", nccl="trainer") == {1: ("trainer", "only"), 2: ("trainer", "only")}
     assert hosts_of("gpu-01.txt", nccl="gpu-02") == {1: ("gpu-02", "only")}, "the file of a GPU"
+    assert hosts_of("n0024-dmesg.txt", nccl="n0023") == {1: ("n0024", "path")}
+    assert hosts_of("dmesg_n0024_n0025.txt", nccl="n0023") == {1: ("n0023", "only")}, "the file of a pair"
 
 
 def resolver(folder: Path, files: dict[str, str]) -> Resolver:
