@@ -393,7 +393,7 @@ def _judged(
             if who["kind"] == "exception" and _broken_off(who["message"]) and {("rank", who["rank"]), ("pid", who["pid"])} & asked:
                 who.update(kind="terminated", own=False, why="a system call of it broke off at the signal by which its launcher ended it")
             if (who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog) or (who["kind"] == "abort" and unnamed):
-                who.update(kind="victim", own=False, signature="nccl-timeout", why="its own watchdog ended it after a timeout")
+                who.update(kind="victim", own=False, signature="nccl-timeout", why="its own watchdog or monitor ended it after a timeout")
             elif who["kind"] == "abort" and who["rank"] in waited:
                 why = "its recorder was written while it waited in an operation, as a watchdog does before it aborts the process"
                 who.update(kind="victim", own=False, signature="nccl-timeout", why=why)
@@ -481,11 +481,12 @@ def _pair_nameless(
 
 def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:
     """Ranks whose own watchdog says that an operation timed out: it ends the process (ProcessGroupNCCL, "taking the entire process down"),
-    with SIGABRT and without a message of its own where the end of the log is missing. Then how many such watchdogs each source holds."""
+    with SIGABRT and without a message of its own where the end of the log is missing; or whose heartbeat monitor says that it ends the
+    process, which it also does where another rank's operation timed out. Then how many of these each source holds."""
     if watchdog is None:
         return set(), {}
     columns = ("source_id", "hint_rank", "hint_scope", "pg_rank")
-    lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure"])).select(columns).unique().collect()
+    lines = watchdog.filter(pl.col("kind").is_in(["timeout", "failure", "terminating"])).select(columns).unique().collect()
     ranks: set[int] = set()
     writers: dict[object, set[int]] = {}
     for source, hint, scope, inside in lines.iter_rows():

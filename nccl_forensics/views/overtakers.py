@@ -56,7 +56,8 @@ def overtakers(
     waits: there all others have made ``seq`` calls of the group and no more, and communicators are of one role that each rank came to in
     the same turn. Cites the last operation of a peer in the group (``source_id`` …), and the rank's own in the other (``own_…``).
     """
-    rows = [*_recorded(stuck, progress, groups), *_logged(calls_of(operations), divergences)]
+    calls = calls_of(operations)
+    rows = [*_due_later(_recorded(stuck, progress, groups), calls), *_logged(calls, divergences)]
     return (
         pl.DataFrame(rows, schema=OVERTAKERS, infer_schema_length=None)
         .unique("rank", keep="first", maintain_order=True)
@@ -94,8 +95,24 @@ def _recorded(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame)
             first = next((p for p, lead in beyond if lead == 1 or (lead > 1 and p["group_key"] in shared)), None)
             if first is not None:
                 ahead = {"ahead_name": first["group_name"], "ahead_desc": first["group_desc"], "ahead_seq": first["first_pending"]}
-                rows.append(told | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in PLACE})
+                key = {"group_key": row["group_key"]}
+                rows.append(told | key | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in PLACE})
     return rows
+
+
+def _due_later(rows: list[dict[str, object]], calls: Calls) -> Iterator[dict[str, object]]:
+    """Those of them whose own call at that number may be what is due after the one in which the others stand."""
+    for row in rows:
+        key = row.pop("group_key")
+        own = (pl.col("domain") == "fr") & (pl.col("group_key") == key) & (pl.col("rank") == row["rank"]) & ~pl.col("is_p2p")
+        line = calls.every.filter(own & (pl.col("seq") <= row["seq"])).sort("seq").select("seq", pl.struct("op", "shape", "dtype").alias("call"))
+        made = line.with_columns(after=pl.col("call").shift(-1), next=pl.col("seq").shift(-1)).collect()
+        if made.is_empty() or made["seq"][-1] != row["seq"]:
+            yield row
+            continue
+        followed = made.filter((pl.col("call") == made["call"][-1]) & (pl.col("next") == pl.col("seq") + 1))
+        if followed.is_empty() or (followed["after"] == followed["call"]).any():
+            yield row
 
 
 def _logged(calls: Calls, divergences: pl.LazyFrame | None) -> Iterator[dict[str, object]]:

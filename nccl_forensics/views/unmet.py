@@ -106,7 +106,9 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
             beyond = passed or _not_followed(sides, number, mine, theirs, whole_too={own, peer} <= whole)
         cited = None if beyond is None else theirs[str(beyond["group_key"])]
         followed = None if beyond is None else beyond is passed
-        if beyond is None and (left_out := _left_out_of_a_batch(sides)) is not None:
+        # Of as many halves on both sides none is missing, whatever their numbers are: the waiter itself may be a batch behind.
+        fewer = lead is None or sides.theirs.len() + lead < sides.mine.len()
+        if beyond is None and fewer and (left_out := _left_out_of_a_batch(sides)) is not None:
             number, cited = left_out
             beyond = {"group_key": row["group_key"], "first_pending": cited["seq"]}
         if beyond is None or cited is None:

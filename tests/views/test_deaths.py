@@ -421,6 +421,7 @@ def test_who_aborts_after_a_timeout_of_its_own_watchdog_is_a_victim() -> None:
     assert kinds(-6, hint_rank=3, hint_scope="global") == [("abort", True)], "another rank's watchdog"
     assert kinds(-11, hint_rank=2, hint_scope="global") == [("segfault", True)], "no end that a watchdog makes"
     assert kinds(-6, hint_rank=2, hint_scope="global", kind="dump-signal") == [("abort", True)]
+    assert kinds(-6, hint_rank=2, hint_scope="global", kind="terminating") == [("victim", False)], "its heartbeat monitor ended it"
 
 
 def test_who_aborts_after_its_recorder_was_written_with_an_operation_open_is_a_victim() -> None:

@@ -19,7 +19,13 @@ _NORM = 60
 
 
 def found(
-    tensor: dict[int, int], ahead: tuple[int, ...] = (6,), *, waits: bool = True, described: bool = True, done: dict[int, int] | None = None
+    tensor: dict[int, int],
+    ahead: tuple[int, ...] = (6,),
+    *,
+    waits: bool = True,
+    described: bool = True,
+    done: dict[int, int] | None = None,
+    made: pl.LazyFrame | None = None,
 ) -> list[tuple[object, ...]]:
     """The ranks named where ``ahead`` enqueued their norm after all else, and each rank its tensor group up to ``tensor`` (else 48), of which
     all but the last is over, or up to ``done``."""
@@ -35,7 +41,7 @@ def found(
     known = groups({"pg:0": list(_RANKS)} | {key: list(pair) for key, pair in _PAIRS.items()})
     role = pl.when(pl.col("group_key") == "pg:0").then(pl.lit("default_pg")).otherwise(pl.lit("tp") if described else None)
     all_in = {"domain": "fr", "group_key": "pg:0", "group_name": "0", "seq": 4, "op": "all_reduce", "ranks": list(_RANKS), "held": waits}
-    frame = overtakers(rows(STUCK, all_in), state, known.with_columns(group_desc=role), rows(OPERATIONS))
+    frame = overtakers(rows(STUCK, all_in), state, known.with_columns(group_desc=role), rows(OPERATIONS) if made is None else made)
     return frame.select("rank", "seq", "ahead_seq", "others").collect().rows()
 
 
@@ -92,3 +98,11 @@ def test_of_logs_the_rank_is_named_that_came_to_the_call_of_all_after_the_next_s
     assert logged(usual | {7: ["w", "t", "w"]}) == [], "its partner left out a call of the pair"
     assert logged(late, differing=6) == [], "what differs in one group says it already"
     assert logged(late | {0: ["w", "t", "t", "w", "t", "t", "w"]}) == [], "the job is at work"
+
+
+@pytest.mark.parametrize(("line", "named"), [("ngnn", [6]), ("nggn", []), ("gggn", [6])])
+def test_a_number_at_which_nothing_like_it_is_due_tells_another_order_and_no_call_left_out(line: str, named: list[int]) -> None:
+    # Of the default group rank 6 called a norm (n) or a gather (g) in turn, and stands in the fourth.
+    made = operations({6: [{"n": "all_reduce", "g": "all_gather"}[call] for call in line]}, group="pg:0", domain="fr")
+    numbered = made.with_columns(seq=pl.int_range(1, 5, dtype=pl.Int64), is_p2p=pl.lit(value=False))
+    assert [row[0] for row in found({6: 49}, made=numbered)] == named

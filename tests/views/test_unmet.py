@@ -122,9 +122,10 @@ def test_batches_of_one_number_on_both_sides_show_which_lacks_a_half_in_the_firs
     assert numbered((31, 33, 35, 36), (21, 22, 23, 24, 25)) == [], "numbers of a group in which all have unlike many"
 
 
-def in_batches(left_out: tuple[tuple[int, int], ...], shift: int = 0) -> list[tuple[object, ...]]:
+def in_batches(left_out: tuple[tuple[int, int], ...], shift: int = 0, first: int = 700) -> list[tuple[object, ...]]:
     """Two that exchange in batches 1 to 6, each in a send and a receive, without the halves (rank, number) that are ``left_out``: rank 7
-    waits in its last batch, and rank 4 in one that comes after it; numbers of rank 4 are greater by ``shift``."""
+    waits in its last batch, and rank 4 in one that comes after it; numbers of rank 4 are greater by ``shift``.
+    Recorders have kept all from record ``first`` on."""
     every: list[dict[str, object]] = []
     for rank, peer in ((4, 1), (7, 0)):
         for n in range(1, 8 - (rank == 7)):
@@ -135,7 +136,7 @@ def in_batches(left_out: tuple[tuple[int, int], ...], shift: int = 0) -> list[tu
                 own | {"op": op, "order": 2 * n + (op == "recv")} for op in ("send", "recv") if op == "send" or (rank, n) not in left_out
             ]
     entries = [{"domain": "fr", "source_id": e["rank"], "record": f"entries[{e['order']}]"} | e for e in every]
-    kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [700, 700]}, schema_overrides={"rank": pl.Int32})
+    kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [first, first]}, schema_overrides={"rank": pl.Int32})
     frame = unmet(rows(OPERATIONS, *entries), kept, progress({"pg:0": {4: (1, 1), 7: (1, 1)}}), groups(_WORLD))
     return frame.select("rank", "waiter", "op", "number", "beyond_seq", "followed", "own_record").collect().rows()
 
@@ -147,3 +148,4 @@ def test_the_one_batch_of_many_that_lacks_the_half_of_its_peer_is_told() -> None
     assert in_batches(((4, 2),)) == [], "too few agree before it"
     assert in_batches(((4, 3), (7, 2))) == [], "the other way their numbers are not the same: they agree by chance"
     assert in_batches(((4, 3),), shift=40) == [], "numbers of a group in which all have unlike many"
+    assert in_batches(((4, 3),), first=0) == [], "nothing is lost, and rank 4 has posted as many as rank 7"
