@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from nccl_forensics.frames import text_of
+from nccl_forensics.stacks.places import WAITING_ON_GPU
 from nccl_forensics.views.looked_at import looked_at_while_moving
 
 #: Calls of torch.distributed that no recorder holds (torch 2.13: gloo's monitored barrier, sends and receives of gloo).
@@ -31,7 +32,14 @@ def came_after_all(rank: int, waiters: Iterable[int], op: object, progress: pl.L
         place != "data-loader" and pending == last and str(word) not in str(op) and str(op) not in str(word) and (key, last) in left
         for key, pending, last, word in own.select("group_key", "first_pending", "last_seq", "last_op").iter_rows()
     )
-    return beyond and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
+    words = others["last_op"].drop_nulls().unique().to_list()
+    held = own.height > 0 or op in WAITING_ON_GPU or any(_same_call(str(word), str(op)) for word in words)
+    return beyond and held and seen.group_by("group_key").agg(pl.col("last_seq").n_unique())["last_seq"].max() == 1
+
+
+def _same_call(recorded: str, called: str) -> bool:
+    """Whether a recorder may hold a call of torch.distributed by this name. Gloo has no reduce_scatter of its own (torch 2.13)."""
+    return recorded in called or called in recorded or (recorded == "all_reduce" and "reduce_scatter" in called)
 
 
 def entered_all(progress: pl.LazyFrame) -> set[int]:
@@ -123,6 +131,22 @@ def alike_in_another(progress: pl.LazyFrame, awaited: Mapping[int, str]) -> set[
     elsewhere = latest.filter([awaited[rank] != key for rank, key, _ in latest.iter_rows()])
     level = elsewhere.filter(pl.len().over("group_key", "last_seq") > 1)
     return set(level["rank"].to_list())
+
+
+def without_a_role(progress: pl.LazyFrame, groups: pl.LazyFrame, ranks: set[int]) -> bool:
+    """Whether recorders have kept all that these ranks called since they began, and all other ranks have called in some role of groups in
+    which none of these has: a communicator is made at the first call of a group, in which its members wait for each other before there is
+    any record. Groups of one description are of one role."""
+    described = groups.filter(pl.col("domain") == "fr").select("group_key", "group_desc").unique("group_key")
+    seen = progress.filter((pl.col("domain") == "fr") & pl.col("rank").is_not_null()).join(described, on="group_key", how="left")
+    called = seen.filter(pl.col("group_desc").fill_null("") != "").select("rank", "group_desc", "first_seq").collect()
+    mine = pl.col("rank").is_in(sorted(ranks))
+    own, others = called.filter(mine), called.filter(~mine)
+    if set(own["rank"].to_list()) != ranks or (own["first_seq"].fill_null(0) != 1).any():
+        return False
+    roles = others.group_by("group_desc").agg(pl.col("rank").n_unique().alias("ranks"))
+    everyone = roles.filter(pl.col("ranks") == others["rank"].n_unique())["group_desc"].to_list()
+    return bool(set(everyone) - set(own["group_desc"].to_list()))
 
 
 def awaited_alone(

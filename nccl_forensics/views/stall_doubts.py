@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nccl_forensics.stacks.places import UNTOLD
 from nccl_forensics.values.ranklist import as_ranks
-from nccl_forensics.views.levels import alike_in_another, mostly_idle, still_enqueuing
+from nccl_forensics.views.levels import alike_in_another, mostly_idle, still_enqueuing, without_a_role
 from nccl_forensics.views.silences import FEW_UNSEEN, scattered
 from nccl_forensics.views.stack_pairs import in_circles
 from nccl_forensics.views.stall_scene import Found, Scene
@@ -98,6 +98,16 @@ def _last_to_one_call(case: _Case, rows: _Rows) -> _Rows:
     return [r for r in rows if r["rank"] not in level]
 
 
+def _making_a_communicator(case: _Case, rows: _Rows) -> _Rows:
+    """Several that have made no call yet in what all others have communicators for may wait there for one of them: which one, no record
+    tells."""
+    bare = {_rank(r) for r in rows if _bare(r) and r["cause"] == "host-stall"}
+    progress, groups = case.scene.progress, case.scene.groups
+    if len(bare) < 2 or progress is None or groups is None or not without_a_role(progress, groups, bare):
+        return rows
+    return [r for r in rows if r["rank"] not in bare]
+
+
 def _wide_circles(case: _Case, rows: _Rows) -> _Rows:
     """Circles of sends and collectives through most of the job: what closes them is none of these ranks alone."""
     known = len(case.scene.known())
@@ -147,6 +157,7 @@ _STEPS: tuple[Callable[[_Case, _Rows], _Rows], ...] = (
     _by_few_looks,
     _most_of_the_job,
     _last_to_one_call,
+    _making_a_communicator,
     _wide_circles,
     _copied_at_work,
     _alone_in_a_group,

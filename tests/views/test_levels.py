@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.views.levels import stand_by_themselves, still_enqueuing
+from nccl_forensics.views.levels import stand_by_themselves, still_enqueuing, without_a_role
 from nccl_forensics.views.stuck import STUCK
 from tests.views.frames import groups, progress, rows
 
@@ -50,3 +50,22 @@ def test_a_group_stands_by_itself_where_all_members_are_in_it_and_nothing_before
 ) -> None:
     group = {"domain": "fr", "group_key": "pg:0", "seq": 9, "op": "all_reduce", "ranks": inside, "size": 3, "held": held}
     assert stand_by_themselves(rows(STUCK, group)) is alone
+
+
+@pytest.mark.parametrize(
+    ("tensor", "first", "waiting"),
+    [
+        ([0, 1], 1, True),  # ranks 2 and 3 have made no call of that role, of which all others have a communicator
+        ([0, 1, 2], 1, False),  # one of them has
+        ([0], 1, False),  # not all others have: stages differ
+        ([0, 1], 5, False),  # what they called before is not kept
+    ],
+)
+def test_those_who_lack_the_first_call_of_a_role_may_wait_for_each_other_in_it(tensor: list[int], first: int, waiting: bool) -> None:
+    every = progress({"pg:0": dict.fromkeys(range(4), (6, 6)), "pg:1": dict.fromkeys(tensor, (1, 0))}).with_columns(
+        first_seq=pl.when(pl.col("group_key") == "pg:0").then(pl.lit(first, pl.Int64)).otherwise(pl.lit(1, pl.Int64))
+    )
+    known = groups({"pg:0": [0, 1, 2, 3], "pg:1": [0, 1]}).with_columns(
+        group_desc=pl.when(pl.col("group_key") == "pg:0").then(pl.lit("default_pg")).otherwise(pl.lit("tp"))
+    )
+    assert without_a_role(every, known, {2, 3}) is waiting

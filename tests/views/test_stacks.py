@@ -553,6 +553,9 @@ def test_a_rank_whose_recorder_finished_what_the_others_waited_in_came_after_all
     ):
         found = stack_stalls(odd, None, None, None, signs, None, None, progress({"pg:0": state})).collect()
         assert found.height == expected, state
+    # They stand in a call that is not what any recorder ends in: it holds none of that group.
+    other = progress({"pg:0": level}).with_columns(last_op=pl.lit("broadcast"))
+    assert stack_stalls(odd, None, None, None, None, None, None, other).collect().height == 1
 
 
 def test_a_rank_whose_recorder_was_written_in_a_later_call_that_all_others_left_came_after_all() -> None:
