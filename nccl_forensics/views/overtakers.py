@@ -105,7 +105,11 @@ def _due_later(rows: list[dict[str, object]], calls: Calls) -> Iterator[dict[str
     for row in rows:
         key = row.pop("group_key")
         own = (pl.col("domain") == "fr") & (pl.col("group_key") == key) & (pl.col("rank") == row["rank"]) & ~pl.col("is_p2p")
-        line = calls.every.filter(own & (pl.col("seq") <= row["seq"])).sort("seq").select("seq", pl.struct("op", "shape", "dtype").alias("call"))
+        line = (
+            calls.every.filter(own & (pl.col("seq") <= int(str(row["seq"]))))
+            .sort("seq")
+            .select("seq", pl.struct("op", "shape", "dtype").alias("call"))
+        )
         made = line.with_columns(after=pl.col("call").shift(-1), next=pl.col("seq").shift(-1)).collect()
         if made.is_empty() or made["seq"][-1] != row["seq"]:
             yield row
