@@ -204,7 +204,7 @@ def _comparable(resolver: Resolver) -> bool:
 #: What NCCL's log may hold without a word of a communicator.
 _OF_NCCL = ("nccl_versions", "nccl_errors", "nccl_env")
 #: What tells of a job that went on, where these are all that its log says.
-_WENT_ON = ("training_steps", "bandwidth_rows", "fr_entries", "traces", "stacks", "nccl_ops")
+_WENT_ON = ("training_steps", "bandwidth_rows", "fr_entries", "traces", "timeline_work", "stacks", "nccl_ops")
 
 
 def most_seen(resolver: Resolver, known: Census) -> bool:

@@ -77,6 +77,7 @@ class Args(msgspec.Struct, gc=False):
     input_dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw())
     input_type: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw())
     name: Number = None
+    step: Number = None
 
 
 class Event(msgspec.Struct, gc=False):

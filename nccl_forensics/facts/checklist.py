@@ -135,8 +135,8 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         SLOW,
         "Do all ranks arrive at collectives at about the same time?",
-        "straggler slow-kernels straggler-by-stacks inspector-straggler gpu-shared",
-        "lag late_ranks nccl_inspector",
+        "straggler slow-kernels slow-worker straggler-by-stacks inspector-straggler gpu-shared",
+        "lag late_ranks nccl_inspector timeline_work",
         _DUMPS,
     ),
     _q(SLOW, "Is most of a step computation?", "communication-bound", "trace_measures", _TRACE),

@@ -16,6 +16,7 @@ from nccl_forensics.formats._trace_collectives import collectives
 from nccl_forensics.formats._trace_columns import Columns, gather, whole
 from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats._trace_measures import Activity, kernels, measure
+from nccl_forensics.formats._trace_timeline import work
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
 from nccl_forensics.tables import TABLES
 
@@ -35,6 +36,9 @@ def read(data: Content) -> Reading:
     if not columns.events:
         return Reading(gaps=gaps or (Gap("not a Chrome trace: it holds no events", record="traceEvents"),))
     if not columns.measured:
+        timeline = work(Trace(data))
+        if timeline is not None:
+            return Reading(frames={"timeline_work": timeline}, gaps=gaps, records=columns.events)
         known = ", ".join(columns.strange[:5])
         why = "not measured: no event of a category that torch's profiler writes" + (f" (categories here: {known})" if known else "")
         return Reading(gaps=(*gaps, Gap(why, record="traceEvents")))
@@ -102,7 +106,7 @@ def _version(value: object) -> str | None:
 FORMAT = DocumentFormat(
     name="chrome-trace",
     title="torch.profiler (Kineto) trace, Chrome JSON",
-    tables=("traces", "trace_windows", "trace_collectives", "trace_kernels", "trace_spans", "trace_segments"),
+    tables=("traces", "trace_windows", "trace_collectives", "trace_kernels", "trace_spans", "trace_segments", "timeline_work"),
     sniff=is_trace,
     read=read,
     priority=8,
