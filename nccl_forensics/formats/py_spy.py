@@ -19,6 +19,7 @@ from nccl_forensics.formats.base import DocumentFormat, Gap, Reading, Text, Text
 from nccl_forensics.grammar.blocks import Line
 from nccl_forensics.masking import mask
 from nccl_forensics.stacks.frames import LONGEST_FRAME, frame_text, indent, origin, outermost, split_frame, windows
+from nccl_forensics.stacks.places import is_user
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.units import is_number
 
@@ -39,6 +40,8 @@ _HOST = re.compile(r"\b(?:node|host|hostname|server|pod)\b[ :=#]{1,3}([A-Za-z][A
 _HOST_HEADING = re.compile(r"^\W{0,8}(node|host|hostname|server|pod)\b[ :=#]{0,3}([A-Za-z0-9][A-Za-z0-9._-]{0,62})\W{0,8}$", re.IGNORECASE)
 #: An argument of torch.distributed's send or recv: ranks of the whole job (``group_src`` and ``group_dst`` count inside the group).
 _PEER = re.compile(r"^\s*(?:src|dst): ([0-9]{1,6})\s*$")
+#: A handle of torch.distributed's asynchronous calls among the locals of a frame.
+_REQUEST = ": <torch._C._distributed_c10d.Work at 0x"
 _COUNT = re.compile(r"^\W{0,8}([0-9]{1,6}) (?:process(?:es)?|ranks?)?(?: ?are| ?is)? ?in\b")
 
 
@@ -49,6 +52,7 @@ class _Thread:
     frames: list[str] = field(default_factory=list)
     native: bool = False
     peer: int | None = None
+    request: bool | None = None
 
     @property
     def name(self) -> str | None:
@@ -155,6 +159,8 @@ def _threads(lines: Sequence[Line], at: int, headed: bool, used: set[int], gaps:
             thread = threads[-1]
             if thread.peer is None and (named := _PEER.match(line.text)) and _is_pairwise(thread.frames):
                 thread.peer = int(named.group(1))
+            elif _REQUEST in line.text and len(thread.frames) == 1 and is_user(thread.frames[0]):
+                thread.request = True
         elif line.kind == "frame" and " (" in line.text:
             margin = margin or depth
             thread = threads[-1]
@@ -194,7 +200,7 @@ def _processes(threads: Sequence[_Thread]) -> Iterator[list[_Thread]]:
             waiting.append(thread)
             continue
         for other in waiting:
-            yield [_Thread(other.header, thread.last, thread.frames, thread.native, thread.peer)]
+            yield [_Thread(other.header, thread.last, thread.frames, thread.native, thread.peer, thread.request)]
         waiting = []
         current = [thread]
     if current:
@@ -250,6 +256,7 @@ def _rows(
             "depth": len(thread.frames),
             "frames": thread.frames,
             "peer": thread.peer,
+            "request": thread.request,
             "heading": heading.text,
             "stands_for": heading.count if heading.count and listed == 1 else None,
         }

@@ -118,9 +118,11 @@ _MOST = 4096
 
 
 def _not_among(endings: pl.LazyFrame, came: int, wanted: int) -> tuple[int, ...]:
-    """The ranks that are missing where just as many as came say that they gave up there; nobody where only the highest number is, as the
+    """The ranks that are missing where just as many as came say that they gave up there, or lost the store; nobody where only the highest number is, as the
     number of ranks that all of them were told may be wrong as well."""
-    said = endings.filter((pl.col("signature") == "store-timeout") & (pl.col("rank") < wanted)).select("rank").unique().collect()
+    # The store goes with the process that hosts it, which gives up first; who lost it had come.
+    came_there = pl.col("signature").is_in(["store-timeout", "store-closed"])
+    said = endings.filter(came_there & (pl.col("rank") < wanted)).select("rank").unique().collect()
     known = set(said["rank"].to_list())
     if len(known) != came or wanted - 1 not in known or wanted - came > _MOST:
         return ()

@@ -213,6 +213,7 @@ TABLES: tuple[Table, ...] = (
             "depth": (U32, "number of frames"),
             "frames": (SL, "innermost first, 'func (file:line)'"),
             "peer": (I32, "rank that the send or receive of its innermost frame is for, where arguments were taken (py-spy --locals)"),
+            "request": (B, "its innermost frame is the program's own and holds a request of torch.distributed (py-spy --locals)"),
             "heading": (S, "a line just above that names the rank or host, where there is one"),
             "stands_for": (U32, "how many processes a note says stand in this stack"),
             "times": (U32, "samples that showed this stack (py-spy record)"),

@@ -12,7 +12,7 @@ from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
-from nccl_forensics.views.ended_before import PEER_GONE, gone_before, left, not_stopped, unlisted_task, went_first
+from nccl_forensics.views.ended_before import PEER_GONE, first_to_go, gone_before, left, not_stopped, unlisted_task
 from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -202,10 +202,8 @@ def endings(
         if not before and progress is not None:
             before = gone_before(worker_exits, progress, rows_out)
         rows_out += [dict.fromkeys(DEATHS) | row for row in before]
-    if not any(r["own"] for r in rows_out):
-        recorded = [] if progress is None else progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list()
-        first = went_first({*ranks_of_source.values(), *roster.where, *recorded}, rows_out)
-        rows_out += [dict.fromkeys(DEATHS) | row for row in first]
+    first = first_to_go({*ranks_of_source.values(), *roster.where}, progress, rows_out)
+    rows_out += [dict.fromkeys(DEATHS) | row for row in first]
     return pl.DataFrame(rows_out, schema=DEATHS, infer_schema_length=None).lazy()
 
 

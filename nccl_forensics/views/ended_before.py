@@ -154,17 +154,35 @@ def gone_before(worker_exits: pl.LazyFrame, progress: pl.LazyFrame, others: list
 _LOST = 2
 
 
-def went_first(known: Collection[int], others: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The one rank of those ``known`` of which no line tells a failure, where all other ranks of the job ended as a peer of theirs had gone:
-    somebody had gone before the first of these."""
-    lost = {o["rank"] for o in others if o["signature"] in PEER_GONE}
-    rest = set(known) - lost
-    if len(rest) != 1 or len(lost) < max(_LOST, len(others)) or lost | rest != set(range(len(lost) + 1)):
+def first_to_go(told: Collection[int], progress: pl.LazyFrame | None, endings: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The one rank of the job of which no line tells a failure, where all others ended as a peer of theirs had gone: somebody had gone
+    before the first of these. The one process of unknown rank that ended by itself is given that rank, where all others raised anything that
+    whoever waits in vain for a peer does. ``told``: ranks of which there is evidence other than a recorder's (``progress``)."""
+    own, others = ([row for row in endings if bool(row["own"]) == mine] for mine in (True, False))
+    raised = [row["signature"] for row in others]
+    by_its_peers = not own and all(signature in PEER_GONE for signature in raised)
+    nameless = len(own) == 1 and own[0]["rank"] is None and None not in raised
+    if not (by_its_peers or nameless):
+        return []
+    recorded = [] if progress is None else progress.filter(pl.col("domain") == "fr").select("rank").unique().collect()["rank"].to_list()
+    rank = _left_over({*told, *recorded}, others)
+    if rank is None:
+        return []
+    if own:
+        own[0].update(rank=rank, why=f"{own[0]['why']}; of all other ranks it is told how they ended")
         return []
     first = min(others, key=_rank)
     why = "all others ended as a peer of theirs had gone, and of this one alone no line tells how it ended: it went first"
     place = {k: first[k] for k in ("source_id", "line_no", "end_line", "exc_source_id", "exc_line_no")}
-    return [place | {"rank": rest.pop(), "own": True, "kind": "vanished", "why": why}]
+    return [place | {"rank": rank, "own": True, "kind": "vanished", "why": why}]
+
+
+def _left_over(known: Collection[int], others: list[dict[str, object]]) -> int | None:
+    """The one rank of a whole job that is not among these, two at least."""
+    ended = {o["rank"] for o in others}
+    rest = set(known) - ended
+    whole = len(rest) == 1 and _LOST <= len(ended) == len(others) and ended | rest == set(range(len(ended) + 1))
+    return rest.pop() if whole else None
 
 
 def _rank(ending: dict[str, object]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -149,6 +149,8 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
                 last = row | {"frames": [_frames(row)[inside.frame], *python_frames(_frames(row))]}
                 found = standing(_frames(last), active)
                 break
+    if found.place == "user-code" and active is False and any(_asks(r, last) for r in rows):
+        found = replace(found, place="collective", reason=f"idle in a frame that holds a request of torch.distributed: {found.user_frame}")
     return {name: last.get(name) for name in THREAD_STATES if name in last} | {
         "samples": len(chosen) + (len(looks) if spot is not None else 0),
         "moved": moves,
@@ -162,6 +164,11 @@ def _state(rows: list[dict[str, object]]) -> dict[str, object]:
         "by_name": found.by_name,
         "reason": found.reason,
     }
+
+
+def _asks(row: dict[str, object], last: dict[str, object]) -> bool:
+    """Whether a look at this very stack found a request in its innermost frame, where ``Work.wait()`` leaves none of its own."""
+    return bool(row.get("request")) and _frames(row)[:1] == _frames(last)[:1]
 
 
 def _peer(rows: list[dict[str, object]], found: Standing) -> object:

@@ -66,6 +66,12 @@ class _Case(NamedTuple):
         return there >= _PAIR or 0 < there == len(self.stacks.keys() - {self.rank})
 
     @property
+    def waited_for_by_name(self) -> bool:
+        """Whether the stacks of all that wait for it name the call in which they stand."""
+        waiting = [self.stacks[r] for r in as_ranks(self.row.get("waiters")) if r in self.stacks]
+        return bool(waiting) and all(s["place"] == "collective" and s["op"] is not None for s in waiting)
+
+    @property
     def sure(self) -> bool:
         """Whether something beside one look at the stacks says that others wait."""
         return self.row["seen_by"] != "stacks" or any(s["place"] in WAITING and r != self.rank for r, s in self.stacks.items())
@@ -279,6 +285,11 @@ def _in_a_collective(case: _Case) -> Cause | None:
         # It is in this very group, in an operation that others have left: a broadcast that ends for each member by itself. Who is wrong
         # about it (the root, a count) no place tells.
         return _HELD_UP
+    if case.stack["op"] is None and case.kind == "behind" and not case.row.get("pending") and case.waited_for_by_name:
+        # What it waits in is no call that its recorder holds, as those are in which the others stand; gloo's sends and receives are none.
+        alike = sorted(r for r, s in case.stacks.items() if r != case.rank and s["place"] == "collective" and s["op"] is None)
+        why = f"{case.stands}, of which its recorder holds nothing: a send or receive"
+        return Cause("p2p-deadlock", "low", why, alike if len(alike) + 1 == _PAIR else ())
     return Cause("group-deadlock", "low", f"{case.stands} that its peers are not in")
 
 

@@ -76,6 +76,17 @@ def test_arguments_tell_whom_a_send_or_receive_is_for_and_only_those_of_the_call
     assert [row["peer"] for row in rows(head + call.replace("recv", "broadcast"))] == [None]
 
 
+def test_a_request_among_the_locals_of_the_innermost_frame_is_told_where_that_is_the_programs_own() -> None:
+    request = "            work: <torch._C._distributed_c10d.Work at 0x7f518b26aeb0>\n"
+    head = 'Process 7: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread 7 (idle): "MainThread"\n'
+    turn, recv = "    turn (train.py:26)\n        Locals:\n", "    recv (torch/distributed/distributed_c10d.py:2799)\n        Locals:\n"
+    assert [row["request"] for row in rows(head + turn + request)] == [True]
+    # Of torch's own frame, of one further out, of another local.
+    below = "    turn (train.py:26)\n"
+    for other in (recv + request + below, below + "    main (train.py:40)\n        Locals:\n" + request, turn + "            work: 5\n"):
+        assert [row["request"] for row in rows(head + other)] == [None]
+
+
 def test_locals_are_lines_of_the_block_and_no_frames() -> None:
     result = read_source((FIXTURES / "py_spy_ranks.txt").read_bytes())
     assert lines_add_up(result)

@@ -51,12 +51,15 @@ def test_as_many_stacks_elsewhere_as_are_missing_name_them() -> None:
 def test_who_is_not_among_as_many_as_came_and_gave_up_is_named() -> None:
     five_of_six = said("Timed out after 26 seconds waiting for clients. 5/6 clients joined.")
 
-    def named(*ranks: int) -> tuple[int, ...]:
-        gave_up = endings(*({"rank": r, "own": False, "signature": "store-timeout"} for r in ranks), {"rank": 5, "signature": "closed"})
+    def named(*ranks: int, lost: str = "store-closed") -> tuple[int, ...]:
+        said_so = [{"rank": r, "own": False, "signature": lost if r == 3 else "store-timeout"} for r in ranks]
+        gave_up = endings(*said_so, {"rank": 5, "signature": "closed"})
         [finding] = clients_never_joined.check(five_of_six, None, gave_up)
         return finding.ranks
 
     assert named(0, 1, 3, 4, 5) == (2,)
+    # Who could not reach the store at all never came.
+    assert named(0, 1, 3, 4, 5, lost="store-unreachable") == ()
     # One more may have come whose words are lost; the highest may be a number of ranks that is wrong on all of them.
     assert named(0, 1, 3, 4) == ()
     assert named(0, 1, 2, 3, 4) == ()

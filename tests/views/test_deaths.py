@@ -682,6 +682,18 @@ def test_who_is_left_where_all_others_lost_a_peer_went_first() -> None:
     assert went("gloo-closed", known=2) == []
 
 
+def test_a_killed_process_of_unknown_rank_is_the_one_of_which_nothing_else_is_told() -> None:
+    def killed(*signatures: str) -> list[tuple[object, object]]:
+        told = rows(SOURCE_RANKS_SCHEMA, *[{"source_id": r, "rank": r} for r in range(4)])
+        lost = [raised(signature, r, source_id=r) for r, signature in enumerate(signatures)]
+        found = ended(left(-9, rank=None, pid=77), *lost, sources=told)
+        return [(o["rank"], o["kind"]) for o in found if o["own"]]
+
+    assert killed("gloo-closed", "gloo-timeout", "gloo-reset") == [(3, "killed")]
+    # Two are left, or none.
+    assert killed("gloo-closed", "gloo-timeout") == killed(*["gloo-closed"] * 4) == [(None, "killed")]
+
+
 def one_listed(*stopped: int) -> pl.LazyFrame:
     """The report of a launcher of a function: rank 0 failed first; pids that it had to stop."""
     first = {"kind": "root-cause", "rank": 0, "local_rank": 0, "pid": 100, "exit_code": 1, "line_no": 30}

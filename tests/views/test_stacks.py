@@ -387,6 +387,20 @@ def test_the_plainest_sampler_speaks_and_its_last_sample_counts() -> None:
     assert states(waiting).select("samples", "waits").collect().rows() == [(3, 2)]
 
 
+def test_an_idle_frame_of_the_program_that_holds_a_request_waits_for_it() -> None:
+    turn = ["Ring.turn (ring.py:26)", "main (job.py:57)", "<module> (job.py:65)"]
+
+    def place(*, held: list[str] = turn, state: str = "idle", frames: list[str] = turn) -> str:
+        looks = [ranked(0, held, sample=0) | {"request": True, "state": state}, ranked(0, frames, sample=1) | {"state": state}]
+        [row] = states(stacks(*looks)).collect().to_dicts()
+        return str(row["place"])
+
+    assert place() == "collective"
+    # At work, or elsewhere by then.
+    assert place(state="active") == "compute"
+    assert place(frames=["Ring.fold (ring.py:31)", *turn[1:]]) == "user-code"
+
+
 def test_where_all_main_threads_wait_for_a_thread_of_their_own_that_thread_tells() -> None:
     lock = ["Condition.wait (threading.py:327)", "Queue.get (queue.py:171)", "main (job.py:57)", "<module> (job.py:65)"]
     busy = ["fetch (job.py:9)", "Metrics.run (job.py:19)", "Thread._bootstrap (threading.py:1002)"]

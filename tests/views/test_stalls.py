@@ -261,6 +261,31 @@ def test_a_stall_that_is_not_sure_tells_what_would_look_the_same(
     assert cause.alternative is not None or cause.confidence == "high" or place
 
 
+def test_a_wait_of_which_no_recorder_tells_is_one_for_a_send_or_receive() -> None:
+    behind = {
+        "kind": "behind",
+        "seen_by": "progress",
+        "timed_out": True,
+        "op": "all_reduce",
+        "seq": 6,
+        "waiters": [0, 1],
+        "own_last_op": "barrier",
+    }
+
+    def at(op: str | None, *ranks: int) -> dict[int, dict[str, object]]:
+        return {r: {"place": "collective", "op": op, "user_frame": "take (train.py:5)", "reason": "frame 0"} for r in ranks}
+
+    def told(stood: dict[int, dict[str, object]]) -> tuple[object, ...] | None:
+        cause = cause_of(2, behind, stood, None)
+        return None if cause is None else (cause.cause, cause.confidence, cause.partners)
+
+    assert told(at("all_reduce", 0, 1) | at(None, 2)) == ("p2p-deadlock", "low", ())
+    assert told(at("all_reduce", 0, 1) | at(None, 2, 3)) == ("p2p-deadlock", "low", [3])
+    assert told(at("all_reduce", 0, 1) | at(None, 2, 3, 4)) == ("p2p-deadlock", "low", ())
+    # Where those that wait for it stand in such waits as well, it may be a collective's.
+    assert told(at(None, 0, 1, 2)) == told(at("all_reduce", 0, 1) | at("broadcast", 2)) == ("group-deadlock", "low", ())
+
+
 def test_whom_one_look_finds_may_be_late_in_a_job_that_goes_on() -> None:
     once = standing(r0="collective", r1="collective", r2="lock").with_columns(moved=pl.lit(None, pl.Boolean))
     rows_of = stalls(blocker(), once, *[None] * 14, rows(MOTION, {"rank": 2})).collect()
