@@ -185,7 +185,7 @@ def endings(
         who["library"] = row["library"]
         if who["signal"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None}, signal="SIGSEGV")
-    for row in vanished(comms, roster.where, progress, nccl_notes, nccl_errors).values():
+    for row in vanished(comms, roster.where, progress, nccl_notes, nccl_errors, processes).values():
         who = roster.person(row["rank"], row["pid"])
         if who["kind"] is None and who["exit_code"] is None and who["signature"] is None:
             who.update({k: v for k, v in row.items() if v is not None})

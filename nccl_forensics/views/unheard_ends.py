@@ -34,10 +34,12 @@ def vanished(
     progress: pl.LazyFrame | None,
     nccl_notes: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None,
+    processes: pl.LazyFrame | None,
 ) -> dict[int, dict[str, object]]:
     """Members of a communicator that never took it down although all others of it, at least two, did. One whose log lacks collectives that
     these made was in them all the same, as they ended in order: it is the log that ends early. One that says that it aborts, or that a peer
-    closed its connection, was there, done or not."""
+    closed its connection, was there, done or not. In logs without their beginning a process that never took it down has no line of it at all:
+    of as many processes as the communicator has ranks, it is the one of a rank that nothing else tells."""
     if comms is None:
         return {}
     there: set[tuple[object, ...]] = set()
@@ -48,12 +50,13 @@ def vanished(
     if progress is not None:
         made = progress.filter((pl.col("domain") == "nccl") & pl.col("last_seq").is_not_null())
         last = {(key, rank): seq for key, rank, seq in made.select("group_key", "rank", "last_seq").collect().iter_rows()}
-    done = comms.filter(pl.col("completed") & pl.col("rank").is_not_null()).collect()
+    done = comms.filter((pl.col("completed") | pl.col("ended").is_not_null()) & pl.col("rank").is_not_null()).collect()
     found: dict[int, dict[str, object]] = {}
     for (key,), part in done.group_by("comm_key", maintain_order=True):
         size = part["nranks"].max()
         if size is None or part["rank"].n_unique() != part.height or part.height < 3:
             continue
+        part = _with_unnamed(part, processes)
         open_ones = part.filter(pl.col("ended").is_null())
         closed = part.filter(pl.col("ended").is_not_null())
         if not 0 < open_ones.height <= max(1, part.height // 4) or closed.height < 2:
@@ -77,3 +80,19 @@ def vanished(
                 "why": f"{closed.height} of {part.height} members took the communicator down, this one did not",
             }
     return found
+
+
+def _with_unnamed(part: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.DataFrame:
+    """Members of a communicator whose init no log shows, with the processes that make up its number where every one of these has a rank."""
+    size = int(part["nranks"].max())  # type: ignore[arg-type]  # the caller saw that there is one
+    if processes is None or part["completed"].any() or part.height >= size:
+        return part
+    known = (
+        processes.filter(pl.col("rank").is_not_null() & pl.col("pid").is_not_null())
+        .select("host", "pid", "rank", "source_id", "line_no")
+        .collect()
+    )
+    rest = known.join(part, on=["host", "pid"], how="anti", nulls_equal=True)
+    if known.height != size or set(rest["rank"].to_list()) | set(part["rank"].to_list()) != set(range(size)):
+        return part
+    return pl.concat([part, rest.with_columns(pl.col("rank").cast(part.schema["rank"]))], how="diagonal_relaxed")

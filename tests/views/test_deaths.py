@@ -543,6 +543,17 @@ def test_a_rank_that_finds_its_connections_closed_has_outlived_its_peers() -> No
     assert [e["kind"] for e in ended(comms=down, processes=PEOPLE, errors=other)] == ["vanished"]
 
 
+def test_logs_without_their_beginning_tell_who_never_took_its_communicator_down() -> None:
+    def ends_of(*ranks: int) -> pl.LazyFrame:
+        return members(DOWN, DOWN, DOWN, DOWN).filter(pl.col("rank").is_in(ranks)).with_columns(completed=False)
+
+    [one] = ended(comms=ends_of(0, 1, 3), processes=PEOPLE)
+    assert (one["rank"], one["kind"], one["pid"]) == (2, "vanished", 102)
+    # Without a process of that rank there is only a log less; half of the ranks are no few.
+    assert ended(comms=ends_of(0, 1, 3), processes=PEOPLE.filter(pl.col("rank") != 2)) == []
+    assert ended(comms=ends_of(0, 1), processes=PEOPLE) == []
+
+
 def test_a_rank_whose_end_is_known_has_not_vanished() -> None:
     [one] = ended(left(-9), comms=members(DOWN, DOWN, None, DOWN), processes=PEOPLE)
     assert one["kind"] == "killed"
