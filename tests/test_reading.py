@@ -66,6 +66,7 @@ def test_a_text_that_ends_amid_a_line_with_a_full_buffer_is_told():
     assert ends.select("line_no", "bytes", "buffer").rows() == [(4096 // len(INFO) + 1, 4096, True)]
     assert read_source(text[:4097]).frames["cut_ends"]["buffer"].to_list() == [False], "it was not copied to its end"
     assert "cut_ends" not in read_source(INFO * 5 + INFO[:20]).frames, "a piece that was pasted"
+    assert "cut_ends" not in read_source(text[:4097].rsplit(b"\n", 1)[0] + b"\n\x1b[0m").frames, "nothing but a colour that is set back"
     whole = text[:4095] + b"\n"
     assert "cut_ends" not in read_source(whole).frames
 

@@ -249,11 +249,16 @@ def _read_text(data: Content) -> SourceReading:
     return finished(total, data)
 
 
+#: The end of a line, with or without what sets a terminal's colours back behind it.
+_LINE_END = re.compile(rb"\n(?:\x1b\[[0-9;?]*[A-Za-z]|[ \t\r])*\Z")
+_END = 64
+
+
 def finished(total: Sum, data: Content) -> SourceReading:
     """The reading of one text source of which all lines were read."""
     result = total.result
     names = [f.name for f in text_formats()]
-    amid = bool(result.records) and data[-1:] != b"\n"
+    amid = bool(result.records) and not _LINE_END.search(data[-_END:])
     full = len(data) % _BUFFER == 0
     if amid and (full or ((result.lines or 0) >= _EXCERPT and _LINEWISE & total.used)):
         total.add("cut_ends", TABLES["cut_ends"].frame([{"line_no": result.lines, "bytes": len(data), "buffer": full}]))
