@@ -1,7 +1,8 @@
-"""The same collective was called with another reduce operation or root on some ranks.
+"""The same collective was called with another reduce operation, root or split on some ranks.
 
 ## What it finds
-At one position of a group all ranks call the same operation, but some with another reduce operation or root.
+At one position of a group all ranks call the same operation, but some with another reduce operation or root; or an all-to-all that all
+entered and none finished, in which the members together send more or less than they together await.
 
 ## Why it matters
 The ranks compute different things or wait for different roots: wrong results or a hang.
@@ -19,9 +20,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from nccl_forensics.model import Finding
+from nccl_forensics.evidence import cite, whereabouts
+from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import argument_findings
+from nccl_forensics.words import group_words, operation_words, ranks_words
 
 
 @rule(
@@ -35,3 +38,40 @@ from nccl_forensics.rules.common.arguments import argument_findings
 def argument_mismatch(divergences: pl.LazyFrame) -> Iterator[Finding]:
     """Findings of this argument, one per group."""
     yield from argument_findings(divergences, "argument", "Keep reduce operation and root constant in code, never derived from local data.")
+
+
+@rule(
+    name="splits-mismatch",
+    code="CO19",
+    cause="argument-mismatch",
+    severity="critical",
+    at_most=4,
+    explains=("timeout", "closed", "rank-died", "collective-stuck", "host-stall", "connection-failed"),
+)
+def splits_mismatch(unequal_exchanges: pl.LazyFrame) -> Iterator[Finding]:
+    """One finding per group: sizes of an all-to-all may differ between ranks, and their sum over all members may not."""
+    for row in unequal_exchanges.sort("group_key").collect().iter_rows(named=True):
+        everyone, group, called = tuple(row["ranks"]), group_words(row), operation_words(row["op"], row["seq"])
+        odd = () if row["odd"] is None else (row["odd"],)
+        place = f" at {row['call_site']}" if row["call_site"] else ""
+        yield Finding(
+            title=f"{ranks_words(odd or everyone)} called {called} of {group} with splits that do not fit: {row['sent']} elements are sent and "
+            f"{row['awaited']} awaited",
+            summary=f"All {len(everyone)} members entered it and none finished{place}. "
+            + (
+                f"The size of {ranks_words(odd)} is {row['own']}, that of all others {row['usual']}: just what is too much or too little."
+                if odd
+                else "Sizes differ between all of them anyway, so that they do not tell whose split is wrong."
+            ),
+            confidence="medium",
+            ranks=odd or everyone,
+            culprits=tuple(Culprit(rank=rank) for rank in odd),
+            subject=(str(row["group_desc"] or row["group_name"] or "group"), str(row["op"]), str(row["call_site"] or "")),
+            divergence=Divergence(row["group_name"], row["comm_id"], row["seq"], row["op"]),
+            evidence=cite([whereabouts(row)], f"sizes of {ranks_words(odd)}" if odd else "sizes of the first member"),
+            remedy=f"Exchange the counts of this step before the data{place}, and compute what is sent and what is received from the same counts.",
+            prevention="Assert, in a small run, that the sum of all input splits is that of all output splits.",
+            would_refute=("the sizes of a recorder older than schema 2.4, which may not be those of the call",),
+            actions=(Action("fix-code", ranks=odd or everyone, confidence="medium", where=row["call_site"]),),
+            alternatives=(("shape-mismatch", odd, "each rank may give the sizes of its own tensors rightly"),),
+        )

@@ -58,6 +58,8 @@ def collective_mismatch(
         ranks, group = tuple(as_ranks(row["ranks"])), group_words(row)
         either = bool(row.get("either"))
         left = not either and row["domain"] == "fr" and set(ranks) <= gone.keys()
+        # Of as many on both sides nothing else tells who is right.
+        either |= row["domain"] == "fr" and not (row["sure"] or left or set(ranks) <= ahead) and len(ranks) == len(as_ranks(row["others"]))
         confidence: Confidence = "low" if either else "high" if certain(row) and not left else "medium"
         frames = _frames(row, lines)
         own, theirs = row["call_site"] or _only(frames[0]), row["peer_call_site"] or _only(frames[1])

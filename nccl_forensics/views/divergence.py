@@ -227,6 +227,7 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
     # Which aspect differs first: the operation itself, its type, its size, its other arguments.
     foretold = candidates(history)
     # Steps that are not all alike may foretell two operations: neither tells then who of two is right.
+    foretold = foretold if len(foretold) == 1 or history else candidates(_gone_on_with(by_rank, at)[::-1])
     foretold = foretold if len(foretold) == 1 else []
     signatures = {rank: signature(row) for rank, row in here.items()}
     odd, right, certain = deviants(signatures, foretold[0] if foretold else None, len(by_rank))
@@ -269,6 +270,13 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
         told = [_detail(here[rank], name) for rank in (odd[0], peers[0])]
         return _row(base, kind, by_rank, odd, peers, at, None, certain, f"{label} {told[0]} against {told[1]}", name)
     return None
+
+
+def _gone_on_with(by_rank: ByRank, at: int) -> list[Hashable]:
+    """What all of them called after ``at``, in one order: where nothing before it is kept, it tells what leads up to such calls."""
+    lines = [_line(line, at + 1) for line in by_rank.values() if at in line]
+    shortest = min(lines, key=len, default=[])
+    return shortest if all(line[: len(shortest)] == shortest for line in lines) else []
 
 
 def _fewer(by_rank: ByRank, odd: Sequence[int], peers: Sequence[int], at: int) -> int | None:

@@ -64,13 +64,22 @@ def recorded_calls(folded: FoldedTable, dumps: pl.LazyFrame, shared_names: pl.La
         .join(chosen, on="source_id", how="inner", maintain_order="left")
     )
     described = _unmixed(_parted(_described(words, _sent_together(folded)).collect(), shared_names))
-    return Recorded(folded, described, _facts(described, folded.words.height), parts)
+    return Recorded(folded, described, _facts(described, folded.words.height), parts, _numberless(parts))
 
 
 def _kept(folded: FoldedTable) -> tuple[tuple[pl.DataFrame, pl.Series], ...]:
     """The parts with the columns of ``_ROWS``, and the places of their rows among the words, if they are small."""
     sizes = (part.stat().st_size if isinstance(part, Path) else part.estimated_size() for part in folded.parts)
     return tuple((rows, at) for rows, at, _ in folded.rows(_ROWS)) if sum(sizes) <= _FEW else ()
+
+
+def _numberless(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> tuple[int, ...]:
+    """Sources none of whose entries bears a number of its own."""
+    numbered = [rows.group_by("source_id").agg(pl.col("record_id").is_not_null().any()) for rows, _ in parts]
+    if not numbered:
+        return ()
+    found = pl.concat(numbered).group_by("source_id").agg(pl.col("record_id").any()).filter(~pl.col("record_id"))
+    return tuple(sorted(found["source_id"].to_list()))
 
 
 #: Sends and receives among sorts of entries, and what their group is for.
@@ -193,13 +202,15 @@ class Recorded:
     place ``at`` among all words of the table and by ``key``; ``calls``: how many they are, ``placed``: collectives with a position.
     ``facts``: for each word of the table, of dumps that count, what is asked for of all entries: ``life`` (a rank in a group, null where
     the dump does not count), ``group``, ``sign`` (equal where calls are alike), ``rank``, ``is_p2p``, ``done``, ``pending``, ``batched``
-    (one of a batch) and ``batch`` (the end of one). ``parts``: entries, if they are few; ``held``: their ``numbers``, once somebody asked
-    for them, in files where entries lie in files."""
+    (one of a batch) and ``batch`` (the end of one). ``parts``: entries, if they are few; ``numberless``: sources, of those, whose entries
+    bear no number of their own (schema 1.1), so that their times tell their order; ``held``: their ``numbers``, once somebody asked for them, in
+    files where entries lie in files."""
 
     folded: FoldedTable
     words: pl.DataFrame
     facts: pl.DataFrame
     parts: tuple[tuple[pl.DataFrame, pl.Series], ...] = ()
+    numberless: tuple[int, ...] = ()
     held: list[pl.DataFrame | Path] = field(default_factory=list)
 
     @property
@@ -276,10 +287,11 @@ class Recorded:
     def _numbers(self) -> Iterator[pl.DataFrame]:
         """The same of entries that are read."""
         p2p = bool(self.words.get_column("is_p2p").any())
-        own = [pl.col(c).alias(name) for name, c in _NUMBERS.items()]
+        own = [self._own(name, c).alias(name) for name, c in _NUMBERS.items()]
+        source = ("source_id",) if self.numberless else ()
         collective, seqs = pl.col("collective_seq_id"), ("collective_seq_id", "p2p_seq_id") if p2p else ("collective_seq_id",)
         before = 0
-        for rows, at in self._rows((*_NUMBERS.values(), *seqs)):
+        for rows, at in self._rows((*source, *_NUMBERS.values(), *seqs)):
             numbers = rows.select(pl.int_range(before, before + pl.len(), dtype=pl.UInt32()).alias(_ROW), at.alias(_WORD), *seqs, *own)
             before += rows.height
             word = numbers.get_column(_WORD)
@@ -294,6 +306,12 @@ class Recorded:
                 seq, counted = pl.when(one).then("p2p_seq_id").otherwise(collective), pl.when(~one).then(counted)
             both = (collective.alias("collective"),) if p2p else ()
             yield numbers.select(_ROW, _WORD, pl.col(_LIFE).set_sorted(), seq.alias("seq"), counted.alias("placed"), *_NUMBERS, *both)
+
+    def _own(self, name: str, column: str) -> pl.Expr:
+        """What each entry has of its own."""
+        if name != "order" or not self.numberless:
+            return pl.col(column)
+        return pl.when(pl.col("source_id").is_in(self.numberless)).then("time_created_ns").otherwise(column)
 
     def _rows(self, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
         """Each part with these columns of its own, and the places of its rows among the words."""
@@ -315,7 +333,7 @@ class Recorded:
     def _spelled(self, rows: pl.LazyFrame, on: str, *also: str) -> pl.LazyFrame:
         words = self.words.lazy().rename({_AT: _WORD}).drop({_WORD, _KEY} - {on}).drop("source_id", "calls", "placed")
         spelled = rows.join(words, on=on, how="inner", maintain_order="left")
-        own = {c: pl.col(name) for c, name in _OWN.items()}
+        own = {name: self._own(name, c) for name, c in _OWN.items()}
         # Where nothing is sent from one to one, a query for some positions need not look up the words of all rows.
         seq = pl.col("collective_seq_id")
         own["seq"] = pl.when("is_p2p").then("p2p_seq_id").otherwise(seq) if self.words.get_column("is_p2p").any() else seq

@@ -144,7 +144,7 @@ def _edges_in(
         unseen = {r for r in unseen if watched.get((str(group["group_key"]), r), -1) < min(waits_in.values())}
     # What one member has behind it, all members entered, seen or not.
     entered = max(waits_in[r] - 1 if r in waits_in else seq for r, seq in last.items())
-    hopeful = [r for r in sorted(last) if len(last) > 1 and waits_in.get(r, entered) > entered]
+    hopeful = [r for r in sorted(last) if len(last) > 1 and waits_in.get(r, entered) > entered and not _held_up(facts[r])]
     front, most = max(last.values()), max(_EDGES, _EDGES_PER_MEMBER * len(members))
     late = sorted(slow.keys() | gpu.keys(), key=lambda r: (min(slow.get(r, front), gpu.get(r, front)), r))
     allowed = _thinned(sorted(last, key=lambda r: (-last[r], r)), late, most)
@@ -161,6 +161,13 @@ def _edges_in(
             elif awaited in unseen:
                 rows.append(base | {"kind": "unseen", "awaited": awaited, "seq": facts[waiter]["first_pending"], "behind": None})
     return rows
+
+
+def _held_up(fact: dict[str, object]) -> bool:
+    """Whether a rank has something open in another group that it enqueued before what it has open in this one: it waits in that, and what
+    this one would wait for nobody knows."""
+    first, here = fact.get("first_open"), fact.get("pending_order")
+    return first is not None and here is not None and int(str(first)) < int(str(here))
 
 
 def _thinned(waiters: Sequence[int], awaited: Sequence[int], most: int) -> Callable[[int], Sequence[int]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from nccl_forensics.rules.argument_mismatch import argument_mismatch
+from nccl_forensics.rules.argument_mismatch import argument_mismatch, splits_mismatch
+from nccl_forensics.views.unequal_exchanges import UNEQUAL_EXCHANGES
 from tests.rules.frames import cited, divergences, told
+from tests.views.frames import rows
 
 DETAILS = {"found_detail": "1", "expected_detail": "0"}
 
@@ -24,3 +26,13 @@ def test_where_nobody_can_tell_who_is_right_nobody_is_named() -> None:
 
 def test_a_differing_() -> None:
     assert argument_mismatch.check(divergences("shape", [1], [0, 2], **DETAILS)) == []
+
+
+def test_splits_that_do_not_sum_up_name_the_member_whose_size_is_not_that_of_all_others() -> None:
+    told_of = {"domain": "fr", "group_name": "19", "seq": 7, "op": "all_to_all", "ranks": [0, 1, 2], "sent": 44, "awaited": 48}
+    place = {"source_id": 9, "record": "entries[17]"}
+    [finding] = splits_mismatch.check(rows(UNEQUAL_EXCHANGES, told_of | place | {"odd": 2, "own": 12, "usual": 16}))
+    assert told(finding) == ("critical", "medium", (2,))
+    assert cited(finding) == [(9, "entries[17]")]
+    [finding] = splits_mismatch.check(rows(UNEQUAL_EXCHANGES, told_of | place))
+    assert (finding.ranks, finding.culprits) == ((0, 1, 2), ())

@@ -22,8 +22,12 @@ def test_the_rank_that_called_something_else_is_named_with_both_operations(kind:
     assert finding.actions[0].where == "step (train.py:7)"
 
 
-def test_a_tie_is_named_with_less_confidence() -> None:
+def test_of_as_many_on_both_sides_nobody_is_named_where_nothing_tells_who_is_right() -> None:
     [finding] = collective_mismatch.check(divergences("different", [1], [0], found_op="broadcast", sure=False))
+    assert (finding.confidence, finding.culprits) == ("low", ())
+    [finding] = collective_mismatch.check(divergences("different", [1], [0], found_op="broadcast"))
+    assert told(finding) == ("critical", "high", (1,))
+    [finding] = collective_mismatch.check(divergences("different", [1], [0, 2], found_op="broadcast", sure=False))
     assert told(finding) == ("critical", "medium", (1,))
 
 

@@ -73,6 +73,15 @@ def test_of_two_ranks_the_one_that_leaves_the_habit_deviates() -> None:
     assert (row["kind"], row["ranks"]) == ("shape", [0])
 
 
+def test_of_two_of_whom_nothing_before_is_kept_what_both_go_on_with_tells_what_leads_up_to_it() -> None:
+    layers = ["reduce_scatter [4]", "all_gather [8]"] * 3
+    [row] = read({0: ["all_reduce [8]", *layers], 1: ["all_gather [8]", *layers]})
+    assert (row["kind"], row["ranks"], row["sure"]) == ("different", [0], True)
+    # Before such a call neither of the two is ever made.
+    [row] = read({0: ["all_reduce [8]", *layers], 1: ["broadcast [8]", *layers]})
+    assert not row["sure"]
+
+
 def test_of_two_the_one_whose_next_calls_are_on_record_of_the_other_left_some_out() -> None:
     """Two heads of one size, then the trunk: what comes behind one head is the other, or the trunk. One rank has no gradients of the
     second."""

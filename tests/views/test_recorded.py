@@ -287,3 +287,13 @@ def test_a_single_send_keeps_its_own_state_and_a_batch_of_collectives_its_positi
         of_one(entry(0, "all_reduce", p2p=0, over=True), entry(1, "coalesced", p2p=0, seq=8)).every.select("seq", "is_p2p").collect().rows()
     )
     assert rows == [(7, False), (8, False)]
+
+
+def test_of_entries_that_bear_no_number_times_tell_the_order() -> None:
+    entries, chosen = rings(3, 2, 4, 0)
+    bare = entries.with_columns(record_id=pl.lit(None, dtype=pl.Int64()))
+    for made in (entries, bare):
+        line = calls(made, chosen).every.filter(pl.col("rank") == 0).sort("order").collect()
+        assert line["order"].null_count() == 0
+        assert line["created_ns"].is_sorted()
+    assert calls(bare.reverse(), chosen).telling.filter(pl.col("order").is_null()).collect().is_empty()

@@ -103,6 +103,17 @@ def test_a_member_without_evidence_is_unseen_and_not_behind() -> None:
     assert set(edges["awaited"]) == {2}
 
 
+def test_who_waits_in_something_before_waits_for_no_member_without_evidence() -> None:
+    def awaited(first_open: int | None) -> set[int]:
+        state = progress({"pg:0": {0: (6, 5), 1: (6, 5)}}).with_columns(
+            first_open=pl.lit(first_open, pl.Int64), pending_order=pl.lit(60, pl.Int64)
+        )
+        return set(waits_of(operations({}), state, groups({"pg:0": [0, 1, 2]}), None, None).collect()["awaited"].to_list())
+
+    assert awaited(60) == awaited(None) == {2}
+    assert awaited(59) == set(), "what they have open first is of another group"
+
+
 def test_a_member_without_a_dump_whose_watchdog_shows_it_in_the_same_operation_is_not_waited_for() -> None:
     recorded = progress({"pg:0": {0: (7, 5), 1: (7, 5)}})
     members = groups({"pg:0": [0, 1, 2, 3]})
