@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from math import prod
 
 import polars as pl
@@ -27,6 +27,7 @@ UNEQUAL_EXCHANGES = {
     "line_no": pl.UInt32(),
     "record": pl.String(),
 }
+_SHAPE = re.compile(r"\[(\d+(?:, ?\d+)*)\]")
 #: So many others, of one size, make the usual size.
 _OTHERS = 2
 #: Sizes of these operations are not trusted by PyTorch's own analyzer up to schema 2.3.
@@ -78,8 +79,5 @@ def _told(made: pl.DataFrame) -> dict[str, object] | None:
 
 def _elements(shapes: str | None) -> int | None:
     """The elements of all tensors of a call (``[[6,8],[2]]``, or ``[48]`` of one)."""
-    try:
-        read = json.loads(shapes or "")
-    except ValueError:
-        return None
-    return sum(prod(shape) for shape in read) if read and isinstance(read[0], list) else prod(read)
+    found = _SHAPE.findall(shapes or "")
+    return sum(prod(int(size) for size in shape.split(",")) for shape in found) if found else None
