@@ -329,7 +329,12 @@ def _loopback_peers(
     explains=("rank-never-joined", "host-stall", "collective-stuck", "collective-skipped"),
 )
 def connection_failed(
-    nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, nccl_network: pl.LazyFrame | None = None, nccl_tails: pl.LazyFrame | None = None
+    nccl_errors: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    nccl_network: pl.LazyFrame | None = None,
+    nccl_tails: pl.LazyFrame | None = None,
+    comms: pl.LazyFrame | None = None,
+    bootstrapped: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Connections that failed after all retries, or of which the log ends amid retries that find no way, by errno text and pair of host and
     address."""
@@ -351,6 +356,7 @@ def connection_failed(
     gone = _failed_themselves(nccl_errors, processes, rows) if reasons == ["Connection refused"] else ()
     mixed = _other_type(nccl_errors)
     inside = not trying and _refused_inside(targets, nccl_errors, nccl_tails, nccl_network)
+    met = reasons == ["Connection refused"] and _after_meeting(rows, comms, bootstrapped)
     yield Finding(
         title=f"no connection from {link}: {', '.join(reasons) or 'failed after all retries'}",
         summary=f"{ranks_words(ranks_of(rows)) if ranks_of(rows) else 'Processes'} {'tried in vain to the end of the log' if trying else 'gave up after all retries'}. "
@@ -363,9 +369,11 @@ def connection_failed(
             if gone
             else "A socket of another type answered where these ranks meet, so they may not speak the same transport."
             if mixed
+            else "All processes had met before, so the one that refuses had a port open: more likely it has ended since."
+            if met
             else "Which end is at fault needs a look at both."
         ),
-        confidence="low" if gone else "medium" if own or mixed or trying or inside else "high",
+        confidence="low" if gone or mixed else "medium" if own or trying or inside or met else "high",
         hosts=hosts,
         culprits=tuple(Culprit(link=f"{h} -> {t}") for h in (hosts[:4] or ("?",)) for t in (targets[:4] or ["?"])),
         subject=("connect", *hosts, *reasons),
@@ -408,6 +416,14 @@ def _refused_inside(
     address = pl.col("message").str.extract(_ADDRESS.pattern).str.split("<").list.first()
     near = refused.filter(address.is_null() | address.is_in(targets)).join(ends, on=["source_id", "host", "pid"], nulls_equal=True)
     return near.filter(pl.col("line_no") + 1 >= pl.col("last_line")).head(1).collect().height > 0
+
+
+def _after_meeting(rows: pl.DataFrame, comms: pl.LazyFrame | None, bootstrapped: pl.LazyFrame | None) -> bool:
+    """Whether all processes that gave up are of communicators in whose bootstrap every rank had checked in."""
+    if comms is None or bootstrapped is None:
+        return False
+    met = comms.join(bootstrapped.select("comm_key"), on="comm_key", how="semi").select("host", "pid").collect()
+    return rows.join(met, on=["host", "pid"], how="anti", nulls_equal=True).height == 0
 
 
 def _other_type(nccl_errors: pl.LazyFrame) -> bool:

@@ -2,7 +2,8 @@
 
 ## What it finds
 Ranks that had joined the communicator, and whose connections other processes found closed or refused while they themselves went on working:
-no line is left of the rank, its lines end before a collective that these peers entered, or it alone of those that went tells of no error. A job that is stopped as a whole ends without
+no line is left of the rank, its lines end before a collective that these peers entered, it alone of those that went tells of no error, RAS
+declared it dead, processes of its host lost it and nobody else, or all of its host lack the end of a communicator that all others aborted. A job that is stopped as a whole ends without
 such lines.
 
 ## Why it matters
@@ -31,11 +32,14 @@ _FOUND = {
     "closed": ("found its connection closed and went on", "found its connection closed and went on"),
     "left": ("lost the connection to it before their last collective", "lost the connection to it before their last collective"),
     "lost": ("failed for a lost connection to it", "failed for lost connections to it"),
+    "dead": ("declared it dead (RAS)", "declared it dead (RAS)"),
+    "first": ("lost the connection to it, and to nobody who stayed", "lost the connection to it, and to nobody who stayed"),
+    "unended": ("aborted the communicator and it did not", "aborted the communicator and it did not"),
     "silent": ("found its connection closed and went on", "found its connection closed and went on"),
     "refused": ("is refused a connection to it after the bootstrap", "are refused connections to it after the bootstrap"),
 }
 #: In these ways of going the rank's own log is there, and ends.
-_LOGGED = ("left", "lost", "silent")
+_LOGGED = ("left", "lost", "silent", "dead", "first", "unended")
 
 
 @rule(
@@ -64,7 +68,7 @@ def peer_gone(
             summary="That says that the process ended, not why: "
             + ("its log just ends." if how in _LOGGED else "nothing in the evidence is its own.")
             + (" The others that ended tell of lost connections; it alone tells of no error." if how == "silent" else ""),
-            confidence="medium" if how in _LOGGED else "low",
+            confidence="medium" if how in _LOGGED and how != "unended" else "low",
             ranks=ranks,
             hosts=hosts,
             culprits=tuple(Culprit(rank=r["rank"], host=r["host"]) for r in part.iter_rows(named=True)),

@@ -39,9 +39,11 @@ def gone_peers(
     the network to no other process of its host failed for a lost connection to that host), or ``refused`` (a connection to a process of the
     communicator is refused after the bootstrap, in which each had opened its port,
     and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
-    connections alone, and it is the one among those that went which tells of no error). A process that was stopped with all the others also
-    loses connections, but writes nothing after that, and one that comes to its end with all others, as jobs do that are done, nothing but
-    the end of its communicator.
+    connections alone, and it is the one among those that went which tells of no error), or ``dead`` (the RAS threads of peers declared its
+    address dead), or ``first`` (processes of its host lost the connection to it and to no other that stayed), or ``unended`` (all of its host
+    lack the end of the communicator, which all of the other hosts aborted). A process that was stopped with all the others also loses
+    connections, but writes nothing after that, and one that comes to its end with all others, as jobs do that are done, nothing but the end
+    of its communicator; those that end one after the other all lose each other.
     """
     rows: list[dict[str, object]] = []
     joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
@@ -76,7 +78,89 @@ def gone_peers(
         rows += [base | row for row in _lost(nccl_errors, nccl_connections, nccl_network, members, _behind(progress, members))]
     if not rows and nccl_errors is not None and len(absent) == 1:
         rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
+    if not rows and nccl_errors is not None:
+        rows += [base | {"how": "dead"} | row for row in _declared(nccl_errors, nccl_notes, members)]
+    if not rows and not absent and nccl_notes is not None and nccl_placement is not None and _of_one_init(known, size):
+        rows += [base | {"how": "first"} | row for row in _first_to_go(nccl_notes, nccl_placement, nccl_errors, members)]
+    if not rows and not absent:
+        rows += [base | {"how": "unended"} | row for row in _never_aborted(members, nccl_errors)]
     return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
+
+
+def _of_one_init(known: pl.DataFrame, size: int) -> bool:
+    """Whether all communicators are of all ranks or split from such: local ranks then count the same processes."""
+    return bool(((known["nranks"] == size) | known["parent"].is_not_null()).all())
+
+
+def _unended(members: pl.DataFrame) -> set[int]:
+    """Ranks without an end of their communicator."""
+    return set(members.filter(pl.col("ended").is_null())["rank"].to_list())
+
+
+def _declared(nccl_errors: pl.LazyFrame, nccl_notes: pl.LazyFrame | None, members: pl.DataFrame) -> list[dict[str, object]]:
+    """Ranks whose RAS address peers declared dead, if they are fewer than half: RAS gives a process up that it cannot reach for long."""
+    if nccl_notes is None:
+        return []
+    people = members.select("host", "pid", "rank")
+    owners = nccl_notes.filter(pl.col("kind") == "ras-socket").select("host", "pid", peer="a").collect().join(people, on=["host", "pid"])
+    seen = nccl_errors.filter(pl.col("kind") == "ras-dead").sort("source_id", "line_no").collect()
+    told = seen.join(people.rename({"rank": "by"}), on=["host", "pid"]).join(owners.select("peer", "rank"), on="peer")
+    told = told.filter((pl.col("by") != pl.col("rank")) & pl.col("rank").is_in(sorted(_unended(members))))
+    if told["rank"].n_unique() * 2 >= members.height or set(told["rank"].to_list()) & set(told["by"].to_list()):
+        return []
+    return [
+        {"rank": part["rank"][0], "host": dict(people.select("rank", "host").iter_rows())[part["rank"][0]]}
+        | {"seen_by": sorted(set(part["by"].to_list())), "source_id": part["source_id"][0], "line_no": part["line_no"][0]}
+        for part in told.sort("rank", "source_id", "line_no").partition_by("rank", maintain_order=True)
+    ]
+
+
+def _first_to_go(
+    nccl_notes: pl.LazyFrame, nccl_placement: pl.LazyFrame, nccl_errors: pl.LazyFrame | None, members: pl.DataFrame
+) -> list[dict[str, object]]:
+    """Ranks of one host that processes of it lost while at least two of it stayed that nobody lost, and nobody of another host lost anybody;
+    of the only host, one rank that two lost. Processes that end one after the other are lost by those that end later, so that one stays."""
+    if nccl_errors is not None and nccl_errors.filter(pl.col("level") == "WARN").head(1).collect().height:
+        return []  # somebody failed, for a reason that is told
+    people = members.select("host", "pid", "rank")
+    host_of = dict(people.select("rank", "host").iter_rows())
+    closed = nccl_notes.filter((pl.col("kind") == "local-peer-closed") & pl.col("value").is_not_null()).sort("source_id", "line_no")
+    seen = closed.collect().join(people.rename({"rank": "by"}), on=["host", "pid"])
+    offset = pl.col("host").replace_strict(_offsets(nccl_placement), default=None, return_dtype=pl.Int32)
+    seen = seen.with_columns(rank=pl.col("value").cast(pl.Int32) + offset)
+    lost = set(seen["rank"].to_list())
+    if not lost or lost - _unended(members) or len({host_of.get(r) for r in lost}) > 1:
+        return []
+    host = host_of[min(lost)]
+    stayed = {rank for rank, place in host_of.items() if place == host} - lost
+    by = seen.filter(pl.col("by").is_in(sorted(stayed)))
+    alone = set(host_of.values()) == {host}
+    counts = people.filter(pl.col("host") != host).group_by("host").len()["len"]
+    if len(stayed) < 2 or (alone and (len(lost) > 1 or by["by"].n_unique() < 2)) or (not alone and int(str(counts.max())) < 2):
+        return []
+    return [
+        {"rank": part["rank"][0], "host": host, "seen_by": sorted(set(part["by"].to_list()))}
+        | {"source_id": part["source_id"][0], "line_no": part["line_no"][0]}
+        for part in by.sort("rank", "source_id", "line_no").partition_by("rank", maintain_order=True)
+    ]
+
+
+def _never_aborted(members: pl.DataFrame, nccl_errors: pl.LazyFrame | None) -> list[dict[str, object]]:
+    """All ranks of a host without an end of their communicator, which all ranks of all other hosts aborted: these had given up on it."""
+    spoke = None if nccl_errors is None else nccl_errors.filter(pl.col("level") == "WARN").head(1).collect()
+    hosts = members.group_by("host").agg(
+        pl.col("rank"), aborted=(pl.col("ended") == "abort-complete").fill_null(False).mean(), bare=pl.col("ended").is_null().all()
+    )
+    quiet = hosts.filter("bare")
+    if quiet.height != 1 or hosts.height < 2 or (spoke is not None and spoke.height) or not (hosts["aborted"].is_in([0.0, 1.0])).all():
+        return []
+    if hosts.filter(pl.col("aborted") == 1.0).height != hosts.height - 1:
+        return []
+    row = quiet.row(0, named=True)
+    others = sorted(set(members["rank"].to_list()) - set(row["rank"]))
+    last = members.filter(pl.col("ended").is_not_null()).sort("source_id", "end_line_no").row(0, named=True)
+    seen = {"seen_by": others, "source_id": last["source_id"], "line_no": last["end_line_no"]}
+    return [{"rank": rank, "host": row["host"]} | seen for rank in sorted(row["rank"])]
 
 
 #: Errors that tell of a peer that is gone: whoever loses one prints them, and nothing else went wrong where there are no others.
@@ -198,16 +282,7 @@ def _closed(
         .filter(pl.col("line_no") < pl.col("last_line"))
         .collect()
     )
-    # On one host local ranks and ranks differ by a constant; where they do not, a local rank tells nobody.
-    offsets = dict(
-        nccl_placement.filter(pl.col("rank").is_not_null() & pl.col("local_rank").is_not_null())
-        .group_by("host")
-        .agg((pl.col("rank") - pl.col("local_rank")).unique().alias("offset"))
-        .filter(pl.col("offset").list.len() == 1)
-        .select("host", pl.col("offset").list.first())
-        .collect()
-        .iter_rows()
-    )
+    offsets = _offsets(nccl_placement)
     found: dict[int, dict[str, object]] = {}
     witnesses: dict[int, set[int]] = {}
     for row in seen.iter_rows(named=True):
@@ -218,6 +293,19 @@ def _closed(
         found.setdefault(rank, {"rank": rank, "host": row["host"], "source_id": row["source_id"], "line_no": row["line_no"]})
         witnesses.setdefault(rank, set()).add(own)
     return [found[rank] | {"seen_by": sorted(witnesses[rank])} for rank in sorted(found)]
+
+
+def _offsets(nccl_placement: pl.LazyFrame) -> dict[str, int]:
+    """By how much ranks and local ranks of each host differ. Where that is no constant, a local rank tells nobody."""
+    return dict(
+        nccl_placement.filter(pl.col("rank").is_not_null() & pl.col("local_rank").is_not_null())
+        .group_by("host")
+        .agg((pl.col("rank") - pl.col("local_rank")).unique().alias("offset"))
+        .filter(pl.col("offset").list.len() == 1)
+        .select("host", pl.col("offset").list.first())
+        .collect()
+        .iter_rows()
+    )
 
 
 def _refused(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame, members: pl.DataFrame, rank: int) -> list[dict[str, object]]:

@@ -6,8 +6,10 @@ import polars as pl
 import pytest
 
 from nccl_forensics.rules.nccl_errors_network import connection_failed, ib_error, wrong_interface
+from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
 from tests.rules.frames import cited, comms, errors, host_ranks, people, settings, stalls, told
 from tests.rules.host_frames import table
+from tests.views.frames import rows
 
 PEOPLE = people((0, "node1", 100), (1, "node1", 101), (2, "node2", 102))
 TWO_HOSTS = host_ranks(node1=[0, 1], node2=[2])
@@ -121,7 +123,7 @@ def test_a_failed_connection_names_both_ends_and_no_rank() -> None:
 def test_where_a_socket_of_another_type_answered_the_network_is_not_surely_at_fault() -> None:
     other = {"kind": "handshake-mismatch", "level": "WARN", "message": "socketFinalizeAccept: wrong type 3 != 4"}
     [finding] = connection_failed.check(errors(GAVE_UP, other), PEOPLE)
-    assert finding.confidence == "medium"
+    assert finding.confidence == "low"
     assert "another type" in finding.summary
     [finding] = connection_failed.check(errors(GAVE_UP, other | {"message": "socketFinalizeAccept: wrong magic 1 != 2"}), PEOPLE)
     assert finding.confidence == "high"
@@ -409,3 +411,16 @@ def test_a_rank_of_another_host_that_fell_silent_may_be_the_far_end_that_is_gone
     assert (finding.confidence, finding.alternatives[0][:2]) == ("medium", ("rank-died", (4,)))
     [finding] = ib_error.check(errors(COMPLETION), hosts, stalls({"rank": 0, "cause": "host-stall", "confidence": "low"}))
     assert (finding.confidence, finding.alternatives) == ("high", ())
+
+
+def test_who_refuses_after_all_had_met_has_more_likely_ended() -> None:
+    members = comms({"rank": 1, "nranks": 2, "host": "node1", "pid": 101, "comm_key": "0xc0"})
+    known = rows(BOOTSTRAPPED, {"comm_key": "0xc0", "source_id": 0, "line_no": 9})
+    [finding] = connection_failed.check(errors(GAVE_UP), PEOPLE, None, None, members, known)
+    assert (finding.confidence, "All processes had met before" in finding.summary) == ("medium", True)
+    # They had not, or nothing answers: the network may be at fault.
+    [finding] = connection_failed.check(errors(GAVE_UP), PEOPLE, None, None, members, rows(BOOTSTRAPPED))
+    assert finding.confidence == "high"
+    slow = GAVE_UP | {"message": str(GAVE_UP["message"]).replace("refused", "timed out")}
+    [finding] = connection_failed.check(errors(slow), PEOPLE, None, None, members, known)
+    assert finding.confidence == "high"

@@ -168,3 +168,59 @@ def test_a_lost_connection_to_another_host_or_to_one_of_several_partners_there_t
 
 def test_a_connection_that_was_lost_after_another_fault_tells_of_nobody() -> None:
     assert lost({"kind": "cuda-failure", "level": "WARN", "message": "Cuda failure 2 'out of memory'", "line_no": 30}) == []
+
+
+def ends_of(
+    *notes: dict[str, object], said: tuple[dict[str, object], ...] = (), ended: dict[int, str] | None = None, hosts: int = 2
+) -> list[object]:
+    """Of ranks 0 to 7, four to a host, all have logs; ``ended`` are those whose communicator ended, and how."""
+    per = 8 // hosts
+    where = {r: {"source_id": r, "host": f"node{r // per}", "pid": 100 + r} for r in range(8)}
+    ends = {r: {"ended": how, "end_line_no": 70} for r, how in (ended or {}).items()}
+    place = [where[r] | {"rank": r, "local_rank": r % per, "nranks": 8, "line_no": 8} for r in where]
+    found = gone_peers(
+        comms(*[comm(r, 8) | where[r] | ends.get(r, {}) for r in where]),
+        rows(BOOTSTRAPPED, {"comm_key": "0xc0", "source_id": 0, "line_no": 9}),
+        table("nccl_placement", *place),
+        table("nccl_notes", *[where[int(str(n["by"]))] | {k: v for k, v in n.items() if k != "by"} for n in notes]),
+        errors(*[where[int(str(e["by"]))] | {k: v for k, v in e.items() if k != "by"} for e in said]),
+        table("nccl_tails", *[where[r] | {"lines": 90, "line_no": 90, "message": CLOSED} for r in where]),
+        None,
+    )
+    return found.collect().select("rank", "how", "seen_by").rows()
+
+
+def loses(by: int, local: int) -> dict[str, object]:
+    return {"by": by, "kind": "local-peer-closed", "value": float(local), "line_no": 50}
+
+
+def test_ranks_of_one_host_that_alone_are_lost_went_before_all_others() -> None:
+    assert ends_of(loses(4, 2), loses(4, 3), loses(6, 3)) == [(6, "first", [4]), (7, "first", [4])]
+    # The other host loses one of its own too, or all but one went: they may have ended one after the other.
+    assert ends_of(loses(4, 2), loses(0, 1)) == []
+    assert ends_of(loses(4, 2), loses(4, 3), loses(4, 1)) == []
+    # Somebody failed and says why.
+    failed = {"by": 6, "kind": "cuda", "level": "WARN", "message": "Cuda failure 'out of memory'", "line_no": 30}
+    assert ends_of(loses(4, 2), said=(failed,)) == []
+
+
+def test_on_the_only_host_two_must_lose_the_rank_that_went() -> None:
+    assert ends_of(loses(4, 2), loses(1, 2), hosts=1) == [(2, "first", [1, 4])]
+    assert ends_of(loses(4, 2), hosts=1) == []
+
+
+def test_a_rank_whose_address_ras_declares_dead_is_gone() -> None:
+    here = [{"by": r, "kind": "ras-socket", "a": f"10.0.0.{r}<4000>", "line_no": 3} for r in range(8)]
+    dead = {"by": 1, "kind": "ras-dead", "level": "INFO", "peer": "10.0.0.5<4000>", "message": "RAS declaring peer as DEAD", "line_no": 60}
+    assert ends_of(*here, said=(dead,)) == [(5, "dead", [1])]
+    # Its communicator ended in order, or nobody tells whose the address is.
+    assert ends_of(*here, said=(dead,), ended={5: "destroy-complete"}) == []
+    assert ends_of(said=(dead,)) == []
+
+
+def test_the_one_host_whose_ranks_do_not_abort_with_all_others_was_gone() -> None:
+    aborted = dict.fromkeys(range(4), "abort-complete")
+    assert ends_of(ended=aborted) == [(r, "unended", [0, 1, 2, 3]) for r in range(4, 8)]
+    # One of its ranks aborted as well, or one of the others did not.
+    assert ends_of(ended=aborted | {5: "abort-complete"}) == []
+    assert ends_of(ended=dict.fromkeys(range(3), "abort-complete")) == []
