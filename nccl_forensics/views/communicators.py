@@ -24,6 +24,7 @@ COMMS_SCHEMA = {
     "bus_id": pl.String(),
     "nvml_dev": pl.Int32(),
     "parent": pl.String(),
+    "orphan": pl.Boolean(),
     "started": pl.Boolean(),
     "completed": pl.Boolean(),
     "ended": pl.String(),
@@ -37,7 +38,8 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
     """Communicators per process: one row per (host, pid, pointer, incarnation), with a key equal on all ranks of the communicator.
 
     A pointer may be reused after Destroy, so an incarnation ends at its end-of-life line. Children carry no commId from NCCL 2.23 on:
-    their key is (key of the parent, splitCount, color).
+    their key is (key of the parent, splitCount, color). ``orphan``: a child whose parent no line of its process tells, as where the
+    beginning of a log is lost.
     """
     order = ["source_id", "line_no"]
     events = nccl_comms.filter(pl.col("comm").is_not_null()).sort(order).collect()
@@ -81,7 +83,15 @@ def comms(nccl_comms: pl.LazyFrame) -> pl.LazyFrame:
     for row in rows:
         row["comm_key"] = _comm_key(row, by_pointer, legacy, 0)
     _tell_apart(rows)
+    for row in rows:
+        row["orphan"] = row["parent"] is not None and not by_pointer.get((row["host"], row["pid"], row["parent"]))
     return pl.DataFrame([{k: r[k] for k in COMMS_SCHEMA} for r in rows], schema=COMMS_SCHEMA, infer_schema_length=None).lazy()
+
+
+def of_the_job() -> pl.Expr:
+    """Whether a communicator of ``comms`` is the largest, in which ranks are those of the job: not where all of that size are orphans."""
+    largest = pl.col("nranks") == pl.col("nranks").max()
+    return largest & (largest & ~pl.col("orphan").fill_null(False)).any()
 
 
 def _ambiguous(rows: list[dict[str, object]]) -> Iterator[tuple[dict[str, object], str]]:
@@ -111,6 +121,7 @@ def _comm_key(
         return str(row["comm_key"])
     if row["comm_id"] is not None:
         return str(row["comm_id"])
+    split, color = row["split"] if isinstance(row["split"], tuple) else (None, None)
     if row["parent"] is not None and depth < 8:
         parents = [
             p
@@ -118,9 +129,10 @@ def _comm_key(
             if p is not row and (p["source_id"] != row["source_id"] or int(str(p["line_no"])) <= int(str(row["line_no"])))
         ]
         if parents:
-            pair = row["split"]
-            split, color = pair if isinstance(pair, tuple) else (None, None)
             return f"{_comm_key(parents[-1], by_pointer, legacy, depth + 1)}/{split}/{color}"
+    if color is not None:
+        # A child whose parent no line tells, as the beginning of the log is lost: how many came before it in this process is not known.
+        return f"split of unknown/{row['nranks']}/{split}/{color}"
     # Up to NCCL 2.15 there is no commId: the k-th communicator of a size in each process is taken for the same one.
     ordinal_key = (row["host"], row["pid"], row["bus_id"], row["nranks"])
     legacy[ordinal_key] += 1

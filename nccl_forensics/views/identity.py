@@ -15,6 +15,7 @@ import polars as pl
 
 from nccl_forensics.values.claims import CONTENT, NUMBER, PREFIX, WORD, Claim, settle
 from nccl_forensics.views import view
+from nccl_forensics.views.communicators import of_the_job
 from nccl_forensics.views.source_ranks import job_size
 from nccl_forensics.words import first_label
 
@@ -158,8 +159,11 @@ class _People:
 
 
 def _by_communicator(people: _People, frame: pl.DataFrame) -> int:
-    """Processes by their communicators; back comes the size of the largest, in which ranks are those of the job (0 without any)."""
+    """Processes by their communicators; back comes the size of the largest, in which ranks are those of the job (0 without any, or where
+    all of that size are children of ones that no line tells, as the beginnings of the logs are lost)."""
     world = int(str(frame["nranks"].max() or 0))
+    if not frame.select(of_the_job().any()).item():
+        world = 0
     per_pid = frame.filter(pl.col("nranks") == world).group_by("host", "pid", "comm_key").agg(pl.col("rank").n_unique().alias("n"))
     multi = {(h, p) for h, p, n in per_pid.filter(pl.col("n") > 1).select("host", "pid", "n").iter_rows()}
     for row in frame.iter_rows(named=True):

@@ -12,6 +12,7 @@ import polars as pl
 from nccl_forensics.folding import FoldedTable, told
 from nccl_forensics.frames import text_of
 from nccl_forensics.views.calls import OPERATIONS, Numbered, op_word
+from nccl_forensics.views.communicators import of_the_job
 from nccl_forensics.views.exchanges import exchanging, in_one_row, with_exchanges
 
 _DTYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2"]
@@ -54,25 +55,20 @@ def members_of(comms: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> pl
                 "over": pl.Boolean(),
             }
         )
-    world = comms.select(pl.col("nranks").max().alias("world"))
-    members = (
-        comms.join(world, how="cross")
-        .select(
-            "host",
-            "pid",
-            "comm",
-            "comm_key",
-            "comm_id",
-            pl.col("rank").alias("member"),
-            pl.col("line_no").alias("begin"),
-            pl.col("source_id").alias("begin_source"),
-            pl.when(pl.col("nranks") == pl.col("world")).then(pl.col("rank")).alias("world_rank"),
-            pl.col("nranks").alias("comm_nranks"),
-            pl.col("bus_id").alias("comm_bus"),
-            pl.col("comm_key").is_in(_taken_down(comms)).alias("over"),
-        )
-        .sort("begin")
-    )
+    members = comms.select(
+        "host",
+        "pid",
+        "comm",
+        "comm_key",
+        "comm_id",
+        pl.col("rank").alias("member"),
+        pl.col("line_no").alias("begin"),
+        pl.col("source_id").alias("begin_source"),
+        pl.when(of_the_job()).then(pl.col("rank")).alias("world_rank"),
+        pl.col("nranks").alias("comm_nranks"),
+        pl.col("bus_id").alias("comm_bus"),
+        pl.col("comm_key").is_in(_taken_down(comms)).alias("over"),
+    ).sort("begin")
     # A process that never joined the world communicator keeps the rank that its other claims give.
     if processes is not None:
         one_gpu = processes.filter(pl.len().over("host", "pid") == 1).select("host", "pid", pl.col("rank").alias("proc_rank"))

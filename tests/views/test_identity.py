@@ -128,6 +128,21 @@ def test_without_ids_the_communicators_of_one_size_are_met_in_order() -> None:
     assert found["comm_key"].to_list() == ["size2#1", "size2#2", "size2#1", "size2#2"]
 
 
+def test_children_of_a_parent_that_no_line_tells_are_not_counted_through() -> None:
+    # The beginning of rank 1's log is lost, and with it the first split: its second child is not the first of the others.
+    children = [
+        event(r, comm=f"0x{n}{r}", parent=f"0xa{r}", split_count=n, color=0, line_no=n) for r in (0, 1) for n in (1, 2) if (r, n) != (1, 1)
+    ]
+    found = comms(table("nccl_comms", *children)).collect()
+    assert found["orphan"].to_list() == [True, True, True]
+    keys = found["comm_key"].to_list()
+    assert keys[1] == keys[2] != keys[0]
+    # Ranks of children are not those of the job.
+    logs = sources("a", "b")
+    known = processes(logs, path_hints(logs), found.lazy(), None, None, None, None).collect()
+    assert known["rank"].to_list() == [None, None]
+
+
 def on_grid(rank: int, tp: int = 2) -> list[dict[str, object]]:
     """A process of four that makes the job's communicator, one with its tensor-parallel neighbour and one with its data-parallel one."""
     mine = {"host": f"node{rank // 2}", "pid": 100 + rank % 2, "bus_id": f"{rank % 2}a000", "source_id": rank}
