@@ -79,7 +79,8 @@ def environment_mismatch(
             # One line may be lost in a shared log, those of most ranks are not. A log of one rank that ends early tells nothing of what
             # came after.
             having = set().union(*shown.values())
-            lacking = _told_in_full(job_settings, str(name), set(host_of)) - having - set(lines_of)
+            full = _told_in_full(job_settings, str(name), set(host_of)) or _alike_long(job_settings, having, processes, nccl_tails)
+            lacking = full - having - set(lines_of)
             silent = lacking if len(having) < len(lacking) else set()
         unset = silent | bare
         classes = {**{f"{name}={v}": r for v, r in shown.items() if r}, **({f"{name} not set": unset} if unset else {})}
@@ -137,6 +138,23 @@ def _told_in_full(settings: pl.LazyFrame, name: str, ranks: set[int]) -> set[int
     others = settings.filter((pl.col("name") != name) & (pl.col("origin") == "nccl")).select("name", "ranks").collect()
     shown = [set().union(*part["ranks"].to_list()) for _, part in others.group_by("name", maintain_order=True)]
     return ranks if shown and len(ranks) > 2 and all(r == ranks for r in shown) else set()
+
+
+def _alike_long(settings: pl.LazyFrame, having: set[int], processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> set[int]:
+    """All ranks, where these alone show any setting in NCCL's logs, several of them, and the others wrote as much as they did: so many lines
+    are not lost, and none were taken for repeats."""
+    told = settings.filter((pl.col("origin") == "nccl") & pl.col("value").is_not_null()).select("name", "ranks").collect()
+    if (
+        processes is None
+        or nccl_tails is None
+        or told["name"].n_unique() < 2
+        or any(set(ranks) != having for ranks in told["ranks"].to_list())
+    ):
+        return set()
+    ranked = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank")
+    wrote = nccl_tails.join(ranked, on=["host", "pid"]).group_by("rank").agg(pl.col("lines").sum()).collect()
+    long = wrote.filter(pl.col("lines") * 2 >= wrote.filter(pl.col("rank").is_in(sorted(having)))["lines"].min())["rank"].to_list()
+    return set(long) if len(long) == wrote.height > 2 else set()
 
 
 def _logged(processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> tuple[dict[int, str], dict[int, int]]:

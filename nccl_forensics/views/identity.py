@@ -75,6 +75,8 @@ def processes(
             if people.met(tail["host"], tail["pid"], one_naming=comms is not None) is None:
                 people.person(tail["host"], tail["pid"]).told_at(tail)
         device = {(h, p): d for h, p, d in tails.select("host", "pid", "dev").iter_rows() if d is not None}
+        if not world:
+            _by_number(people, tails, device, path_hints.filter((pl.col("path_strength") == NUMBER) & pl.col("path_rank").is_not_null()))
         _by_placement(people, world, device)
         _last_host(people, world, device)
         _by_name(people, world, tails, path_hints.filter((pl.col("path_strength") == WORD) & pl.col("path_rank").is_not_null()).collect())
@@ -369,6 +371,24 @@ def _by_placement(people: _People, world: int, device: dict[tuple[object, object
 
 
 _PLACED = 3
+
+
+def _by_number(people: _People, tails: pl.DataFrame, device: dict[tuple[object, object], int], numbered: pl.LazyFrame) -> None:
+    """Processes of which no communicator tells a rank, each alone in an NCCL log of its own, where these are numbered 0, 1, ... without a gap
+    by names that are alike else: ranks, if on each host they follow the CUDA devices, and on one host with several."""
+    alone = tails.unique(["source_id", "host", "pid"]).filter(pl.len().over("source_id") == 1)
+    files = alone.join(numbered.select("source_id", "path_rank", "stem").collect(), on="source_id")
+    number = {(host, pid): rank for host, pid, rank in files.select("host", "pid", "path_rank").iter_rows()}
+    everyone = len(number) == files.height == len(people.by_key) and files["stem"].n_unique() == 1
+    if not everyone or sorted(number.values()) != list(range(len(number))) or any(who.rank is not None for who in people):
+        return
+    offsets: dict[object, list[int]] = defaultdict(list)
+    for (host, pid), rank in number.items():
+        offsets[host].append(rank - device.get((host, pid), 0))
+    if any(len(set(known)) > 1 for known in offsets.values()) or max(map(len, offsets.values())) < 2:
+        return
+    for who in people:
+        who.claims.append((NUMBER, number[who.host, who.pid], "number in the name of its NCCL log, which follows the CUDA devices"))
 
 
 def _last_host(people: _People, world: int, device: dict[tuple[object, object], int]) -> None:

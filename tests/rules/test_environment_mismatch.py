@@ -100,6 +100,21 @@ def test_few_that_set_something_are_named_from_a_shared_log_of_which_no_line_is_
     assert environment_mismatch.check(pl.concat([torn, channels]), PEOPLE, together, None) == []
 
 
+def test_settings_that_one_rank_alone_shows_are_its_own_where_all_wrote_as_much_to_the_log_they_share() -> None:
+    pair = [
+        settings(name, (value, [1])).with_columns(origin=pl.lit("nccl")) for name, value in (("NCCL_ALGO", "Tree"), ("NCCL_DEBUG", "INFO"))
+    ]
+    together = logs(0, 0, 0, 0)
+    [finding] = environment_mismatch.check(pl.concat(pair), PEOPLE, together, None)
+    assert told(finding) == ("error", "medium", (1,))
+    # One line alone may be the one that was not lost; others wrote far less; another setting is of other ranks.
+    assert environment_mismatch.check(pair[0], PEOPLE, together, None) == []
+    short = together.with_columns(lines=pl.when(pl.col("pid") == 101).then(90).otherwise(9))
+    assert environment_mismatch.check(pl.concat(pair), PEOPLE, short, None) == []
+    other = settings("NCCL_DEBUG", ("INFO", [1, 2])).with_columns(origin=pl.lit("nccl"))
+    assert environment_mismatch.check(pl.concat([pair[0], other]), PEOPLE, together, None) == []
+
+
 def test_a_setting_that_may_differ_and_one_that_agrees_stay_quiet() -> None:
     assert environment_mismatch.check(settings("NCCL_SOCKET_IFNAME", ("eth0", [0, 1, 2]), ("eth1", [3])), PEOPLE, OWN, None) == []
     assert environment_mismatch.check(settings("NCCL_ALGO", ("Ring", [0, 1, 2, 3])), PEOPLE, OWN, None) == []

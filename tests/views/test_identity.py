@@ -352,6 +352,18 @@ def test_a_process_without_a_rank_is_placed_by_its_device_as_its_neighbours_are(
     assert found(0, 0, 0) == [None, None]  # each sees its own device 0
 
 
+def test_logs_that_are_numbered_through_as_the_devices_of_each_host_are_bear_the_ranks() -> None:
+    def found(*devices: int, names: tuple[str, ...] = ("out.0", "out.1", "out.2", "out.3")) -> list[object]:
+        tails = [{"source_id": n, "host": f"node{n // 2}", "pid": 100 + n, "dev": d} for n, d in enumerate(devices)]
+        return [p["rank"] for p in sorted(known(sources(*names), nccl_tails=table("nccl_tails", *tails)), key=lambda p: str(p["pid"]))]
+
+    assert found(0, 1, 0, 1) == [0, 1, 2, 3]
+    # The devices are in another order; the numbers have a gap; names differ by more.
+    assert found(0, 1, 1, 0) == [None] * 4
+    assert found(0, 1, 0, 1, names=("out.0", "out.1", "out.2", "out.4")) == [None] * 4
+    assert found(0, 1, 0, 1, names=("a.0", "a.1", "b.2", "b.3")) == [None] * 4
+
+
 def test_the_processes_of_the_last_host_have_the_block_of_ranks_that_nobody_else_has() -> None:
     def found(*strangers: tuple[str, int], ranks: int = 4) -> list[object]:
         tails = [{"host": "node1", "pid": 100 + r, "dev": r} for r in range(4)]
