@@ -50,6 +50,13 @@ def test_of_machines_alone_a_warning_leaves_open_whether_a_job_met_it() -> None:
     assert judge([outcome("gpu-throttled", severity="warning")], [], has_job=True, machines_only=True).status == "nothing-wrong"
 
 
+def test_links_that_break_are_behind_a_gpu_that_stops_on_their_host_and_not_on_another() -> None:
+    links = outcome("nvlink-fault", confidence="medium", explains=("gpu-fault",), hosts=("node1",))
+    assert [v.root.finding.cause for v in (judge([links, outcome("gpu-fault", hosts=("node1",))], [], True),) if v.root] == ["nvlink-fault"]
+    apart = judge([links, outcome("gpu-fault", hosts=("node2",))], [], has_job=True)
+    assert [f.finding.cause for f in (apart.root, *apart.others) if f] == ["gpu-fault", "nvlink-fault"]
+
+
 def test_a_failure_without_a_finding_is_unexplained_and_never_nothing_wrong() -> None:
     assert judge([], ["watchdog timeouts"], has_job=True).status == "unexplained"
 

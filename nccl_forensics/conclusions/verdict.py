@@ -43,7 +43,7 @@ DEPTH: dict[str, int] = {
 #: reports is another one.
 _UNLESS_PROVED = frozenset({("out-of-memory", "gpu-fault")})
 #: Effects that stay on the host of their cause: a fault of another host does not account for them.
-_LOCAL = frozenset({"data-corruption", "gdr-disabled"})
+_LOCAL = frozenset({"data-corruption", "gdr-disabled", "gpu-fault"})
 
 
 @dataclass(frozen=True, slots=True)

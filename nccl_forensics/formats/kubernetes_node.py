@@ -1,4 +1,4 @@
-"""``kubectl describe node``: conditions, and GPUs that a node has and that it may give."""
+"""``kubectl describe node``: conditions, and GPUs that a node has and that it may give; ``kubectl get nodes``: who is ready."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ _NAME = re.compile(r"^Name: +([a-z0-9][a-z0-9.-]{0,252})\s*$")
 _CONDITION = re.compile(r"^ {2}([A-Z][A-Za-z]+) +(True|False|Unknown) +(?:\w{3}, .{22,32}?) {2,}(?:\w{3}, .{22,32}?) {2,}(\S+) +(.*)$")
 _SECTION = re.compile(r"^(Capacity|Allocatable|Conditions|Addresses|System Info|Taints|Roles|Unschedulable):(?: +(\S.*))?$")
 _GPUS = re.compile(r"^ {2}nvidia\.com/gpu: +(\d+)\s*$")
+_LIST_HEAD = re.compile(r"^NAME +STATUS +ROLES +AGE +VERSION\b")
+_LISTED = re.compile(r"^([a-z0-9][a-z0-9.-]{0,252}) +(Ready|NotReady|Unknown)((?:,\w+)*) +\S+ +\S+ +v\d\S*(?: .*)?$")
 #: Lines after the name in which a node's sections stand.
 _REACH = 200
 
@@ -23,11 +25,8 @@ def read(text: Text) -> Reading:
     numbers: list[int] = text.lines["line_no"].to_list()
     texts: list[str] = text.lines["text"].to_list()
     starts = [i for i, line in enumerate(texts) if _NAME.match(line)]
-    if not starts:
-        return Reading()
-    rows: list[Row] = []
-    used: list[int] = []
-    for start, end in zip(starts, [*starts[1:], len(texts)], strict=True):
+    rows, used = _listed(texts, numbers)
+    for start, end in zip(starts, [*starts[1:], len(texts)][: len(starts)], strict=True):
         block = texts[start : min(end, start + _REACH)]
         made = _node(block, numbers[start])
         if made is not None:
@@ -35,7 +34,24 @@ def read(text: Text) -> Reading:
             rows.append(row)
             used.extend(numbers[start + p] for p in places)
     frame = TABLES["scheduler_nodes"].frame(rows)
-    return Reading(frames={"scheduler_nodes": frame} if rows else {}, lines=line_numbers(used))
+    return Reading(frames={"scheduler_nodes": frame} if rows else {}, lines=line_numbers(sorted(used)))
+
+
+def _listed(texts: Sequence[str], numbers: Sequence[int]) -> tuple[list[Row], list[int]]:
+    """Rows below the heads of ``kubectl get nodes``."""
+    rows: list[Row] = []
+    used: list[int] = []
+    inside = False
+    for line, number in zip(texts, numbers, strict=True):
+        found = _LISTED.match(line) if inside else None
+        inside = _LIST_HEAD.match(line) is not None or found is not None
+        if inside:
+            used.append(number)
+        if found is not None:
+            ready, told = found[2] == "Ready", {"line_no": number, "tool": "kubernetes", "node": found[1]}
+            flags = ["DRAIN"] if "SchedulingDisabled" in found[3] else []
+            rows.append({**told, "state": "READY" if ready else "DOWN", "flags": flags, "reason": None if ready else found[2]})
+    return rows, used
 
 
 def _node(block: Sequence[str], number: int) -> tuple[Row, list[int]] | None:
@@ -71,9 +87,9 @@ def _node(block: Sequence[str], number: int) -> tuple[Row, list[int]] | None:
 
 FORMAT = TextFormat(
     name="kubernetes-node",
-    title="kubectl describe node (text)",
+    title="kubectl describe node, get nodes (text)",
     tables=("scheduler_nodes",),
-    anchors=("Allocatable:", "MemoryPressure"),
+    anchors=("Allocatable:", "MemoryPressure", "ROLES "),
     read=read,
     priority=47,
 )

@@ -16,7 +16,7 @@ from nccl_forensics.values.units import is_number
 _OPENS = (
     r"^\s*(?:(?:\d+: )?[\w.-]+\s+inet6? [0-9a-f]|(?:\d+: )?[\w.-]+(?:@[\w.-]+)?: (?:flags=\d+)?<[A-Z_,-]*> *mtu |<[A-Z_,-]+> mtu |[\w.-]+ +Link encap:|Settings for [\w.-]+:|NIC statistics:|Ip:$"
     r"|#kernel|driver: [a-z0-9_]+$|127\.0\.[01]\.1\s|(?:default|[0-9.]+/\d+) (?:via [0-9.]+ )?dev |(?:unreachable|blackhole|prohibit) [0-9.]+"
-    r"|PING |\d+ bytes from .*icmp_seq|ping: |From .*icmp_seq|--- .* ping statistics ---|Resume: pmtu|Connection to .* port \[|nc: connect to |Ncat: )"
+    r"|PING |\d+ bytes from .*icmp_seq|ping: |From .*icmp_seq|--- .* ping statistics ---|Resume: pmtu|1\?: \[LOCALHOST\]|Connection to .* port \[|nc: connect to |Ncat: )"
 )
 _IFACE_OF_COMMAND = re.compile(r"ethtool\s+-[a-zA-Z]+\s+([\w.-]+)")
 _STANDALONE = frozenset(
@@ -27,6 +27,7 @@ _STANDALONE = frozenset(
         "ping_unreachable",
         "ping_unknown",
         "pmtu",
+        "pmtu_local",
         "nc_open",
         "nc_failed",
         "ncat_open",
@@ -52,6 +53,8 @@ class _Reader:
         self.section = ""
         self.directions: list[str] = []
         self.ping: Row = {}
+        #: What tracepath begins with: the MTU of the interface here.
+        self.own_mtu: int | None = None
 
     def add(self, table: str, line: Line, **facts: object) -> Row:
         row: Row = {**line.where, **facts}
@@ -266,8 +269,12 @@ class _Reader:
                 self.add("pings", line, tool="ping", outcome="unreachable", **about, reporter=get("reporter"))
             case "ping_unknown":
                 self.add("pings", line, tool="ping", outcome="unknown-host", target=get("target"))
+            case "pmtu_local":
+                self.own_mtu = whole(get("mtu"))
             case "pmtu":
-                self.add("pings", line, tool="tracepath", outcome="pmtu", mtu_bytes=whole(get("mtu")))
+                size = self.own_mtu - 28 if self.own_mtu is not None else None
+                self.add("pings", line, tool="tracepath", outcome="pmtu", size_bytes=size, mtu_bytes=whole(get("mtu")))
+                self.own_mtu = None
             case "nc_open":
                 self.add("port_probes", line, target=get("host"), port=whole(get("port")), outcome="open")
             case "nc_failed" | "ncat_failed":
@@ -372,6 +379,7 @@ FORMATS = (
             "packets transmitted, ",
             "ping: ",
             "Resume: pmtu",
+            "[LOCALHOST]",
             "nc: connect to ",
             " port [",
             "Ncat: ",

@@ -75,6 +75,17 @@ def _probed(rows: pl.DataFrame, full: int) -> Iterator[Finding]:
             (str(host), str(target)),
             list(part.iter_rows(named=True)),
         )
+    traced = rows.filter((pl.col("outcome") == "pmtu") & (pl.col("size_bytes") + 28 > pl.col("mtu_bytes")))
+    for row in traced.iter_rows(named=True):
+        yield _finding(
+            f"a path{_from(row['host'])} carries {row['mtu_bytes']} bytes, its own interface {row['size_bytes'] + 28}",
+            "tracepath found a link with a smaller MTU on the way.",
+            "error",
+            "medium",
+            _hosts(row["host"]),
+            (str(row["host"]), "tracepath", str(row["mtu_bytes"])),
+            [row],
+        )
     ended = rows.filter((pl.col("outcome") == "statistics") & (pl.col("tool") == "ping"))
     replies = ended.filter((pl.col("received") > 0) & (pl.col("size_bytes") < full))
     small = {(h, t) for h, t in replies.select("host", "target").iter_rows()}

@@ -140,6 +140,8 @@ def wrong_interface(
             target.is_in(shared["address"].to_list())
         )
         asked = pl.concat([failed, asked.filter(elsewhere)], how="diagonal_relaxed")
+    if nccl_network is not None and comms is not None and not asked.height:
+        yield from _same_address(nccl_network, comms)
     if not asked.height or nccl_network is None or host_ranks is None:
         return
     named = nccl_network.filter(pl.col("item").is_in(_INTERFACES))
@@ -184,6 +186,32 @@ def wrong_interface(
         return
     yield from _loopback_peers(asked, nccl_network, host_ranks, comms)
     yield from _apart(failed, named.collect())
+
+
+def _same_address(nccl_network: pl.LazyFrame, comms: pl.LazyFrame) -> Iterator[Finding]:
+    """Hosts that bootstrap from one address, where no communicator came up and nothing else is said: each of them calls itself."""
+    came_up = comms.select(pl.col("completed").any()).collect().item()
+    shared = _shared_addresses(nccl_network.filter(pl.col("item") == "bootstrap"))
+    if came_up or not shared.height:
+        return
+    address, hosts = str(shared["address"][0]), tuple(shared.filter(pl.col("address") == shared["address"][0])["host"].to_list())
+    own = pl.col("host").is_in(list(hosts)) & pl.col("address").str.starts_with(f"{address}<")
+    lines = nccl_network.filter((pl.col("item") == "bootstrap") & own).sort("source_id", "line_no").collect()
+    names = ", ".join(sorted({str(n) for n in lines["name"].drop_nulls()}))
+    yield Finding(
+        title=f"{', '.join(hosts[:4])} all bootstrap from {address}{f' of {names}' if names else ''}, and no communicator came up",
+        summary="It is the address of a bridge or of the loopback, which is the same on every host: whoever connects to it reaches its own host.",
+        confidence="medium",
+        hosts=hosts,
+        culprits=(),
+        subject=("same-address", *hosts),
+        evidence=cite(lines.unique("host", keep="first", maintain_order=True), "the address that this host tells its peers"),
+        evidence_total=lines.height,
+        remedy="Set NCCL_SOCKET_IFNAME to the network that connects the hosts (or exclude bridges: ^lo,docker0).",
+        prevention="Fix NCCL_SOCKET_IFNAME in the cluster's default environment.",
+        would_refute=("the names are those of containers of one host", "another rank never started"),
+        actions=(Action("change-setting", hosts=hosts, command="export NCCL_SOCKET_IFNAME=^lo,docker0", confidence="medium"),),
+    )
 
 
 def _link_local(failed: pl.DataFrame, nccl_network: pl.LazyFrame) -> Iterator[Finding]:

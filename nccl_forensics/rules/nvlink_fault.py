@@ -46,7 +46,7 @@ _OF_SWITCHED = 12
     cause="nvlink-fault",
     severity="critical",
     at_most=64,
-    explains=(*EXPLAINS_STOP, "low-bus-bandwidth", "few-channels", "nvls-disabled", "p2p-disabled"),
+    explains=(*EXPLAINS_STOP, "gpu-fault", "low-bus-bandwidth", "few-channels", "nvls-disabled", "p2p-disabled"),
 )
 def nvlink_fault(
     xids: pl.LazyFrame | None,

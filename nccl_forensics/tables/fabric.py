@@ -201,7 +201,7 @@ TABLES: tuple[Table, ...] = (
             "tool": (S, "ping, ibping, tracepath, arping, rdma_cm"),
             "target": (S, ""),
             "outcome": (S, "reply, too-long, frag-needed, unreachable, unknown-host, statistics, pmtu"),
-            "size_bytes": (I32, "payload of the command"),
+            "size_bytes": (I32, "payload of the command; of tracepath what fills a packet of the interface here"),
             "mtu_bytes": (I32, "MTU that the line names"),
             "sent": (I64, ""),
             "received": (I64, ""),

@@ -215,3 +215,15 @@ def test_iperf3_json_without_a_cookie_is_read() -> None:
 def test_further_lines_of_nccl_and_its_plugins_are_understood(message: str) -> None:
     found = read_source(f"node01:2345:2412 [3] NCCL INFO {message}\n".encode())
     assert (found.records, found.unmodelled, found.gap_lines) == (1, 0, 0)
+
+
+def test_nodes_that_kubectl_lists_are_ready_or_down_and_the_list_ends_where_it_does() -> None:
+    text = (
+        b"NAME    STATUS                        ROLES    AGE   VERSION\n"
+        b"n01     Ready                         worker   91d   v1.29.3\n"
+        b"n02     NotReady,SchedulingDisabled   worker   91d   v1.29.3\n"
+        b"\n"
+        b"n03     NotReady                      worker   91d   v1.29.3\n"
+    )
+    told = read_source(text).frames["scheduler_nodes"].select("node", "state", "flags").rows()
+    assert told == [("n01", "READY", []), ("n02", "DOWN", ["DRAIN"])]

@@ -253,6 +253,13 @@ def test_another_mtu_inside_one_subnet_names_the_odd_host():
     assert subnet(9000, 9000, 9000) == []
 
 
+def test_a_path_with_a_smaller_mtu_than_the_interface_it_begins_at_is_told():
+    traced = {"tool": "tracepath", "outcome": "pmtu", "size_bytes": 8972}
+    [finding] = mtu_mismatch.check(None, None, None, table("pings", {**traced, "mtu_bytes": 1500}), None, HOSTS)
+    assert "carries 1500 bytes, its own interface 9000" in finding.title
+    assert mtu_mismatch.check(None, None, None, table("pings", {**traced, "mtu_bytes": 9000}), None, HOSTS) == []
+
+
 def test_a_full_ping_that_vanishes_while_a_small_one_returns_is_a_black_hole():
     small = {"tool": "ping", "target": "b", "outcome": "statistics", "size_bytes": 56, "received": 5}
     large = {"tool": "ping", "target": "b", "outcome": "statistics", "size_bytes": 8972, "received": 0}

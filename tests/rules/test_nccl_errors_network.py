@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.model import Finding
 from nccl_forensics.rules.nccl_errors_network import connection_failed, ib_error, wrong_interface
 from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
 from tests.rules.frames import cited, comms, errors, host_ranks, people, settings, stalls, told
@@ -378,6 +379,18 @@ def interfaces(*used: tuple[str, str, str]) -> pl.LazyFrame:
         for i, (h, n, a) in enumerate(used)
     ]
     return table("nccl_network", *rows)
+
+
+def test_hosts_that_bootstrap_from_one_address_and_come_to_nothing_call_themselves() -> None:
+    def found(second: str, *, up: bool) -> list[Finding]:
+        members = pl.LazyFrame({"host": ["node1", "node2"], "pid": [101, 102], "completed": [up, up]})
+        both = interfaces(("node1", "docker0", "172.17.0.1"), ("node2", "docker0", second))
+        return wrong_interface.check(both, errors(), PEOPLE, TWO_HOSTS, None, members)
+
+    [finding] = found("172.17.0.1", up=False)
+    assert (finding.confidence, finding.hosts, finding.culprits) == ("medium", ("node1", "node2"), ())
+    assert found("172.17.0.1", up=True) == []
+    assert found("172.17.0.2", up=False) == []
 
 
 def test_retries_without_an_address_beside_a_host_on_its_loopback_tell_of_that_host() -> None:
