@@ -19,7 +19,7 @@ from nccl_forensics.tables import TABLES
 
 AXES = ("rank", "dp", "pp", "tp", "cp", "ep")
 #: ``DP rank [1]``, ``pp_rank=0``, ``rank 3``; a stage is a pipeline-parallel rank.
-_AXIS = re.compile(r"(?<![a-z])(?:(dp|pp|tp|cp|ep)[ _-]?(?:rank)?|(rank|stage))\s*[\[#:=]*\s*(\d{1,7})\b", re.IGNORECASE)
+_AXIS = re.compile(r"(?<![a-z])(?:(dp|pp|tp|cp|ep)[ _-]?(?:rank)?|(rank|stage))\s{0,4}[\[#:=]{0,3}\s{0,4}(\d{1,7})\b", re.IGNORECASE)
 _MOVES = re.compile(r"send|recv|receive|reduce|gather|scatter|broadcast|all[-_ ]?to[-_ ]?all|a2a|barrier|sync|[-_ ]comm\b", re.IGNORECASE)
 _COMPUTES = re.compile(r"comput|forward|backward|fwd|bwd|optimi[sz]er|attention|mlp|matmul|gemm", re.IGNORECASE)
 _LOADS = re.compile(r"data|batch|loader", re.IGNORECASE)
