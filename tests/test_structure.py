@@ -65,3 +65,15 @@ def test_a_check_that_is_switched_off_in_a_line_says_why() -> None:
             if found and not re.search(r"[a-z]{2,} [a-z]{2,}", re.sub(r"\[[^\]]*\]|type: ignore|noqa", "", found[1])):
                 silent.append(f"{name}:{number}")
     assert not silent
+
+
+def test_whatever_a_rule_can_call_a_fault_says_how_it_is_kept_from_coming_again() -> None:
+    silent = []
+    for name, file in FILES.items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if "rules" in file.parts else ():
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"):
+                continue
+            given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+            if "prevention" not in given and re.search("error|critical", given.get("severity", "")):
+                silent.append(f"{name}:{node.lineno}")
+    assert not silent

@@ -105,6 +105,7 @@ def _refused(nccl_env: pl.LazyFrame, severity: Severity) -> Iterator[Finding]:
             evidence=cite(part, "refused by NCCL"),
             evidence_total=part.height,
             remedy=f"Correct {name} or remove it.",
+            prevention="Print the NCCL_* settings at the start of each job, and review them when images change.",
             would_refute=("the default is what is wanted",),
             actions=(Action("change-setting", hosts=hosts, command=f"unset {name}", confidence="high"),),
         )

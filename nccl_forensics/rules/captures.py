@@ -62,6 +62,7 @@ def capture_loss(
             subject=("capture", link, protocol),
             evidence=cite([row], "the conversation that was resent most"),
             remedy="Compare discards, pauses and link errors of the ports on this path.",
+            prevention="Watch retransmissions and discards of every host while jobs run.",
             would_refute=("the capture was taken where packets pass twice (bridge and bond, or both directions of a mirror port)",),
             actions=(Action("check_cable_or_optic", confidence="low"),),
             metrics={"resent": row["resent"], "packets": row["packets"], "share": round(row["share"], 4)},
@@ -112,6 +113,7 @@ def capture_unanswered(
             subject=("capture", str(row["destination"]), str(row["destination_port"]), "refused" if refused else "silent"),
             evidence=cite([row], "connection attempts"),
             remedy="Check that the process listens, then firewall and routes between these hosts.",
+            prevention="Probe the rendezvous port of every host from every other one in the job's prologue (nc -zv).",
             would_refute=("the answers took another path past the place of the capture",),
             actions=(Action("fix_config", command=f"nc -zv {row['destination']} {row['destination_port']}", confidence="low"),),
         )

@@ -84,6 +84,7 @@ def inspector_straggler(
             evidence=(*cite([row], "shortest time of all ranks"), *cite(longest, "a peer that waited")),
             evidence_total=row["late_count"],
             remedy="Find what delays this rank before its collectives: data loading, clocks, other work on its GPU or host.",
+            prevention="Log the step time of every rank, and compare them while jobs run.",
             would_refute=("all ranks of its host are short alike",),
             actions=(Action("collect-more", ranks=(row["rank"],) if is_world else (), command="nvidia-smi -q -d PERFORMANCE,CLOCK"),),
             metrics={"collectives": row["count"], "late": row["late_count"], "lost_ms": round(row["lost_ms"], 3)},

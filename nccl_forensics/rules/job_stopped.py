@@ -352,6 +352,7 @@ def _nodes(nodes: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None, report
             subject=(node, str(row["state"]), str(row["reason"])),
             evidence=cite([row], "state of the node"),
             remedy="Read the node's kernel log and console before it is used again.",
+            prevention="Drain nodes that the scheduler misses, and write checkpoints often enough to lose one.",
             would_refute=("the node was not part of the job, or was taken out after it",),
             actions=(Action("collect_more", hosts=(node,), command=f"scontrol show node {node}; dmesg -T"),),
         )

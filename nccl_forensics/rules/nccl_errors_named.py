@@ -490,6 +490,7 @@ def _finding(rows: pl.DataFrame, meaning: _Named) -> Finding:
         evidence=cite(rows, "said by NCCL"),
         evidence_total=rows.height,
         remedy=meaning.remedy,
+        prevention="Run a short all_reduce over the job's hosts, with its image and settings, before the job starts.",
         would_refute=("another rank had failed before this line was printed",),
         actions=(Action(meaning.action, hosts=hosts, ranks=ranks if meaning.own else (), confidence=meaning.confidence),),
     )

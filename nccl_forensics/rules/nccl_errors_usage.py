@@ -106,6 +106,7 @@ def invalid_usage(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, comms: pl.
             evidence=cite(part, "refused"),
             evidence_total=part.height,
             remedy="Compare the arguments and NCCL_* settings of this rank with those of its peers.",
+            prevention="Start each release of the program once on two hosts with NCCL_DEBUG=WARN before the large job.",
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=ranks),),
         )
@@ -237,6 +238,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             evidence=cite(map(raised_at, part.to_dicts()), "the call that was refused"),
             evidence_total=part.height,
             remedy="Fix the call at the quoted line: device, layout, sizes and ranks of what it is handed.",
+            prevention="Test each release of the program with as many ranks as one node has, under TORCH_DISTRIBUTED_DEBUG=DETAIL.",
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=() if alike else ranks),),
             alternatives=(("dtype-mismatch", ranks, "what it sends may be of another type than what the others send"),)

@@ -257,6 +257,7 @@ def _accounted(jobs: pl.LazyFrame, job: Job) -> Iterator[Finding]:
             evidence=cite(part, "state of the job"),
             evidence_total=part.height,
             remedy="Ask for more memory (--mem, --mem-per-gpu), or use less: fewer data loader workers, no copies of the data set per worker.",
+            prevention="Log the resident memory of every rank and its data loader workers, and compare it with the job's limit.",
             would_refute=("it is another job", "the killed process is not one that the job needs"),
             actions=(Action("raise_memory_limit", command="sacct -j <job> -o JobID,MaxRSS,ReqMem,State"),),
         )

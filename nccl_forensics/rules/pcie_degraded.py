@@ -263,6 +263,7 @@ def _kernel(rows: pl.DataFrame, storm: float, job: Job, who: People) -> Iterator
             "A few a day are normal; a storm says that the link has no margin left (slot, riser, retimer, power).",
             part.head(20).to_dicts(),
             "corrected PCIe error",
+            total=part.height,
             severity="warning",
             confidence="medium",
             host=host,
@@ -306,6 +307,7 @@ def _one(
     rank: int | None,
     subject: str,
     cause: str | None = None,
+    total: int | None = None,
 ) -> Finding:
     hosts = (str(host),) if host else ()
     return Finding(
@@ -319,8 +321,9 @@ def _one(
         culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=str(gpu) if gpu else None, nic=str(nic) if nic else None),),
         subject=(str(host or ""), str(gpu or nic or ""), subject),
         evidence=cite(rows, why),
-        evidence_total=len(rows),
+        evidence_total=len(rows) if total is None else total,
         remedy="Reseat the card or its riser and compare with a healthy node; check the BIOS setting of the slot.",
+        prevention="Compare width, speed and error counters of every PCIe link with a healthy node's in the job's prologue (lspci -vv).",
         would_refute=("all devices of the kind are built so on this host",),
         actions=(
             Action(

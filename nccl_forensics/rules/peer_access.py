@@ -92,6 +92,7 @@ def _finding(rows: pl.DataFrame, host: object, words: str, why: str, subject: st
         evidence=cite(rows, words),
         evidence_total=rows.height,
         remedy="Check ACS (lspci -vvv: ACSCtl), IOMMU (dmesg, iommu=pt) and, in a VM, how the GPUs are passed through.",
+        prevention="Run p2pBandwidthLatencyTest or nvbandwidth in the burn-in of every node, and after changes of BIOS or hypervisor.",
         would_refute=("the pair has no common path by design",),
         actions=(Action("fix_config", hosts=hosts, command="nvidia-smi topo -p2p r", confidence="medium"),),
     )

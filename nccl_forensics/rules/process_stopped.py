@@ -116,6 +116,7 @@ def process_stopped(
             remedy={"stopped": "Send SIGCONT.", "traced": "Detach the debugger."}.get(
                 str(why), "Look at the kernel stack of the process and at the file server or driver."
             ),
+            prevention="Take stacks with tools that let the process go on at once (py-spy dump), and none with a debugger that stays attached.",
             would_refute=("a second listing shows the process running",),
             actions=(
                 Action("collect_more", hosts=(str(host),) if host else (), ranks=ranks, command="cat /proc/<pid>/stack /proc/<pid>/wchan"),
@@ -149,6 +150,7 @@ def _gone(rows: pl.DataFrame, who: People, waited: set[int]) -> Iterator[Finding
             ),
             evidence_total=shown.height + 1,
             remedy="Look into the rank's standard error, the kernel log and the scheduler for how the process ended.",
+            prevention="Have the launcher end the job when one of its processes ends (srun --kill-on-bad-exit, torchrun).",
             would_refute=("the listing was cut, or shows the processes of one user only",),
             actions=(Action("collect_more", hosts=(str(host),), ranks=ranks, command="dmesg -T | tail -200; journalctl -n 200"),),
         )

@@ -201,6 +201,7 @@ def _dead(rows: pl.DataFrame, known: People, world: dict[str, bool], *, dead: bo
         evidence=cite(rows, "considered dead" if dead else "no answer of this process"),
         evidence_total=rows.height,
         remedy="Look at the kernel log and the launcher of that host for what ended the process.",
+        prevention="Ask RAS (ncclras) from time to time while jobs run, and keep its answers.",
         would_refute=("the process still runs: then its network is cut off",),
         alternatives=(("connection-failed", ranks, "RAS cannot tell a dead process from one that cannot be reached"),),
         actions=(Action("collect-more", hosts=hosts_of(rows), command="dmesg -T"),),
@@ -226,6 +227,7 @@ def _errors(rows: pl.DataFrame, known: People, alike: bool) -> Iterator[Finding]
             evidence=cite(part, "communicator in error"),
             evidence_total=part.height,
             remedy="Read NCCL's WARN lines of these ranks.",
+            prevention="Ask RAS (ncclras) from time to time while jobs run, and keep its answers.",
             would_refute=("the error came while the job was being stopped",),
             actions=(Action("collect-more", ranks=ranks, command="NCCL_DEBUG=INFO"),),
         )

@@ -126,6 +126,7 @@ def shm_exhausted(
             subject=(str(host or ""), "state"),
             evidence=cite([row], "size and use of /dev/shm"),
             remedy="Give the container a larger /dev/shm before data loaders or NCCL need it.",
+            prevention="Check df /dev/shm in the job's prologue.",
             would_refute=("the job does not use shared memory",),
             actions=(Action("fix_config", hosts=(host,) if host else ()),),
         )

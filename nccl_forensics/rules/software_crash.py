@@ -115,6 +115,7 @@ def _alike(everyone: pl.DataFrame, ranks: int, share: float, at_least: int) -> I
         evidence=cite(own, f"ended by {what}"),
         evidence_total=own.height,
         remedy="Reproduce on one node; compare versions with the last run that worked; get a native stack of one rank.",
+        prevention="Run a few steps of each release on one node before the large job, with the versions that it will have.",
         would_refute=("one rank that died clearly before all others",),
         actions=(Action("fix-code"),),
     )

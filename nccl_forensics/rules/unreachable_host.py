@@ -83,6 +83,7 @@ def _answered_twice(rows: pl.DataFrame) -> Iterator[Finding]:
             subject=("duplicate", str(target)),
             evidence=cite(part, "answer of a card"),
             remedy="Give each host an address of its own; where one host answers on two cards, set net.ipv4.conf.all.arp_ignore=1.",
+            prevention="Look for addresses that two cards answer for when hosts are set up (arping -D).",
             would_refute=("the cards belong to one bond",),
             actions=(Action("fix_config", command=f"arping -D -I IFACE {target}"),),
         )
@@ -103,6 +104,7 @@ def _loopback(rows: pl.DataFrame) -> Iterator[Finding]:
             subject=("loopback", own),
             evidence=cite([row], "own name on the loopback address"),
             remedy="Remove the name from the loopback line of /etc/hosts, or name interface and address explicitly (GLOO_SOCKET_IFNAME, MASTER_ADDR).",
+            prevention="Check in the job's prologue that each host resolves its own name to an address that the others reach.",
             would_refute=("the job names its addresses explicitly",),
             actions=(Action("fix_config", hosts=(own,), command="getent hosts $(hostname)"),),
         )

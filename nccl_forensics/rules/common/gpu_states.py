@@ -76,6 +76,7 @@ def tool_findings(rows: pl.DataFrame, who: People, explained: list[str], ties: J
                 else "Look for the Xid in the kernel log of the node, and follow its action."
                 if faint
                 else "Reload or reinstall the driver, then reboot.",
+                prevention="Count the GPUs of every node in the job's prologue (nvidia-smi -L).",
                 would_refute=("the listing was taken after the incident, during maintenance",),
                 actions=(
                     Action(
@@ -117,6 +118,7 @@ def kernel_findings(rows: pl.DataFrame, who: People, ties: Job) -> Iterator[Find
                 evidence=cite(part, "the kernel's line"),
                 evidence_total=part.height,
                 remedy="Reset the GPU; reboot the node if that fails.",
+                prevention="Watch the driver's messages of every node (dcgm-exporter, node problem detector) and drain on those that ask for it.",
                 would_refute=("the GPU was not used by the job",),
                 actions=(Action("reset_gpu", hosts=(str(host),) if host else (), gpus=(str(device),) if device else ()),),
             ),
@@ -247,6 +249,7 @@ def dcgm_findings(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             remedy="Run dcgmi diag -r 3 on the idle node; if it fails, drain the node."
             if watched
             else "Run the test again on the idle node; if it fails again, drain the node.",
+            prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
             would_refute=("the counts are of another job",) if watched else ("the test ran while a job used the GPUs",),
             actions=(Action("fix_config" if config else "drain_and_reset", hosts=(str(host),) if host else ()),),
         )
