@@ -1,7 +1,8 @@
 """Sends and receives wait for each other.
 
 ## What it finds
-Ranks whose stacks or records stand in send or receive, with no partner on the other side that would match.
+Ranks whose stacks or records stand in send or receive, with no partner on the other side that would match. Of gloo, whose recorder holds
+no sends and receives, the numbers of the collectives tell who went on without making as many as in each step before.
 
 ## Why it matters
 Both sides wait for ever, and everyone behind them in other groups as well.
@@ -25,7 +26,7 @@ from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.stalls import stall_findings
 from nccl_forensics.values.ranklist import as_ranks
-from nccl_forensics.words import group_words, ranks_words
+from nccl_forensics.words import group_words, operation_words, ranks_words, verb
 
 _REMEDY = "Reverse the order on one side, or post both directions together with batch_isend_irecv."
 _PREVENTION = "Test each pipeline schedule with blocking semantics in a two-rank run."
@@ -39,8 +40,12 @@ _PREVENTION = "Test each pipeline schedule with blocking semantics in a two-rank
     at_most=8,
     explains=("timeout", "closed", "collective-stuck", "rank-died", "connection-failed", "straggler", "group-deadlock", "host-stall"),
 )
-def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
-    """One finding for all ranks that wait for each other, and one for those of whose partners nothing is known."""
+def p2p_deadlock(stalls: pl.LazyFrame, left_unheld: pl.LazyFrame | None = None) -> Iterator[Finding]:
+    """One finding for all ranks that wait for each other, and one for those of whose partners nothing is known; of those that are known to
+    have left sends or receives out, one alone."""
+    if left_unheld is not None and (gone := _gone_on(stalls, left_unheld)) is not None:
+        yield gone
+        return
     lone = (pl.col("partners").list.len() == 0).fill_null(value=False)
     yield from stall_findings(
         stalls.filter(~lone),
@@ -68,6 +73,34 @@ def p2p_deadlock(stalls: pl.LazyFrame) -> Iterator[Finding]:
                 Action("collect-more", ranks=finding.ranks, command="py-spy dump --locals --pid <pid>"),
             ),
         )
+
+
+def _gone_on(stalls: pl.LazyFrame, left_unheld: pl.LazyFrame) -> Finding | None:
+    """Who came to a collective with fewer sends and receives behind it than in all steps before, while others stand in one, or where a wait
+    for a request leaves no frame."""
+    untold = (pl.col("cause") == "host-stall") & (pl.col("place") == "user-code")
+    waiting = stalls.filter((pl.col("cause") == "p2p-deadlock") | untold).sort("rank").collect()
+    left = left_unheld.collect()
+    rest = [rank for rank in waiting["rank"].to_list() if rank not in left["rank"].to_list()]
+    if not rest or left.is_empty():
+        return None
+    first, ranks = left.row(0, named=True), tuple(sorted(set(left["rank"].to_list())))
+    met = operation_words(first["op"], first["seq"])
+    return Finding(
+        title=f"{ranks_words(ranks)} went on to {met} with {first['made']} sends and receives behind {verb(ranks, 'it', 'them')} and not {first['usual']} as in each step before; {ranks_words(rest)} {verb(rest, 'waits', 'wait')} in one",
+        summary="Gloo numbers sends and receives and records none of them: between two collectives their number shows. The others stand "
+        f"{'at ' + str(waiting['user_frame'].drop_nulls()[0]) if waiting['user_frame'].drop_nulls().len() else 'in theirs'}.",
+        confidence="medium",
+        ranks=ranks,
+        culprits=tuple(Culprit(rank=rank) for rank in ranks),
+        subject=(str(first["group_desc"] or first["group_name"] or "group"), str(first["call_site"] or "")),
+        divergence=Divergence(first["group_name"], first["comm_id"], first["seq"], first["op"]),
+        evidence=cite(left, "the call to which it went on, and its number among all calls of the group"),
+        remedy=f"Find the branch by which {ranks_words(ranks)} {verb(ranks, 'leaves', 'leave')} a send or receive out before {first['call_site'] or met}.",
+        prevention=_PREVENTION,
+        would_refute=("the number of its sends and receives rightly differs between steps",),
+        actions=(Action("fix-code", ranks=ranks, confidence="medium", where=first["call_site"]),),
+    )
 
 
 @rule(

@@ -121,7 +121,8 @@ def new_lines(last_calls: pl.LazyFrame, operations: pl.LazyFrame | Calls, proces
     for rank, site, n in counts.iter_rows():
         callers[line_of_code(site)][rank] = n
     new: list[dict[str, object]] = []
-    for row in places.filter(pl.col("place") == "collective").iter_rows(named=True):
+    # A wait of which no call is told may be for a send or receive, of which gloo's recorders hold none.
+    for row in places.filter((pl.col("place") == "collective") & pl.col("op").is_not_null()).iter_rows(named=True):
         at, rank = callers.get(line_of_code(row["user_frame"]), {}), row["rank"]
         if calls.get(rank, 0) >= _STEPS and set(at) <= {rank} and at.get(rank, 0) <= 1:
             new.append(row)

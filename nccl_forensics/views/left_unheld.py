@@ -1,0 +1,65 @@
+"""Ranks that came to a call with fewer sends and receives behind them than in the steps before, where recorders hold none of these."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.folding import SORT, FoldedTable
+from nccl_forensics.views import view
+from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.words import UNIDENTIFIED
+
+LEFT_UNHELD = {
+    "rank": pl.Int32(),
+    "group_key": pl.String(),
+    "group_name": pl.String(),
+    "group_desc": pl.String(),
+    "comm_id": pl.String(),
+    "seq": pl.Int64(),
+    "op": pl.String(),
+    "call_site": pl.String(),
+    "usual": pl.Int64(),
+    "made": pl.Int64(),
+    "source_id": pl.UInt32(),
+    "record": pl.String(),
+}
+#: Earlier calls of one kind, each after as many sends and receives, that make a habit.
+_HABIT = 3
+_LINE = ("rank", "group_key")
+#: What calls of one kind have in common: the line is not in every dump.
+_ALIKE = (*_LINE, "op", "shape", "call_site")
+
+
+@view(rows="ranks")
+def left_unheld(operations: pl.LazyFrame | Calls, fr_entries: pl.LazyFrame | FoldedTable) -> pl.LazyFrame:
+    """Ranks whose last recorded collective of a group came after fewer calls without an entry (``made``) than each one before it of
+    the same kind (``usual``): they left sends or receives out and went on. Nobody where half of the group's ranks did.
+
+    Gloo numbers sends and receives as it does collectives (``op_id``) and records the latter alone (torch 2.13 ProcessGroupGloo.cpp), so
+    that what lies between two of them shows in their numbers.
+    """
+    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("seq").is_not_null() & (pl.col("rank") < UNIDENTIFIED)
+    columns = [c for c in LEFT_UNHELD if c not in ("usual", "made")]
+    made = calls_of(operations).recent().filter(own).select(*columns, "shape")
+    told = made.join(_numbers(fr_entries), on=["source_id", "record"]).sort(*_LINE, "seq")
+    between = (pl.col("op_id") - pl.col("op_id").shift(1) - 1).over(*_LINE)
+    rows = told.with_columns(made=pl.when((pl.col("seq") - pl.col("seq").shift(1)).over(*_LINE) == 1).then(between)).collect()
+    if rows.is_empty():
+        return pl.LazyFrame(schema=LEFT_UNHELD)
+    last = rows.unique(_LINE, keep="last", maintain_order=True)
+    before = rows.join(last.select(*_LINE, end="seq"), on=_LINE).filter((pl.col("seq") < pl.col("end")) & pl.col("made").is_not_null())
+    usual = before.group_by(_ALIKE).agg(usual=pl.col("made").min(), most=pl.col("made").max(), times=pl.len())
+    habits = usual.filter((pl.col("usual") == pl.col("most")) & (pl.col("times") >= _HABIT))
+    found = last.join(habits, on=_ALIKE, nulls_equal=True).filter(pl.col("made") < pl.col("usual"))
+    members = last.group_by("group_key").agg(members=pl.len())
+    few = found.join(members, on="group_key").filter((pl.len() * 2).over("group_key") < pl.col("members"))
+    return few.sort("rank", "group_key").select([pl.col(c).cast(t) for c, t in LEFT_UNHELD.items()]).lazy()
+
+
+def _numbers(fr_entries: pl.LazyFrame | FoldedTable) -> pl.LazyFrame:
+    """``op_id`` of gloo's entries, by ``source_id`` and ``record``."""
+    of_gloo = (pl.col("backend") == "gloo") & ~pl.col("is_p2p")
+    if isinstance(fr_entries, FoldedTable):
+        words = fr_entries.words.filter(of_gloo).select("source_id", SORT)
+        return fr_entries.lazy().join(words.lazy(), on=["source_id", SORT]).select("source_id", "record", "op_id")
+    return fr_entries.filter(of_gloo).select("source_id", "record", "op_id")
