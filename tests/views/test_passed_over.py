@@ -81,6 +81,12 @@ def test_who_stands_where_nobody_had_been_left_the_steps_in_which_the_others_wai
     assert ended(stands, calls | {2: "sl"}) == [], "two calls make no steps"
 
 
+def test_a_wait_of_which_no_call_is_told_may_be_one_for_a_send_and_is_no_new_line() -> None:
+    places, made = seen({0: SYNC, 1: LOSS, 2: END, 3: SYNC}, dict.fromkeys(range(4), "slsl"), "pg:0")
+    nameless = places.with_columns(op=pl.when(pl.col("rank") != 2).then("op"))
+    assert new_lines(nameless, made).collect().height == 0
+
+
 def test_where_more_have_come_to_a_new_line_or_the_others_stand_in_one_too_nobody_left_the_steps() -> None:
     calls = dict.fromkeys(range(4), "slsl")
     assert ended({0: SYNC, 1: END, 2: END, 3: SYNC}, calls) == []
