@@ -30,6 +30,9 @@ KINDS = {
     "rank logs": {"c10d-log", "traceback", "torchelastic-error"},
     "launcher log": {"launcher-log"},
 }
+_LOGS = {"c10d-log", "traceback", "launcher-log", "nccl-log"}
+#: Lines that a log must have to lose its beginning.
+_LONG = 60
 Mutation = Callable[[Path, Case, list[dict[str, object]]], bool]
 
 
@@ -52,6 +55,12 @@ def drop_innocent(root: Path, case: Case, sources: list[dict[str, object]]) -> b
     """Drop all files of one innocent rank, the middle one."""
     ranks = sorted({r for s in sources for r in s["ranks"]} - _culprits(case))  # type: ignore[attr-defined]
     return bool(ranks) and len(ranks) > 2 and _drop(root, _files_of_rank(sources, ranks[len(ranks) // 2]))
+
+
+def drop_half(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
+    """Drop all files of every second innocent rank."""
+    ranks = sorted({r for s in sources for r in s["ranks"]} - _culprits(case))  # type: ignore[attr-defined]
+    return len(ranks) > 3 and _drop(root, [p for rank in ranks[::2] for p in _files_of_rank(sources, rank)])
 
 
 def drop_culprit(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
@@ -90,14 +99,25 @@ def hash_of(text: str) -> str:
 
 def truncate(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
     """Cut every text log by half."""
-    logs = [
-        root / str(s["path"]) for s in sources if s["lines"] and {"c10d-log", "traceback", "launcher-log", "nccl-log"} & set(s["formats"])
-    ]
+    logs = [root / str(s["path"]) for s in sources if s["lines"] and _LOGS & set(s["formats"])]  # type: ignore[call-overload]
     for log in logs:
         if log.suffix != ".gz":
             data = log.read_bytes()
             log.write_bytes(data[: len(data) // 2])
     return any(log.suffix != ".gz" for log in logs)
+
+
+def lose_beginning(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
+    """Keep the last two thirds of every long text log, as whoever collects them with ``tail`` does."""
+    changed = False
+    for source in sources:
+        log = root / str(source["path"])
+        if source["lines"] and _LOGS & set(source["formats"]) and log.suffix != ".gz":  # type: ignore[call-overload]
+            lines = log.read_bytes().splitlines(keepends=True)
+            if len(lines) > _LONG:
+                log.write_bytes(b"".join(lines[len(lines) // 3 :]))
+                changed = True
+    return changed
 
 
 def stale_dump(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
@@ -182,11 +202,13 @@ def shift_clock(root: Path, case: Case, sources: list[dict[str, object]]) -> boo
 
 MUTATIONS: dict[str, Mutation] = {
     "drop an innocent rank": drop_innocent,
+    "drop half of the innocent": drop_half,
     "drop the culprits": drop_culprit,
     **{f"drop all {kind}": _drop_kind(kind) for kind in KINDS},
     "rename": rename,
     "shift a clock": shift_clock,
     "truncate logs": truncate,
+    "lose the beginnings of logs": lose_beginning,
     "stale dump": stale_dump,
 }
 
