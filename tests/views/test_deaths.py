@@ -552,6 +552,9 @@ def test_logs_without_their_beginning_tell_who_never_took_its_communicator_down(
     # Without a process of that rank there is only a log less; half of the ranks are no few.
     assert ended(comms=ends_of(0, 1, 3), processes=PEOPLE.filter(pl.col("rank") != 2)) == []
     assert ended(comms=ends_of(0, 1), processes=PEOPLE) == []
+    # One whose log still holds the init has the communicator's id for a key, and took it down like the others.
+    with_id = members(DOWN, DOWN, DOWN, DOWN).filter(pl.col("rank") == 2).with_columns(comm_key=pl.lit("0xc1"))
+    assert ended(comms=pl.concat([ends_of(0, 1, 3), with_id]), processes=PEOPLE) == []
 
 
 def test_a_rank_whose_end_is_known_has_not_vanished() -> None:
