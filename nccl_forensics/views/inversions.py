@@ -11,6 +11,7 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.orders import reordered
+from nccl_forensics.views.turns import comes_first, with_roles
 
 INVERSIONS = {
     "group_key": pl.String(),
@@ -43,7 +44,9 @@ _Role = tuple[object, ...]
 
 
 @view(rows="groups")
-def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls, groups: pl.LazyFrame | None = None) -> pl.LazyFrame:
+def inversions(
+    stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls, groups: pl.LazyFrame | None = None, progress: pl.LazyFrame | None = None
+) -> pl.LazyFrame:
     """Pairs of groups whose members all entered an operation in each, finished neither, and did not enqueue the two in one order; or all
     entered the one, and only the few that enqueued it after that of the other group ``entered`` both.
 
@@ -55,7 +58,7 @@ def inversions(stuck: pl.LazyFrame, operations: pl.LazyFrame | Calls, groups: pl
     calls = calls_of(operations)
     rows = [*_recorded(stuck, calls.every), *_logged(calls)]
     if groups is not None and not rows:
-        rows += _one_sided(stuck, calls.telling, groups)
+        rows += _one_sided(stuck, calls.telling, groups, progress)
     return pl.DataFrame(rows, schema=INVERSIONS, infer_schema_length=None).lazy()
 
 
@@ -144,9 +147,12 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
     return rows
 
 
-def _one_sided(stuck: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFrame) -> list[dict[str, object]]:
+def _one_sided(
+    stuck: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFrame, progress: pl.LazyFrame | None
+) -> list[dict[str, object]]:
     """Operations that all members of a group stand in, some of them behind one of another group that the others, who are members of both and
-    more, have not come to: these hosts wait for the one, and the GPUs of those for the other."""
+    more, have not come to: these hosts wait for the one, and the GPUs of those for the other. Of as many on both sides those are ahead who
+    left the order in which others stand."""
     own = pl.col("domain") == "fr"
     waiting = stuck.filter(own & pl.col("held") & (pl.col("ranks").list.len() >= pl.col("size"))).collect()
     if waiting.is_empty():
@@ -164,10 +170,14 @@ def _one_sided(stuck: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFra
         here = {r: next((o for o in opened[r] if (o["group_key"], o["seq"]) == (group["group_key"], group["seq"])), None) for r in first}
         ahead = [rank for rank, op in first.items() if op["group_key"] != group["group_key"] and here[rank] is not None]
         others = [rank for rank, op in first.items() if op is here[rank]]
-        if not ahead or len(ahead) >= len(others) or len(ahead) + len(others) < len(group["ranks"]):
+        if not ahead or len(ahead) > len(others) or len(ahead) + len(others) < len(group["ranks"]):
             continue
         odd, peer = first[ahead[0]], first[others[0]]
         key, at = str(odd["group_key"]), int(str(odd["seq"]))
+        if len(ahead) == len(others) and not (
+            progress is not None and comes_first(with_roles(progress, groups), (group["group_key"], group["seq"]), (key, at))
+        ):
+            continue
         one_call = len({(first[rank]["group_key"], first[rank]["seq"]) for rank in ahead}) == 1
         if one_call and all(rank in (members.get(key) or ()) and reached.get((key, rank), -1) < at for rank in others):
             rows.append(

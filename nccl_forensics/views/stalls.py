@@ -49,6 +49,7 @@ from nccl_forensics.views.standing_apart import (
     unanswering,
 )
 from nccl_forensics.views.step_leads import step_further
+from nccl_forensics.views.turns import in_turn
 
 STALLS = {
     "rank": pl.Int32(),
@@ -108,6 +109,7 @@ def stalls(
     unpaired: pl.LazyFrame | None = None,
     never_called: pl.LazyFrame | None = None,
     step_leads: pl.LazyFrame | None = None,
+    inversions: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock,
     collective-skipped or rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
@@ -160,6 +162,10 @@ def stalls(
     if not scene.timed_out and looks is not None and ordinary(looks, len(scene.known())):
         # What is open has been so for no longer than what ended: nobody is seen to wait.
         found = {r: row for r, row in found.items() if row["seen_by"] != "progress" or row["kind"] in ("jumped", "swapped")}
+    if inversions is not None:
+        # What their hosts wait for stands on the GPUs of those who took two groups the other way.
+        held_up = set(inversions.filter(~pl.col("entered")).select(pl.col("others").explode()).collect()["others"].to_list())
+        found = {rank: row for rank, row in found.items() if rank not in held_up}
     tail = tails(calls, found) if calls is not None else {}
     if unpaired is not None:
         tail |= dict.fromkeys(held(unpaired), "held")
@@ -236,7 +242,7 @@ def _jumped(scene: Scene, found: Found, blockers: pl.LazyFrame | None, missing: 
     that it broke, or by what the others had enqueued before they came to the call."""
     progress, calls = scene.progress, scene.calls
     placed = pl.concat([progress, *scene.absent]) if progress is not None and found else None
-    if placed is not None and (jumped := jumped_groups(placed, calls.every if calls is not None else None)):
+    if placed is not None and (jumped := _not_in_turn(scene, jumped_groups(placed, calls.every if calls is not None else None))):
         return jumped
     if calls is None:
         return {}
@@ -250,7 +256,15 @@ def _jumped(scene: Scene, found: Found, blockers: pl.LazyFrame | None, missing: 
     ends = [row for row in found.values() if row["kind"] == "behind" or (row["kind"] == "cycle" and row["domain"] == "nccl")]
     if not ends and blockers is not None:
         ends = blockers.filter(pl.col("kind") == "passed").collect().to_dicts()
-    return odd_of_two(passed_over(ends, calls), calls.counts)
+    return odd_of_two(_not_in_turn(scene, passed_over(ends, calls)), calls.counts)
+
+
+def _not_in_turn(scene: Scene, jumped: dict[int, tuple[dict[str, object], str]]) -> dict[int, tuple[dict[str, object], str]]:
+    """Without those who have only not come to the call that they seem to have passed over."""
+    if not jumped or scene.progress is None or scene.groups is None:
+        return jumped
+    early = in_turn(jumped, scene.progress, scene.groups)
+    return {rank: fact for rank, fact in jumped.items() if rank not in early}
 
 
 def _waiting_in(progress: pl.LazyFrame, missed: Mapping[str, object]) -> dict[str, object]:
