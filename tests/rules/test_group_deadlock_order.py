@@ -9,7 +9,7 @@ from nccl_forensics.rules.group_deadlock import group_deadlock_by_order
 from nccl_forensics.views.inversions import inversions
 from nccl_forensics.views.stuck import STUCK
 from tests.rules.frames import cited, told
-from tests.views.frames import groups, operations, rows
+from tests.views.frames import groups, operations, progress, rows
 
 WORLD, ONE, TWO = "pg:0", "pg:1", "pg:2"
 
@@ -113,3 +113,19 @@ def test_a_rank_whose_call_of_one_group_is_behind_one_that_the_others_have_not_c
     assert found(odd) == [("critical", "medium", (1,), [(1, "entries[0]"), (0, "entries[0]")])]
     assert found({r: [WORLD, ONE] for r in (0, 1, 2)} | {3: [ONE]}) == [], "most go the one way: the last one may have left that call out"
     assert found(odd | {2: [ONE, WORLD]}) == [], "it has come to both"
+
+
+@pytest.mark.parametrize(("beside", "named"), [((1, 1), [1]), ((1, 0), []), ((0, 0), [])])
+def test_of_two_the_order_in_which_others_finished_groups_of_the_role_tells_who_took_them_the_other_way_round(
+    beside: tuple[int, int], named: list[int]
+) -> None:
+    # Rank 1 took the pair behind the call of all, to which rank 0 has not come; ranks 2 and 3 stand in that.
+    desc, members = {WORLD: "default_pg", ONE: "dp", TWO: "dp"}, {WORLD: [0, 1, 2, 3], ONE: [0, 1], TWO: [2, 3]}
+    own = waiting((ONE, "dp", members[ONE])).with_columns(held=pl.lit(True), size=pl.lit(2, dtype=pl.Int32))
+    state = progress(
+        {WORLD: {0: (0, 0)} | dict.fromkeys((1, 2, 3), (1, 0)), ONE: dict.fromkeys((0, 1), (1, 0)), TWO: dict.fromkeys((2, 3), beside)}
+    )
+    known = groups(members).with_columns(group_desc=pl.col("group_key").replace_strict(desc))
+    calls = called({0: [ONE], 1: [WORLD, ONE], 2: [WORLD], 3: [WORLD]}, desc)
+    rows_of = inversions(own, calls, known, state).select("ranks", "others", "entered").collect().rows()
+    assert rows_of == [([rank], [0], False) for rank in named]

@@ -12,6 +12,7 @@ from nccl_forensics.views.blockers import BLOCKERS
 from nccl_forensics.views.calls import OPERATIONS, calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
+from nccl_forensics.views.inversions import INVERSIONS
 from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.log_ends import _period
 from nccl_forensics.views.looks import LOOKS
@@ -650,6 +651,17 @@ def test_several_that_came_last_to_one_call_of_another_group_wait_there_themselv
     assert beside({1: 9, 2: 9}) == []
     # At calls of their own, or with what they came to done, they stall.
     assert beside({1: 9, 2: 8}) == beside({1: 9, 2: 9}, done=9) == [1, 2]
+
+
+def test_who_waits_for_a_call_that_another_took_behind_the_one_of_all_does_not_stall() -> None:
+    taken = {"group_key": "pg:0", "other_key": "pg:4", "ranks": [0], "others": [1], "majority": True}
+
+    def beside(entered: bool) -> list[int]:
+        turned = rows(INVERSIONS, taken | {"entered": entered})
+        return stalls(blocker(1), *[None] * 22, turned).collect()["rank"].to_list()
+
+    assert beside(entered=False) == []
+    assert beside(entered=True) == [1]
 
 
 def test_without_its_stack_it_is_named_weakly() -> None:
