@@ -26,6 +26,7 @@ from nccl_forensics.conclusions.census import (
     more_than_recorded,
     most_seen,
     only_looked_at,
+    only_met,
     only_warned,
     pods_down,
     reached_largest_size,
@@ -112,7 +113,7 @@ def judge_run(
     # A loss that only NCCL's log tells of is how a killed process looks, and how processes look that just exit.
     alone = by_nccl_alone(resolver)
     told_of = (whole or most_seen(resolver, known)) and not only_warned(resolver) and (results or resolver.holds("comms"))
-    enough = told_of and going and not (lost and alone) and not (cut and still_coming_up(resolver))
+    enough = told_of and going and not (lost and alone) and not (cut and still_coming_up(resolver)) and not only_met(resolver)
     machines_only = known.world is None and not known.seen
     told = told and not (machines_only and pods_down(resolver))
     # NCCL's log alone tells a job that went on by its end in order, and slow links by what it found of them.

@@ -243,17 +243,23 @@ def test_nccls_log_alone_is_called_well_with_more_than_low_confidence_where_it_s
 @pytest.mark.parametrize(
     "text",
     [
-        BOOTSTRAP,
         BOOTSTRAP + STARTED,
         "node0:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nnode0:7:9 [0] NCCL INFO Connected all trees\n",
     ],
-    ids=["no communicator", "no end", "links alone"],
+    ids=["no end", "links alone"],
 )
 def test_a_log_of_nccl_alone_that_ends_in_its_start_is_called_well_with_low_confidence_only(tmp_path: Path, text: str) -> None:
     (tmp_path / "nccl.log").write_text(text, encoding="utf-8")
     verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
     assert isinstance(verdict, dict)
     assert (verdict["status"], verdict["confidence"]) == ("nothing-wrong", "low")
+
+
+def test_a_log_of_nccl_alone_that_ends_in_the_bootstrap_may_be_that_of_a_hang(tmp_path: Path) -> None:
+    (tmp_path / "nccl.log").write_text(BOOTSTRAP, encoding="utf-8")
+    verdict = analyze([tmp_path], engine=InlineEngine()).report["verdict"]
+    assert isinstance(verdict, dict)
+    assert (verdict["status"], verdict["confidence"]) == ("insufficient-evidence", None)
 
 
 def test_a_job_that_ends_with_lost_connections_and_in_no_order_may_have_lost_a_process() -> None:

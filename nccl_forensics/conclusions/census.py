@@ -317,6 +317,13 @@ def copied_short(resolver: Resolver) -> bool:
     return has_rows(copied_in_part(resolver.get("cut_ends")))
 
 
+def only_met(resolver: Resolver) -> bool:
+    """Whether NCCL's log is all that tells how the job went, and ends with the network that each process chose: who hangs in the bootstrap
+    says no more than that."""
+    further = ("comms", "nccl_ops", *(name for name in _OF_INIT if name != "nccl_network"))
+    return by_nccl_alone(resolver) and not any(resolver.holds(name) for name in further)
+
+
 def still_coming_up(resolver: Resolver) -> bool:
     """Whether NCCL's log is all that tells how the job went, and it ends before a process had brought a communicator up."""
     comms = resolver.get("comms")
