@@ -8,7 +8,7 @@ def test_a_host_whose_gpu_is_to_be_reset_is_left_out_of_the_next_start() -> None
     fault = Finding("a GPU failed", cause="gpu-fault", actions=(Action("reset_gpu", hosts=("node2",)), Action("restart_job")))
     [action] = exclusions(fault)
     assert (action.action, action.hosts, action.confidence) == ("exclude-node", ("node2",), "high")
-    assert action.command == "sbatch --exclude=node2 ...; kubectl cordon node2"
+    assert action.command == "sbatch --exclude=node2 JOB.sh  # Kubernetes: kubectl cordon node2"
 
 
 def test_a_node_that_failed_is_left_out_whatever_is_to_be_done() -> None:

@@ -17,5 +17,5 @@ def exclusions(finding: Finding) -> tuple[Action, ...]:
     if finding.cause == "node-failed":
         hosts |= {culprit.host for culprit in blamed_by(finding) if culprit.host}
     names = tuple(sorted(hosts))
-    command = f"sbatch --exclude={quote(','.join(names))} ...; kubectl cordon {join(names)}"
+    command = f"sbatch --exclude={quote(','.join(names))} JOB.sh  # Kubernetes: kubectl cordon {join(names)}"
     return (Action("exclude-node", hosts=names, command=command, confidence="high"),) if names else ()
