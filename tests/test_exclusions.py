@@ -1,3 +1,5 @@
+"""Which hosts a verdict leaves out of the next start."""
+
 from __future__ import annotations
 
 from nccl_forensics.conclusions.exclusions import exclusions
