@@ -24,7 +24,7 @@ def test_where_nobody_can_tell_who_is_right_nobody_is_named() -> None:
     assert finding.title.startswith("ranks 0-1 called ")
 
 
-def test_a_differing_() -> None:
+def test_another_size_is_not_another_argument() -> None:
     assert argument_mismatch.check(divergences("shape", [1], [0, 2], **DETAILS)) == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from nccl_forensics.rules.argument_mismatch import splits_mismatch
 from nccl_forensics.views.calls import OPERATIONS
 from nccl_forensics.views.stuck import STUCK
 from nccl_forensics.views.unequal_exchanges import unequal_exchanges
@@ -13,6 +14,11 @@ from tests.views.frames import rows
 
 def found(sizes: list[tuple[int, int]], *, of: int | None = None, minor: int = 4, op: str = "all_to_all") -> list[tuple[object, ...]]:
     """What is told of members that each send and await so many elements in #7 of a group of so many."""
+    told = exchanged(sizes, of, minor, op)
+    return told.select("odd", "own", "usual", "sent", "awaited", "record").collect().rows()
+
+
+def exchanged(sizes: list[tuple[int, int]], of: int | None = None, minor: int = 4, op: str = "all_to_all") -> pl.LazyFrame:
     ranks = list(range(len(sizes)))
     calls = [
         {"domain": "fr", "group_key": "pg:4", "rank": rank, "seq": 7, "op": op, "shape": f"[[{sent}, 2]]", "out_shape": f"[[{awaited}, 2]]"}
@@ -21,8 +27,7 @@ def found(sizes: list[tuple[int, int]], *, of: int | None = None, minor: int = 4
     ]
     waited = {"domain": "fr", "group_key": "pg:4", "seq": 7, "op": op, "ranks": ranks, "size": of or len(ranks)}
     dumps = pl.LazyFrame({"use": ["chosen"], "version_major": [2], "version_minor": [minor]})
-    told = unequal_exchanges(rows(STUCK, waited), rows(OPERATIONS, *calls), dumps)
-    return told.select("odd", "own", "usual", "sent", "awaited", "record").collect().rows()
+    return unequal_exchanges(rows(STUCK, waited), rows(OPERATIONS, *calls), dumps)
 
 
 def test_the_member_that_sends_less_than_all_others_by_what_is_missing_is_odd() -> None:
@@ -41,3 +46,8 @@ def test_the_member_that_sends_less_than_all_others_by_what_is_missing_is_odd() 
 )
 def test_sizes_that_sum_up_or_that_are_not_all_known_tell_nothing(sizes: list[tuple[int, int]], more: dict[str, object]) -> None:
     assert found(sizes, **more) == []  # type: ignore[arg-type]
+
+
+def test_only_splits_that_do_not_fit_are_a_mismatch() -> None:
+    assert [finding.ranks for finding in splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 8)]))] == [(2,)]
+    assert splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 6)])) == []
