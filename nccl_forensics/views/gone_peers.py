@@ -42,8 +42,8 @@ def gone_peers(
     connections alone, and it is the one among those that went which tells of no error), or ``dead`` (the RAS threads of peers declared its
     address dead), or ``first`` (processes of its host lost the connection to it and to no other that stayed), or ``unended`` (all of its host
     lack the end of the communicator, which all of the other hosts aborted). A process that was stopped with all the others also loses
-    connections, but writes nothing after that, and one that comes to its end with all others, as jobs do that are done, nothing but the end
-    of its communicator; those that end one after the other all lose each other.
+    connections, but writes nothing after that, and one that comes to its end with several others, as jobs do that are done, nothing but the
+    end of its communicator; those that end one after the other all lose each other.
     """
     rows: list[dict[str, object]] = []
     joined = set(bootstrapped.select("comm_key").collect()["comm_key"].to_list())
@@ -63,7 +63,7 @@ def gone_peers(
     if nccl_notes is not None and nccl_placement is not None and absent:
         rows += [
             base | {"how": "closed"} | row
-            for row in _closed(nccl_notes, nccl_placement, _at_work(nccl_tails, nccl_errors), rank_of, absent)
+            for row in _closed(nccl_notes, nccl_placement, _at_work(nccl_tails, nccl_notes, nccl_errors), rank_of, absent)
         ]
     if nccl_notes is not None and nccl_placement is not None and progress is not None:
         behind = _behind(progress, members)
@@ -241,12 +241,16 @@ def _without_a_word(nccl_errors: pl.LazyFrame, members: pl.DataFrame) -> set[int
 _OWN_END = r" - (?:Abort|Destroy) COMPLETE"
 
 
-def _at_work(nccl_tails: pl.LazyFrame, nccl_errors: pl.LazyFrame | None) -> pl.LazyFrame:
-    """Ends of the processes that did not just end their communicator: who tells of no error beside that may have been done."""
-    done = nccl_tails.filter(pl.col("message").str.contains(_OWN_END)).select("host", "pid")
+def _at_work(nccl_tails: pl.LazyFrame, nccl_notes: pl.LazyFrame, nccl_errors: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Ends of the processes that did not just end their communicator: who tells of no error beside that, and lost several peers, may have
+    been done as they were."""
+    place = ["host", "pid"]
+    closed = nccl_notes.filter((pl.col("kind") == "local-peer-closed") & pl.col("value").is_not_null())
+    several = closed.group_by(place).agg(pl.col("value").n_unique()).filter(pl.col("value") > 1)
+    done = nccl_tails.filter(pl.col("message").str.contains(_OWN_END)).join(several, on=place, how="semi", nulls_equal=True).select(place)
     if nccl_errors is not None:
-        done = done.join(nccl_errors.filter(pl.col("level") == "WARN"), on=["host", "pid"], how="anti", nulls_equal=True)
-    return nccl_tails.join(done, on=["host", "pid"], how="anti", nulls_equal=True)
+        done = done.join(nccl_errors.filter(pl.col("level") == "WARN"), on=place, how="anti", nulls_equal=True)
+    return nccl_tails.join(done, on=place, how="anti", nulls_equal=True)
 
 
 def _last_calls(progress: pl.LazyFrame, members: pl.DataFrame) -> pl.LazyFrame:

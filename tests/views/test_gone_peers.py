@@ -67,8 +67,11 @@ def test_connections_that_close_when_all_end_tell_nothing() -> None:
 
 def test_who_ends_its_communicator_after_that_and_tells_of_no_error_may_have_been_done() -> None:
     ended = "comm 0x55e18e5a2aa0 rank 1 nranks 4 cudaDev 1 busId 2d000 - Abort COMPLETE"
-    assert gone(closed(0), ends=ended) == []
-    assert gone(closed(0), closed(3), ends=ended, failed=(3,)) == [(2, "closed", [3], 3, 50)]
+    lost = [closed(0), closed(0, 52, local=1), closed(3), closed(3, 52, local=1)]
+    assert gone(*lost, ends=ended) == []
+    assert gone(*lost, ends=ended, failed=(3,)) == [(2, "closed", [3], 3, 50)]
+    # Who lost nobody else gave up on that one.
+    assert gone(closed(0), ends=ended) == [(2, "closed", [0], 0, 50)]
 
 
 def test_the_first_lost_connection_counts_and_a_rank_with_lines_of_its_own_is_no_matter() -> None:
