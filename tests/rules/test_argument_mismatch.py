@@ -6,6 +6,7 @@ from nccl_forensics.rules.argument_mismatch import argument_mismatch, splits_mis
 from nccl_forensics.views.unequal_exchanges import UNEQUAL_EXCHANGES
 from tests.rules.frames import cited, divergences, told
 from tests.views.frames import rows
+from tests.views.test_unequal_exchanges import exchanged
 
 DETAILS = {"found_detail": "1", "expected_detail": "0"}
 
@@ -36,3 +37,8 @@ def test_splits_that_do_not_sum_up_name_the_member_whose_size_is_not_that_of_all
     assert cited(finding) == [(9, "entries[17]")]
     [finding] = splits_mismatch.check(rows(UNEQUAL_EXCHANGES, told_of | place))
     assert (finding.ranks, finding.culprits) == ((0, 1, 2), ())
+
+
+def test_only_splits_that_do_not_fit_are_a_mismatch() -> None:
+    assert [finding.ranks for finding in splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 8)]))] == [(2,)]
+    assert splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 6)])) == []

@@ -91,7 +91,7 @@ def test_a_dropped_tarball_is_followed_to_its_postmortem_and_deleted(page: Page,
     assert "killed" in postmortem.locator("h1").inner_text()
     assert page.locator("iframe").get_attribute("sandbox") == "allow-scripts allow-downloads"
     # Scripts of the postmortem run, and belong to nobody.
-    assert "js" in str(postmortem.locator("html").get_attribute("class"))
+    postmortem.locator("html.js").wait_for(state="attached")
     frame = page.frame(url="**/postmortem.html")
     assert frame is not None
     assert frame.evaluate("self.origin") == "null"

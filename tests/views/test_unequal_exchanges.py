@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from nccl_forensics.rules.argument_mismatch import splits_mismatch
 from nccl_forensics.views.calls import OPERATIONS
 from nccl_forensics.views.stuck import STUCK
 from nccl_forensics.views.unequal_exchanges import unequal_exchanges
@@ -46,8 +45,3 @@ def test_the_member_that_sends_less_than_all_others_by_what_is_missing_is_odd() 
 )
 def test_sizes_that_sum_up_or_that_are_not_all_known_tell_nothing(sizes: list[tuple[int, int]], more: dict[str, object]) -> None:
     assert found(sizes, **more) == []  # type: ignore[arg-type]
-
-
-def test_only_splits_that_do_not_fit_are_a_mismatch() -> None:
-    assert [finding.ranks for finding in splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 8)]))] == [(2,)]
-    assert splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 6)])) == []
