@@ -51,15 +51,26 @@ def _culprits(case: Case) -> set[int]:
     return {r for accepted in lists for r in accepted} if isinstance(lists, list) else set()
 
 
+def _innocents(case: Case, sources: list[dict[str, object]]) -> list[int]:
+    """Ranks that have files and are no culprits."""
+    return sorted({r for s in sources for r in s["ranks"]} - _culprits(case))  # type: ignore[attr-defined]  # the report's lists of ranks
+
+
+def _text_logs(root: Path, sources: list[dict[str, object]]) -> list[Path]:
+    """Logs that can be cut: lines of text, not packed."""
+    logs = [root / str(s["path"]) for s in sources if s["lines"] and _LOGS & set(s["formats"])]  # type: ignore[call-overload]  # a list of names
+    return [log for log in logs if log.suffix != ".gz"]
+
+
 def drop_innocent(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
     """Drop all files of one innocent rank, the middle one."""
-    ranks = sorted({r for s in sources for r in s["ranks"]} - _culprits(case))  # type: ignore[attr-defined]
+    ranks = _innocents(case, sources)
     return bool(ranks) and len(ranks) > 2 and _drop(root, _files_of_rank(sources, ranks[len(ranks) // 2]))
 
 
 def drop_half(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
     """Drop all files of every second innocent rank."""
-    ranks = sorted({r for s in sources for r in s["ranks"]} - _culprits(case))  # type: ignore[attr-defined]
+    ranks = _innocents(case, sources)
     return len(ranks) > 3 and _drop(root, [p for rank in ranks[::2] for p in _files_of_rank(sources, rank)])
 
 
@@ -99,25 +110,19 @@ def hash_of(text: str) -> str:
 
 def truncate(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
     """Cut every text log by half."""
-    logs = [root / str(s["path"]) for s in sources if s["lines"] and _LOGS & set(s["formats"])]  # type: ignore[call-overload]
+    logs = _text_logs(root, sources)
     for log in logs:
-        if log.suffix != ".gz":
-            data = log.read_bytes()
-            log.write_bytes(data[: len(data) // 2])
-    return any(log.suffix != ".gz" for log in logs)
+        data = log.read_bytes()
+        log.write_bytes(data[: len(data) // 2])
+    return bool(logs)
 
 
 def lose_beginning(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
     """Keep the last two thirds of every long text log, as whoever collects them with ``tail`` does."""
-    changed = False
-    for source in sources:
-        log = root / str(source["path"])
-        if source["lines"] and _LOGS & set(source["formats"]) and log.suffix != ".gz":  # type: ignore[call-overload]
-            lines = log.read_bytes().splitlines(keepends=True)
-            if len(lines) > _LONG:
-                log.write_bytes(b"".join(lines[len(lines) // 3 :]))
-                changed = True
-    return changed
+    long = [(log, lines) for log in _text_logs(root, sources) if len(lines := log.read_bytes().splitlines(keepends=True)) > _LONG]
+    for log, lines in long:
+        log.write_bytes(b"".join(lines[len(lines) // 3 :]))
+    return bool(long)
 
 
 def stale_dump(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:

@@ -58,7 +58,7 @@ def slow_worker(
         if slow.height and all(n * 2 < most[stage] or most[stage] == 2 == n + 1 for stage, n in alike):
             yield _workers(rows, peers, slow)
             continue
-        stages = _against(rows.with_columns(of=pl.col("worker"), worker=text_of("PP {}", pl.col("pp"))), [], by_stage=True)
+        stages = _against(_stages_of(rows), [])
         uneven = _lasting(stages, slower, agreeing, time_share) if rows["pp"].n_unique() > 2 else stages.clear()
         if 0 < uneven.height * 2 < rows["pp"].n_unique():
             yield _stages(rows, uneven)
@@ -66,12 +66,19 @@ def slow_worker(
         yield from _in_turns(peers, time_share)
 
 
-def _against(rows: pl.DataFrame, stage: list[str], *, by_stage: bool = False) -> pl.DataFrame:
-    """For each worker and step (a stage's median, by stage): ``pace``, computation against the median of the others, ``excess_ns`` and the
-    ``share`` of the step that is."""
-    if by_stage:
-        first = [pl.col(c).first() for c in ("source_id", "record", "pp")]
-        rows = rows.group_by("worker", "step", maintain_order=True).agg(*first, pl.col("compute_ns", "duration_ns").median())
+#: What a stage is called where it stands for all of its workers.
+_STAGE = text_of("PP {}", pl.col("pp"))
+
+
+def _stages_of(rows: pl.DataFrame) -> pl.DataFrame:
+    """The same with one row for each stage and step: the median of its workers."""
+    first = [pl.col(c).first() for c in ("source_id", "record", "pp")]
+    return rows.group_by(_STAGE.alias("worker"), "step", maintain_order=True).agg(*first, pl.col("compute_ns", "duration_ns").median())
+
+
+def _against(rows: pl.DataFrame, stage: list[str]) -> pl.DataFrame:
+    """For each worker and step: ``pace``, computation against the median of the others of the ``stage``, ``excess_ns`` and the ``share`` of
+    the step that is."""
     place = ["step", *stage]
     others = rows.join(rows.select(*place, other="worker", theirs="compute_ns"), on=place, nulls_equal=True).filter(
         pl.col("worker") != pl.col("other")
@@ -142,7 +149,7 @@ def _workers(rows: pl.DataFrame, peers: pl.DataFrame, slow: pl.DataFrame) -> Fin
 
 def _stages(rows: pl.DataFrame, uneven: pl.DataFrame) -> Finding:
     names, worst = uneven["worker"].to_list(), uneven.row(0, named=True)
-    of = rows.filter(text_of("PP {}", pl.col("pp")).is_in(names)).sort("compute_ns", "step", "worker", descending=[True, False, False])
+    of = rows.filter(_STAGE.is_in(names)).sort("compute_ns", "step", "worker", descending=[True, False, False])
     ranks = tuple(sorted({int(r) for r in of["rank"].drop_nulls()}))
     return Finding(
         title=f"stage {' and '.join(names)} {verb(names, 'computes', 'compute')} {worst['pace']:.1f} times as long as the others: the pipeline is unevenly divided",

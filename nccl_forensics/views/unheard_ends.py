@@ -56,7 +56,7 @@ def vanished(
         size = part["nranks"].max()
         if size is None or part["rank"].n_unique() != part.height or part.height < 3:
             continue
-        part = _with_unnamed(part, done, processes)
+        part = _with_unnamed(part, int(str(size)), done, processes)
         open_ones = part.filter(pl.col("ended").is_null())
         closed = part.filter(pl.col("ended").is_not_null())
         if not 0 < open_ones.height <= max(1, part.height // 4) or closed.height < 2:
@@ -82,10 +82,9 @@ def vanished(
     return found
 
 
-def _with_unnamed(part: pl.DataFrame, done: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.DataFrame:
-    """Members of a communicator whose init no log shows, with the processes that make up its number where every one of these has a rank, and
+def _with_unnamed(part: pl.DataFrame, size: int, done: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.DataFrame:
+    """Members of a communicator of this size whose init no log shows, with the processes that make up its number where every one of these has a rank, and
     those that are not among its members are in no communicator of its size by any line (``done``)."""
-    size = int(part["nranks"].max())  # type: ignore[arg-type]  # the caller saw that there is one
     if processes is None or part["completed"].any() or part.height >= size:
         return part
     known = (
