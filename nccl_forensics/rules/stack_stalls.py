@@ -74,7 +74,7 @@ def p2p_deadlock_by_stacks(stack_stalls: pl.LazyFrame) -> Iterator[Finding]:
     yield from _findings(
         stack_stalls,
         "p2p-deadlock",
-        "in point-to-point calls with each other",
+        "in point-to-point calls",
         remedy="Order the sends and receives of each pair (the lower rank sends first), or use batch_isend_irecv.",
         prevention="Exchange through batch_isend_irecv: it cannot deadlock on the order of calls.",
     )
@@ -169,7 +169,12 @@ def _findings(stack_stalls: pl.LazyFrame, cause: str, words: str, *, remedy: str
             ),
             remedy=remedy,
             prevention=prevention,
-            would_refute=("a second sample of its stack that differs: then it moves", "a process group that the others are in without it"),
+            would_refute=(
+                "a second sample of its stack that differs: then it moves",
+                "a third rank that left out the half for which they wait (py-spy dump --locals names whom each call is for)"
+                if cause == "p2p-deadlock"
+                else "a process group that the others are in without it",
+            ),
             actions=(
                 Action("fix-code", ranks=ranks, where=first["user_frame"], confidence=confidence),
                 _look_again(blamed, ranks, confidence),

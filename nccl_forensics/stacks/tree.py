@@ -17,7 +17,7 @@ Key = int | str
 #: Why processes stand apart.
 BUSY = "the others wait, and who stands apart does not"
 ALIKE = "the others sleep in one and the same line, as a wait for a request leaves it, and they do not"
-PAIRED = "they wait for each other; the others have gone on to a collective"
+PAIRED = "both send or both receive, so that neither answers the other; the others have gone on to a collective"
 CHAINED = "some of them wait for each other, and others for one of these; the rest has gone on to a collective"
 UNANSWERED = "they wait in a send or a receive that nobody answers"
 ELSEWHERE = "they stand at another call than most"
@@ -244,7 +244,7 @@ def _pairs_apart(scene: _Scene) -> tuple[OddOne, ...] | None:
     paired = (len(pairs) == 2 <= len(rest) + 1 or 2 < len(pairs) <= len(rest)) and ops != {"send", "recv"}
     if paired:
         # Behind two that both receive first, their other neighbours stand in the same line.
-        return scene.named(pairs, rest, PAIRED if len(pairs) == 2 else CHAINED, sure=len(pairs) <= len(rest))
+        return scene.named(pairs, rest, PAIRED if len(pairs) == 2 else CHAINED)
     still = pairs - scene.moving
     return scene.named(still, rest or still, UNANSWERED) if still else ()
 

@@ -107,9 +107,8 @@ def _judge(row: dict[str, object], failed: bool) -> tuple[str, str] | None:
     """(cause, confidence), or None where the stacks prove too little."""
     place, reason = str(row["place"]), row["reason"]
     twice = int(str(row["samples"])) >= 2
-    if reason == PAIRED:
-        return "p2p-deadlock", "high" if row["sure"] and (twice or failed) else "medium"
-    if reason == CHAINED:
+    if reason in (PAIRED, CHAINED):
+        # Frames alone do not say whom each half is for: both of a pair may wait for a third, which has left its own out.
         return "p2p-deadlock", "medium"
     if reason == ALIKE:
         return ("input-stall" if place == "data-loader" else "host-stall", "low") if twice else None

@@ -123,7 +123,8 @@ def _in_p2p(case: _Case) -> Cause | None:
     pairs = {r: s["op"] for r, s in case.stacks.items() if s["place"] == "p2p" and r != case.rank}
     partners = sorted(pairs) if _ANSWERS.get(str(case.stack["op"])) not in pairs.values() else []
     why = case.stands + (", and so does its partner" if partners else "")
-    return Cause("p2p-deadlock", "high" if partners else "medium", why, partners)
+    # Stacks alone do not show whom each half is for: both may be for a third rank that left its own out and went on.
+    return Cause("p2p-deadlock", "high" if partners and case.row["seen_by"] != "stacks" else "medium", why, partners)
 
 
 def _in_another_call(case: _Case) -> Cause | None:

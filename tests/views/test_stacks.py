@@ -460,6 +460,12 @@ def test_a_loader_among_waiting_ranks_is_an_input_stall_surer_if_the_job_failed(
     assert verdicts(*rows, failed=True) == [("input-stall", "high", 3)]
 
 
+def test_two_that_receive_may_both_wait_for_a_third_whether_the_job_failed_or_not() -> None:
+    rows = [*(ranked(r, RECV) for r in (0, 1)), *(ranked(r, ALL_REDUCE) for r in (2, 3))]
+    for failed in (False, True):
+        assert verdicts(*rows, failed=failed) == [("p2p-deadlock", "medium", rank) for rank in (0, 1)]
+
+
 def test_that_ranks_wait_for_one_that_left_nothing_is_no_failure() -> None:
     rows = [*(ranked(r, ALL_REDUCE) for r in range(3)), ranked(3, COMPUTE)]
     assert verdicts(*rows, failed="ranks that wait for others") == []

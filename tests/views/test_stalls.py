@@ -97,6 +97,16 @@ def test_a_partner_in_p2p_makes_the_deadlock_sure() -> None:
     assert frame.select("rank", "cause", "confidence", "partners").rows() == [(2, "p2p-deadlock", "high", [1])]
 
 
+def test_two_in_the_same_half_may_both_wait_for_a_third_where_stacks_are_all_there_is() -> None:
+    waits = {"place": "p2p", "op": "recv", "user_frame": "exchange (train.py:15)"}
+    stacks = {1: waits, 2: waits, 3: waits | {"place": "collective", "op": "all_reduce"}}
+    told = {by: cause_of(2, {"kind": "unanswered", "seen_by": by}, stacks, None) for by in ("stacks", "progress")}
+    assert {by: cause and (cause.cause, cause.confidence) for by, cause in told.items()} == {
+        "stacks": ("p2p-deadlock", "medium"),
+        "progress": ("p2p-deadlock", "high"),
+    }
+
+
 def test_a_wait_for_a_whole_batch_of_sends_does_not_hide_what_recorders_tell() -> None:
     batch = pl.when(pl.col("place") == "p2p").then(pl.lit("_communicate")).otherwise("op")
     places = standing(r0="p2p", r1="p2p", r2="p2p", r3="p2p").with_columns(op=batch)
