@@ -80,6 +80,9 @@ def texts(*lines: str) -> list[object]:
             f'{{"log": "{NCCL}\\n", "stream": "stdout", "time": "2025-07-01T10:22:33.5Z"}}',
             {"time_kind": "epoch", "time_raw_ns": 1751365353500000000},
         ),
+        (f'{{"event": "line", "data": "{NCCL}\\n", "pipe": "stderr"}}', {"hint_rank": None, "time_raw_ns": None}),
+        (f"2026-11-22 10:00:00 UTC worker.1 -- [1,3]<stderr>:{NCCL}", {"hint_rank": 3, "hint_scope": "global"}),
+        (f"[1,3]<stderr>:{NCCL[:9]}[1,3]<stderr>:{NCCL[9:]}[1,3]<stderr>:", {"hint_rank": 3}),
     ],
 )
 def test_a_prefix_is_peeled_off_and_what_it_says_is_kept(line, told):

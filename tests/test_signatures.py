@@ -59,6 +59,10 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         ("ValueError", "(18.35 GiB KV cache is needed, which is larger than the available KV cache memory (8.72 GiB).", "cuda-oom"),
         ("RuntimeError", "Not enough memory. Please try to increase --mem-fraction-static.", "cuda-oom"),
         ("ValueError", "the prompt is longer than the KV cache", "user"),
+        ("ValueError", "Free memory on device (16.1/93.0 GiB) on startup is less than desired GPU memory utilization (0.8)", "cuda-oom"),
+        ("ValueError", "host not found: Name or service not known", "store-unreachable"),
+        ("RuntimeError", "NCCL error in: /src/c10d/ProcessGroupNCCL.cpp:400, invalid usage", "nccl-usage"),
+        ("RuntimeError", "NCCL error in: /src/c10d/ProcessGroupNCCL.cpp:400, unhandled cuda error", "nccl-cuda"),
         # 4 PiB: no memory ran out, the number is wrong.
         (
             "RuntimeError",

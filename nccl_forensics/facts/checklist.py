@@ -112,7 +112,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         ERROR,
         "Did every process end without a fault of its own?",
-        "software-crash rank-died crash-in-kernel-log",
+        "software-crash rank-died crash-in-kernel-log raised-by-nobody-known",
         "endings exceptions worker_exits",
         "the launcher's output, standard error of every rank",
     ),

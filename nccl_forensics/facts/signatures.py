@@ -20,8 +20,10 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Cuda failure 'out of memory'",), "cuda-oom"),
     (("CUBLAS_STATUS_ALLOC_FAILED",), "cuda-oom"),
     (("HIP out of memory",), "cuda-oom"),
-    # What is left of a GPU beside the weights holds not one request (vllm/v1/core/kv_cache_utils.py; sglang, model_runner.py).
+    # What is left of a GPU beside the weights, or other processes, holds not one request (vllm/v1: core/kv_cache_utils.py, worker/gpu_worker.py;
+    # sglang, model_runner.py).
     (("No available memory for the cache blocks",), "cuda-oom"),
+    (("Free memory on device", "is less than desired GPU memory utilization"), "cuda-oom"),
     (("KV cache is needed, which is larger than the available KV cache memory",), "cuda-oom"),
     (("Not enough memory. Please try to increase --mem-fraction-static",), "cuda-oom"),
     (("No space left on device", "shm"), "shm"),
@@ -93,6 +95,12 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Invalid rank", "rank should be in the interval"), "refused"),
     (("ncclInvalidUsage",), "nccl-usage"),
     (("ncclInvalidArgument",), "nccl-usage"),
+    # torch before 1.8 names the place and the text of the result alone (C10D_NCCL_CHECK).
+    (("NCCL error in: ", ", unhandled cuda error"), "nccl-cuda"),
+    (("NCCL error in: ", ", unhandled system error"), "nccl-error"),
+    (("NCCL error in: ", ", internal error"), "nccl-error"),
+    (("NCCL error in: ", ", invalid usage"), "nccl-usage"),
+    (("NCCL error in: ", ", invalid argument"), "nccl-usage"),
     # vLLM's own wrapper of NCCL gives the text of the result alone.
     (("NCCL error: unhandled cuda error",), "nccl-cuda"),
     (("NCCL error: unhandled system error",), "nccl-error"),
@@ -135,6 +143,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("waiting for clients",), "store-timeout"),
     (("The client socket has timed out",), "store-unreachable"),
     (("The client socket has failed to connect",), "store-unreachable"),
+    # What the store's client said of getaddrinfo before 1.10 (torch/lib/c10d/Utils.cpp).
+    (("host not found: ",), "store-unreachable"),
     (("Did the remote server shutdown or crash",), "store-closed"),
     (("SocketImpl", "Broken pipe"), "store-closed"),
     (("SocketImpl", "Connection reset by peer"), "store-closed"),

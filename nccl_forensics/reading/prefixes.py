@@ -45,8 +45,12 @@ _NO_HOST = (
     r"neighbour|nf_conntrack|iommu|EDAC|Oops|BUG|INFO|WARNING|WARN|ERROR|DEBUG|FATAL|CRITICAL|Error|Warning|Traceback|RuntimeError|"
     r"(?i:mlx|gpu|eth|ib|en[ops]|nvme|cpu|rank|step|epoch|card)[\w.-]*): "
 )
-#: How Docker's json-file log driver begins a line, and JSON that other programs write of it.
-_DOCKER = r'^\{"log": ?"'
+#: JSON that each line is wrapped into: how it begins, and where the text and its time stand. Docker's json-file log driver, and what other
+#: programs write of it; milabench's runner.
+_WRAPPED = (
+    (r'^\{"log": ?"', "$.log", "$.time"),
+    (r'^\{"event": ?"line", ?"data": ?"', "$.data", "$.time"),
+)
 _ANSI = r"\x1b\[[0-9;?]*[A-Za-z]"
 #: A progress bar (tqdm) ends no line, so that the next message of any writer follows it on the same one: all up to its rate and its
 #: carriage return is bar, where text of a job follows; that text may cut it off before its rate. Rust's engine has no look-ahead: what
@@ -86,6 +90,8 @@ PREFIXES: tuple[Prefix, ...] = (
     # Docker's json-file is unwrapped before all others; then kubectl --timestamps, CRI with its stream and F or P (part of a line), and the
     # column of times of CloudWatch's viewer
     Prefix("cri", r"[ \d]", rf"^(?: {{1,4}}\| )?(?P<iso>{_ISO}) (?:(?:stdout|stderr) [FP] ?|\| )?"),
+    # Polyaxon's command line: 2026-11-22 10:00:00 UTC worker.1 -- text
+    Prefix("polyaxon", r"\d", r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]{3,4} [\w.-]{1,63} -- "),
     Prefix("mpi-time", "[MTWFS]", rf"^(?P<ctime>{_CTIME})(?P<next>[\[<])", keep="${next}"),
     # mpirun --tag-output [1,11]<stdout>: and PRRTE [prterun-host-123@1,3]<stdout>:
     Prefix("mpi", r"\[", r"^\[(?:[\w.@-]*[,@])?(?P<rank>\d+)\]<(?:stdout|stderr|stddiag)>:", scope="global"),
@@ -215,7 +221,7 @@ def bare(text: pl.Series) -> pl.Series:
     """Which lines surely carry nothing that would be peeled but colour codes, CR and NUL, and do not even look as if."""
     clean = _clean(pl.DataFrame({"text": text}))["text"]
     starts = "".join(start for start in clean.str.slice(0, 1).unique().to_list() if start)
-    looks = clean.str.contains(_DOCKER)
+    looks = clean.str.contains("|".join(begins for begins, _, _ in _WRAPPED))
     for prefix in PREFIXES:
         if re.search(prefix.first, starts):
             looks |= clean.str.contains(prefix.pattern)
@@ -246,13 +252,17 @@ def _clean(lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unwrap(frame: pl.DataFrame) -> pl.DataFrame:
-    """Lines of Docker's json-file log driver become the lines that the container wrote."""
-    wrapped = frame["text"].str.contains(_DOCKER) & frame["text"].str.ends_with("}")
-    if not wrapped.any():
-        return frame
-    some = frame.filter(wrapped).select(
-        "line_no", said=pl.col("text").str.json_path_match("$.log"), at=pl.col("text").str.json_path_match("$.time")
-    )
+    """Lines that a log driver wrapped into JSON become the lines that the process wrote."""
+    for begins, said, at in _WRAPPED:
+        wrapped = frame["text"].str.contains(begins) & frame["text"].str.ends_with("}")
+        if wrapped.any():
+            frame = _unwrapped(frame, wrapped, said, at)
+    return frame
+
+
+def _unwrapped(frame: pl.DataFrame, wrapped: pl.Series, said: str, at: str) -> pl.DataFrame:
+    text = pl.col("text").str
+    some = frame.filter(wrapped).select("line_no", said=text.json_path_match(said), at=text.json_path_match(at))
     both = frame.join(some, on="line_no", how="left", maintain_order="left")
     known = pl.col("said").is_not_null()
     return both.with_columns(
@@ -341,6 +351,10 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
     groups = frame["text"].str.extract_groups(prefix.pattern).struct
     told = {name: groups.field(name) for name in groups.fields}
     rest = frame["text"].str.replace(prefix.pattern, prefix.keep)
+    if prefix.name == "mpi":
+        # mpirun tags each write, and a C++ stream without a buffer writes a line piece by piece.
+        tags = pl.DataFrame({"rest": rest, "tag": frame["text"].str.extract(f"({prefix.pattern.removeprefix('^')})", 1)})
+        rest = tags.select(pl.when(carries).then(pl.col("rest").str.split(pl.col("tag")).list.join("")).otherwise("rest"))["rest"]
     if prefix.name in ("mpi", "srun", "pdsh", "compose", "numbered"):
         rest = _without_blank(rest, carries)
     updates = {"text": pl.when(carries).then(rest).otherwise("text")}

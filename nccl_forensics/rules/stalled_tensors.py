@@ -41,9 +41,11 @@ def stalled_tensors(reports: pl.LazyFrame, training_steps: pl.LazyFrame | None) 
         last = training_steps.group_by("source_id").agg(pl.col("line_no").max()).select("source_id", "line_no").collect()
         steps = dict(last.drop_nulls().iter_rows())
     for (source,), part in rows.group_by("source_id", maintain_order=True):
-        heads = part.filter(pl.col("ranks").is_null())["line_no"].to_list()
-        latest = part.filter((pl.col("line_no") >= (heads[-1] if heads else 0)) & pl.col("ranks").is_not_null())
-        if latest.height:
+        told = part.filter(pl.col("ranks").is_not_null())
+        if told.height:
+            # The last report may be cut off behind its heading.
+            head = part.filter(pl.col("ranks").is_null() & (pl.col("line_no") <= told["line_no"].max()))["line_no"].max()
+            latest = told.filter(pl.col("line_no") >= pl.lit(head if head is not None else 0))
             yield _finding(part, latest, went_on=steps.get(int(str(source)), -1) > int(str(latest["line_no"].max())))
 
 

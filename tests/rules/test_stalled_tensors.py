@@ -36,3 +36,9 @@ def test_ranks_that_wait_for_each_other_hand_in_different_tensors_and_nobody_is_
 
 def test_a_heading_alone_names_nobody():
     assert stalled_tensors.check(table("reports", HEAD), None) == []
+
+
+def test_a_last_report_that_is_cut_off_behind_its_heading_leaves_the_one_before():
+    said = {"kind": "stalled-tensors", "line_no": 6, "ranks": [2], "detail": "a"}
+    [finding] = stalled_tensors.check(table("reports", HEAD, said, HEAD | {"line_no": 9}), None)
+    assert (finding.ranks, cited(finding)) == ((2,), [(0, 6)])
