@@ -1,8 +1,8 @@
 """The same collective was called with another reduce operation, root or split on some ranks.
 
 ## What it finds
-At one position of a group all ranks call the same operation, but some with another reduce operation or root; or an all-to-all that all
-entered and none finished, in which the members together send more or less than they together await.
+At one position of a group all ranks call the same operation, but some with another reduce operation or root; or an all-to-all in which the
+members together send more or less than they together await: one that none finished, or that ended with part of what it should bring.
 
 ## Why it matters
 The ranks compute different things or wait for different roots: wrong results or a hang.
@@ -25,6 +25,8 @@ from nccl_forensics.model import Action, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.arguments import argument_findings
 from nccl_forensics.words import group_words, operation_words, ranks_words
+
+_ENDED = "it ended, with something else than sent in what was awaited"
 
 
 @rule(
@@ -57,7 +59,7 @@ def splits_mismatch(unequal_exchanges: pl.LazyFrame) -> Iterator[Finding]:
         yield Finding(
             title=f"{ranks_words(odd or everyone)} called {called} of {group} with splits that do not fit: {row['sent']} elements are sent and "
             f"{row['awaited']} awaited",
-            summary=f"All {len(everyone)} members entered it and none finished{place}. "
+            summary=f"All {len(everyone)} members entered it and {_ENDED if row['ended'] else 'none finished'}{place}. "
             + (
                 f"The size of {ranks_words(odd)} is {row['own']}, that of all others {row['usual']}: just what is too much or too little."
                 if odd

@@ -228,8 +228,10 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
     foretold = candidates(history)
     # Steps that are not all alike may foretell two operations: neither tells then who of two is right.
     foretold = foretold if len(foretold) == 1 or history else candidates(_gone_on_with(by_rank, at)[::-1])
-    foretold = foretold if len(foretold) == 1 else []
     signatures = {rank: signature(row) for rank, row in here.items()}
+    if len(foretold) > 1:
+        foretold = [call for call in foretold if call in signatures.values()]
+    foretold = foretold if len(foretold) == 1 else []
     odd, right, certain = deviants(signatures, foretold[0] if foretold else None, len(by_rank))
     ops = {rank: row["op"] for rank, row in here.items()}
     if len(set(ops.values())) > 1:
@@ -312,16 +314,18 @@ def _history(by_rank: ByRank, at: int) -> list[Hashable]:
 
 
 def _usual(by_rank: ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hashable | None:
-    """The argument that the same call had before, for ties: at the same line of code, else one step earlier, on any rank."""
-    for rank in sorted(by_rank):
-        own = here.get(rank)
-        site = own["call_site"] if own else None
-        if site is None:
+    """The argument that the same call had before, for ties: at the same line of code, else one step earlier, on any rank. Where they call
+    from lines of which each had an argument of its own, that tells nothing."""
+    told: set[str] = set()
+    for rank, own in sorted(here.items()):
+        if own["call_site"] is None:
             continue
-        for seq in sorted((s for s in by_rank[rank] if s < at), reverse=True):
-            row = by_rank[rank][seq]
-            if row["call_site"] == site and own is not None and row["op"] == own["op"] and row[name] is not None:
-                return str(row[name])
+        line = by_rank[rank]
+        alike = (line[s] for s in sorted((s for s in line if s < at), reverse=True))
+        same = (r[name] for r in alike if (r["call_site"], r["op"]) == (own["call_site"], own["op"]) and r[name] is not None)
+        told |= {str(value) for value in [next(same, None)] if value is not None}
+    if told:
+        return told.pop() if len(told) == 1 else None
     # Without code lines: where the same operation followed the same operation before.
     for rank in sorted(here):
         seqs, op = by_rank[rank], here[rank]["op"]
@@ -379,6 +383,11 @@ def _from_its_own_line(group: PartedGroup, odd: Sequence[int], peers: Sequence[i
     return None not in lines | theirs and not lines & theirs and lines <= group.sites(odd[0])
 
 
+def _first_step(history: Sequence[Hashable], own: Hashable) -> bool:
+    """Whether less than a step is kept before: nothing is foretold, or only that a run of calls, none of them like this one, goes on."""
+    return expect(history, 1) in ([], [call for call in history[-1:] if call != own])
+
+
 def _goes_on(group: PartedGroup, rank: int, peer_line: Sequence[Hashable]) -> bool:
     """Whether a rank did more after its odd call, and that was not what its peers did after theirs."""
     own = _line(group.by_rank[rank], group.at)
@@ -406,9 +415,14 @@ def _different_op(
     if kind == "different" and certain and goes_on and _from_its_own_line(group, odd, peers):
         why = f"it goes on with what is called at {own['call_site']}, as before; its peers call something else elsewhere"
         return _row(base, "skipped", by_rank, odd, peers, at, None, True, why)
-    if kind == "different" and certain and signature(own) in history and not expect(history, 1):
-        # Less than a step is kept before, and nothing is foretold: what comes again was made in its turn, as it seems, and not in place of
-        # another.
+    if (
+        kind == "different"
+        and certain
+        and signature(own) in history
+        and peer_line[0] not in history
+        and _first_step(history, signature(own))
+    ):
+        # What comes again was made in its turn, as it seems, and not in place of another.
         why = "what it called had been called before, and what its peers call had not: it is in its next step, as it seems"
         return _row(base, "skipped", by_rank, odd, peers, at, None, False, why)
     # Without a majority, the reading that sees a jump on one side only tells who skipped.

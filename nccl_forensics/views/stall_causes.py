@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from nccl_forensics.facts.collective_kernels import OPERATIONS
 from nccl_forensics.stacks.frames import split_frame
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.ranklist import as_ranks
@@ -21,6 +22,16 @@ _PAIR = 2
 _UNTOLD = ("user-code", "compute")
 
 Row = Mapping[str, object]
+
+
+#: What gloo makes, and records, as an all_reduce (torch 2.13 ProcessGroupGloo.cpp).
+_MADE_AS = {"reduce_scatter": "all_reduce"}
+
+
+def _plain(op: object) -> str | None:
+    """The one name of a collective that stacks and recorders call by several; None of a function that makes several calls."""
+    plain = OPERATIONS.get(str(op).removesuffix("_base"))
+    return _MADE_AS.get(str(plain), plain)
 
 
 class Cause(NamedTuple):
@@ -70,6 +81,21 @@ class _Case(NamedTuple):
         """Whether the stacks of all that wait for it name the call in which they stand."""
         waiting = [self.stacks[r] for r in as_ranks(self.row.get("waiters")) if r in self.stacks]
         return bool(waiting) and all(s["place"] == "collective" and s["op"] is not None for s in waiting)
+
+    @property
+    def in_another_call(self) -> bool:
+        """Whether it stands in a call of the one group that there is, and those that wait for it in another one. Where its own recorder tells
+        how far it came, that says more."""
+        if self.row.get("own_last_op") is not None or self.row.get("pending") is not None:
+            return False
+        own, theirs = (_plain(op) for op in (self.stack["op"] if self.stack and self.place == "collective" else None, self.row.get("op")))
+        return bool(self.row.get("one_group")) and None not in (own, theirs, self.others_at) and own != theirs
+
+    @property
+    def others_at(self) -> object:
+        """Where those that wait made their call, by a record of it or by the stack of one of them."""
+        stood = (self.stacks[r]["user_frame"] for r in as_ranks(self.row.get("waiters")) if r in self.stacks)
+        return self.row.get("call_site") or next(stood, None)
 
     @property
     def sure(self) -> bool:
@@ -128,13 +154,13 @@ def _in_p2p(case: _Case) -> Cause | None:
 
 
 def _in_another_call(case: _Case) -> Cause | None:
-    if case.kind != "other-call" or case.stack is None:
+    if case.stack is None or not (case.kind == "other-call" or case.in_another_call):
         return None
     own = str(case.stack["user_frame"] or "")
-    same = split_frame(own)[0] == split_frame(str(case.row.get("call_site") or ""))[0]
+    same = split_frame(own)[0] == split_frame(str(case.others_at or ""))[0]
     # One function may make all calls of a program: then the line that called it tells which of them it is.
     same = same and case.row.get("parts_at") in (None, own)
-    why = f"{case.stands} while its peers stand in {case.row['op']} at {case.row['call_site']}"
+    why = f"{case.stands} while its peers stand in {case.row['op']} at {case.others_at}"
     return Cause("collective-mismatch" if same else "collective-skipped", "medium", why)
 
 

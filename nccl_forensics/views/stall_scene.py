@@ -54,6 +54,11 @@ class Scene:
         members = self.groups.select("members").collect()["members"].to_list() if self.groups is not None else []
         return {r for ranks in members for r in ranks or ()}
 
+    def of_one_group(self) -> bool:
+        """Whether recorders know of one group alone: nobody waits across groups."""
+        told = self.groups.filter(pl.col("domain") == "fr").select(pl.len()).collect().item() if self.groups is not None else 0
+        return bool(told == 1)
+
 
 def telling(last_calls: pl.LazyFrame | None, gave_up: set[int]) -> dict[int, dict[str, object]]:
     """The last call of each rank that tells where its time went: where an exception was raised does not, except inside a call that waits;

@@ -406,6 +406,7 @@ def _with_causes(scene: Scene, found: Found, tail: Mapping[int, str]) -> list[di
         else None
     )
     another = {(group, rank) for group, ranks in (parted.iter_rows() if parted is not None else ()) for rank in ranks or ()}
+    one = scene.of_one_group()
     circles = {tuple(as_ranks(row.get("cycle"))) for row in found.values() if row["kind"] == "cycle" and row.get("op") not in P2P}
     rows: list[dict[str, object]] = []
     for rank, row in sorted(found.items()):
@@ -413,7 +414,7 @@ def _with_causes(scene: Scene, found: Found, tail: Mapping[int, str]) -> list[di
             continue
         if tuple(as_ranks(row.get("cycle"))) in circles:
             row = row | {"mixed": any(found[r].get("op") in P2P for r in as_ranks(row["cycle"]) if r in found)}
-        told = cause_of(rank, row, stacks, tail.get(rank))
+        told = cause_of(rank, row | {"one_group": one}, stacks, tail.get(rank))
         if told is not None:
             rows.append(_stall(rank, row, stacks.get(rank)) | with_unheard(told, rank, stacks, unheard)._asdict())
     return rows

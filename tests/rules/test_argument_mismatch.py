@@ -42,3 +42,10 @@ def test_splits_that_do_not_sum_up_name_the_member_whose_size_is_not_that_of_all
 def test_only_splits_that_do_not_fit_are_a_mismatch() -> None:
     assert [finding.ranks for finding in splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 8)]))] == [(2,)]
     assert splits_mismatch.check(exchanged([(8, 9), (8, 7), (6, 6)])) == []
+
+
+def test_splits_that_do_not_fit_are_told_of_a_call_that_ended_too() -> None:
+    [finding] = splits_mismatch.check(exchanged([(8, 8), (8, 8), (6, 8)], ended=True))
+    assert told(finding) == ("critical", "medium", (2,))
+    assert "All 3 members entered it and it ended" in finding.summary
+    assert splits_mismatch.check(exchanged([(8, 6), (8, 8), (6, 8)], ended=True)) == []

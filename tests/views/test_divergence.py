@@ -73,6 +73,25 @@ def test_of_two_ranks_the_one_that_leaves_the_habit_deviates() -> None:
     assert (row["kind"], row["ranks"]) == ("shape", [0])
 
 
+def test_of_two_at_lines_of_their_own_the_one_that_is_out_of_turn_left_the_due_call_out() -> None:
+    """Behind the loss came the gradients, and once what is shared out when the first step is over."""
+    first = ["all_reduce [25]", "all_reduce [1]", "broadcast [11]"]
+    step = ["all_reduce [25]", "all_reduce [1]"]
+
+    def parting(then: dict[int, list[str]], before: list[str]) -> list[tuple[object, ...]]:
+        calls = operations({rank: [*before, *own] for rank, own in then.items()})
+        lines = {"[25]": "fit (t.py:70)", "[1]": "fit (t.py:83)"}
+        told = calls.with_columns(call_site=pl.col("shape").replace_strict(lines, default=None, return_dtype=pl.String()))
+        return [(r["kind"], r["ranks"], r["sure"]) for r in divergences(told).collect().to_dicts()]
+
+    assert parting({1: ["all_reduce [1]"], 3: ["all_reduce [25]"]}, [*first, *step, *step]) == [("skipped", [1], True)]
+    assert parting({1: ["all_reduce [25]"], 3: ["all_reduce [1]"]}, [*first, *step, *step]) == [("skipped", [3], True)]
+    # The loss came twice in a row after one such beginning, and the gradients after another: neither is due.
+    either = ["barrier", *step, "all_reduce [1]", "broadcast [2]", *step, "all_reduce [25]", "broadcast [3]", *step]
+    [(_, _, sure)] = parting({1: ["all_reduce [1]"], 3: ["all_reduce [25]"]}, either)
+    assert not sure
+
+
 def test_of_two_of_whom_nothing_before_is_kept_what_both_go_on_with_tells_what_leads_up_to_it() -> None:
     layers = ["reduce_scatter [4]", "all_gather [8]"] * 3
     [row] = read({0: ["all_reduce [8]", *layers], 1: ["all_gather [8]", *layers]})
@@ -291,6 +310,18 @@ def test_where_nothing_is_foretold_a_call_that_came_before_is_in_its_next_turn_a
         {0: ["reduce_scatter [8]", "all_gather [5]"], 1: ["reduce_scatter [8]", "barrier"], 2: ["reduce_scatter [8]", "all_gather [5]"]}
     )
     assert (row["kind"], row["ranks"]) == ("different", [1])
+
+
+def test_in_the_first_step_that_a_run_goes_on_foretells_neither_call() -> None:
+    step = ["all_gather [6]", "all_gather [6]", "reduce_scatter [36]", "reduce_scatter [36]"]
+
+    def parting(call: str) -> tuple[object, ...]:
+        [row] = read({rank: [*step, call if rank == 1 else "all_reduce [1]"] for rank in range(3)})
+        return row["kind"], row["ranks"], row["seq"], row["sure"]
+
+    assert parting("all_gather [6]") == ("skipped", [1], 5, False)
+    assert parting("broadcast [1]") == ("different", [1], 5, True), "it had not been called before"
+    assert parting("reduce_scatter [36]")[:3] == ("different", [1], 5), "one more of the run is no next step"
 
 
 def test_a_reduction_is_told_by_its_number_and_its_name() -> None:

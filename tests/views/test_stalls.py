@@ -742,6 +742,26 @@ def test_several_that_each_passed_over_another_groups_call_and_wait_in_a_circle_
     assert (told.cause, told.confidence, told.partners) == ("group-deadlock", "medium", [4, 13])
 
 
+def test_who_stands_in_another_call_of_the_only_group_left_a_call_out() -> None:
+    """Nothing of its own tells how far it came; the others' recorders tell what they wait in."""
+    row = {"kind": "silent", "op": "all_reduce", "waiters": [0, 1], "seen_by": "endings", "one_group": True}
+    stacks = standing(r0="collective", r1="collective", r2="collective").collect().rows(named=True)
+
+    def told(op: str, /, **more: object) -> str | None:
+        places = {s["rank"]: s | ({"op": op, "user_frame": "finish (train.py:90)"} if s["rank"] == 2 else {"op": None}) for s in stacks}
+        cause = cause_of(2, row | more, places, None)
+        return cause.cause if cause is not None else None
+
+    assert told("barrier") == "collective-skipped"
+    assert told("barrier", call_site="finish (train.py:88)") == "collective-mismatch", "the function in which the others wait as well"
+    # Across several groups, and where it is the same operation by another name, that does not tell.
+    assert told("barrier", one_group=False) == "group-deadlock"
+    assert told("all_gather_into_tensor", op="all_gather_base") == "group-deadlock"
+    assert told("reduce_scatter_tensor") == "group-deadlock", "gloo records it as an all_reduce"
+    # Its own recorder holds that call: the others have left it.
+    assert told("broadcast", own_last_op="broadcast", pending=True) is None
+
+
 def test_without_a_majority_all_of_the_circle_stay() -> None:
     far = progress({"pg:0": {0: (3, 2), 1: (2, 2)}, "pg:1": {0: (5, 5), 1: (6, 5)}})
     assert set(odd_in_circle(circle(0, 1), far, operations({0: ["all_reduce"], 1: ["all_reduce"]}))) == {0, 1}
