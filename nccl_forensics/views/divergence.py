@@ -256,6 +256,9 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
                 certain = jump is not None
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
+            if certain and _made_next(group, history, odd, peers):
+                why = "its next operation, of which no more is recorded, is the one that its peers do 1 later"
+                return _row(base, "skipped", by_rank, odd, peers, at, 1, False, why)
             if certain and _from_its_own_line(group, odd, peers):
                 theirs, own = _longest(by_rank, peers, at), _line(by_rank[odd[0]], at)
                 reading = read_divergence(history, theirs, own)
@@ -358,6 +361,14 @@ def _jumped(group: PartedGroup, history: Sequence[Hashable], odd: Sequence[int],
     # At the same line of code it is the same call, unless that line is where calls of its size are made.
     same_line = here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3
     return None if same_line and here["call_site"] not in group.sites(odd[0]) else reading
+
+
+def _made_next(group: PartedGroup, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int]) -> bool:
+    """Whether nothing is kept before, the odd ranks have made no call since, and the one that they made is what their peers, who wait
+    as well, call right after: a wrong size or type would be that one by chance alone."""
+    at, by_rank = group.at, group.by_rank
+    theirs = _longest(by_rank, peers, at)
+    return not history and all(_line(by_rank[r], at) == theirs[1:2] for r in odd)
 
 
 _Sides = tuple[tuple[int, ...], list[int], Reading | None]

@@ -144,7 +144,10 @@ def _left_open(case: _Case, rows: _Rows) -> _Rows:
     left_open = {rank for ranks in (unseen, gpus, hosts) if scattered(ranks) for rank in ranks}
     # By the recorder of one peer each they are behind wherever that one was looked at later.
     pairs = [rank for rank in gpus if len(as_ranks(case.found[rank].get("in_group"))) == 1]
-    left_open |= set(pairs) if len(pairs) > 1 else set()
+    # Of a job that stands sooner or later most ranks wait behind such a one.
+    behind = {r["rank"]: len(as_ranks(r["waiters"])) for r in rows}
+    few = [rank for rank in pairs if 2 * (1 + behind[rank]) <= len(case.scene.known())]
+    left_open |= set(pairs) if len(pairs) > 1 else set(few)
     if goes_on and len(unseen) > FEW_UNSEEN and case.written.issuperset(unseen):
         # Of a whole host whose logs are there the dumps were left behind.
         left_open |= set(unseen)

@@ -155,8 +155,23 @@ def odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, o
     held = {w for r in circle if found[r].get("op") in ("send", "recv") for w in as_ranks(found[r].get("in_group"))}
     odd = {r for r in circle if where[r][1] != usual[where[r][0]][0]}
     if not odd or odd == circle or not odd.isdisjoint(held):
+        odd = _odd_in_sends(circle, operations)
+    if not odd:
         return found
     return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
+
+
+def _odd_in_sends(circle: set[int], operations: pl.LazyFrame) -> set[int]:
+    """Those of a circle who have posted more sends and receives than most ranks of the job, or fewer, where the others of it have posted as
+    many as most: one left some out, or went on to some behind what it left out. Nobody where there is no such majority, as along a
+    pipeline with more stages than two."""
+    sent = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("rank").is_not_null())
+    described = sent.with_columns(role=pl.coalesce("group_desc", "group_key")).group_by("rank", "role").agg(pl.col("seq").max())
+    posted = dict(described.sort("rank", "role").group_by("rank").agg(pl.struct("role", "seq")).collect().iter_rows())
+    counted = Counter(str(places) for places in posted.values())
+    usual, ranks = counted.most_common(1)[0] if counted else ("", 0)
+    odd = {r for r in circle if str(posted.get(r)) != usual}
+    return odd if ranks * 2 > len(posted) and len(posted) > 2 * len(circle) and odd != circle and circle <= posted.keys() else set()
 
 
 def odd_stacks(stacks: dict[int, dict[str, object]], *, sure: bool = False) -> dict[int, dict[str, object]]:

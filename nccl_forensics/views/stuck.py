@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.matching import cut_rings
 from nccl_forensics.views.silences import scattered
 from nccl_forensics.views.wait_edges import OF_GROUP, ONE_WAY
 from nccl_forensics.words import UNIDENTIFIED
@@ -44,13 +45,15 @@ def stuck(
     comms: pl.LazyFrame | None,
     processes: pl.LazyFrame | None,
     divergences: pl.LazyFrame | None = None,
+    dumps: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Groups whose members all wait in one operation: same position, entered by all, completed by none; where their calls are known to
     diverge, one position is not one operation. ``complete``: every member of the stated size is seen (else some members have no evidence,
     and they may be the ones that are missing); of the default group every rank that any evidence names, as all ranks of the job are in it.
     Nor is it known while somebody waits in another group for a rank of which nothing is seen, or a rank has not finished what its peers of
     another group have: the GPUs may not have come to this operation, which is enqueued behind that one, or while a member has something
-    unfinished in another group that it enqueued before (``held``). ``stated``: some evidence says how many members there are; else all that
+    unfinished in another group that it enqueued before, or by its counters, in this one, of which its full ring has lost the entry (``held``).
+    ``stated``: some evidence says how many members there are; else all that
     is known is that no number is missing below the highest one seen. ``begun``: recorders mark that the GPUs of all of them have begun it;
     without it a GPU that never came to it looks the same. ``hidden``: whom all wait for may be among those of whom nothing is seen, which
     are half of the members (of the ranks of the job where nothing tells how many members there are) or more, or a few or a block of ranks:
@@ -71,6 +74,7 @@ def stuck(
     seen = set(progress.select("rank").unique().collect()["rank"].drop_nulls().to_list())
     unseen = sorted(set(range(world)) - seen) if world <= _MOST_RANKS else []
     gone = bool(unseen) and not scattered(unseen)
+    cut = pl.col("rank").is_in(sorted(cut_rings(dumps))) & (pl.col("last_done") + 1 < pl.col("first_pending"))
     rows: list[dict[str, object]] = []
     pending = progress.filter(pl.col("first_pending").is_not_null()).sort("domain", "group_key", "rank").collect()
     for (domain, key), part in pending.group_by("domain", "group_key", maintain_order=True):
@@ -87,7 +91,7 @@ def stuck(
         ranks = part["rank"].to_list()
         first = part.row(0, named=True)
         op = next((o for o in part.select(pl.coalesce("pending_op", "last_op")).to_series() if o), None)
-        held = part.filter(pl.col("first_open") < pl.col("pending_order")).height > 0
+        held = part.filter((pl.col("first_open") < pl.col("pending_order")) | cut).height > 0
         # As many that other files tell of as are not seen at all, and these are few: then files were lost.
         lost = len((members & seen).difference(ranks)) >= len(unseen) and len(unseen) * _FEW <= world
         complete = not (behind or held) and set(ranks) >= members and size is not None and len(ranks) >= size

@@ -720,6 +720,22 @@ def test_who_waits_in_a_send_or_receive_of_a_circle_went_on_to_nothing() -> None
     assert set(odd_in_circle(two, far, operations({0: ["all_reduce"]}))) == {3}
 
 
+def test_whoever_posted_sends_that_most_have_not_is_the_odd_one_of_a_circle() -> None:
+    # Rank 3 left out the call of all, in which rank 2 waits with the others, and went on to the sends of the next step.
+    far = progress({"pg:0": dict.fromkeys((0, 1, 2, 4, 5), (3, 2)), "pg:1": {3: (25, 24)}})
+
+    def odd(posted: dict[int, int]) -> set[int]:
+        sends = pl.concat([operations({r: ["send"]}, group=f"pg:s{r}", first=n) for r, n in posted.items()])
+        described = sends.with_columns(is_p2p=pl.lit(value=True), group_desc=pl.lit("stages"))
+        return set(odd_in_circle(circle(2, 3), far, described))
+
+    usual = dict.fromkeys(range(6), 7)
+    assert odd(usual | {3: 9}) == {3}
+    assert odd(usual | {2: 6}) == {2}, "it left one out"
+    assert odd(usual) == odd(usual | {2: 6, 3: 9}) == {2, 3}
+    assert odd({0: 5, 1: 5, 2: 7, 3: 9, 4: 7, 5: 6}) == {2, 3}, "stages of a pipeline that send unlike many"
+
+
 def test_most_are_counted_among_ranks_that_have_the_same_groups() -> None:
     # Ranks 0 to 5 train and 6 to 9 sample; rank 7 is a call short in the sampling group, and ahead of the other three in that of all.
     everyone = dict.fromkeys(range(6), (3, 2)) | {6: (2, 2), 7: (3, 2), 8: (2, 2), 9: (2, 2)}
@@ -1114,6 +1130,14 @@ def test_a_gpu_behind_its_only_peer_is_told_at_low_confidence_where_nothing_time
         stand = blocker(kind="gpu", own_record="entries[4]", in_group=peers)
         frame = stalls(stand, None, None, None, None, None, None, watchdog, None).collect()
         assert frame.select("cause", "confidence").rows() == [("gpu-stall", confidence)]
+
+
+def test_a_gpu_behind_its_only_peer_stands_only_where_half_of_the_job_waits_behind_it() -> None:
+    for ranks, watchdog, named in ((2, None, [2]), (4, None, []), (4, table("watchdog", {"kind": "timeout", "line_no": 1}), [2])):
+        state = progress({"pg:0": {r: (7, 5 if r == 2 else 6) for r in range(1, ranks + 1)}})
+        stand = blocker(kind="gpu", own_record="entries[4]", in_group=[1], waiters=[1])
+        frame = stalls(stand, None, None, None, None, None, state, watchdog, groups({"pg:0": list(range(1, ranks + 1))})).collect()
+        assert frame["rank"].to_list() == named
 
 
 def test_gpus_that_one_peer_each_overtook_were_looked_at_before_these() -> None:

@@ -158,6 +158,20 @@ def test_what_a_member_enqueued_behind_something_unfinished_of_another_group_is_
         assert rows.select("complete", "held").collect().rows() == [(whole, not whole)]
 
 
+def test_what_begins_a_full_ring_is_not_the_first_that_is_open_where_counters_end_before_it() -> None:
+    state, known = progress({"pg:1": {0: (9, 3), 1: (9, 3)}}), groups({"pg:1": [0, 1]})
+
+    def held(first_pending: int, **dump: int) -> bool:
+        stood = state.with_columns(first_pending=pl.lit(first_pending, pl.Int64))
+        dumps = pl.LazyFrame({"rank": [0, 1], "use": "chosen", "entries": 3, "first_record_id": 40, "last_record_id": 42} | dump)
+        return bool(stuck(stood, known, None, None, None, None, dumps).select("held").collect().item())
+
+    assert held(7)
+    assert not held(4), "the counters end right before it"
+    assert not held(7, first_record_id=0, last_record_id=2), "a ring that holds all: a number may have no entry"
+    assert not held(7, last_record_id=90), "it was asked for what is open alone"
+
+
 def test_a_collective_that_the_gpus_of_all_have_begun_says_so() -> None:
     known = groups({"pg:0": [0, 1]})
     for states, begun in ((["started", "started"], True), (["started", "scheduled"], False), ([None, None], False)):
