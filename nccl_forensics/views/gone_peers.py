@@ -16,6 +16,8 @@ GONE_PEERS = {
     "source_id": pl.UInt32(),
     "line_no": pl.UInt32(),
 }
+#: Of a rank that went in one of these ways the own log is there, and ends.
+FOUND_GONE = ("left", "lost", "silent", "dead", "first")
 _CLOSED = "[Service thread] Connection closed by localRank"
 
 

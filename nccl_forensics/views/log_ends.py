@@ -37,7 +37,7 @@ def tails(calls: Calls, found: Mapping[int, Mapping[str, object]]) -> dict[int, 
     ]
     out = dict.fromkeys((rank for _, _, rank in behind), "inside")
     lines = sequences(calls, behind, ("op", "shape", "dtype"))
-    even = {rank for (_, _, rank), line in lines if (step := _period(line)) and len(line) % step == 0}
+    even = {rank for (_, _, rank), line in lines if _left_over(line) == 0}
     return out | dict.fromkeys(even - _amid_steps(calls, even), "boundary")
 
 
@@ -49,18 +49,25 @@ def _amid_steps(calls: Calls, ranks: Collection[int]) -> set[int]:
     own = calls.recent().filter((pl.col("domain") == "nccl") & pl.col("rank").is_in(sorted(ranks)) & ~pl.col("is_p2p"))
     kind = pl.struct("group_key", "op", "shape", "dtype").rank("dense")
     lines = own.sort("rank", "source_id", "order").select("rank", kind=kind).group_by("rank", maintain_order=True).agg("kind").collect()
-    return {rank for rank, line in lines.iter_rows() if len(line) < ENDS and (step := _period(line)) and len(line) % step}
+    return {rank for rank, line in lines.iter_rows() if len(line) < ENDS and _left_over(line)}
 
 
-def _period(line: Sequence[int]) -> int | None:
-    """Length of the step that the whole line repeats (at least twice), or None."""
-    # The longest beginning that is also an end, of every beginning of the line (Knuth, Morris and Pratt).
-    border = [0] * len(line)
+def _left_over(line: Sequence[int]) -> int | None:
+    """How many calls a line has after its last whole step: one that it repeats at least twice, or three times after a beginning of its own
+    that is no longer than a step, as of a broadcast of parameters; None where it repeats none."""
+    # The longest beginning that is also an end, of every beginning of the line read from its end (Knuth, Morris and Pratt).
+    back = line[::-1]
+    border = [0] * len(back)
     length = 0
-    for at in range(1, len(line)):
-        while length and line[at] != line[length]:
+    for at in range(1, len(back)):
+        while length and back[at] != back[length]:
             length = border[length - 1]
-        length += line[at] == line[length]
+        length += back[at] == back[length]
         border[at] = length
-    step = len(line) - length
-    return step if line and step * 2 <= len(line) else None
+    if line and (step := len(back) - border[-1]) * 2 <= len(back):
+        return len(back) % step
+    for size in range(len(back) - 1, 0, -1):
+        # Calls that are all alike, after one that is not, have no steps.
+        if (step := size - border[size - 1]) > 1 and step * 3 <= size:
+            return size % step if len(back) - size <= step else None
+    return None

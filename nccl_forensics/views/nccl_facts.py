@@ -61,7 +61,9 @@ def host_nics(nccl_network: pl.LazyFrame, nccl_notes: pl.LazyFrame | None = None
 def _dumped_speeds(nccl_notes: pl.LazyFrame) -> pl.LazyFrame:
     """``host``, ``port``, ``speed_mbps`` and a line that says it, where the topology dumps of a host agree. A dump of several systems
     (MNNVL) does not say which of them is the host's."""
-    system, number = pl.col("a").str.extract(r"^([0-9]+)-"), pl.col("a").str.extract(r"([0-9]+)$").cast(pl.Int32)
+    # In hexadecimal; up to 2.22 one number holds both, the device in its last 56 bits: NET/100000000000000 is the first one of system 1.
+    system = pl.col("a").str.extract(r"^([0-9a-fA-F]+)(?:-|[0-9a-fA-F]{14}$)")
+    number = pl.col("a").str.extract(r"([0-9a-fA-F]{1,14})$").str.to_integer(base=16, strict=False).cast(pl.Int32, strict=False)
     return (
         nccl_notes.filter((pl.col("kind") == "net-link") & pl.col("host").is_not_null() & (pl.col("value") > 0))
         .filter(system.drop_nulls().n_unique().over("source_id", "host", "pid") <= 1)

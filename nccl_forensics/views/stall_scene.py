@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.calls import Calls
 from nccl_forensics.views.deaths import ended_themselves
+from nccl_forensics.views.gone_peers import FOUND_GONE
 from nccl_forensics.views.looks import standing
 from nccl_forensics.views.motion import advances
 
@@ -102,6 +103,6 @@ def at_a_moment(dumps: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None) -
 
 
 def gone(endings: pl.LazyFrame | None, gone_peers: pl.LazyFrame | None) -> frozenset[int]:
-    """Ranks that ended by themselves, or that their peers found to have left."""
-    left = gone_peers.filter(pl.col("how") == "left").collect()["rank"].to_list() if gone_peers is not None else []
+    """Ranks that ended by themselves, or that their peers found to have gone: their logs end for that, whatever they had yet to call."""
+    left = gone_peers.filter(pl.col("how").is_in(FOUND_GONE)).collect()["rank"].to_list() if gone_peers is not None else []
     return frozenset(ended_themselves(endings)) | frozenset(left)

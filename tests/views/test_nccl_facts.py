@@ -76,7 +76,22 @@ def test_the_topology_dump_tells_the_speed_where_no_line_of_the_device_does() ->
     assert found.select("device", "speed_mbps", "line_no").collect().rows() == [("mlx5_0", 100_000, 20), ("mlx5_1", 400_000, 5)]
 
 
-@pytest.mark.parametrize("rates", [(("0-0", 12.5), ("1-0", 12.5)), (("0", 12.5), ("0", 50.0))], ids=["of several systems", "that differ"])
+@pytest.mark.parametrize("names", [("0", "A"), ("0-0", "0-a"), ("100000000000000", "10000000000000A")], ids=["2.19", "2.23", "2.21"])
+def test_a_dump_numbers_devices_in_hexadecimal_alone_or_after_their_system(names: tuple[str, str]) -> None:
+    lines = [by(0, item="ib-device", name=f"mlx5_{port}:1", port=port, link="IB", line_no=5) for port in (0, 10)]
+    found = host_nics(table("nccl_network", *lines), dumped(*zip(names, (12.5, 25.0), strict=True)))
+    assert found.select("device", "speed_mbps").collect().rows() == [("mlx5_0", 100_000), ("mlx5_10", 200_000)]
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        (("0-0", 12.5), ("1-0", 12.5)),
+        (("100000000000000", 12.5), ("200000000000000", 12.5)),
+        (("0", 12.5), ("0", 50.0)),
+    ],
+    ids=["of several systems", "of several systems in one number", "that differ"],
+)
 def test_a_dump_that_does_not_say_which_it_is_tells_no_speed(rates: tuple[tuple[str, float], ...]) -> None:
     lines = by(0, item="ib-device", name="mlx5_0:1", port=0, link="IB", line_no=5)
     found = host_nics(table("nccl_network", lines), dumped(*rates))

@@ -12,9 +12,10 @@ from nccl_forensics.views.blockers import BLOCKERS
 from nccl_forensics.views.calls import OPERATIONS, calls_of, sequences
 from nccl_forensics.views.deaths import DEATHS
 from nccl_forensics.views.divergence import divergences
+from nccl_forensics.views.gone_peers import GONE_PEERS
 from nccl_forensics.views.inversions import INVERSIONS
 from nccl_forensics.views.last_calls import LAST_CALLS
-from nccl_forensics.views.log_ends import _period
+from nccl_forensics.views.log_ends import _left_over
 from nccl_forensics.views.looks import LOOKS
 from nccl_forensics.views.motion import MOTION
 from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
@@ -341,12 +342,24 @@ def test_a_rank_that_died_by_its_own_fault_does_not_stall() -> None:
     [
         (["AllGather", "AllReduce"] * 3, "collective-skipped", "medium"),
         (["AllGather", "AllReduce"] * 3 + ["AllGather"], "host-stall", "low"),
+        (["Broadcast", *["AllGather", "AllReduce"] * 3], "collective-skipped", "medium"),
+        (["Broadcast", *["AllGather", "AllReduce"] * 3, "AllGather"], "host-stall", "low"),
+        (["Broadcast", *["AllReduce"] * 5], "host-stall", "low"),
     ],
-    ids=["at the end of a step", "inside a step"],
+    ids=["at the end of a step", "inside a step", "after a first call and steps", "inside a step after a first call", "no steps"],
 )
 def test_a_log_that_ends_between_steps_left_something_out(calls: list[str], cause: str, confidence: str) -> None:
     ops = operations({2: calls}, group="0xc0", first=0, domain="nccl")
     assert found(blocker(domain="nccl", group_key="0xc0"), ops=ops) == [(2, cause, confidence, "progress")]
+
+
+@pytest.mark.parametrize(("how", "told"), [("first", []), ("refused", ["collective-skipped"])])
+def test_whose_connections_peers_found_closed_left_nothing_out_where_its_log_ends(how: str, told: list[str]) -> None:
+    ops = operations({2: ["AllGather", "AllReduce"] * 3}, group="0xc0", first=0, domain="nccl")
+    went = pl.LazyFrame([{"rank": 2, "how": how}], schema=GONE_PEERS)
+    held = blocker(domain="nccl", group_key="0xc0")
+    rows = stalls(held, *[None] * 4, ops, *[None] * 6, went).collect()
+    assert rows["cause"].to_list() == told
 
 
 def test_a_rank_that_ends_amid_a_step_of_several_communicators_left_nothing_out() -> None:
@@ -824,11 +837,22 @@ def test_where_all_of_them_may_wait_or_none_may_nobody_is_left_out() -> None:
     assert between(True, True) == between(False, False) == between(None, None) == [2, 3]
 
 
-@given(st.lists(st.integers(0, 2), max_size=4), st.integers(0, 5), st.lists(st.integers(0, 2), max_size=3))
-def test_a_step_is_the_shortest_that_the_whole_line_repeats_at_least_twice(step: list[int], times: int, rest: list[int]) -> None:
-    line = step * times + rest
-    repeated = (n for n in range(1, len(line) // 2 + 1) if all(line[i] == line[i + n] for i in range(len(line) - n)))
-    assert _period(line) == next(repeated, None)
+STEPS = st.lists(st.integers(0, 2), max_size=4)
+
+
+@given(st.lists(st.integers(3, 4), max_size=3), STEPS, st.integers(0, 5), st.lists(st.integers(0, 2), max_size=3))
+def test_a_step_is_the_shortest_that_a_line_repeats_at_least_twice_or_three_times_after_a_beginning(
+    before: list[int], step: list[int], times: int, rest: list[int]
+) -> None:
+    line = before + step * times + rest
+
+    def repeated(part: list[int]) -> int | None:
+        return next((n for n in range(1, len(part) // 2 + 1) if all(part[i] == part[i + n] for i in range(len(part) - n))), None)
+
+    whole = repeated(line)
+    later = ((at, n) for at in range(1, len(line)) if (n := repeated(line[at:])) is not None and n > 1 and n * 3 <= len(line) - at)
+    at, size = (0, whole) if whole is not None else next(later, (0, None))
+    assert _left_over(line) == (None if size is None or at > size else (len(line) - at) % size)
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 10**6])
