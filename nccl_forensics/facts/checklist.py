@@ -145,7 +145,7 @@ QUESTIONS: tuple[Question, ...] = (
     _q(
         SLOW,
         "Do collectives reach the bandwidth that the links carry?",
-        "low-bus-bandwidth bandwidth-test-failed",
+        "low-bus-bandwidth slow-group bandwidth-test-failed",
         "bandwidth_rows rdma_tests gpu_bandwidth trace_bandwidth",
         "all_reduce_perf -b 8 -e 8G -f 2 -g 8",
     ),

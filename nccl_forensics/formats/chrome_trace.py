@@ -74,6 +74,7 @@ def _trace(trace: Trace, columns: Columns, activity: Activity, listed: pl.DataFr
         "pid": next((p for p in map(whole, columns.pids) if p is not None), None),
         "device": activity.kind,
         "devices": columns.device["device"].n_unique(),
+        "device_number": whole(activity.device["device"][0]) if activity.device.height else None,
         "gpus": gpus,
         "nccl_version": _version(info.get("nccl_version")),
         "events": columns.events,

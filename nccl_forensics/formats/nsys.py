@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from nccl_forensics.formats._trace_collectives import collectives
-from nccl_forensics.formats._trace_columns import Columns
+from nccl_forensics.formats._trace_columns import Columns, whole
 from nccl_forensics.formats._trace_kernels import classify
 from nccl_forensics.formats._trace_measures import Activity, kernels, measure
 from nccl_forensics.formats.base import DocumentFormat, Gap, Reading
@@ -299,6 +299,7 @@ def _trace(database: Database, columns: Columns, activity: Activity, listed: pl.
         "pid": pids[0] if pids else None,
         "device": activity.kind,
         "devices": columns.device["device"].n_unique(),
+        "device_number": whole(activity.device["device"][0]) if activity.device.height else None,
         "gpus": gpus,
         "events": columns.events,
         "malformed": columns.malformed,

@@ -104,7 +104,8 @@ def _traced(rows: pl.LazyFrame, expected: float, large: int, share: float) -> It
             f"bus bandwidth ({row['best_bus_bw_gb_s'] / row['goal']:.0%})",
             summary="By the shortest duration among the ranks, so waiting for a late one is not in it; computation that runs beside it is."
             + _shape(row["best_bus_bw_gb_s"] / row["goal"]),
-            severity="warning",
+            # Computation beside it may halve it, and no more.
+            severity="error" if row["best_bus_bw_gb_s"] < _FAR_BELOW * row["goal"] else "warning",
             confidence="medium",
             subject=("traces", str(row["group_desc"] or row["group_name"] or row["group_key"])),
             evidence=cite([row], "the shortest of them"),
@@ -117,6 +118,8 @@ def _traced(rows: pl.LazyFrame, expected: float, large: int, share: float) -> It
         )
 
 
+#: A traced AllReduce below this share of what the platform reaches has lost more than what runs beside it can take.
+_FAR_BELOW = 0.35
 #: Words of file names; a table of two ranks does not tell an all_reduce from a send and receive, nor any table an all_gather from an
 #: alltoall.
 _IN_NAMES = r"(?i)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|broadcast)[^/]*$"

@@ -28,6 +28,7 @@ TABLES: tuple[Table, ...] = (
                 "gpu (kernels are in it), cpu (collectives of gloo on host threads), host (a GPU job without its GPU's activity)",
             ),
             "devices": (U32, "devices with activity; the measures are of the busiest one"),
+            "device_number": (I32, "number of that device, as its process counts them"),
             "gpus": (SL, "distinct names in deviceProperties"),
             "nccl_version": (S, "distributedInfo.nccl_version"),
             "events": (U32, "events in the file"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 import polars as pl
 
@@ -29,6 +30,8 @@ LATE_RANKS = {
     "worst_ms": pl.Float64(),
     "lost_share": pl.Float64(),
     "window_share": pl.Float64(),
+    "habit_share": pl.Float64(),
+    "own_share": pl.Float64(),
     "reason": pl.String(),
     "reason_ms": pl.Float64(),
     "reason_share": pl.Float64(),
@@ -47,14 +50,25 @@ _LOSSES = {"group_key": pl.String(), "capture": pl.UInt32(), "step": pl.Int64(),
 _AS_MUCH = 0.5
 
 
+#: What a rank did more of than its peers is why it comes late where it makes up more than this share of the loss.
+_KNOWN = 0.25
+
+
 @view(rows="groups")
 def late_ranks(
-    trace_lag: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_spans: pl.LazyFrame | None, trace_arrivals: pl.LazyFrame | None
+    trace_lag: pl.LazyFrame,
+    trace_ranks: pl.LazyFrame,
+    trace_spans: pl.LazyFrame | None,
+    trace_arrivals: pl.LazyFrame | None,
+    trace_measures: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """Per group, the rank that the others lost most time to, and what it did more of than its peers before it came late.
 
     ``lost_share`` is its share of all time lost in the group, ``worst_ms`` what was lost in one collective alone, ``window_share`` that
-    loss as a share of its trace, ``p_value`` the chance of so many last places if all were alike. Collectives of one step are no trials of
+    loss as a share of its trace and ``habit_share`` what is left of that without the step that lost most (one long start is no habit; null
+    where steps are not marked), ``p_value`` the chance of so many last places if all were alike. ``own_share``, where ranks are in several
+    groups: by how much less of the time its communication runs alone than that of its peers in the group, as a share of the loss. Who
+    itself takes longer waits less in all of its groups; who was kept by another group waits there instead. Collectives of one step are no trials of
     their own where one long batch makes a rank late to all of them: ``step_chance`` is the chance that one rank of the job costs most in so
     many (``last_steps``) of the ``slow_steps``, those in which half as much is lost as it usually costs (null where steps are not marked);
     ``group_step_chance`` is that within its group alone, where another one of the job may cost more. ``reason`` is compute, memcpy, loader,
@@ -75,9 +89,11 @@ def late_ranks(
         .sort("group_key")
         .collect()
     )
+    members: dict[str, list[int]] = dict(rows.group_by("group_key").agg("rank").collect().iter_rows())
     spans = trace_spans.collect() if trace_spans is not None else None
     summed = _step_losses(trace_arrivals)
     steps, traced = _dearest(summed), summed["rank"].n_unique()
+    alone, places = _alone(trace_measures), dict(rows.group_by("rank").len().collect().iter_rows())
     devices = dict(trace_ranks.select("rank", "device").unique("rank", keep="any").collect().iter_rows())
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
@@ -87,7 +103,7 @@ def late_ranks(
         if _takes_batches_elsewhere(spans, row["source_id"]):
             excess |= {"host": excess["host"] + excess["lead"], "lead": 0.0}
         reason = max(excess, key=lambda r: excess[r])
-        known = excess[reason] > 0.25 * row["lost_ms"]
+        known = excess[reason] > _KNOWN * row["lost_ms"]
         where = _longest(spans, row["source_id"], REASONS[reason]) if known else {}
         out.append(
             {
@@ -100,12 +116,28 @@ def late_ranks(
                 "on_gpu": devices.get(row["rank"]) == "gpu",
                 "lost_share": row["lost_ms"] / row["all_lost"],
                 "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,
+                "habit_share": _habit(summed, row),
+                "own_share": _own(alone, members[row["group_key"]], row) if places[row["rank"]] > 1 else None,
                 "reason": reason if known else None,
                 "reason_ms": excess[reason] if known else None,
                 "reason_share": min(1.0, excess[reason] / row["lost_ms"]) if known else None,
             }
         )
+    _shared_reasons(out)
     return pl.DataFrame(out, schema=LATE_RANKS, infer_schema_length=None).lazy()
+
+
+def _shared_reasons(rows: Sequence[dict[str, object]]) -> None:
+    """What keeps a rank shows before the first collective that it comes late to, of whatever group; to those of its other groups it is late
+    for the same reason."""
+    for row in rows:
+        told = [r for r in rows if r["rank"] == row["rank"] and r["reason"] is not None]
+        if row["reason"] is None and told:
+            best = max(told, key=lambda r: float(str(r["reason_ms"])))
+            share = float(str(best["reason_ms"])) / float(str(row["lost_ms"]))
+            if share > _KNOWN:
+                row |= {c: best[c] for c in ("reason", "reason_ms", "span_source_id", "span_record", "span_name")}
+                row["reason_share"] = min(1.0, share)
 
 
 def _step_losses(trace_arrivals: pl.LazyFrame | None) -> pl.DataFrame:
@@ -116,6 +148,34 @@ def _step_losses(trace_arrivals: pl.LazyFrame | None) -> pl.DataFrame:
     marked = summed.drop_nulls("step")
     unmarked = summed.filter(pl.col("step").is_null()).select("capture", "rank").unique().height
     return marked if marked.height and unmarked <= summed["rank"].n_unique() else pl.DataFrame(schema=_LOSSES)
+
+
+def _habit(summed: pl.DataFrame, row: Mapping[str, object]) -> float | None:
+    """The share of its window that a rank costs in each step but the one that lost most to it."""
+    group = summed.filter(pl.col("group_key") == row["group_key"])
+    own, steps = group.filter(pl.col("rank") == row["rank"])["lost_ns"], group.select("capture", "step").unique().height
+    every = float(str(own.sum()))
+    if steps < 2 or not every or not row["all_window"]:
+        return None
+    rest = (every - float(str(own.max()))) / every * steps / (steps - 1)
+    return min(1.0, rest) * float(str(row["lost_ms"])) / float(str(row["all_window"]))
+
+
+def _alone(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
+    """By rank the share of its traced time in which only communication runs."""
+    if trace_measures is None:
+        return {}
+    whole = trace_measures.filter((pl.col("window") == "whole") & (pl.col("span_ms") > 0)).group_by("rank")
+    return dict(whole.agg(pl.col("exposed_ms").sum() / pl.col("span_ms").sum()).drop_nulls().collect().iter_rows())
+
+
+def _own(alone: Mapping[int, float], members: Sequence[int], row: Mapping[str, object]) -> float | None:
+    """``own_share`` of a rank among the members of its group."""
+    others = [alone[r] for r in members if r != row["rank"] and r in alone]
+    own = alone.get(int(str(row["rank"])))
+    if own is None or not others or not row["window_ms"]:
+        return None
+    return (median(others) - own) * float(str(row["window_ms"])) / float(str(row["lost_ms"]))
 
 
 def _dearest(losses: pl.DataFrame) -> pl.DataFrame:

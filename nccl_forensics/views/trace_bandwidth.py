@@ -20,6 +20,7 @@ TRACE_BANDWIDTH = {
     "bytes": pl.Int64(),
     "ranks": pl.Int32(),
     "ranks_seen": pl.UInt32(),
+    "members": pl.List(pl.Int32()),
     "count": pl.UInt32(),
     "best_ms": pl.Float64(),
     "median_ms": pl.Float64(),
@@ -37,11 +38,12 @@ _TESTS = {"all_to_all": "alltoall", "send": "sendrecv", "recv": "sendrecv", "sen
 def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_matches: pl.LazyFrame) -> pl.LazyFrame:
     """Bandwidth per group, operation and size. Each collective counts with its shortest duration among the ranks whose traces are there
     (``ranks_seen``), so that waiting for a late rank is not billed to the network; of one rank alone waiting is in it, and the figure is a
-    lower bound. Median over collectives, and the best one. Cites the shortest. ``channels`` is the largest grid of their kernels."""
+    lower bound. Median over collectives, and the best one. Cites the shortest. ``channels`` is the largest grid of their kernels, ``members``
+    the ranks whose traces are there."""
     key = ["group_key", "capture", "position"]
     matched = (
         trace_matches.filter(pl.col("bytes") > 0)
-        .with_columns(seen=pl.len().over(key))
+        .with_columns(seen=pl.len().over(key), members=pl.col("rank").unique().sort().implode().over("group_key", mapping_strategy="join"))
         .sort("duration_ns", "source_id", "record")
         .group_by(key)
         .first()
@@ -55,6 +57,7 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
             group_name="pg_name",
             group_desc="pg_desc",
             seen=pl.lit(1, dtype=pl.UInt32),
+            members=pl.concat_list("rank"),
         )
     )
     world = trace_ranks.select(pl.col("world_size").max()).collect().item()
@@ -68,6 +71,7 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
         "bytes",
         "group_size",
         "seen",
+        "members",
         "duration_ns",
         "channels",
         "source_id",
@@ -84,6 +88,7 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
             pl.col("group_name", "group_desc", "backend", "source_id", "record").first(),
             pl.col("group_size").max(),
             pl.col("seen").max().alias("ranks_seen"),
+            pl.col("members").sort_by("seen").last(),
             pl.len().alias("count"),
             (pl.col("duration_ns").first() / 1e6).alias("best_ms"),
             (pl.col("duration_ns").median() / 1e6).alias("median_ms"),
@@ -91,18 +96,22 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
         )
         .collect()
     )
-    gpus, hosts = _platform(trace_ranks)
+    gpus, hosts = platform(trace_ranks)
     rows = [_rated(row, world, gpus, hosts) for row in sizes.iter_rows(named=True)]
     frame = pl.DataFrame(rows, schema=TRACE_BANDWIDTH, infer_schema_length=None)
     return frame.sort("group_key", "collective", "bytes", "dtype").lazy()
 
 
-def _platform(trace_ranks: pl.LazyFrame) -> tuple[list[str], int | None]:
-    """(names of GPUs, hosts) as far as every trace tells them."""
-    rows = trace_ranks.select("gpus", "host").collect()
+def platform(trace_ranks: pl.LazyFrame) -> tuple[list[str], int | None]:
+    """(names of GPUs, hosts) as far as every trace tells them. Ranks of which each has a device number of its own are on one host: a second
+    host would count its devices from the same number on."""
+    rows = trace_ranks.filter(pl.col("duplicate_of").is_null() & (pl.col("capture") == 0)).select("gpus", "host", "device_number").collect()
     gpus = sorted({g for listed in rows["gpus"].to_list() for g in listed or []})
     hosts = rows["host"].to_list()
-    return gpus, len(set(hosts)) if hosts and all(hosts) else None
+    if hosts and all(hosts):
+        return gpus, len(set(hosts))
+    numbers = rows["device_number"]
+    return gpus, 1 if rows.height > 1 and not numbers.null_count() and numbers.n_unique() == rows.height else None
 
 
 def _rated(row: dict[str, object], world: int | None, gpus: list[str], hosts: int | None) -> dict[str, object]:

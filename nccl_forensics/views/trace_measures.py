@@ -27,8 +27,8 @@ DEFINITIONS: dict[str, str] = {
     "host_wait_ms": "idle before a kernel whose launch call began only after the device had run dry: the host was late.",
     "lead_ms": "from a step's begin to its first operator: where a training loop takes its next batch.",
     "lag": "of collectives matched over ranks, clock-free: the longest duration among the ranks minus the own one, because all of them end "
-    "together and who comes last waits least. lost_ms: how much later the last rank came than the one before it, summed over the "
-    "collectives to which it came last.",
+    "together and who comes last waits least. lost_ms: how much later the last rank came than the one before it, no more than the others "
+    "were in the collective without computing, summed over the collectives to which it came last.",
     "bandwidth": "size / shortest duration among the ranks, so that waiting for a late rank is not billed to the network; bus bandwidth by "
     "the factors of nccl-tests.",
 }

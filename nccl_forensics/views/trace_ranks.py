@@ -17,6 +17,7 @@ TRACE_RANKS = {
     "duplicate_of": pl.UInt32(),
     "record": pl.String(),
     "device": pl.String(),
+    "device_number": pl.Int32(),
     "host": pl.String(),
     "pid": pl.Int64(),
     "gpus": pl.List(pl.String()),

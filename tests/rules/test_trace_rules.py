@@ -218,9 +218,19 @@ def test_a_few_long_pauses_of_one_rank_of_many_are_told_by_steps() -> None:
     assert straggler.check(None, late(**pauses | {"window_share": 0.05})) == []
 
 
+def test_a_late_rank_that_another_group_kept_or_that_was_slow_once_is_not_named() -> None:
+    for known in ({"own_share": 0.1}, {"habit_share": 0.01}):
+        for rule in (input_stall.check, host_stall.check):
+            assert rule(None, late(**known)) == []
+        assert straggler.check(None, late(**known)) == []
+    assert only(input_stall.check(None, late(own_share=0.9, habit_share=0.3))).ranks == (2,)
+
+
 def test_traced_all_reduces_far_below_the_platform_are_low_bandwidth() -> None:
-    slow = {"bytes": 1 << 29, "count": 10, "best_bus_bw_gb_s": 100.0, "expected_gb_s": 431.0}
+    slow = {"bytes": 1 << 29, "count": 10, "best_bus_bw_gb_s": 200.0, "expected_gb_s": 431.0}
     assert only(low_bus_bandwidth.check(None, None, None, None, None, None, sizes(slow))).severity == "warning"
+    broken = slow | {"best_bus_bw_gb_s": 60.0}
+    assert only(low_bus_bandwidth.check(None, None, None, None, None, None, sizes(broken))).severity == "error"
     for quiet in (slow | {"best_bus_bw_gb_s": 300.0}, slow | {"ranks_seen": 1}, slow | {"bytes": 1 << 20}, slow | {"expected_gb_s": None}):
         assert low_bus_bandwidth.check(None, None, None, None, None, None, sizes(quiet)) == [], quiet
 

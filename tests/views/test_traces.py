@@ -10,6 +10,7 @@ import pytest
 from nccl_forensics.reading.bundle import open_bundle
 from nccl_forensics.reading.engine import InlineEngine, read_bundle
 from nccl_forensics.views import Resolver
+from nccl_forensics.views.trace_bandwidth import platform as one_host
 from nccl_forensics.views.trace_lag import chance, trace_arrivals
 from nccl_forensics.views.trace_matching import TRACE_MATCHES, shift_of
 from tests.corpus import corpus
@@ -168,11 +169,13 @@ def test_the_lab_runs_come_out_in_order() -> None:
     assert shares["compute_heavy"][1] < 0.1
 
 
-def lost_by(rank: int, starts: dict[int, list[int]], ends: list[int]) -> float:
-    """What was lost to a rank, in ms, of collectives that ranks began and that ended on all of them at these times."""
+def lost_by(rank: int, starts: dict[int, list[int]], ends: list[int], alone: int | None = None) -> float:
+    """What was lost to a rank, in ms, of collectives that ranks began and that ended on all of them at these times; ``alone``: how long of
+    each nothing computes."""
     told = [
         dict.fromkeys(TRACE_MATCHES)
         | {"group_key": "g", "capture": 0, "position": at, "rank": r, "op": "all_reduce", "start_ns": start, "duration_ns": end - start}
+        | {"exposed_ns": None if alone is None else alone * 10**6}
         for r, own in starts.items()
         for at, (start, end) in enumerate(zip(own, ends, strict=True))
     ]
@@ -187,6 +190,80 @@ def test_collectives_begun_in_a_row_lose_their_time_once() -> None:
     assert lost_by(2, {0: early, 1: early, 2: [300, 301, 302, 500]}, [400, 401, 402, 510]) == 302
     # Each waited for before the next began: lost each time.
     assert lost_by(2, {0: [0, 410, 820], 1: [0, 410, 820], 2: [300, 710, 1120]}, [400, 810, 1220]) == 900
+
+
+def test_a_wait_behind_which_computation_runs_on_loses_nothing() -> None:
+    waits = {0: [0, 410, 820], 1: [0, 410, 820], 2: [300, 710, 1120]}
+    assert lost_by(2, waits, [400, 810, 1220], alone=100) == 300
+    assert lost_by(2, waits, [400, 810, 1220], alone=0) == 0
+
+
+def meshed(kept: int | None = None, link: int = 0) -> list[Sample]:
+    """Traces of eight ranks, groups of four by tensor parallelism and of two by data; in each step ``kept`` sits in its loader for 30 ms, and
+    the collectives of the second group of four take ``link`` µs longer."""
+    made = []
+    for rank in range(8):
+        trace = Sample(rank, 8)
+        first = rank < 4
+        tensor, data = (range(4) if first else range(4, 8)), [rank % 4, rank % 4 + 4]
+        slow = kept is not None and (kept < 4) == first
+        for step in range(6):
+            begin = step * STEP
+            trace.step(step, begin, STEP - 1)
+            own = 30_000 if rank == kept else 0
+            trace.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin + 5, own + 20)
+            trace.operator("aten::mm", begin + own + 30, 20)
+            length = 5_000 + (30_000 - own if slow else 0) + (0 if first else link)
+            args = collective(elements=1 << 20, seq=step, group="tp", ranks=tensor)
+            trace.kernel(ALL_REDUCE, begin + own + 100, length, launch=begin + own + 60, stream=9, args=args)
+            at = begin + own + 100 + length
+            trace.kernel("gemm", at, 10_000, launch=begin + own + 70)
+            longest = 30_000 if kept is not None else link
+            mine = 30_000 if slow else 0 if kept is not None or first else link
+            args = collective(elements=1 << 22, seq=step, group="dp", ranks=data)
+            trace.kernel(ALL_REDUCE, at + 10_000, 5_000 + longest - mine, launch=begin + own + 80, stream=9, args=args)
+        made.append(trace)
+    return made
+
+
+def test_of_ranks_in_several_groups_the_one_that_itself_takes_longer_is_told_apart_and_why(tmp_path: Path) -> None:
+    late = [r for r in rows(resolver(tmp_path, meshed(kept=2)), "late_ranks") if float(str(r["lost_ms"])) > 100]
+    assert {r["rank"] for r in late} == {0, 1, 2, 3}, "each comes last in its pair"
+    assert {r["rank"] for r in late if float(str(r["own_share"])) >= 0.5} == {2}
+    assert {r["reason"] for r in late if r["rank"] == 2} == {"loader"}
+
+
+def test_ranks_that_another_group_kept_have_no_time_of_their_own(tmp_path: Path) -> None:
+    found = resolver(tmp_path, meshed(link=30_000))
+    late = [r for r in rows(found, "late_ranks") if float(str(r["lost_ms"])) > 100]
+    assert {r["rank"] for r in late} == {4, 5, 6, 7}
+    assert all(abs(float(str(r["own_share"]))) < 0.1 for r in late)
+    tensor = {tuple(r["members"]): r["bus_bw_gb_s"] for r in rows(found, "trace_bandwidth") if r["group_name"] == "tp"}  # type: ignore[call-overload]  # a list
+    assert tensor[0, 1, 2, 3] == pytest.approx(7 * tensor[4, 5, 6, 7])
+
+
+def test_a_start_that_is_slow_once_is_no_habit(tmp_path: Path) -> None:
+    made = job(steps=6, late={2: 100})
+    for trace in made:
+        first = next(e for e in trace.events if e["name"] == ALL_REDUCE)
+        first["dur"] += 0 if trace.rank == 2 else 60_000
+    [late] = rows(resolver(tmp_path, made), "late_ranks")
+    assert float(str(late["window_share"])) > 0.09
+    assert float(str(late["habit_share"])) < 0.01
+
+
+def test_ranks_with_device_numbers_of_their_own_are_on_one_host(tmp_path: Path) -> None:
+    for numbers, hosts in ((range(4), 1), ([0, 1, 0, 1], None)):
+        folder = tmp_path / str(hosts)
+        folder.mkdir()
+        made = job()
+        for trace, number in zip(made, numbers, strict=True):
+            for event in trace.events:
+                if event["cat"] == "kernel":
+                    event["args"]["device"] = number  # type: ignore[index]  # its arguments
+        found = resolver(folder, made).get("trace_ranks")
+        assert found is not None
+        assert one_host(found)[1] == hosts
 
 
 def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Path) -> None:

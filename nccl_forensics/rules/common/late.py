@@ -35,6 +35,10 @@ _BY_CHANCE, _HARDLY, _SURELY = 0.12, 0.02, 0.001
 _OF_ITS_OWN = ("gc", "loader", "memcpy")
 
 
+#: Of several groups: so much of what the others lose to a rank must be time that it took itself, or it was kept by another group.
+_ITSELF = 0.5
+
+
 #: Of three delays that are about alike the worst makes up no more.
 _ONE_OF_THREE = 0.45
 
@@ -46,30 +50,26 @@ def late_rows(
     alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective
     each, half of the time must be lost to it, and what it did meanwhile must be seen; of two ranks so too, in all of three steps or more,
     where it is nothing that one of two may be meant to do. Beside a rank of another group that costs more, one is told by the steps of its
-    own group. Who is late by a batch that is longer this time is last in all collectives of a step, so that steps are what counts where
+    own group; of ranks in several groups one counts where it waits less than its peers, in all that it is in. One step that lost most to it is left aside. Who is late by a batch that is longer this time is last in all collectives of a step, so that steps are what counts where
     they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
+    window = pl.coalesce("habit_share", "window_share")
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
     # Two of three steps are soon said of some rank among many.
     steps = (pl.col("last_steps") >= 3) | (pl.col("last_steps") == pl.col("slow_steps"))
     steady = pl.col("step_chance").is_null() | ((pl.col("step_chance") <= _BY_CHANCE) & steps)
-    alone = (pl.col("step_chance") <= _HARDLY) & (pl.col("lost_share") >= 0.8) & (pl.col("window_share") >= 0.1)
-    costly = (pl.col("lost_share") >= lost_share) & (pl.col("window_share") >= window_share)
+    alone = (pl.col("step_chance") <= _HARDLY) & (pl.col("lost_share") >= 0.8) & (window >= 0.1)
+    costly = (pl.col("lost_share") >= lost_share) & (window >= window_share)
     # A start that is slow once delays the two or three calls that go out together.
     often = (pl.col("worst_ms") <= _ONE_OF_THREE * pl.col("lost_ms")).fill_null(value=True)
-    sure = (pl.col("p_value") <= p_value) | ((pl.col("window_share") >= 0.25) & (pl.col("lost_share") >= 0.9) & often)
+    sure = (pl.col("p_value") <= p_value) | ((window >= 0.25) & (pl.col("lost_share") >= 0.9) & often)
     few = (
         (pl.col("members") > 2)
         & (pl.col("collectives") >= _FEW)
         & (pl.col("last_count") >= 3)
         & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
     )
-    seen = (pl.col("window_share") >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8) & (pl.col("reason") != "host")
-    own = (
-        pl.col("reason").is_in(_OF_ITS_OWN)
-        & (pl.col("window_share") >= 0.2)
-        & (pl.col("lost_share") >= 0.9)
-        & (pl.col("reason_share") >= 0.8)
-    )
+    seen = (window >= 0.5) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8) & (pl.col("reason") != "host")
+    own = pl.col("reason").is_in(_OF_ITS_OWN) & (window >= 0.2) & (pl.col("lost_share") >= 0.9) & (pl.col("reason_share") >= 0.8)
     of_two = (pl.col("members") == 2) & (pl.col("collectives") >= _FEW) & (pl.col("worst_ms") <= 0.7 * pl.col("lost_ms"))
     always = (pl.col("last_steps") >= 3) & (pl.col("last_steps") == pl.col("slow_steps"))
     # Several that are slow at once, each in a group of its own, share the steps in which they cost most.
@@ -77,7 +77,10 @@ def late_rows(
     told = (steady & ((enough & costly & sure) | (few & seen).fill_null(value=False))) | (own & ((of_two & always) | beside)).fill_null(
         value=False
     )
-    rows = late_ranks.filter(told | alone.fill_null(value=False)).sort("lost_ms", "group_key", descending=[True, False]).collect()
+    itself = (pl.col("own_share") >= _ITSELF).fill_null(value=True)
+    rows = (
+        late_ranks.filter((told | alone.fill_null(value=False)) & itself).sort("lost_ms", "group_key", descending=[True, False]).collect()
+    )
     return rows.unique("rank", keep="first", maintain_order=True).to_dicts()
 
 
