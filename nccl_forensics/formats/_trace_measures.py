@@ -182,6 +182,7 @@ def _windows(activity: Activity, listed: pl.DataFrame) -> pl.DataFrame:
         communication_ns=communication,
         exposed_ns=either - compute,
         overlap_ns=compute + communication - either,
+        stretch_ns=_stretches(activity, a, b),
         memcpy_ns=activity.memory.inside(a, b),
         exposed_memcpy_ns=busy - either,
         idle_ns=(b - a) - busy,
@@ -190,7 +191,7 @@ def _windows(activity: Activity, listed: pl.DataFrame) -> pl.DataFrame:
         lead_ns=Cover.of(activity.leads).inside(*host),
     )
     if activity.kind == "host":
-        hidden = ("compute_ns", "communication_ns", "exposed_ns", "overlap_ns", "memcpy_ns", "exposed_memcpy_ns", "idle_ns")
+        hidden = ("compute_ns", "communication_ns", "exposed_ns", "overlap_ns", "stretch_ns", "memcpy_ns", "exposed_memcpy_ns", "idle_ns")
         known = known.with_columns(pl.lit(None, dtype=pl.Int64).alias(c) for c in hidden)
     if activity.kind == "gpu":
         known = known.with_columns(host_wait_ns=_host_waits(activity).inside(a, b), **_peers(activity, a, b))
@@ -198,6 +199,19 @@ def _windows(activity: Activity, listed: pl.DataFrame) -> pl.DataFrame:
     began = listed["start_ns"].sort()
     counted = began.search_sorted(b, side="left").cast(pl.Int64) - began.search_sorted(a, side="left").cast(pl.Int64)
     return TABLES["trace_windows"].conform(known.with_columns(counted.alias("collectives")))
+
+
+def _stretches(activity: Activity, a: pl.Series, b: pl.Series) -> pl.Series:
+    """Of each window the most communication between two computations that follow each other."""
+    busy, alone = activity.compute.intervals, activity.communication
+    most = []
+    for begin, end in zip(a, b, strict=True):
+        first, last = busy["end"].search_sorted(begin, side="right"), busy["start"].search_sorted(end, side="left")
+        held = busy.slice(first, max(last - first, 0))
+        edges = pl.Series([begin], dtype=pl.Int64), pl.Series([end], dtype=pl.Int64)
+        from_, to = pl.concat([edges[0], held["end"].clip(begin, end)]), pl.concat([held["start"].clip(begin, end), edges[1]])
+        most.append(int(str(alone.inside(from_, to).max() or 0)))
+    return pl.Series(most, dtype=pl.Int64)
 
 
 def _peers(activity: Activity, a: pl.Series, b: pl.Series) -> dict[str, pl.Series]:

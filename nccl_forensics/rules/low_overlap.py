@@ -2,7 +2,9 @@
 
 ## What it finds
 Profiler traces in which little of the communication runs while something computes, and a good part of the step could be won: the smaller of
-the communication that runs alone (without waiting for late ranks) and the computation that runs alone.
+the communication that runs alone (without waiting for late ranks) and the computation that runs alone. An error where so much could be won by
+what runs in one stretch of each step, on GPUs of which several ranks left three steps and more: collectives that follow each other with no
+computation between could have begun while the one before them ran.
 
 ## Why it matters
 Transfers and arithmetic use different parts of a GPU. Run one after the other, a step takes the sum of both instead of the larger.
@@ -27,6 +29,9 @@ from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.traces import balance, time_shares
 
+#: So many steps tell what is usual.
+_STEPS = 3
+
 
 @rule(name="low-overlap", code="TP02", cause="low-overlap", severity="warning", at_most=1)
 def low_overlap(
@@ -44,14 +49,23 @@ def low_overlap(
     )
     if not ranks.height:
         return
-    middle = ranks.select(pl.col("overlap_fraction", "gain_share").median()).row(0, named=True)
+    middle = ranks.select(pl.col("overlap_fraction", "gain_share", "stretch_share").median()).row(0, named=True)
     if middle["overlap_fraction"] >= overlap or middle["gain_share"] < gain_share:
         return
+    several = ranks["waited_share"].null_count() == 0
+    often = int(str(ranks["steps"].min())) >= _STEPS and bool((ranks["device"] == "gpu").all())
+    certain = several and often and middle["stretch_share"] is not None and middle["stretch_share"] >= gain_share
     yield Finding(
         title=f"only {middle['overlap_fraction']:.0%} of the communication runs while something computes; hiding it would win up to "
         f"{middle['gain_share']:.0%} of the traced time",
-        summary=f"Median of {ranks.height} ranks; the win is the smaller of communication alone and computation alone.",
-        confidence="medium" if ranks["waited_share"].null_count() == 0 else "low",
+        summary=f"Median of {ranks.height} ranks; the win is the smaller of communication alone and computation alone."
+        + (
+            f" In each step {middle['stretch_share']:.0%} of it are collectives one after the other, with nothing between."
+            if certain
+            else ""
+        ),
+        severity="error" if certain else None,
+        confidence="medium" if several else "low",
         subject=("traces",),
         evidence=cite(ranks.sort("overlap_fraction").with_columns(time_shares()), "its windows, by unions of kernel times"),
         evidence_total=ranks.height,

@@ -2,7 +2,8 @@
 
 ## What it finds
 Profiler traces in which most all_reduce, reduce_scatter and all_gather operations of a step are small, are many, and take a good part of
-the time, waiting for late ranks left aside.
+the time, waiting for late ranks left aside. An error where they take so much, and half of what runs alone, while nothing computes and follow each other with little computed
+between, on GPUs of which several ranks left three steps and more; those are then also why communication runs alone.
 
 ## Why it matters
 A collective costs tens of microseconds before the first byte moves. Small ones never reach the bandwidth of the links, and each is a kernel
@@ -27,10 +28,14 @@ from nccl_forensics.model import Action, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.traces import balance
 
+#: So many steps tell what is usual; and such a share of all communication that nothing hides must be theirs, if they are its reason.
+_STEPS, _HALF = 3, 0.5
 _BUCKETED = ("all_reduce", "reduce_scatter", "all_gather")
 
 
-@rule(name="small-buckets", code="TP03", cause="small-buckets", severity="warning", at_most=1)
+@rule(
+    name="small-buckets", code="TP03", cause="small-buckets", severity="warning", at_most=1, explains=("communication-bound", "low-overlap")
+)
 def small_buckets(
     trace_bandwidth: pl.LazyFrame,
     trace_measures: pl.LazyFrame,
@@ -56,6 +61,15 @@ def small_buckets(
         .collect()
     )
     small = rows.filter("small")
+    # What stands in a queue while nothing computes is lost; one after each layer may have to be as small as it is.
+    queued = float((small["queued_ms"].fill_null(0.0) * small["times"] / small["count"]).sum())
+    exposed = float(str(ranks["exposed_share"].median() or 0.0)) * span
+    lost = (
+        queued >= max(time_share * span, _HALF * exposed)
+        and steps >= _STEPS
+        and ranks.height > 1
+        and bool((ranks["device"] == "gpu").all())
+    )
     count, every = float(small["times"].sum()), float(rows["times"].sum())
     took = float(small["total_ms"].sum())
     if not every or count / steps < per_step or count < small_share * every or took < time_share * span:
@@ -63,7 +77,9 @@ def small_buckets(
     yield Finding(
         title=f"{count / steps:.0f} small collectives a step (below {small_bytes >> 10:,} KiB) take {took / span:.0%} of the traced time",
         summary=f"They are {count / every:.0%} of the all_reduce, reduce_scatter and all_gather operations of a rank; durations are the shortest "
-        "among the traced ranks.",
+        "among the traced ranks."
+        + (f" For {queued / span:.0%} of the time they follow each other with little or nothing computed between." if lost else ""),
+        severity="error" if lost else None,
         confidence="medium",
         subject=("traces",),
         evidence=cite(small, "the shortest collective of this size"),

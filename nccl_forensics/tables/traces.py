@@ -59,6 +59,7 @@ TABLES: tuple[Table, ...] = (
             "communication_ns": (I64, "kernels that communicate; of CPU traces: gloo's ranges, waiting included"),
             "exposed_ns": (I64, "communication while nothing computes"),
             "overlap_ns": (I64, "communication while something computes"),
+            "stretch_ns": (I64, "communication in the longest time in which nothing computes"),
             "memcpy_ns": (I64, "copies and fills of the device"),
             "exposed_memcpy_ns": (I64, "copies and fills while neither computation nor communication runs"),
             "idle_ns": (I64, "nothing of these runs"),

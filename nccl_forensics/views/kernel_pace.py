@@ -58,7 +58,9 @@ def kernel_pace(
     by = ["kind", "rank"]
     counted = trace_ranks.filter(pl.col("duplicate_of").is_null() & pl.col("rank").is_not_null() & (pl.col("capture") == 0))
     spans = trace_windows.filter(pl.col("window") == "whole").select("source_id", span_ms=pl.col("duration_ns") / 1e6)
-    traces = counted.select("source_id", "rank", "gpus").join(spans, on="source_id")
+    # Windows that hold other numbers of steps are compared by step.
+    windows = pl.when((pl.col("steps") > 0).all()).then("steps").otherwise(1)
+    traces = counted.select("source_id", "rank", "gpus", windows=windows).join(spans, on="source_id")
     runs = (
         trace_kernels.filter(
             ((pl.col("kind") == "compute") | ((pl.col("kind") == "memcpy") & (pl.col("bytes") > 0)))
@@ -111,9 +113,10 @@ def kernel_pace(
 
 
 def _alike(number: str) -> pl.Expr:
-    """Whether it is about what most ranks have of that name."""
-    usual = pl.col(number).median().over("name")
-    return (pl.col(number) - usual).abs() <= _SAME_COUNT * usual
+    """Whether it is about what most ranks have of that name, in each step."""
+    own = pl.col(number) / pl.col("windows")
+    usual = own.median().over("name")
+    return (own - usual).abs() <= _SAME_COUNT * usual
 
 
 def _places(trace_collectives: pl.LazyFrame | None, counted: pl.LazyFrame) -> pl.LazyFrame:

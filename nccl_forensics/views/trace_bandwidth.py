@@ -24,6 +24,7 @@ TRACE_BANDWIDTH = {
     "count": pl.UInt32(),
     "best_ms": pl.Float64(),
     "median_ms": pl.Float64(),
+    "queued_ms": pl.Float64(),
     "alg_bw_gb_s": pl.Float64(),
     "bus_bw_gb_s": pl.Float64(),
     "best_bus_bw_gb_s": pl.Float64(),
@@ -39,15 +40,18 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
     """Bandwidth per group, operation and size. Each collective counts with its shortest duration among the ranks whose traces are there
     (``ranks_seen``), so that waiting for a late rank is not billed to the network; of one rank alone waiting is in it, and the figure is a
     lower bound. Median over collectives, and the best one. Cites the shortest. ``channels`` is the largest grid of their kernels, ``members``
-    the ranks whose traces are there."""
+    the ranks whose traces are there; ``queued_ms``: what they took in all while nothing computed, of those before which less was computed, since the
+    one before, than they took themselves: they stood in a queue, and waited for no layer."""
     key = ["group_key", "capture", "position"]
     matched = (
         trace_matches.filter(pl.col("bytes") > 0)
-        .with_columns(seen=pl.len().over(key), members=pl.col("rank").unique().sort().implode().over("group_key", mapping_strategy="join"))
+        .with_columns(seen=pl.len().over(key))
         .sort("duration_ns", "source_id", "record")
         .group_by(key)
         .first()
+        .join(trace_matches.group_by("group_key").agg(members=pl.col("rank").unique().sort()), on="group_key")
     )
+    queued = pl.when(pl.col("since_compute_ns") < pl.col("duration_ns")).then(pl.col("exposed_ns")).otherwise(0)
     alone = (
         trace_collectives.filter((pl.col("bytes") > 0) & pl.col("op").is_not_null())
         .join(trace_ranks.filter(pl.col("duplicate_of").is_null()).select("source_id", "rank"), on="source_id")
@@ -58,6 +62,7 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
             group_desc="pg_desc",
             seen=pl.lit(1, dtype=pl.UInt32),
             members=pl.concat_list("rank"),
+            queued=queued,
         )
     )
     world = trace_ranks.select(pl.col("world_size").max()).collect().item()
@@ -74,9 +79,11 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
         "members",
         "duration_ns",
         "channels",
+        "queued",
         "source_id",
         "record",
     ]
+    matched = matched.with_columns(queued=queued)
     every = pl.concat(
         [matched.select(columns), alone.select(pl.col(c).cast(t) for c, t in matched.select(columns).collect_schema().items())]
     )
@@ -92,6 +99,7 @@ def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, 
             pl.len().alias("count"),
             (pl.col("duration_ns").first() / 1e6).alias("best_ms"),
             (pl.col("duration_ns").median() / 1e6).alias("median_ms"),
+            (pl.col("queued").sum() / 1e6).alias("queued_ms"),
             pl.col("channels").max(),
         )
         .collect()

@@ -15,6 +15,7 @@ DEFINITIONS: dict[str, str] = {
     "communication_ms": "union of the kernels of NCCL, RCCL and other communication libraries, waiting for peers included; of CPU traces: "
     "union of gloo's ranges on its worker threads.",
     "exposed_ms": "communication while nothing computes: |compute or communication| - |compute|.",
+    "stretch_ms": "of exposed_ms, what lies in the longest time in which nothing computes; of steps, that of each added up.",
     "memcpy_ms": "union of the device's copies and fills.",
     "exposed_memcpy_ms": "copies and fills while neither computation nor communication runs.",
     "idle_ms": "span - |compute or communication or copies|.",
@@ -46,6 +47,7 @@ MEASURES = {
     "compute_ms": pl.Float64(),
     "communication_ms": pl.Float64(),
     "exposed_ms": pl.Float64(),
+    "stretch_ms": pl.Float64(),
     "memcpy_ms": pl.Float64(),
     "exposed_memcpy_ms": pl.Float64(),
     "idle_ms": pl.Float64(),
@@ -66,6 +68,7 @@ _SUMS = (
     "compute",
     "communication",
     "exposed",
+    "stretch",
     "overlap",
     "memcpy",
     "exposed_memcpy",

@@ -28,9 +28,12 @@ def frame(schema: dict[str, pl.DataType], *rows: dict[str, object]) -> Frame:
     return pl.DataFrame([{c: r.get(c) for c in schema} for r in rows], schema=schema, infer_schema_length=None).lazy()
 
 
-def measures(compute: float, communication: float, exposed: float, *, ranks: int = 4, device: str = "gpu", steps: int = 5) -> Frame:
+def measures(
+    compute: float, communication: float, exposed: float, *, stretch: float = 0.0, ranks: int = 4, device: str = "gpu", steps: int = 5
+) -> Frame:
     """Traces of 100 ms of steps; the arguments are ms."""
     known = {"span_ms": 100.0, "compute_ms": compute, "communication_ms": communication, "exposed_ms": exposed, "device": device}
+    known["stretch_ms"] = stretch
     overlap = (communication - exposed) / communication if communication else None
     rest = {"window": "steps", "steps": steps, "overlap_fraction": overlap, "record": "traceEvents[1]", "capture": 0}
     return frame(MEASURES, *({"source_id": r, "rank": r, **known, **rest} for r in range(ranks)))
@@ -116,6 +119,18 @@ def test_communication_beside_idle_computation_has_low_overlap() -> None:
     assert only(low_overlap.check(measures(60, 30, 28), waits(0.0))).metrics["gain_share"] == 0.28
 
 
+def test_communication_in_one_stretch_of_each_step_is_an_error_and_one_after_each_layer_is_not() -> None:
+    assert only(low_overlap.check(measures(60, 30, 28, stretch=25), waits(0.0))).severity == "error"
+    for found in (
+        low_overlap.check(measures(60, 30, 28, stretch=3), waits(0.0)),
+        low_overlap.check(measures(60, 30, 28, stretch=25), waits(16.0)),
+        low_overlap.check(measures(60, 30, 28, stretch=25, steps=2), waits(0.0)),
+        low_overlap.check(measures(60, 30, 28, stretch=25, device="cpu"), waits(0.0)),
+        low_overlap.check(measures(60, 30, 28, stretch=25), None),
+    ):
+        assert only(found).severity == "warning"
+
+
 def test_hidden_communication_and_one_that_nothing_could_hide_are_quiet() -> None:
     assert low_overlap.check(measures(60, 30, 10), waits(0.0)) == []
     assert low_overlap.check(measures(2, 90, 90), waits(0.0)) == [], "there is nothing to hide it behind"
@@ -129,6 +144,11 @@ def test_many_small_collectives_that_take_time_are_small_buckets() -> None:
     assert small_buckets.check(sizes(small | {"median_ms": 0.01}, large), measures(60, 30, 28)) == [], "they take no time"
     assert small_buckets.check(sizes(small | {"count": 50}, large), measures(60, 30, 28)) == [], "they are few"
     assert small_buckets.check(sizes(small, large | {"count": 500}), measures(60, 30, 28)) == [], "most are large"
+    assert only(small_buckets.check(sizes(small, large), measures(60, 30, 28))).severity == "warning"
+    queued = small | {"queued_ms": 18.0}
+    assert only(small_buckets.check(sizes(queued, large), measures(60, 30, 28))).severity == "error"
+    assert only(small_buckets.check(sizes(queued, large), measures(40, 60, 55))).severity == "warning", "most of what runs alone is others"
+    assert only(small_buckets.check(sizes(queued, large), measures(60, 30, 28, device="cpu"))).severity == "warning"
     alone = small | {"ranks_seen": 1, "count": 200}
     assert small_buckets.check(sizes(alone), measures(60, 30, 28)) == [], "counted once for each of four ranks"
 

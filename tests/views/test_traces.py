@@ -242,6 +242,28 @@ def test_ranks_that_another_group_kept_have_no_time_of_their_own(tmp_path: Path)
     assert tensor[0, 1, 2, 3] == pytest.approx(7 * tensor[4, 5, 6, 7])
 
 
+def test_collectives_in_a_row_are_one_stretch_and_stand_in_a_queue(tmp_path: Path) -> None:
+    def traced(between: int) -> list[Sample]:
+        made = []
+        for rank in range(2):
+            trace = Sample(rank, 2).step(0, 0, STEP - 1)
+            for n in range(4):
+                begin = 10_000 + n * (2_000 + between)
+                if between:
+                    trace.kernel("gemm", begin - between, between, launch=n + 1)
+                args = collective(elements=1024, seq=n, ranks=range(2))
+                trace.kernel(ALL_REDUCE, begin, 2_000, launch=n + 2, stream=9, args=args)
+            made.append(trace.kernel("gemm", 60_000, 1_000, launch=90))
+        return made
+
+    for between, stretch, queued in ((0, 8.0, 8.0), (5_000, 2.0, 0.0), (1_000, 2.0, 8.0)):
+        folder = tmp_path / str(between)
+        folder.mkdir()
+        found = resolver(folder, traced(between))
+        assert {r["stretch_ms"] for r in rows(found, "trace_measures") if r["window"] == "steps"} == {stretch}
+        assert [r["queued_ms"] for r in rows(found, "trace_bandwidth")] == [queued]
+
+
 def test_a_start_that_is_slow_once_is_no_habit(tmp_path: Path) -> None:
     made = job(steps=6, late={2: 100})
     for trace in made:
@@ -291,6 +313,19 @@ def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Pat
     )
 
 
+def test_windows_of_other_lengths_are_compared_by_step(tmp_path: Path) -> None:
+    made = []
+    for rank, steps in enumerate((4, 4, 4, 3)):
+        trace = Sample(rank, 4)
+        for step in range(steps):
+            trace.step(step, step * STEP, STEP - 1)
+            for n in range(8):
+                trace.kernel("gemm", step * STEP + n * 10_000 + 100, 6_000 if rank == 3 else 3_000, launch=step * STEP + n * 10_000)
+        made.append(trace)
+    paces = {r["rank"]: r["pace"] for r in rows(resolver(tmp_path, made), "kernel_pace")}
+    assert paces == {0: 1.0, 1: 1.0, 2: 1.0, 3: 2.0}
+
+
 def test_of_two_ranks_the_one_that_collects_garbage_before_its_first_operator_is_told_so(tmp_path: Path) -> None:
     made = []
     for rank in range(2):
@@ -333,6 +368,7 @@ def test_what_a_receive_takes_beyond_the_shortest_of_its_size_is_waiting(tmp_pat
             args = collective(elements=64, group="line", ranks=range(2)) | {"Collective name": "recv" if rank else "send"}
             trace.kernel(ALL_REDUCE, n * 10_000, 500 + 2_000 * rank, stream=9, args=args)
         made.append(trace)
+    assert {tuple(r["members"]) for r in rows(resolver(tmp_path, made), "trace_bandwidth")} == {(0,), (1,)}  # type: ignore[call-overload]  # a list
     waits = {r["rank"]: (r["calls"], round(float(str(r["waited_ms"])), 2)) for r in rows(resolver(tmp_path, made), "trace_pair_waits")}
     assert waits == {0: (4, 0.0), 1: (4, 8.0)}
     alone = tmp_path / "alone"

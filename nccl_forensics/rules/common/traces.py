@@ -12,7 +12,9 @@ def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_
 
     ``exposed_share``; ``waited_share``: what it waited for the last rank of collectives, and in sends and receives for its partner (null
     where no other rank was traced); ``transfer_share``: exposed without waiting; ``compute_share``; ``gain_share``: what hiding
-    communication could win at most.
+    communication could win at most; ``stretch_share``: the same of what lies in the longest time of each step in which nothing computes (null
+    where no steps are marked). Collectives in a row, between two computations, wait for no computation but the one before; one after each
+    layer does.
     """
     steps = pl.col("window") == "steps"
     chosen = trace_measures.filter(pl.col("span_ms") > 0).filter(steps | ~steps.any().over("source_id"))
@@ -32,6 +34,9 @@ def balance(trace_measures: pl.LazyFrame, trace_lag: pl.LazyFrame | None, trace_
             transfer_share=transfer,
             compute_share=pl.col("compute_ms") / pl.col("span_ms"),
             gain_share=pl.min_horizontal(transfer, alone),
+            stretch_share=pl.when(steps).then(
+                pl.min_horizontal((pl.col("stretch_ms") / pl.col("span_ms") - pl.col("waited_share").fill_null(0.0)).clip(0.0), alone)
+            ),
         )
         .filter(pl.col("exposed_share").is_not_null())
         .sort("rank", "source_id", nulls_last=True)
