@@ -63,7 +63,9 @@ _PCIE_STATE = pl.when(_FATAL).then(pl.lit("fatal")).otherwise(_either(_CORRECTED
 _PCIE_SEVERITY = pl.when(_FATAL).then(pl.lit("fatal")).otherwise(_either(_CORRECTED, "info", "suspect"))
 _ACCESS_REG = pl.col("operation").str.starts_with("ACCESS_REG")
 _NFS_OK = pl.col("nfs_state") == "OK"
-_AMD_BAD = pl.col("amd_text").str.contains(r"(?i)reset begin|timeout|page fault|uncorrectable|poison is consumed|bad pages \d+ reaches")
+_AMD_BAD = pl.col("amd_text").str.contains(
+    r"(?i)reset begin|timeout|page fault|uncorrectable|poison is consumed|bad pages \d+ reaches|\bring test failed|IB test failed on"
+)
 _STATE = pl.col("state").str.to_lowercase()
 
 EVENTS: tuple[Event, ...] = (

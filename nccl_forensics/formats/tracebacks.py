@@ -570,7 +570,7 @@ FORMAT = TextFormat(
         "Error: NCCL Error ",
         "Error: NCCL communicator was aborted",
         "Error: : NCCL communicator was aborted",
-        "Error: DataLoader worker (pid ",
+        "Error: DataLoader worker (pid",
         "insufficient shared memory (shm)",
         "Error: The client socket has ",
         "Error: Timed out after ",

@@ -365,9 +365,11 @@ def _asked_for(settings: pl.LazyFrame, hosts: set[str]) -> pl.DataFrame:
     return known.filter(pl.Series(wanted, dtype=pl.Boolean()))
 
 
-#: aws-ofi-nccl (src/nccl_ofi_net.c, find_ofi_provider) and libfabric's fi_getinfo, where no device of the wanted kind is found.
+#: aws-ofi-nccl (src/nccl_ofi_net.c, find_ofi_provider) and libfabric's fi_getinfo, where no device of the wanted kind is found; NCCL's own
+#: network, which sees a device in sysfs and may not open it (src/transport/net_ib.cc).
 _NO_PROVIDER = (
     r"(?i)could ?n(?:'|o)t find any optimal provider|provider efa output empty list|OFI fi_getinfo\(\) call failed|no eligible providers"
+    r"|^NET/IB : Unable to open device"
 )
 
 
@@ -382,7 +384,8 @@ _NO_PROVIDER = (
 def socket_fallback_of_plugin(
     nccl_errors: pl.LazyFrame, nccl_connections: pl.LazyFrame, processes: pl.LazyFrame | None
 ) -> Iterator[Finding]:
-    """At most one finding: a network plugin that was loaded found no device, and connections between hosts go over sockets."""
+    """At most one finding: a network plugin that was loaded found no device, or NCCL could open none that it saw, and connections between
+    hosts go over sockets."""
     refused = nccl_errors.filter(pl.col("message").fill_null("").str.contains(_NO_PROVIDER))
     over = nccl_connections.filter((pl.col("transport") == "NET") & (pl.col("network") == "Socket")).sort("source_id", "line_no")
     some = over.head(4).collect()
@@ -393,15 +396,25 @@ def socket_fallback_of_plugin(
     if not told.height:
         return
     hosts, ranks = hosts_of(told), ranks_of(told)
+    own = told["message"].str.starts_with("NET/IB").all()
     yield Finding(
-        title=f"the network plugin of {', '.join(hosts[:6]) or 'a host'} found no device, and NCCL talks over TCP sockets",
-        summary="The plugin was installed to be used: NCCL goes on without it, at a fraction of the bandwidth.",
+        title=(
+            f"NCCL could open no RDMA device of {', '.join(hosts[:6]) or 'a host'}"
+            if own
+            else f"the network plugin of {', '.join(hosts[:6]) or 'a host'} found no device"
+        )
+        + ", and NCCL talks over TCP sockets",
+        summary=("The devices are there: " if own else "The plugin was installed to be used: ")
+        + "NCCL goes on without, at a fraction of the bandwidth.",
         confidence="high",
         ranks=ranks,
         hosts=hosts,
         culprits=tuple(Culprit(rank=r) for r in ranks) or tuple(Culprit(host=h) for h in hosts),
         subject=("plugin", *hosts),
-        evidence=(*cite(told, "the plugin found no device"), *cite(some, "a connection over sockets")),
+        evidence=(
+            *cite(told, "the device was not opened" if own else "the plugin found no device"),
+            *cite(some, "a connection over sockets"),
+        ),
         evidence_total=told.height + some.height,
         remedy="Make the plugin's devices visible (fi_info -p efa; /dev/infiniband in the container; security group that lets the hosts talk to each "
         "other), and its library the one that the loader finds first.",

@@ -258,11 +258,17 @@ def _links(rows: pl.DataFrame, who: People, job: Job) -> Iterator[Finding]:
             pl.col("active").sum().alias("up"),
             (~pl.col("active")).sum().alias("down"),
             pl.col("link").is_null().any().alias("all_down"),
+            pl.col("line_no").max().alias("ends_at"),
             pl.col("rate_gb_s").min().alias("slowest"),
         )
     )
     for (source, host), group in state.group_by("source_id", "host", maintain_order=True):
         most, rate = int(str(group["up"].max() or 0)), group["slowest"].max()
+        # nvidia-smi lists a link that is down, too: the last GPU of a listing that has fewer, all up, is cut off.
+        cut = group.filter(
+            (pl.col("ends_at") == group["ends_at"].max()) & (pl.col("down") == 0) & ~pl.col("all_down") & (pl.col("up") < most)
+        )
+        group = group.filter(~pl.col("gpu").eq_missing(cut["gpu"].first()) if cut.height else pl.lit(value=True))
         for row in group.iter_rows(named=True):
             model = nvlink_model(row["name"])
             expected = max(most, model.links if model else 0)

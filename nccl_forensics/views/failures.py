@@ -46,11 +46,11 @@ HARMLESS = (
 
 
 #: Texts of kinds that are errors otherwise, after which NCCL goes on: without a setting, an optional library (of the driver, for other ways
-#: of getting memory: 2.13 to 2.20 src/misc/cudawrap.cc) or reduction in the network, with fewer ports than the peer, and listening after a
+#: of getting memory: 2.13 to 2.20 src/misc/cudawrap.cc), reduction in the network or a device, with fewer ports than the peer, and listening after a
 #: stranger connected (2.14 to 2.26 src/misc/socket.cc, 2.20 to 2.23 src/transport/net_ib.cc).
 _WENT_ON = (
     r", ignoring$|disabling CollNet|^Failed to open libgdrapi|^Failed to find CUDA library |^NET/IB : Local mergedDev"
-    r"|^socketFinalizeAccept.{0,80}: wrong magic "
+    r"|^socketFinalizeAccept.{0,80}: wrong magic |^Call to ibv_open_device failed"
 )
 
 

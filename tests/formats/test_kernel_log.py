@@ -102,6 +102,8 @@ def test_every_form_becomes_a_row_or_part_of_one():
     [
         ("{14}poison is consumed by client 12, kick off gpu reset flow", "fatal"),
         ("amdgpu: Saved bad pages 150 reaches threshold value 128", "fatal"),
+        ("amdgpu: ib ring test failed (-110).", "fatal"),
+        ("amdgpu: ring vpe uses VM inv eng 7 on hub 8", "info"),
         ("{15}Poison is created", "info"),
         ("amdgpu: Loading 3 bad pages", "info"),
     ],

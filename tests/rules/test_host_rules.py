@@ -111,6 +111,18 @@ def test_a_gpu_without_any_link_is_critical_and_equal_gpus_are_quiet():
     assert check(nvlink_fault, nvlinks=links(0)) == []
 
 
+def test_the_last_gpu_of_a_listing_that_was_cut_off_has_no_fewer_links():
+    def listed(*gpus: int) -> pl.LazyFrame:
+        rows = [
+            {"host": "node7", "gpu_index": g, "name": "NVIDIA L40S", "link": n, "active": True} for g in gpus for n in range(2 if g else 4)
+        ]
+        return table("nvlinks", *({"line_no": n} | row for n, row in enumerate(rows, 1)))
+
+    assert check(nvlink_fault, nvlinks=listed(0, 1)) == []
+    [finding] = check(nvlink_fault, nvlinks=listed(1, 0))
+    assert "2 of 4" in finding.title
+
+
 def test_an_index_of_nvidia_smi_leads_to_the_rank_on_that_gpu():
     seats = processes((6, "node7", 1, "17000"), (7, "node7", 2, "3b000")).with_columns(gpu_index=pl.Series([0, 1], dtype=pl.Int32))
     [finding] = check(nvlink_fault, nvlinks=links(1), processes=seats)

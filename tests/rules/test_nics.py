@@ -248,6 +248,10 @@ def test_a_plugin_that_finds_no_device_before_sockets_are_used_is_named() -> Non
     assert told(finding) == ("error", "high", (1,))
     assert cited(finding) == [(0, 1), (0, 7)]
     assert socket_fallback_of_plugin.check(said, over("AWS Libfabric"), who) == []
+    unopened = errors({"kind": "ib-device", "pid": 101, "message": "NET/IB : Unable to open device mlx5_0"})
+    [finding] = socket_fallback_of_plugin.check(unopened, over("Socket"), who)
+    assert finding.title == "NCCL could open no RDMA device of node1, and NCCL talks over TCP sockets"
+    assert socket_fallback_of_plugin.check(unopened, over("IB"), who) == []
     assert (
         socket_fallback_of_plugin.check(errors({"kind": "plugin", "pid": 101, "message": "NET/OFI Using 4 rails"}), over("Socket"), who)
         == []

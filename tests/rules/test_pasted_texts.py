@@ -178,6 +178,7 @@ def verdict(path: Path, text: str) -> tuple[str, str | None, str | None, list[in
             [],
         ),
         ("RuntimeError: DataLoader worker (pid 5150) is killed by signal: Bus error.", "shm-exhausted", "high", []),
+        ("RuntimeError: DataLoader worker (pid(s) 5150, 5151) exited unexpectedly", "rank-died", "low", []),
         ("n8:61:90 [3] graph/xml.h:70 NCCL WARN Attribute vendor of node cpu not found", "bad-setting", "medium", []),
         ("transport/nvls.cc:211 NCCL WARN Cuda failure 1 'invalid argument'\nNCCL INFO init.cc:1358 -> 1", "nvls-disabled", "medium", []),
         ("RuntimeError: NCCL Error 5: invalid usage (run with NCCL_DEBUG=WARN for details)", "invalid-usage", "medium", []),

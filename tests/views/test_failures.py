@@ -127,6 +127,11 @@ def test_warnings_of_healthy_jobs_are_no_sign(kind: str) -> None:
             "Retrieve cuMemCreate version 10020 failed with 500 status 1",
         ),
         ("ib-incompatible", "NET/IB : Local mergedDev=mlx5_0 has a different number of devices=1", "NET/IB : Can't merge net devices with"),
+        (
+            "ibv-call",
+            "Call to ibv_open_device failed with error No such file or directory",
+            "Call to ibv_reg_mr failed with error Bad address",
+        ),
         ("handshake-mismatch", "socketFinalizeAccept: wrong magic 0 != 1f", "socketFinalizeAccept: wrong type 3 != 4"),
     ],
 )
