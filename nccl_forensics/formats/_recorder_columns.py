@@ -15,8 +15,18 @@ import polars as pl
 from nccl_forensics.tables import TABLES
 
 _P2P = re.compile(r"^(send|recv|isend|irecv)\s+(\d+)\s*(->|<-)\s*(\d+)$")
-#: Parts of a path that are not the user's code.
-_NOT_USER = ("/torch/", "torch/distributed", "<frozen", "/contextlib.py", "site-packages/torch", "/c10d_logger.py", "dist-packages/torch")
+#: Parts of a path that are not the user's code. The wrapper of typing_extensions stands between the program and calls of torch 2.13 that are
+#: deprecated (all_gather_into_tensor, reduce_scatter_tensor).
+_NOT_USER = (
+    "/torch/",
+    "torch/distributed",
+    "<frozen",
+    "/contextlib.py",
+    "/typing_extensions.py",
+    "site-packages/torch",
+    "/c10d_logger.py",
+    "dist-packages/torch",
+)
 
 
 class Budget:

@@ -50,13 +50,15 @@ def software_crash(
     endings: pl.LazyFrame,
     exceptions: pl.LazyFrame | None,
     processes: pl.LazyFrame | None = None,
+    source_ranks: pl.LazyFrame | None = None,
     *,
     share: Annotated[float, "share of the ranks that must end alike"] = 0.8,
     at_least: Annotated[int, "ranks that must end alike"] = 2,
 ) -> Iterator[Finding]:
     """All ranks alike; else crashes whose innermost native frames are in a communication library."""
     everyone = endings.collect()
-    known = processes.select(pl.col("rank").drop_nulls().n_unique()).collect().item() if processes is not None else 0
+    told = [frame.select("rank") for frame in (processes, source_ranks) if frame is not None]
+    known = pl.concat(told).select(pl.col("rank").drop_nulls().n_unique()).collect().item() if told else 0
     yield from _alike(everyone, max(everyone.height, known), share, at_least)
     if exceptions is not None:
         yield from _in_library(everyone, exceptions)

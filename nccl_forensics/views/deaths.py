@@ -10,6 +10,7 @@ import polars as pl
 
 from nccl_forensics.facts.cuda_errors import cuda_error
 from nccl_forensics.facts.signatures import classify
+from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
 from nccl_forensics.views.ended_before import PEER_GONE, first_to_go, gone_before, left, not_stopped, unlisted_task
@@ -148,6 +149,7 @@ def endings(
     progress: pl.LazyFrame | None = None,
     nccl_notes: pl.LazyFrame | None = None,
     nccl_errors: pl.LazyFrame | None = None,
+    last_calls: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank (or per process of unknown rank) that ended badly: ``kind`` (killed, segfault, abort, exception, exit, gpu, driver,
     usage, out-of-memory, victim, terminated, vanished, left, unheard), ``own`` (the ending has a cause in this process), exit code, signal,
@@ -166,14 +168,14 @@ def endings(
         ranks_of_source = dict(source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", "rank").collect().iter_rows())
     exits = worker_exits.sort("source_id", "line_no").collect() if worker_exits is not None else None
     if exits is not None:
-        local_ranks = LocalRanks(processes, worker_exits, {*roster.where, *ranks_of_source.values()})
+        local_ranks = LocalRanks(processes, worker_exits, {*roster.where, *ranks_of_source.values()}, _folders(path_hints, ranks_of_source))
         of_task = rank_of_task(exits, processes, progress)
         _exited(roster, exits, by_pid, local_ranks, of_task)
         _before_the_step(roster.people, exits, of_task)
     nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
-    waited = _recorded_waiting(progress)
+    waited, stood = _recorded_waiting(progress), _stood_waiting(last_calls)
     _pair_nameless(roster.people, nameless, watchdogs)
     lost = exits.filter(pl.col("kind") == "lost").rows(named=True) if exits is not None else []
     for row in _silently(lost, nameless, watchdogs):
@@ -192,7 +194,7 @@ def endings(
             who.update(kind="vanished", own=True)
     asked = _asked(exits, by_pid)
     _signalled_by_others(roster.people, asked, exits)
-    rows_out = _judged(roster.people, asked, ended_by_watchdog, watchdogs, heard, waited)
+    rows_out = _judged(roster.people, asked, ended_by_watchdog, watchdogs, heard, waited, stood)
     forgive_alike(rows_out, nccl_errors)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
         before = left(worker_exits, path_hints, ranks_of_source, by_pid, rows_out) or not_stopped(
@@ -375,6 +377,7 @@ def _judged(
     watchdogs: Mapping[object, int],
     heard: set[int],
     waited: set[int],
+    stood: set[int],
 ) -> list[dict[str, object]]:
     """Rows of ``DEATHS``, in the order of ranks: own fault or consequence of another's."""
     # A launcher of one host may tell of local ranks alone: as many that aborted as their watchdogs ended are the same.
@@ -395,6 +398,9 @@ def _judged(
             elif who["kind"] == "abort" and who["rank"] in waited:
                 why = "its recorder was written while it waited in an operation, as a watchdog does before it aborts the process"
                 who.update(kind="victim", own=False, signature="nccl-timeout", why=why)
+            elif who["kind"] == "exit" and who["rank"] in stood:
+                why = f"exit code {who['exit_code']}, as a wait that fails ends a process, and its stack had stood in one"
+                who.update(kind="victim", own=False, why=why)
         if who["kind"] in ("exit", "abort") and len(heard) > 1 and who["rank"] not in heard:
             who.update(kind="unheard", own=False, why=f"exit code {who['exit_code']}, and its own output is not in the evidence")
         who["over"] = bool(who["over"]) or who["exit_code"] is not None or who["signal"] is not None
@@ -502,6 +508,25 @@ def _recorded_waiting(progress: pl.LazyFrame | None) -> set[int]:
         return set()
     left = progress.filter((pl.col("domain") == "fr") & pl.col("first_pending").is_not_null() & pl.col("rank").is_not_null())
     return set(left.select("rank").unique().collect()["rank"].to_list())
+
+
+def _stood_waiting(last_calls: pl.LazyFrame | None) -> set[int]:
+    """Ranks whose stack stood in one wait for others whenever it was looked at, twice at least: what they wait for ends before they do
+    anything of their own again."""
+    if last_calls is None:
+        return set()
+    still = last_calls.filter(
+        (pl.col("witness") == "stack") & pl.col("place").is_in(WAITING) & pl.col("moved").eq_missing(pl.lit(value=False))
+    )
+    return set(still.select("rank").collect()["rank"].to_list())
+
+
+def _folders(path_hints: pl.LazyFrame | None, ranks_of_source: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Local rank and rank of the sources in a launcher's folder of a worker."""
+    if path_hints is None:
+        return []
+    hints = path_hints.filter(pl.col("attempt_local_rank").is_not_null()).select("source_id", "attempt_local_rank").collect()
+    return [(local, ranks_of_source[source]) for source, local in hints.iter_rows() if source in ranks_of_source]
 
 
 #: Formats of what a process itself prints when it fails.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import polars as pl
 
@@ -11,11 +11,17 @@ from nccl_forensics.words import first_label
 
 
 class LocalRanks:
-    """Ranks of the job by local rank: those of the ``processes`` view, else those that one parent started, all of them, by its exit
-    lines."""
+    """Ranks of the job by local rank: those of the ``processes`` view, else those of the folders that a launcher keeps for its workers if
+    these are of all ranks, else those that one parent started, all of them, by its exit lines."""
 
-    def __init__(self, processes: pl.LazyFrame | None, worker_exits: pl.LazyFrame | None, written: Collection[int]) -> None:
-        """``written``: ranks that some source is of."""
+    def __init__(
+        self,
+        processes: pl.LazyFrame | None,
+        worker_exits: pl.LazyFrame | None,
+        written: Collection[int],
+        folders: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """``written``: ranks that some source is of; ``folders``: local rank and rank of sources in a launcher's folder of a worker."""
         self._ranks: dict[int, set[int]] = defaultdict(set)
         self._at_home: dict[tuple[int, str | None], set[int]] = defaultdict(set)
         known: set[int] = set(written)
@@ -27,6 +33,10 @@ class LocalRanks:
                 if local is not None:
                     self._ranks[local].add(rank)
                     self._at_home[local, first_label(host)].add(rank)
+        kept = list(folders)
+        if not self._ranks and known <= {rank for _, rank in kept}:
+            for local, rank in kept:
+                self._ranks[local].add(rank)
         if not self._ranks and worker_exits is not None:
             self._ranks.update({rank: {rank} for rank in _spawned(worker_exits.collect(), known)})
 

@@ -185,21 +185,23 @@ def _thinned(waiters: Sequence[int], awaited: Sequence[int], most: int) -> Calla
 
 
 def _alone(state: pl.DataFrame, info: dict[tuple[str, str], dict[str, object]], last_calls: pl.LazyFrame, known: list[Edge]) -> list[Edge]:
-    """Ranks whose stack stands in the last operation they enqueued, in a group of which no other member has evidence."""
+    """Ranks whose stacks stand in the last operation they enqueued, all that have evidence of its group, before members that have none.
+    Recorders of gloo mark an operation that failed as one that is over."""
     calls = last_calls.filter((pl.col("witness") == "stack") & (pl.col("place") == "collective") & pl.col("user_frame").is_not_null())
     standing = {rank: line_of_code(frame) for rank, frame in calls.select("rank", "user_frame").collect().iter_rows()}
     latest = state.filter(pl.col("last_created_ns").is_not_null()).sort("last_created_ns").unique(["domain", "rank"], keep="last")
+    here = [f for f in latest.sort("domain", "rank").iter_rows(named=True) if standing.get(f["rank"]) == line_of_code(f["last_call_site"])]
+    stand = {(f["domain"], f["group_key"], f["rank"], f["last_seq"]) for f in here}
     present = {(d, g): set(r) for d, g, r in state.group_by("domain", "group_key").agg("rank").iter_rows()}
     have = {(e["domain"], e["group_key"], e["waiter"]) for e in known}
     rows = []
-    for fact in latest.sort("domain", "rank").iter_rows(named=True):
+    for fact in here:
         key = (fact["domain"], fact["group_key"])
         group = info.get(key)
-        if group is None or standing.get(fact["rank"]) != line_of_code(fact["last_call_site"]) or (*key, fact["rank"]) in have:
+        if group is None or (*key, fact["rank"]) in have or any((*key, r, fact["last_seq"]) not in stand for r in present[key]):
             continue
-        if present[key] == {fact["rank"]}:
-            base = edge(group, fact, fact["rank"]) | {"kind": "unseen", "seq": fact["last_seq"], "behind": None}
-            rows += [base | {"awaited": r} for r in members_of(group) if r != fact["rank"]]
+        base = edge(group, fact, fact["rank"]) | {"kind": "unseen", "seq": fact["last_seq"], "behind": None}
+        rows += [base | {"awaited": r} for r in members_of(group) if r not in present[key]]
     return rows
 
 

@@ -124,6 +124,12 @@ def test_a_profiling_name_tells_backend_operation_and_peers(
     assert frame.select("backend", "op", "peer_src", "peer_dst").row(0) == (backend, op, src, dst)
 
 
+def test_the_wrapper_of_a_deprecated_call_is_not_the_line_that_called_it():
+    wrapper = {"name": "wrapper", "filename": "/venv/lib/python3.11/site-packages/typing_extensions.py", "line": 3140}
+    frames = [{"name": "all_gather_into_tensor", "filename": TORCH, "line": 4413}, wrapper, *entry()["frames"][2:]]
+    assert entries_of(dump(entry(frames=frames)))["user_frame"].to_list() == ["step (train.py:39)"]
+
+
 def test_a_send_is_p2p_even_where_torchcomms_says_false():
     assert entries_of(dump(entry(profiling_name="ncclx:send 2->3", is_p2p=False)))["is_p2p"].to_list() == [True]
 

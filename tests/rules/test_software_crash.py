@@ -38,6 +38,8 @@ def test_two_of_six_ranks_that_are_known_are_not_all() -> None:
     assert software_crash.check(two, None, of[6]) == []
     [finding] = software_crash.check(two, None, of[2])
     assert (finding.title, finding.confidence) == ("all 2 ranks fell over alike: SIGSEGV", "high")
+    # Nor are they where nothing but files is there of the others.
+    assert software_crash.check(two, None, of[2], of[6]) == []
 
 
 def test_an_abort_without_a_word_may_be_a_watchdogs() -> None:

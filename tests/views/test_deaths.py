@@ -8,6 +8,7 @@ import pytest
 from nccl_forensics.views.communicators import COMMS_SCHEMA
 from nccl_forensics.views.deaths import endings
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
+from nccl_forensics.views.last_calls import LAST_CALLS
 from nccl_forensics.views.matching import PROGRESS
 from nccl_forensics.views.raised import raised as raised_by
 from nccl_forensics.views.source_ranks import SOURCE_RANKS_SCHEMA
@@ -37,9 +38,11 @@ def ended(
     progress: pl.LazyFrame | None = None,
     notes: pl.LazyFrame | None = None,
     errors: pl.LazyFrame | None = None,
+    looks: pl.LazyFrame | None = None,
 ) -> list[dict[str, object]]:
     told = raised_by(table("exceptions", *exceptions), processes, sources, None, comms, exits) if exceptions else None
-    return endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes, errors).collect().to_dicts()
+    found = endings(exits, told, processes, sources, comms, hints, files, kernel, None, None, progress, notes, errors, looks)
+    return found.collect().to_dicts()
 
 
 # ---- exit codes and signals ----
@@ -193,6 +196,25 @@ def test_of_a_parent_that_started_all_ranks_the_number_of_a_process_is_its_rank(
     assert [row["rank"] for row in ended(table("worker_exits", stopped[0], last), sources=known)] == [3]
     # Fewer than the job has: the others are elsewhere, with numbers of their own.
     assert [row["rank"] for row in ended(table("worker_exits", *stopped[:2], failed), sources=known)] == [None]
+
+
+def test_a_local_rank_whose_launcher_keeps_a_folder_for_every_rank_is_the_rank_of_that_folder() -> None:
+    failed = table("worker_exits", {"kind": "failed", "local_rank": 3, "pid": 104, "exit_code": -11, "line_no": 20})
+    of = {n: rows(SOURCE_RANKS_SCHEMA, *[{"source_id": 20 + r, "rank": r} for r in range(n)]) for n in (4, 5)}
+    assert [row["rank"] for row in ended(failed, sources=of[4], hints=FOLDERS)] == [3]
+    # A rank without a folder has its own elsewhere, where local ranks begin anew.
+    assert [row["rank"] for row in ended(failed, sources=of[5], hints=FOLDERS)] == [None]
+
+
+def test_an_exit_code_of_a_rank_that_stood_in_a_wait_is_how_that_wait_ended() -> None:
+    def after(**look: object) -> tuple[object, object]:
+        seen = {"rank": 2, "witness": "stack", "place": "collective", "moved": False} | look
+        [row] = ended(left(1), looks=rows(LAST_CALLS, seen))
+        return row["kind"], row["own"]
+
+    assert after() == ("victim", False)
+    assert after(place="p2p") == ("victim", False)
+    assert after(moved=True) == after(moved=None) == after(place="user-code") == after(rank=1) == ("exit", True)
 
 
 def test_the_one_traceback_beside_a_process_that_its_parent_found_failed_is_its_own() -> None:

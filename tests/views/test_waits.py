@@ -200,6 +200,23 @@ def test_a_stack_in_the_last_operation_of_a_group_seen_by_nobody_else_leads_to_i
     assert without.select("rank", "kind").rows() == [(1, "behind")]
 
 
+def test_stacks_in_the_last_operation_of_all_who_are_seen_of_a_group_lead_to_its_other_members() -> None:
+    # Recorders of gloo mark an operation that failed as over: by them 0 and 1 are done with what 2 has never come to.
+    known = groups({"pg:a": [0, 1, 2], "pg:b": [0, 1, 2, 3]})
+
+    def found(*stands: str, ahead: int = 3) -> set[tuple[int, int, str]]:
+        state = progress({"pg:a": {0: (3, None), 1: (ahead, None)}, "pg:b": {0: (1, None), 1: (1, None), 3: (2, None)}})
+        seen = [{"rank": r, "place": "collective", "witness": "stack", "user_frame": f} for r, f in enumerate(stands)]
+        edges = waits_of(None, state, known, None, rows(LAST_CALLS, *seen)).filter(pl.col("kind") == "unseen").collect()
+        return set(edges.select("waiter", "awaited", "group_key").iter_rows())
+
+    here = "step of pg:a (train.py:1)"
+    assert found(here, here) == {(0, 2, "pg:a"), (1, 2, "pg:a")}
+    # One that went on, or came further, was let out of it by all.
+    assert found(here, "save (train.py:9)") == set()
+    assert found(here, here, ahead=4) == set()
+
+
 def test_nothing_is_known_of_what_a_peer_without_evidence_posted() -> None:
     state = progress({"pg:0": {0: (2, 1)}})
     sends = operations({0: ["recv"]}).with_columns(is_p2p=pl.lit(True), peer=pl.lit(1, pl.Int32()), done=pl.lit(False))
