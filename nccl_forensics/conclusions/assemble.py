@@ -365,7 +365,7 @@ def _span(resolver: Resolver) -> tuple[int | None, int | None]:
     if frame is None:
         return None, None
     used = (
-        frame.filter(pl.col("use").is_in(["chosen", "older"]))
+        frame.filter(pl.col("use").is_in(["chosen", "older", "beside"]))
         .select(pl.col("first_created_ns").min(), pl.col("last_created_ns").max())
         .collect()
     )

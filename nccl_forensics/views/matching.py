@@ -50,7 +50,8 @@ def _of_another_clock(dump: Mapping[str, Any], others: Sequence[Mapping[str, Any
 @view(rows="dumps")
 def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.LazyFrame | None = None) -> pl.LazyFrame:
     """Flight Recorder dumps with their rank and use: ``chosen``, ``duplicate`` (same facts in another encoding), ``older`` (another sample
-    of the same process), ``stale`` (an earlier run: it ends before the chosen dumps of the others begin). ``finished``: how many operations
+    of the same process), ``beside`` (of the other recorder of a process that has NCCL's and gloo's: the one that knows the latest of all
+    ranks counts), ``stale`` (an earlier run: it ends before the chosen dumps of the others begin). ``finished``: how many operations
     its counters call completed, in all groups."""
     none = pl.LazyFrame(schema={"source_id": pl.UInt32(), "last_completed": pl.Int64()})
     counted = (none if fr_status is None else fr_status).group_by("source_id").agg(pl.col("last_completed").sum().alias("finished"))
@@ -84,7 +85,12 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
         if r["use"] is None:
             whose = r["rank"] if r["rank"] is not None else contents[r["source_id"]] or f"source {r['source_id']}"
             by_rank.setdefault(whose, []).append(r)
-    for group in by_rank.values():
+    latest = max(rows, key=lambda r: _known(r["last_created_ns"]), default=None)
+    for both in by_rank.values():
+        # Whoever stands before what its peers have come to last may hold nothing of it, or no operation at all.
+        group = [r for r in both if latest is not None and _of_nccl(r) == _of_nccl(latest)] or both
+        for r in both:
+            r["use"] = "beside"
         group.sort(key=lambda r: (_known(r["last_created_ns"]), _known(r["finished"]), r["encoding"] == "pickle", -_known(r["source_id"])))
         chosen = group[-1]
         chosen["use"] = "chosen"
@@ -106,6 +112,13 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
                 r["use"] = "chosen"
     schema = dict(frame.schema) | {"use": pl.String()}
     return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
+
+
+def _of_nccl(row: Mapping[str, object]) -> bool:
+    """The same of one row."""
+    return bool(row["comm_lib_version"]) or (
+        row["version_major"] is not None and (_known(row["version_major"]), _known(row["version_minor"])) < (2, 7)
+    )
 
 
 def _known(value: object) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 import polars as pl
@@ -31,14 +31,34 @@ def batches(halves: pl.DataFrame) -> dict[tuple[str, int], dict[int, Batch]]:
 
 def siblings(key: str, rank: int, info: Mapping[str, dict[str, object]]) -> list[tuple[str, int]]:
     """Group and rank of some of those at the same place of the other groups of this description and size."""
+    return list(islice(_at_its_place(key, rank, info), _ASKED))
+
+
+def _at_its_place(key: str, rank: int, info: Mapping[str, dict[str, object]]) -> Iterator[tuple[str, int]]:
     group = info[key]
     members = members_of(group)
     if not group["group_desc"] or rank not in members:
-        return []
+        return
     at = members.index(rank)
-    described = ((k, members_of(g)) for k, g in info.items() if g["group_desc"] == group["group_desc"] and k != key)
-    alike = ((k, others[at]) for k, others in described if len(others) == len(members) and others[at] != rank)
-    return list(islice(alike, _ASKED))
+    for k, g in info.items():
+        others = members_of(g)
+        if g["group_desc"] == group["group_desc"] and k != key and len(others) == len(members) and others[at] != rank:
+            yield k, others[at]
+
+
+def posted_as_many(posted: Mapping[tuple[str, int], int], key: str, rank: int, info: Mapping[str, dict[str, object]]) -> bool | None:
+    """Whether the number of the last send or receive that a rank ``posted`` in a group (by group and rank) is that of all at the same place
+    of other pipelines; None where these are too few, or do not agree."""
+    others = [posted[who] for who in _at_its_place(key, rank, info) if who in posted]
+    told = len(others) >= _SIBLINGS and len(set(others)) == 1 and (key, rank) in posted
+    return posted[key, rank] == others[0] if told else None
+
+
+def last_posted(operations: pl.LazyFrame) -> dict[tuple[str, int], int]:
+    """By group and rank the number of the last send or receive that recorders hold."""
+    sent = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("rank").is_not_null() & pl.col("seq").is_not_null())
+    rows = sent.group_by("group_key", "rank").agg(pl.col("seq").max()).collect().iter_rows()
+    return {(key, rank): seq for key, rank, seq in rows}
 
 
 def left_out(own: Mapping[int, Batch], others: Iterable[Mapping[int, Batch]]) -> tuple[int, Batch] | None:

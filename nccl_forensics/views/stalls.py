@@ -145,7 +145,7 @@ def stalls(
     if not found and not scene.parted:
         found = _by_stacks(scene, written)
     if progress is not None and calls is not None and any(row["kind"] == "cycle" for row in found.values()):
-        found = odd_in_circle(found, progress, calls.every)
+        found = odd_in_circle(found, progress, calls.every, groups)
     if not found and not scene.parted and not scene.dead and endings is not None:
         found = silent(endings, progress)
         if not found and progress is not None and groups is not None:

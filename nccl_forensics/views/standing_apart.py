@@ -10,6 +10,7 @@ from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.stacks.tree import parting
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.levels import ROOTED
+from nccl_forensics.views.sibling_stages import last_posted, posted_as_many
 
 #: What an edge tells of the operation that is waited in.
 _WAITED_IN = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "call_site", "in_group")
@@ -126,7 +127,9 @@ def gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, obj
     return {rank: said for rank in few if rank in stacks}
 
 
-def odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, operations: pl.LazyFrame) -> dict[int, dict[str, object]]:
+def odd_in_circle(
+    found: dict[int, dict[str, object]], progress: pl.LazyFrame, operations: pl.LazyFrame, groups: pl.LazyFrame | None = None
+) -> dict[int, dict[str, object]]:
     """Of ranks that wait in a circle, those that are not where most ranks are that have groups as they have; all of them where there is no
     such majority.
 
@@ -149,29 +152,27 @@ def odd_in_circle(found: dict[int, dict[str, object]], progress: pl.LazyFrame, o
         alike[roles][seqs] += 1
     usual = {roles: told.most_common(1)[0] for roles, told in alike.items()}
     circle = {r for r, row in found.items() if row["kind"] == "cycle"}
-    if any(r not in where or usual[where[r][0]][1] * 2 <= alike[where[r][0]].total() for r in circle):
-        return found
+    placed = all(r in where and usual[where[r][0]][1] * 2 > alike[where[r][0]].total() for r in circle)
+    odd = {r for r in circle if where[r][1] != usual[where[r][0]][0]} if placed else set()
     # Whoever waits in a send or receive is held up there, and went on to nothing.
     held = {w for r in circle if found[r].get("op") in ("send", "recv") for w in as_ranks(found[r].get("in_group"))}
-    odd = {r for r in circle if where[r][1] != usual[where[r][0]][0]}
     if not odd or odd == circle or not odd.isdisjoint(held):
-        odd = _odd_in_sends(circle, operations)
+        odd = _odd_in_sends(circle, operations, groups)
     if not odd:
         return found
     return {r: row | {"odd": True} if r in odd else row for r, row in found.items() if r not in circle or r in odd}
 
 
-def _odd_in_sends(circle: set[int], operations: pl.LazyFrame) -> set[int]:
-    """Those of a circle who have posted more sends and receives than most ranks of the job, or fewer, where the others of it have posted as
-    many as most: one left some out, or went on to some behind what it left out. Nobody where there is no such majority, as along a
-    pipeline with more stages than two."""
-    sent = operations.filter((pl.col("domain") == "fr") & pl.col("is_p2p") & pl.col("rank").is_not_null())
-    described = sent.with_columns(role=pl.coalesce("group_desc", "group_key")).group_by("rank", "role").agg(pl.col("seq").max())
-    posted = dict(described.sort("rank", "role").group_by("rank").agg(pl.struct("role", "seq")).collect().iter_rows())
-    counted = Counter(str(places) for places in posted.values())
-    usual, ranks = counted.most_common(1)[0] if counted else ("", 0)
-    odd = {r for r in circle if str(posted.get(r)) != usual}
-    return odd if ranks * 2 > len(posted) and len(posted) > 2 * len(circle) and odd != circle and circle <= posted.keys() else set()
+def _odd_in_sends(circle: set[int], operations: pl.LazyFrame, groups: pl.LazyFrame | None) -> set[int]:
+    """Those of a circle who have not posted as many sends and receives as all at their place of other pipelines, where the others of it
+    have: they left some out, or went on to some behind what they left out."""
+    posted = last_posted(operations)
+    if groups is None or not posted:
+        return set()
+    info = {str(g["group_key"]): g for g in groups.filter(pl.col("domain") == "fr").collect().iter_rows(named=True)}
+    told = [(rank, posted_as_many(posted, key, rank, info)) for key, rank in posted if rank in circle and key in info]
+    odd = {rank for rank, usual in told if usual is False}
+    return odd if odd != circle and odd | {rank for rank, usual in told if usual} == circle else set()
 
 
 def odd_stacks(stacks: dict[int, dict[str, object]], *, sure: bool = False) -> dict[int, dict[str, object]]:

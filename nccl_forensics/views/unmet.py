@@ -10,7 +10,7 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.pair_waits import unfinished
-from nccl_forensics.views.sibling_stages import batches, left_out, siblings
+from nccl_forensics.views.sibling_stages import batches, last_posted, left_out, posted_as_many, siblings
 
 UNMET = {
     "rank": pl.Int32(),
@@ -48,13 +48,15 @@ _BESIDE = 512
 class _Sides(NamedTuple):
     """Where a pair stands in the order of each side's entries: the waiter's calls of its half, the other one's of theirs, and of the
     collectives that both entered ``group_key``, ``seq``, ``order`` (the waiter's) and ``order_right`` (the other one's). ``numbers`` are
-    those that both sides' calls bear, ``back`` those of the halves the other way; ``cited``: where the other one's stand."""
+    those that both sides' calls bear, ``back`` those of the halves the other way, ``kept`` the first number from which on both have kept
+    what they posted to whomever; ``cited``: where the other one's stand."""
 
     mine: pl.Series
     theirs: pl.Series
     both: pl.DataFrame
     numbers: tuple[pl.Series, pl.Series]
     back: tuple[pl.Series, pl.Series]
+    kept: int
     cited: pl.DataFrame
 
 
@@ -68,7 +70,8 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
 
     The two halves of a pair meet in order, so they are counted: from the start where recorders have kept all entries of both, else from the
     collectives that both entered, where the count of one side leads that of the other by the same number at each of them, or from where the
-    calls of both bear the same numbers. Two that each lack a half of the other are left out. Cites the waiter's call (``source_id`` …) and
+    calls of both bear the same numbers. Two that each lack a half of the other are left out, and whoever posted as many as all at its place
+    of other pipelines. Cites the waiter's call (``source_id`` …) and
     the rank's own operation beyond it (``own_…``).
     """
     calls = calls_of(operations)
@@ -96,6 +99,7 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
     for place in progress.filter(pl.col("domain") == "fr").collect().iter_rows(named=True):
         reached.setdefault(place["rank"], {})[place["group_key"]] = place
     rows: list[dict[str, object]] = []
+    keys: list[str] = []
     for row, peer, own, sides in _sides(calls, pairs, number_of):
         lead = 0 if {own, peer} <= whole else _lead(sides, _number(row, "order"))
         number = sides.mine.len() - _number(row, "open") + 1
@@ -118,6 +122,9 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         said |= {"rank": peer, "waiter": own, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": followed}
         said |= {"beyond_seq": beyond["first_pending"]} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
         rows.append(said | {f"own_{c}": cited[c] for c in ("source_id", "line_no", "record")})
+        keys.append(str(row["group_key"]))
+    posted = last_posted(calls.every) if rows else {}
+    rows = [r for r, key in zip(rows, keys, strict=True) if not posted_as_many(posted, key, _number(r, "rank"), info)]
     rows = _beside_siblings(calls, pairs, info, number_of) or rows
     accused = {(r["rank"], r["waiter"]) for r in rows}
     rows = [r for r in rows if (r["waiter"], r["rank"]) not in accused]
@@ -174,6 +181,7 @@ def _sides(
     called = halves.partition_by(_PAIR, as_dict=True, maintain_order=True)
     joined = entries.filter(~pl.col("is_p2p") & pl.col("seq").is_not_null()).unique(["group_key", "rank", "seq"], maintain_order=True)
     placed = {key[0]: part for key, part in joined.select("rank", "group_key", "seq", "order").partition_by("rank", as_dict=True).items()}
+    begins = {(key, rank): seq for key, rank, seq in halves.group_by("group_key", "rank").agg(pl.col("seq").min()).iter_rows()}
     none, nobody = halves.clear(), joined.select("rank", "group_key", "seq", "order").clear()
     for row, peer in pairs:
         rank, key, op = _number(row, "rank"), str(row["group_key"]), str(row["op"])
@@ -182,7 +190,9 @@ def _sides(
         both = placed.get(rank, nobody).join(placed.get(peer, nobody), on=["group_key", "seq"], maintain_order="left")
         met = both.select("group_key", "seq", "order", "order_right")
         back = (called.get((key, r, o, p), none)["seq"] for r, o, p in ((rank, _HALVES[op], row["peer"]), (peer, op, number_of[key][rank])))
-        yield row, peer, rank, _Sides(mine["order"], theirs["order"], met, (mine["seq"], theirs["seq"]), (next(back), next(back)), theirs)
+        kept = max(int(begins.get((key, r)) or 0) for r in (rank, peer))
+        numbers = (mine["seq"], theirs["seq"])
+        yield row, peer, rank, _Sides(mine["order"], theirs["order"], met, numbers, (next(back), next(back)), kept, theirs)
 
 
 def _lead(sides: _Sides, until: int) -> int | None:
@@ -214,8 +224,8 @@ def _left_out_of_a_batch(sides: _Sides) -> tuple[int, dict[str, object]] | None:
     mine, theirs = sides.numbers
     if not mine.len() or not theirs.len() or mine.null_count() or theirs.null_count():
         return None
-    here = mine.filter(mine.is_between(int(theirs[0]), int(theirs[-1])))
-    there = theirs.filter(theirs.is_between(int(mine[0]), int(mine[-1])))
+    here = mine.filter(mine.is_between(sides.kept, int(theirs[-1])))
+    there = theirs.filter(theirs.is_between(sides.kept, int(mine[-1])))
     lacking = here.filter(~here.is_in(there.implode()))
     if lacking.len() != 1 or here.n_unique() != here.len() or there.len() != here.len() - 1 or not there.is_in(here.implode()).all():
         return None

@@ -72,6 +72,19 @@ def test_equal_contents_of_two_ranks_are_two_dumps() -> None:
     assert use([0, 1], dump(0, content_key="k"), dump(1, content_key="k")) == [(0, "chosen"), (1, "chosen")]
 
 
+def test_of_two_recorders_of_each_process_the_one_that_knows_the_latest_of_all_counts_on_every_rank() -> None:
+    """Rank 1 stands before what rank 0 waits in: its recorder of NCCL's calls holds no operation at all."""
+    gloo = {"comm_lib_version": "", "version_major": 2, "version_minor": 10}
+    empty = dump(3, first_created_ns=None, last_created_ns=None)
+    first = (dump(0, end=MINUTE, **gloo), dump(1, end=MINUTE, **gloo), dump(2, end=2 * MINUTE))
+    assert use([0, 1, 0, 1], *first, empty) == [(0, "beside"), (1, "beside"), (2, "chosen"), (3, "chosen")]
+    later = (dump(0, end=3 * MINUTE, **gloo), dump(1, end=MINUTE, **gloo), dump(2, end=2 * MINUTE))
+    assert use([0, 1, 0, 1], *later, empty) == [(0, "chosen"), (1, "chosen"), (2, "beside"), (3, "beside")]
+    assert use([0, 1, 0], *first) == [(0, "beside"), (1, "chosen"), (2, "chosen")], "a rank that left one of them alone"
+    before = gloo | {"version_minor": 4}
+    assert use([0, 0], dump(0, end=SECOND, **before), dump(1)) == [(0, "older"), (1, "chosen")], "one of NCCL, which it did not name yet"
+
+
 def test_of_two_samples_of_a_rank_the_later_is_chosen() -> None:
     assert use([0, 0, 1], dump(0, end=2 * MINUTE), dump(1), dump(2)) == [(0, "chosen"), (1, "older"), (2, "chosen")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.views.calls import OPERATIONS
-from nccl_forensics.views.sibling_stages import batches, left_out, siblings
+from nccl_forensics.views.sibling_stages import batches, left_out, posted_as_many, siblings
 from nccl_forensics.views.unmet import unmet
 from tests.views.frames import groups, progress, rows
 
@@ -41,6 +41,17 @@ def test_siblings_stand_at_one_place_of_groups_of_one_description_and_size() -> 
     }
     assert siblings("a", 4, info) == [("b", 5)]
     assert siblings("d", 3, info) == []
+
+
+def test_as_many_as_all_at_its_place_is_told_of_two_others_that_agree_and_of_groups_that_send_alone() -> None:
+    info: dict[str, dict[str, object]] = {
+        key: {"group_desc": "undefined", "members": ranks} for key, ranks in (("a", [0, 4]), ("b", [1, 5]), ("c", [2, 6]), ("tp", [3, 7]))
+    }
+    posted = {("a", 4): 8, ("b", 5): 8, ("c", 6): 8}
+    assert posted_as_many(posted, "a", 4, info) is True
+    assert posted_as_many(posted | {("a", 4): 9}, "a", 4, info) is False
+    assert posted_as_many(posted | {("c", 6): 7}, "a", 4, info) is None, "they do not agree"
+    assert posted_as_many({("a", 4): 8, ("b", 5): 8}, "a", 4, info) is None, "one other alone"
 
 
 def test_the_first_number_of_a_ring_may_be_cut_and_is_not_compared() -> None:

@@ -733,20 +733,23 @@ def test_who_waits_in_a_send_or_receive_of_a_circle_went_on_to_nothing() -> None
     assert set(odd_in_circle(two, far, operations({0: ["all_reduce"]}))) == {3}
 
 
-def test_whoever_posted_sends_that_most_have_not_is_the_odd_one_of_a_circle() -> None:
-    # Rank 3 left out the call of all, in which rank 2 waits with the others, and went on to the sends of the next step.
-    far = progress({"pg:0": dict.fromkeys((0, 1, 2, 4, 5), (3, 2)), "pg:1": {3: (25, 24)}})
+def test_whoever_posted_other_sends_than_all_at_its_place_of_other_pipelines_is_the_odd_one_of_a_circle() -> None:
+    # Stages 0, 2, 4 and 1, 3, 5 of three pipelines. Rank 3 left out the call of all, in which rank 2 waits with the others, and went on to
+    # the sends of the next step.
+    far = progress({"pg:0": dict.fromkeys((0, 1, 2, 4, 5), (3, 2)), "pg:9": {3: (25, 24)}})
+    stages = groups({f"pg:s{r}": [r, r + 1] for r in (0, 2, 4)}).with_columns(group_desc=pl.lit("stages"))
 
-    def odd(posted: dict[int, int]) -> set[int]:
-        sends = pl.concat([operations({r: ["send"]}, group=f"pg:s{r}", first=n) for r, n in posted.items()])
-        described = sends.with_columns(is_p2p=pl.lit(value=True), group_desc=pl.lit("stages"))
-        return set(odd_in_circle(circle(2, 3), far, described))
+    def odd(posted: dict[int, int], *, described: bool = True) -> set[int]:
+        sends = pl.concat([operations({r: ["send"]}, group=f"pg:s{r // 2 * 2}", first=n) for r, n in posted.items()])
+        known = stages if described else stages.with_columns(group_desc=pl.lit(None, pl.String))
+        return set(odd_in_circle(circle(2, 3), far, sends.with_columns(is_p2p=pl.lit(value=True)), known))
 
-    usual = dict.fromkeys(range(6), 7)
+    usual = {0: 7, 1: 5, 2: 7, 3: 5, 4: 7, 5: 5}
     assert odd(usual | {3: 9}) == {3}
     assert odd(usual | {2: 6}) == {2}, "it left one out"
     assert odd(usual) == odd(usual | {2: 6, 3: 9}) == {2, 3}
-    assert odd({0: 5, 1: 5, 2: 7, 3: 9, 4: 7, 5: 6}) == {2, 3}, "stages of a pipeline that send unlike many"
+    assert odd(usual | {1: 6, 3: 9}) == {2, 3}, "those at its place do not agree"
+    assert odd(usual | {3: 9}, described=False) == {2, 3}, "nothing tells who stands at its place"
 
 
 def test_most_are_counted_among_ranks_that_have_the_same_groups() -> None:

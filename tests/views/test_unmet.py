@@ -12,9 +12,11 @@ from tests.views.frames import groups, progress, rows
 _WORLD = {"pg:pp": [4, 7], "pg:0": [0, 4, 7]}
 
 
-def found(sends: int, receives: int, *, gone_on: bool = True, first: int = 0, answers: int = 3) -> list[tuple[object, ...]]:
+def found(
+    sends: int, receives: int, *, gone_on: bool = True, first: int = 0, answers: int = 3, beside: tuple[int, ...] = ()
+) -> list[tuple[object, ...]]:
     """Whom rank 7 waits for in its last receive from rank 4, after ``answers`` sends back; both then enqueue #2 of the job, rank 4 if it
-    has ``gone_on``."""
+    has ``gone_on``. ``beside``: how many sends those posted who stand where rank 4 does in other pipelines."""
     calls = [(4, "send", 1, sends, False), (7, "recv", 0, receives, True), (7, "send", 0, 3, False), (4, "recv", 1, answers, answers > 3)]
     every = [
         {"domain": "fr", "group_key": "pg:pp", "rank": rank, "op": op, "peer": peer, "is_p2p": True, "order": n, "source_id": rank}
@@ -27,14 +29,25 @@ def found(sends: int, receives: int, *, gone_on: bool = True, first: int = 0, an
         for rank, op, peer, count, opened in calls
         for n in range(count)
     ]
+    others = {f"pg:p{n}": [40 + n, 70 + n] for n in range(len(beside))}
+    every += [
+        {"domain": "fr", "group_key": key, "rank": ranks[0], "op": "send", "peer": 1, "is_p2p": True, "order": 0, "seq": last, "done": True}
+        for (key, ranks), last in zip(others.items(), beside, strict=True)
+    ]
     kept = pl.LazyFrame({"rank": [4, 7], "use": ["chosen"] * 2, "first_record_id": [first, 0]}, schema_overrides={"rank": pl.Int32})
     state = progress({"pg:0": {0: (2, 1), 4: (2 if gone_on else 1, 1), 7: (2, 1)}}).with_columns(pending_order=pl.lit(50, pl.Int64))
-    frame = unmet(rows(OPERATIONS, *every), kept, state, groups(_WORLD))
+    frame = unmet(rows(OPERATIONS, *every), kept, state, groups(_WORLD | others).with_columns(group_desc=pl.lit("stages")))
     return frame.select("rank", "waiter", "op", "number", "beyond_seq", "record", "own_record").collect().rows()
 
 
 def test_a_rank_that_sent_less_than_its_peer_receives_and_is_beyond_it_left_a_send_out() -> None:
     assert found(4, 5) == [(4, 7, "send", 5, 2, "entries[4]", "entries[2]")]
+
+
+def test_whoever_posted_as_many_as_all_at_its_place_of_other_pipelines_left_nothing_out() -> None:
+    assert found(4, 5, beside=(4, 4)) == []
+    for told in ((5, 5), (4, 5), (4,)):
+        assert [rank for rank, *_ in found(4, 5, beside=told)] == [4], "it posted less; they do not agree; one may be odd as well"
 
 
 @pytest.mark.parametrize(
@@ -122,11 +135,13 @@ def test_batches_of_one_number_on_both_sides_show_which_lacks_a_half_in_the_firs
     assert numbered((31, 33, 35, 36), (21, 22, 23, 24, 25)) == [], "numbers of a group in which all have unlike many"
 
 
-def in_batches(left_out: tuple[tuple[int, int], ...], shift: int = 0, first: int = 700) -> list[tuple[object, ...]]:
+def in_batches(
+    left_out: tuple[tuple[int, int], ...], shift: int = 0, first: int = 700, more: tuple[dict[str, object], ...] = ()
+) -> list[tuple[object, ...]]:
     """Two that exchange in batches 1 to 6, each in a send and a receive, without the halves (rank, number) that are ``left_out``: rank 7
     waits in its last batch, and rank 4 in one that comes after it; numbers of rank 4 are greater by ``shift``.
-    Recorders have kept all from record ``first`` on."""
-    every: list[dict[str, object]] = []
+    Recorders have kept all from record ``first`` on, and ``more``."""
+    every: list[dict[str, object]] = [{"group_key": "pg:pp", "is_p2p": True, "done": True, "order": 0} | own for own in more]
     for rank, peer in ((4, 1), (7, 0)):
         for n in range(1, 8 - (rank == 7)):
             opened = n == (7 if rank == 4 else 6)
@@ -149,3 +164,5 @@ def test_the_one_batch_of_many_that_lacks_the_half_of_its_peer_is_told() -> None
     assert in_batches(((4, 3), (7, 2))) == [], "the other way their numbers are not the same: they agree by chance"
     assert in_batches(((4, 3),), shift=40) == [], "numbers of a group in which all have unlike many"
     assert in_batches(((4, 3),), first=0) == [], "nothing is lost, and rank 4 has posted as many as rank 7"
+    alone = ({"rank": 4, "seq": 0, "op": "recv", "peer": 1}, {"rank": 7, "seq": 0, "op": "send", "peer": 5})
+    assert in_batches(((4, 3),), more=alone) == [], "what rank 7 posted as #0 was for another: numbers are not those of batches"
