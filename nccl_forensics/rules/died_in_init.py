@@ -24,6 +24,11 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 
+#: What a process warns of that lost a peer, or gave up on it.
+_OF_PEERS = ("peer-closed", "recv-failed", "connect-gave-up", "other")
+#: Lines of a process that lost a peer.
+_OF_FAILURE = ("connect-retry", "peer-closed", "recv-failed", "connect-gave-up")
+
 
 @rule(
     name="died-in-init",
@@ -58,18 +63,19 @@ def died_in_init(
         .sort("source_id", "line_no")
         .collect()
     )
-    serious = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(["peer-closed", "recv-failed", "other"])).collect()
+    serious = nccl_errors.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(_OF_PEERS)).collect()
     if not refused.height or serious.height:
         return
     people = processes.filter(pl.col("rank").is_not_null()).select("host", "pid", "rank").unique(["host", "pid"], keep="any")
-    # Lines about the failure itself do not count as progress.
-    noise = refused.group_by("host", "pid").agg(pl.len().alias("noise"))
+    # Lines about the failure itself, and those that hand it up, do not count as progress.
+    told = pl.col("kind").is_in(_OF_FAILURE) | ((pl.col("kind") == "propagation") & pl.col("code").is_between(1, 7))
+    noise = nccl_errors.filter(told).group_by("host", "pid").agg(pl.len().alias("noise"))
     tails = (
         nccl_tails.sort("source_id", "line_no")
         .group_by("host", "pid")
         .agg(pl.col("lines").sum(), pl.col("source_id", "line_no", "message").last())
         .join(people, on=["host", "pid"])
-        .join(noise.lazy(), on=["host", "pid"], how="left")
+        .join(noise, on=["host", "pid"], how="left")
         .with_columns(progress=pl.col("lines") - pl.col("noise").fill_null(0))
         .sort("progress", "rank")
         .collect()

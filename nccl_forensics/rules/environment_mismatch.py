@@ -79,7 +79,7 @@ def environment_mismatch(
             # One line may be lost in a shared log, those of most ranks are not. A log of one rank that ends early tells nothing of what
             # came after.
             having = set().union(*shown.values())
-            full = _told_in_full(job_settings, str(name), set(host_of)) or _alike_long(job_settings, having, processes, nccl_tails)
+            full = _told_in_full(job_settings, having, set(host_of)) or _alike_long(job_settings, having, processes, nccl_tails)
             lacking = full - having - set(lines_of)
             silent = lacking if len(having) < len(lacking) else set()
         unset = silent | bare
@@ -132,12 +132,12 @@ def _printed_before(part: pl.DataFrame, over: dict[int, int]) -> bool:
     return bool(rows) and all(line < over.get(source, 0) for source, line in rows)
 
 
-def _told_in_full(settings: pl.LazyFrame, name: str, ranks: set[int]) -> set[int]:
-    """All ranks, where each other setting that NCCL's logs show is shown by all of them alike: then no line is lost, though ranks share a
-    log."""
-    others = settings.filter((pl.col("name") != name) & (pl.col("origin") == "nccl")).select("name", "ranks").collect()
-    shown = [set().union(*part["ranks"].to_list()) for _, part in others.group_by("name", maintain_order=True)]
-    return ranks if shown and len(ranks) > 2 and all(r == ranks for r in shown) else set()
+def _told_in_full(settings: pl.LazyFrame, having: set[int], ranks: set[int]) -> set[int]:
+    """All ranks, where each setting that NCCL's logs show is shown by all of them, or by the very ones that have this one: then no line is
+    lost, though ranks share a log."""
+    told = settings.filter(pl.col("origin") == "nccl").select("name", "ranks").collect()
+    shown = [set().union(*part["ranks"].to_list()) for _, part in told.group_by("name", maintain_order=True)]
+    return ranks if ranks in shown and len(ranks) > 2 and all(r in (ranks, having) for r in shown) else set()
 
 
 def _alike_long(settings: pl.LazyFrame, having: set[int], processes: pl.LazyFrame | None, nccl_tails: pl.LazyFrame | None) -> set[int]:

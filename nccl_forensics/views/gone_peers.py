@@ -82,16 +82,27 @@ def gone_peers(
         rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
     if not rows and nccl_errors is not None:
         rows += [base | {"how": "dead"} | row for row in _declared(nccl_errors, nccl_notes, members)]
-    if not rows and not absent and nccl_notes is not None and nccl_placement is not None and _of_one_init(known, size):
-        rows += [base | {"how": "first"} | row for row in _first_to_go(nccl_notes, nccl_placement, nccl_errors, members)]
+    if not rows and not absent and nccl_notes is not None:
+        behind = _behind(progress, members) if progress is not None else set()
+        rows += [
+            base | {"how": "first"} | row for row in _first_to_go(nccl_notes, nccl_errors, members, _local_ranks(known, members), behind)
+        ]
     if not rows and not absent:
         rows += [base | {"how": "unended"} | row for row in _never_aborted(members, nccl_errors)]
     return pl.DataFrame(rows, schema=GONE_PEERS, infer_schema_length=None).lazy()
 
 
-def _of_one_init(known: pl.DataFrame, size: int) -> bool:
-    """Whether all communicators are of all ranks or split from such: local ranks then count the same processes."""
-    return bool(((known["nranks"] == size) | known["parent"].is_not_null()).all())
+def _local_ranks(known: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
+    """``rank`` by the local rank (``value``) by which a process (``host``, ``pid``) knows it, where all communicators of that process mean
+    the same one. Each counts its own ranks of a host; of one that lacks a rank, as where that died in its init, the others are not known."""
+    place = ["comm_key", "host"]
+    own = known.unique(["comm_key", "rank"], keep="first", maintain_order=True).sort("comm_key", "rank")
+    own = own.with_columns(whole=pl.len().over("comm_key") == pl.col("nranks"))
+    whole = own.filter(pl.col("whole").all().over("host", "pid"))
+    counted = own.with_columns(value=pl.int_range(pl.len()).over(place).cast(pl.Float64)).select(*place, "pid", "value")
+    counted = counted.join(members.select("host", "pid", "rank"), on=["host", "pid"])
+    meant = whole.select(*place, "pid").join(counted.select(*place, "value", "rank"), on=place)
+    return meant.group_by("host", "pid", "value").agg(pl.col("rank").unique()).filter(pl.col("rank").list.len() == 1).explode("rank")
 
 
 def _unended(members: pl.DataFrame) -> set[int]:
@@ -118,30 +129,40 @@ def _declared(nccl_errors: pl.LazyFrame, nccl_notes: pl.LazyFrame | None, member
 
 
 def _first_to_go(
-    nccl_notes: pl.LazyFrame, nccl_placement: pl.LazyFrame, nccl_errors: pl.LazyFrame | None, members: pl.DataFrame
+    nccl_notes: pl.LazyFrame,
+    nccl_errors: pl.LazyFrame | None,
+    members: pl.DataFrame,
+    local_ranks: pl.DataFrame,
+    behind: set[int],
 ) -> list[dict[str, object]]:
     """Ranks of one host that processes of it lost while at least two of it stayed that nobody lost, and nobody of another host lost anybody;
-    of the only host, one rank that two lost. Processes that end one after the other are lost by those that end later, so that one stays."""
+    of the only host, one rank that two lost. Processes that end one after the other are lost by those that end later, so that one stays:
+    one is enough beside those of other hosts where all that were lost are ``behind`` in their calls, and they may be of several hosts
+    where nobody else is."""
     if nccl_errors is not None and nccl_errors.filter(pl.col("level") == "WARN").head(1).collect().height:
         return []  # somebody failed, for a reason that is told
     people = members.select("host", "pid", "rank")
     host_of = dict(people.select("rank", "host").iter_rows())
     closed = nccl_notes.filter((pl.col("kind") == "local-peer-closed") & pl.col("value").is_not_null()).sort("source_id", "line_no")
     seen = closed.collect().join(people.rename({"rank": "by"}), on=["host", "pid"])
-    offset = pl.col("host").replace_strict(_offsets(nccl_placement), default=None, return_dtype=pl.Int32)
-    seen = seen.with_columns(rank=pl.col("value").cast(pl.Int32) + offset)
+    met = seen.join(local_ranks, on=["host", "pid", "value"])
+    if met.height < seen.height:
+        return []  # whom somebody lost is not known
+    seen = met.sort("source_id", "line_no")
     lost = set(seen["rank"].to_list())
-    if not lost or lost - _unended(members) or len({host_of.get(r) for r in lost}) > 1:
+    hosts = {host_of.get(r) for r in lost}
+    if not lost or lost - _unended(members) or (len(hosts) > 1 and lost != behind):
         return []
-    host = host_of[min(lost)]
-    stayed = {rank for rank, place in host_of.items() if place == host} - lost
+    stayed = {rank for rank, place in host_of.items() if place in hosts} - lost
     by = seen.filter(pl.col("by").is_in(sorted(stayed)))
-    alone = set(host_of.values()) == {host}
-    counts = people.filter(pl.col("host") != host).group_by("host").len()["len"]
-    if len(stayed) < 2 or (alone and (len(lost) > 1 or by["by"].n_unique() < 2)) or (not alone and int(str(counts.max())) < 2):
+    alone = len(set(host_of.values())) == 1
+    counts = people.filter(~pl.col("host").is_in(list(hosts))).group_by("host").len()["len"]
+    seen_elsewhere = len(hosts) > 1 or int(str(counts.max() or 0)) > 1  # on another host somebody would have been lost too
+    enough = by["by"].n_unique() > 1 and len(lost) == 1 if alone else seen_elsewhere
+    if len(stayed) < (1 if lost <= behind and not alone else 2) or not enough:
         return []
     return [
-        {"rank": part["rank"][0], "host": host, "seen_by": sorted(set(part["by"].to_list()))}
+        {"rank": part["rank"][0], "host": host_of[part["rank"][0]], "seen_by": sorted(set(part["by"].to_list()))}
         | {"source_id": part["source_id"][0], "line_no": part["line_no"][0]}
         for part in by.sort("rank", "source_id", "line_no").partition_by("rank", maintain_order=True)
     ]

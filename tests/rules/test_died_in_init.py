@@ -40,6 +40,15 @@ def test_the_process_whose_log_ends_first_is_named_where_its_peers_are_refused()
     assert cited(finding) == [(2, 12), (0, 40)]
 
 
+def test_a_peer_that_gave_up_on_it_got_no_further_by_what_it_prints_of_that() -> None:
+    gave_up = {"kind": "connect-gave-up", "level": "WARN", "pid": 100, "message": "socketStartConnect: exceeded retries (20000)"}
+    up = [{"kind": "propagation", "level": "INFO", "pid": 100, "code": 6, "message": "init.cc:1837 -> 6"}] * 20
+    [finding] = died_in_init.check(tails(51, 40, 12), STARTED, errors(refused(), gave_up, *up), PEOPLE)
+    assert finding.ranks == (2,)
+    # Without them it got less far than the others: who hands an error up did not just end.
+    assert died_in_init.check(tails(31, 40, 12), STARTED, errors(refused(), gave_up, *up), PEOPLE) == []
+
+
 def test_a_log_that_was_cut_off_with_a_full_cut_ends_first_for_that() -> None:
     cut = pl.LazyFrame({"rank": [2]}, schema={"rank": pl.Int32()})
     assert died_in_init.check(tails(41, 40, 12), STARTED, errors(refused()), PEOPLE, cut) == []

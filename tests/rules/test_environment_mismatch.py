@@ -89,6 +89,11 @@ def test_few_that_set_something_are_named_from_a_shared_log_of_which_no_line_is_
     [finding] = environment_mismatch.check(pl.concat([hostid, channels]), PEOPLE, together, None)
     assert told(finding) == ("error", "medium", (1,))
     assert finding.title == "rank 1 has NCCL_MAX_NCHANNELS=2, ranks 0, 2-3 have NCCL_MAX_NCHANNELS not set"
+    # What the very same ranks set beside it is one deed; what others set is not.
+    beside = settings("NCCL_ALGO", ("Tree", [1])).with_columns(origin=pl.lit("nccl"))
+    assert len(environment_mismatch.check(pl.concat([hostid, channels, beside]), PEOPLE, together, None)) == 2
+    others = beside.with_columns(ranks=pl.lit([2], dtype=pl.List(pl.Int32)))
+    assert environment_mismatch.check(pl.concat([hostid, channels, others]), PEOPLE, together, None) == []
     # Without a line of all ranks beside it, and where it is the one that lacks it, the line may have been lost.
     assert environment_mismatch.check(channels, PEOPLE, together, None) == []
     most = settings("NCCL_MAX_NCHANNELS", ("2", [0, 1, 2])).with_columns(origin=pl.lit("nccl"))

@@ -174,21 +174,32 @@ def test_a_connection_that_was_lost_after_another_fault_tells_of_nobody() -> Non
 
 
 def ends_of(
-    *notes: dict[str, object], said: tuple[dict[str, object], ...] = (), ended: dict[int, str] | None = None, hosts: int = 2
+    *notes: dict[str, object],
+    said: tuple[dict[str, object], ...] = (),
+    ended: dict[int, str] | None = None,
+    hosts: int = 2,
+    late: tuple[int, ...] = (),
+    pairs: tuple[tuple[int, int], ...] = (),
 ) -> list[object]:
-    """Of ranks 0 to 7, four to a host, all have logs; ``ended`` are those whose communicator ended, and how."""
+    """Of ranks 0 to 7, four to a host, all have logs; ``ended`` are those whose communicator ended, and how; ``late`` called less than
+    the others; ``pairs`` have a communicator of their own."""
     per = 8 // hosts
     where = {r: {"source_id": r, "host": f"node{r // per}", "pid": 100 + r} for r in range(8)}
     ends = {r: {"ended": how, "end_line_no": 70} for r, how in (ended or {}).items()}
     place = [where[r] | {"rank": r, "local_rank": r % per, "nranks": 8, "line_no": 8} for r in where]
+    of_pairs = [
+        comm(at, 2) | where[r] | {"comm_key": f"0xd{n}", "comm": f"0xb{n}", "completed": True}
+        for n, pair in enumerate(pairs)
+        for at, r in enumerate(pair)
+    ]
     found = gone_peers(
-        comms(*[comm(r, 8) | where[r] | ends.get(r, {}) for r in where]),
+        comms(*[comm(r, 8) | where[r] | ends.get(r, {}) for r in where], *of_pairs),
         rows(BOOTSTRAPPED, {"comm_key": "0xc0", "source_id": 0, "line_no": 9}),
         table("nccl_placement", *place),
         table("nccl_notes", *[where[int(str(n["by"]))] | {k: v for k, v in n.items() if k != "by"} for n in notes]),
         errors(*[where[int(str(e["by"]))] | {k: v for k, v in e.items() if k != "by"} for e in said]),
         table("nccl_tails", *[where[r] | {"lines": 90, "line_no": 90, "message": CLOSED} for r in where]),
-        None,
+        calls_until({r: 2 if r in late else 3 for r in where}, at=40) if late else None,
     )
     return found.collect().select("rank", "how", "seen_by").rows()
 
@@ -210,6 +221,25 @@ def test_ranks_of_one_host_that_alone_are_lost_went_before_all_others() -> None:
 def test_on_the_only_host_two_must_lose_the_rank_that_went() -> None:
     assert ends_of(loses(4, 2), loses(1, 2), hosts=1) == [(2, "first", [1, 4])]
     assert ends_of(loses(4, 2), hosts=1) == []
+
+
+def test_of_two_on_a_host_the_one_that_is_behind_and_lost_went() -> None:
+    assert ends_of(loses(4, 1), hosts=4, late=(5,)) == [(5, "first", [4])]
+    # The other of them may have ended after it, in order.
+    assert ends_of(loses(4, 1), hosts=4) == []
+    assert ends_of(loses(4, 1), hosts=4, late=(3,)) == []
+    assert ends_of(loses(4, 1), hosts=4, late=(4, 5)) == [(5, "first", [4])]
+    # On several hosts it may be the end of all, unless those that were lost are the very ones that are behind.
+    assert ends_of(loses(4, 1), loses(1, 0), hosts=4, late=(0, 5)) == [(0, "first", [1]), (5, "first", [4])]
+    assert ends_of(loses(4, 1), loses(1, 0), hosts=4, late=(0, 3, 5)) == ends_of(loses(4, 1), loses(1, 0), hosts=4) == []
+
+
+def test_a_local_rank_is_known_where_all_communicators_of_who_lost_it_mean_the_same_one() -> None:
+    lost = (loses(1, 2), loses(3, 2))
+    assert ends_of(*lost) == [(2, "first", [1, 3])]
+    assert ends_of(*lost, pairs=((1, 3), (2, 6))) == [(2, "first", [1, 3])], "these count to 1"
+    assert ends_of(loses(1, 1), loses(3, 1)) == [(1, "first", [3])]
+    assert ends_of(loses(0, 1), loses(3, 1), pairs=((0, 3),)) == [], "rank 1, or rank 3"
 
 
 def test_a_rank_whose_address_ras_declares_dead_is_gone() -> None:
