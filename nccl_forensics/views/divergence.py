@@ -256,6 +256,8 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
                 certain = jump is not None
             if jump is not None and certain:
                 return _row(base, "skipped", by_rank, odd, peers, at, jump.skipped, jump.sure, jump.why)
+            if certain and (once_more := _went_on_as_peers(group, history, odd, peers)) is not None:
+                return _row(base, "extra", by_rank, odd, peers, at, None, True, once_more.why)
             if certain and _made_next(group, history, odd, peers):
                 why = "its next operation, of which no more is recorded, is the one that its peers do 1 later"
                 return _row(base, "skipped", by_rank, odd, peers, at, 1, False, why)
@@ -361,6 +363,15 @@ def _jumped(group: PartedGroup, history: Sequence[Hashable], odd: Sequence[int],
     # At the same line of code it is the same call, unless that line is where calls of its size are made.
     same_line = here["call_site"] is not None and here["call_site"] == there["call_site"] and len(own) < 3
     return None if same_line and here["call_site"] not in group.sites(odd[0]) else reading
+
+
+def _went_on_as_peers(group: PartedGroup, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int]) -> Reading | None:
+    """How to read the odd call where all that the ranks called behind it is all that their peers have called from it on: it is one more, and
+    no call of another size or type."""
+    theirs = _longest(group.by_rank, peers, group.at)
+    lines = [_line(group.by_rank[r], group.at) for r in odd]
+    reading = read_divergence(history, theirs, lines[0])
+    return reading if reading.kind == "extra" and reading.sure and all(line[1:] == theirs for line in lines) else None
 
 
 def _made_next(group: PartedGroup, history: Sequence[Hashable], odd: Sequence[int], peers: Sequence[int]) -> bool:
