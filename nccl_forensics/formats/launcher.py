@@ -178,7 +178,8 @@ def _item(row: Row, body: list[str]) -> tuple[Row, Row | None]:
             trace.append(line)
     exception = _exception(trace) if row.get("has_traceback") else None
     if exception is None:
-        return row, None
+        # Cut off before what was raised: its first line says nothing.
+        return row | ({"message": None} if row.get("has_traceback") else {}), None
     row["message"] = f"{exception['type']}: {exception['message']}"
     own = {k: row.get(k) for k in ("line_no", "end_line", "rank", "pid", "time_raw_ns", "time_kind")}
     return row, {**{k: v for k, v in own.items() if v is not None}, **exception}

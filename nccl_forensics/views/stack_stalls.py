@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 
 from nccl_forensics.frames import has_rows
@@ -71,7 +73,11 @@ def stack_stalls(
     over = gave_up(endings)
     came = entered_all(progress) if progress is not None else set()
     if not told and not died:
-        for row in odd_stacks.collect().iter_rows(named=True):
+        odd = odd_stacks.collect()
+        apart = Counter(odd.filter(pl.col("reason") == ELSEWHERE)["user_frame"])
+        for row in odd.iter_rows(named=True):
+            if apart[row["user_frame"]] > 1 and row["reason"] == ELSEWHERE and not _later(row["parts_at"], row["others_at"]):
+                continue  # a group of theirs may wait there for one of the others, who has passed it
             peers = [m for r in row["others"] or () if (m := moved.get(r)) is not None]
             if not failed and len(peers) > 1 and sum(peers) * 2 > len(peers):
                 continue  # the others move: the job advances, it is not stuck

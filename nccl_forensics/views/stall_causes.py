@@ -135,6 +135,9 @@ def _a_step_further(case: _Case) -> Cause | None:
     row = case.row
     told = f"its training loop has told step {row['step']}, and those of the ranks that wait step {row['others_step']}"
     why = f"{told}: it has finished the step in which they wait"
+    if row.get("by_reducer"):
+        # Its gradients may never have come, or it passed the whole backward: its own traceback would tell.
+        return Cause("collective-skipped", "medium", why, alternative="ddp-unused-parameter")
     return Cause("collective-skipped", "high" if row["seen_by"] == "progress" else "medium", why)
 
 

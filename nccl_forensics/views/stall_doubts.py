@@ -108,6 +108,15 @@ def _making_a_communicator(case: _Case, rows: _Rows) -> _Rows:
     return [r for r in rows if r["rank"] not in bare]
 
 
+def _at_one_line(case: _Case, rows: _Rows) -> _Rows:
+    """Several that stand at one line, and nothing but that tells a circle, wait there together: for one of whom nothing is seen, if there is
+    such a one."""
+    guessed = [r for r in rows if r["cause"] == "group-deadlock" and r["confidence"] == "low" and not as_ranks(r["partners"])]
+    alike = len(guessed) == len(rows) > 1 and len({r["user_frame"] for r in rows}) == 1
+    unseen = case.scene.job() - case.scene.known() - case.scene.stacks.keys() if alike else set()
+    return [] if unseen else rows
+
+
 def _wide_circles(case: _Case, rows: _Rows) -> _Rows:
     """Circles of sends and collectives through most of the job: what closes them is none of these ranks alone."""
     known = len(case.scene.known())
@@ -161,6 +170,7 @@ _STEPS: tuple[Callable[[_Case, _Rows], _Rows], ...] = (
     _most_of_the_job,
     _last_to_one_call,
     _making_a_communicator,
+    _at_one_line,
     _wide_circles,
     _copied_at_work,
     _alone_in_a_group,

@@ -48,7 +48,7 @@ from nccl_forensics.views.standing_apart import (
     odd_stacks,
     unanswering,
 )
-from nccl_forensics.views.step_leads import step_further
+from nccl_forensics.views.step_leads import reduced_in_backward, step_further
 from nccl_forensics.views.turns import in_turn
 
 STALLS = {
@@ -155,6 +155,7 @@ def stalls(
     found = unanswering(found, scene.stacks, progress, written - scene.dead) or found
     if step_leads is not None and not scene.parted and not scene.dead:
         found = step_further(found, step_leads, scene.stacks)
+        found = reduced_in_backward(found, fr_entries) if fr_entries is not None else found
     if not scene.timed_out and (
         advances(motion) or advancing(found, scene.stacks) or (not scene.dead and moving_beside(found, scene.stacks))
     ):

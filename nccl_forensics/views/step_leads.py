@@ -7,9 +7,11 @@ from collections.abc import Mapping
 import polars as pl
 
 from nccl_forensics.evidence import PLACE
+from nccl_forensics.folding import FoldedTable
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
+from nccl_forensics.views.gloo_rings import of_reducer
 
 STEP_LEADS = {
     "rank": pl.Int32(),
@@ -67,6 +69,17 @@ def step_further(
         if lead is not None and row["kind"] == "behind" and waits and waiters and waiters <= set(lead["others"]):
             marked[rank] = row | {"kind": "step-further", "step": lead["step"], "others_step": lead["others_step"]}
     return marked or _by_stacks(ahead, stacks)
+
+
+def reduced_in_backward(found: Mapping[int, dict[str, object]], fr_entries: pl.LazyFrame | FoldedTable) -> dict[int, dict[str, object]]:
+    """``found``, where those that wait for who finished one step more do so in a reduction of DDP's own (``by_reducer``)."""
+    further = {rank: row for rank, row in found.items() if row["kind"] == "step-further" and row.get("record") is not None}
+    if not further:
+        return dict(found)
+    cited = [{name: row[name] for name in ("source_id", "seq", "record")} for row in further.values()]
+    schema = {"source_id": pl.UInt32(), "seq": pl.Int64(), "record": pl.String()}
+    reduced = of_reducer(pl.DataFrame(cited, schema=schema, orient="row"), fr_entries).to_list()
+    return {**found, **{rank: row | {"by_reducer": own} for (rank, row), own in zip(further.items(), reduced, strict=True)}}
 
 
 def _by_stacks(ahead: Mapping[int, dict[str, object]], stacks: Mapping[int, dict[str, object]]) -> dict[int, dict[str, object]]:

@@ -249,6 +249,13 @@ def test_blocks_of_two_agents_that_interleave_are_kept_apart():
     ]
 
 
+def test_a_traceback_that_is_cut_off_before_what_was_raised_says_nothing():
+    lines = BLOCK.split("\n")
+    at = next(n for n, line in enumerate(lines) if "traceback : Traceback" in line)
+    [row] = read("\n".join(lines[: at + 2])).frames["worker_exits"].select("rank", "has_traceback", "message").rows()
+    assert row == (8, True, None)
+
+
 def test_a_block_that_is_cut_off_does_not_swallow_what_follows():
     cut = "\n".join(BLOCK.split("\n")[:9]) + "\n2026-11-21 00:12:00 next run\n  indented\n" * 3
     reading = read(cut)

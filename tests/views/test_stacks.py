@@ -460,6 +460,15 @@ def test_a_loader_among_waiting_ranks_is_an_input_stall_surer_if_the_job_failed(
     assert verdicts(*rows, failed=True) == [("input-stall", "high", 3)]
 
 
+def test_several_before_a_call_that_the_others_have_passed_may_wait_there_for_one_of_them() -> None:
+    def found(few: int) -> list[int | None]:
+        rows = [*(ranked(r, ALL_REDUCE) for r in range(few)), *(ranked(r, BROADCAST) for r in range(few, 8))]
+        return [rank for _, _, rank in verdicts(*rows, failed=True)]
+
+    assert found(1) == [0]
+    assert found(3) == []
+
+
 def test_two_that_receive_may_both_wait_for_a_third_whether_the_job_failed_or_not() -> None:
     rows = [*(ranked(r, RECV) for r in (0, 1)), *(ranked(r, ALL_REDUCE) for r in (2, 3))]
     for failed in (False, True):

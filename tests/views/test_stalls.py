@@ -1280,3 +1280,16 @@ def test_half_of_the_ranks_stand_apart_only_at_one_line_that_tells_what_they_do_
     assert named("lock", timed_out=False) == []
     assert named("lock", ("read", "write")) == [], "at two lines"
     assert named("user-code") == [], "nothing tells what they do"
+
+
+def test_ranks_at_one_line_of_a_group_of_theirs_are_no_circle_where_nothing_is_seen_of_another_rank() -> None:
+    ends = pl.concat([blocker(rank=r, waiters=[r - 2], own_last_op="all_reduce", pending=False).collect() for r in (2, 3)]).lazy()
+    seen = [{"rank": r, "place": "collective", "op": "all_gather", "user_frame": "share (t.py:1)", "witness": "exception"} for r in (2, 3)]
+    state = progress({"pg:0": dict.fromkeys((0, 1), (9, None)) | dict.fromkeys((2, 3), (8, None))})
+
+    def causes(job: int) -> set[object]:
+        known = groups({"pg:0": list(range(job))})
+        return set(stalls(ends, rows(LAST_CALLS, *seen), *[None] * 4, state, None, known).collect()["cause"])
+
+    assert causes(4) == {"group-deadlock"}
+    assert causes(5) == set()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from nccl_forensics.stacks.places import WAITING
+from nccl_forensics.views.gloo_rings import ENGINE
 from nccl_forensics.views.last_calls import LAST_CALLS
+from nccl_forensics.views.stall_causes import cause_of
 from nccl_forensics.views.stalls import stalls
-from nccl_forensics.views.step_leads import STEP_LEADS, step_leads
+from nccl_forensics.views.step_leads import STEP_LEADS, reduced_in_backward, step_leads
 from tests.rules.host_frames import table
 from tests.views.frames import rows
 from tests.views.test_stalls import blocker
@@ -61,6 +63,22 @@ def test_whoever_is_behind_in_calls_and_a_step_further_left_one_out() -> None:
     assert "data-loader" not in WAITING
     at_work = standing(r0=("collective", "norm"), r1=("collective", "norm"), r2=("data-loader", "read"))
     assert causes(blocker(), at_work) == [(2, "input-stall", "high")]
+
+
+def test_a_reduction_of_ddp_that_a_rank_a_step_further_left_out_may_be_of_gradients_that_never_came() -> None:
+    row = {"kind": "step-further", "source_id": 3, "seq": 12, "record": "entries[11]", "seen_by": "progress", "step": 6, "others_step": 5}
+
+    def cause(frames: str) -> tuple[str, str, str | None]:
+        entries = rows(
+            {"source_id": pl.UInt32(), "record": pl.String(), "collective_seq_id": pl.Int64(), "frames": pl.String()},
+            {"source_id": 3, "record": "entries[11]", "collective_seq_id": 12, "frames": frames},
+        )
+        told = cause_of(2, reduced_in_backward({2: row}, entries)[2], {}, None)
+        assert told is not None
+        return told.cause, told.confidence, told.alternative
+
+    assert cause(f"{ENGINE}torch/autograd/graph.py:9)\nfit (t.py:24)") == ("collective-skipped", "medium", "ddp-unused-parameter")
+    assert cause("all_reduce (torch/distributed/distributed_c10d.py:3252)\nfit (t.py:24)") == ("collective-skipped", "high", None)
 
 
 def test_of_stacks_alone_the_one_that_waits_elsewhere_a_step_further_left_a_call_out() -> None:
