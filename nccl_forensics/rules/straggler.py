@@ -39,7 +39,7 @@ import polars as pl
 from nccl_forensics.evidence import cite, cite_absence
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.late import in_all_steps, late_finding, late_rows, late_words
+from nccl_forensics.rules.common.late import because, in_all_steps, late_finding, late_rows, late_words
 from nccl_forensics.values.chances import tail
 from nccl_forensics.words import group_words, ranks_words, time_words, verb
 
@@ -53,6 +53,7 @@ def straggler(
     trace_own_time: pl.LazyFrame | None = None,
     unheld_calls: pl.LazyFrame | None = None,
     thread_states: pl.LazyFrame | None = None,
+    trace_measures: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -65,6 +66,9 @@ def straggler(
         float, "share of the window that a rank must spend by itself, where groups are too small to compare arrivals"
     ] = 0.9,
     margin: Annotated[float, "share of the window by which that must exceed the time of every other rank"] = 0.25,
+    reason_share: Annotated[
+        float, "share of what it waits less that a rank must spend in its loader or in garbage collection, to be told so"
+    ] = 0.6,
     unseen_share: Annotated[float, "share of the traced time that all ranks with a trace must wait for one without"] = 0.3,
 ) -> Iterator[Finding]:
     """At most one rank per group: nobody is late where lateness is shared. A rank that both sources show is one finding."""
@@ -91,6 +95,8 @@ def straggler(
         enqueued = list(_never_waiting(alone, _FEW_GAPS, _FEW_COLLECTIVES, own_share, margin, _OTHER_STEPS)) or list(
             _longest(alone, margin)
         )
+        if trace_measures is not None:
+            enqueued = [because(found, trace_measures, reason_share) for found in enqueued]
     if not enqueued and not traced and unseen_late is not None:
         yield from _unseen(unseen_late, unseen_share)
     if not enqueued and not traced:

@@ -113,10 +113,12 @@ def kernel_pace(
 
 
 def _alike(number: str) -> pl.Expr:
-    """Whether it is about what most ranks have of that name, in each step."""
-    own = pl.col(number) / pl.col("windows")
-    usual = own.median().over("name")
-    return (own - usual).abs() <= _SAME_COUNT * usual
+    """Whether it is about what most ranks have of that name, in all or in each marked step (a window may begin within one)."""
+    told = [
+        (own - own.median().over("name")).abs() <= _SAME_COUNT * own.median().over("name")
+        for own in (pl.col(number), pl.col(number) / pl.col("windows"))
+    ]
+    return told[0] | told[1]
 
 
 def _places(trace_collectives: pl.LazyFrame | None, counted: pl.LazyFrame) -> pl.LazyFrame:

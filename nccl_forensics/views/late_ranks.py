@@ -93,11 +93,16 @@ def late_ranks(
     spans = trace_spans.collect() if trace_spans is not None else None
     summed = _step_losses(trace_arrivals)
     steps, traced = _dearest(summed), summed["rank"].n_unique()
-    alone, places = _alone(trace_measures), dict(rows.group_by("rank").len().collect().iter_rows())
+    alone, computing = _shares(trace_measures, "exposed_ms"), _shares(trace_measures, "compute_ms")
+    places = dict(rows.group_by("rank").len().collect().iter_rows())
     devices = dict(trace_ranks.select("rank", "device").unique("rank", keep="any").collect().iter_rows())
     out: list[dict[str, object]] = []
     for row in worst.iter_rows(named=True):
+        group = members[row["group_key"]]
         excess = {r: float(row[f"{r}_excess_ms"] or 0.0) for r in REASONS}
+        # Peers that wait while their computation runs on show none between two collectives: in all they compute as long.
+        longer = _beyond_peers(computing, group, row)
+        excess["compute"] = excess["compute"] if longer is None else min(excess["compute"], longer)
         # What is known of the time between a step's begin and its first operator tells more than that it lies there.
         excess["lead"] = max(0.0, excess["lead"] - max(0.0, excess["gc"]) - max(0.0, excess["loader"]))
         if _takes_batches_elsewhere(spans, row["source_id"]):
@@ -117,7 +122,7 @@ def late_ranks(
                 "lost_share": row["lost_ms"] / row["all_lost"],
                 "window_share": row["lost_ms"] / row["all_window"] if row["all_window"] else None,
                 "habit_share": _habit(summed, row),
-                "own_share": _own(alone, members[row["group_key"]], row) if places[row["rank"]] > 1 else None,
+                "own_share": _own(alone, group, row) if places[row["rank"]] > 1 else None,
                 "reason": reason if known else None,
                 "reason_ms": excess[reason] if known else None,
                 "reason_share": min(1.0, excess[reason] / row["lost_ms"]) if known else None,
@@ -161,21 +166,25 @@ def _habit(summed: pl.DataFrame, row: Mapping[str, object]) -> float | None:
     return min(1.0, rest) * float(str(row["lost_ms"])) / float(str(row["all_window"]))
 
 
-def _alone(trace_measures: pl.LazyFrame | None) -> dict[int, float]:
-    """By rank the share of its traced time in which only communication runs."""
+def _shares(trace_measures: pl.LazyFrame | None, measure: str) -> dict[int, float]:
+    """A measure of each rank as a share of its traced time."""
     if trace_measures is None:
         return {}
     whole = trace_measures.filter((pl.col("window") == "whole") & (pl.col("span_ms") > 0)).group_by("rank")
-    return dict(whole.agg(pl.col("exposed_ms").sum() / pl.col("span_ms").sum()).drop_nulls().collect().iter_rows())
+    return dict(whole.agg(pl.col(measure).sum() / pl.col("span_ms").sum()).drop_nulls().collect().iter_rows())
+
+
+def _beyond_peers(shares: Mapping[int, float], members: Sequence[int], row: Mapping[str, object]) -> float | None:
+    """By how much longer, in ms of its window, the rank has it than the middle of the other members."""
+    others = [shares[r] for r in members if r != row["rank"] and r in shares]
+    own = shares.get(int(str(row["rank"])))
+    return None if own is None or not others or not row["window_ms"] else (own - median(others)) * float(str(row["window_ms"]))
 
 
 def _own(alone: Mapping[int, float], members: Sequence[int], row: Mapping[str, object]) -> float | None:
     """``own_share`` of a rank among the members of its group."""
-    others = [alone[r] for r in members if r != row["rank"] and r in alone]
-    own = alone.get(int(str(row["rank"])))
-    if own is None or not others or not row["window_ms"]:
-        return None
-    return (median(others) - own) * float(str(row["window_ms"])) / float(str(row["lost_ms"]))
+    longer = _beyond_peers(alone, members, row)
+    return None if longer is None else -longer / float(str(row["lost_ms"]))
 
 
 def _dearest(losses: pl.DataFrame) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from nccl_forensics.tables import TABLES
 from nccl_forensics.views.identity import PROCESSES_SCHEMA
 from nccl_forensics.views.lag import lag
 from nccl_forensics.views.own_time import OWN_TIME, own_time, trace_own_time
+from nccl_forensics.views.trace_measures import MEASURES
 from nccl_forensics.views.trace_ranks import TRACE_RANKS
 from nccl_forensics.views.unheld_calls import UNHELD_CALLS
 from tests.rules.host_frames import check
@@ -186,6 +187,19 @@ def test_in_traces_the_rank_that_waits_in_nothing_is_named_although_it_is_last_o
     [found] = straggler.check(None, trace_own_time=traced(STEPS))
     assert (found.ranks, found.confidence) == ((1,), "medium")
     assert told(traced(STEPS, slow=2)) == [(2,)]
+
+
+def test_a_rank_that_works_alone_in_its_loader_is_told_so() -> None:
+    def cause(slow: float, usual: float = 10.0) -> str | None:
+        whole = {"window": "whole", "span_ms": 2000.0, "exposed_ms": 1500.0, "loader_ms": usual, "gc_ms": 0.0}
+        kept = rows(MEASURES, *({"rank": r} | whole | ({"exposed_ms": 100.0, "loader_ms": slow} if r == 1 else {}) for r in range(4)))
+        [found] = straggler.check(None, trace_own_time=traced(STEPS), trace_measures=kept)
+        assert found.ranks == (1,)
+        return found.cause
+
+    assert cause(1300.0) == "input-stall"
+    assert cause(400.0) == "straggler", "most of what it waits less lies elsewhere"
+    assert cause(1300.0, usual=1250.0) == "straggler", "all load as long, while others already wait"
 
 
 def test_three_marked_steps_are_told_as_a_guess_and_the_first_of_them_counts() -> None:

@@ -264,6 +264,27 @@ def test_collectives_in_a_row_are_one_stretch_and_stand_in_a_queue(tmp_path: Pat
         assert [r["queued_ms"] for r in rows(found, "trace_bandwidth")] == [queued]
 
 
+def test_computation_that_peers_do_behind_their_wait_is_no_reason_to_be_late(tmp_path: Path) -> None:
+    made, parts = [], 6
+    for rank in range(4):
+        trace = Sample(rank, 4)
+        for step in range(6):
+            begin, own = step * STEP, 20_000 if rank == 3 else 0
+            trace.step(step, begin, STEP - 1)
+            trace.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", begin + 5, own + 20)
+            trace.operator("aten::mm", begin + own + 30, 20)
+            for part in range(parts):
+                # Each travels while the next part is computed; the others have begun the first long ago, and stand in a queue for the rest.
+                trace.kernel("gemm", begin + own + 100 + part * 10_000, 10_000, launch=begin + own + 60)
+                until = begin + 32_100 + part * 10_000
+                at = until - 2_000 if rank == 3 else begin + 10_100 if part == 0 else until - 10_000
+                args = collective(elements=1 << 20, seq=parts * step + part, ranks=range(4))
+                trace.kernel(ALL_REDUCE, at, until - at, launch=begin + own + 70 + part, stream=9, args=args)
+        made.append(trace)
+    [late] = rows(resolver(tmp_path, made), "late_ranks")
+    assert (late["rank"], late["reason"]) == (3, "loader")
+
+
 def test_a_start_that_is_slow_once_is_no_habit(tmp_path: Path) -> None:
     made = job(steps=6, late={2: 100})
     for trace in made:
@@ -315,10 +336,12 @@ def test_the_pace_of_a_device_is_told_by_kernels_of_one_name_alone(tmp_path: Pat
 
 def test_windows_of_other_lengths_are_compared_by_step(tmp_path: Path) -> None:
     made = []
-    for rank, steps in enumerate((4, 4, 4, 3)):
+    for rank, (steps, first) in enumerate(((12, 0), (12, 0), (12, 1), (10, 0))):
         trace = Sample(rank, 4)
         for step in range(steps):
-            trace.step(step, step * STEP, STEP - 1)
+            # One window begins within a step, of which only the kernels are in it.
+            if step >= 2 * first:
+                trace.step(step, step * STEP, STEP - 1)
             for n in range(8):
                 trace.kernel("gemm", step * STEP + n * 10_000 + 100, 6_000 if rank == 3 else 3_000, launch=step * STEP + n * 10_000)
         made.append(trace)

@@ -128,6 +128,28 @@ def late_finding(row: Mapping[str, object], title: str, *, remedy: str, preventi
     )
 
 
+#: What a rank does on its host, as its traces measure it, and the cause that it then has.
+_ON_ITS_HOST = {"loader": "input-stall", "gc": "host-stall"}
+
+
+def because(found: Finding, trace_measures: pl.LazyFrame, reason_share: float) -> Finding:
+    """The finding about ranks that work while others wait, with the cause that their traces tell: what each does more of than the middle of
+    the others, where that is this share of what it waits less than they."""
+    shares = (pl.col(f"{what}_ms").sum() / pl.col("span_ms").sum() for what in (*_ON_ITS_HOST, "exposed"))
+    rows = trace_measures.filter((pl.col("window") == "whole") & (pl.col("span_ms") > 0)).group_by("rank").agg(*shares).collect()
+    own, others = rows.filter(pl.col("rank").is_in(found.ranks)), rows.filter(~pl.col("rank").is_in(found.ranks))
+    if not others.height or own.height < len(found.ranks):
+        return found
+    longer = float(str(others["exposed_ms"].median() or 0.0)) - own["exposed_ms"]
+    for what, cause in _ON_ITS_HOST.items():
+        more = own[f"{what}_ms"].fill_null(0.0) - float(str(others[f"{what}_ms"].median() or 0.0))
+        if bool(((longer > 0) & (more >= reason_share * longer)).all()):
+            return replace(
+                found, cause=cause, summary=f"{found.summary} Meanwhile {_MEANWHILE[what]} ({float(str(more.min())):.0%} of the time)."
+            )
+    return found
+
+
 def in_all_steps(row: Mapping[str, object]) -> bool:
     """Whether it is beyond doubt that a rank comes late in one step after the other, or steps are not marked."""
     return row["step_chance"] is None or float(str(row["step_chance"])) <= _SURELY
