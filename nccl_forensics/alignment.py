@@ -118,9 +118,9 @@ def read_divergence(history: Sequence[Hashable], peers: Sequence[Hashable], own:
     if twice and best is not None and best[1] >= len(peers):
         return Reading("extra", 0, False, "it made the call before once more, and then the very calls of its peers")
     if best is None:
-        return Reading(
-            "different", 0, len(own) > 1 or bool(history), "what it called is not what its peers call next at any later position"
-        )
+        # Of a first step nobody knows what comes after the peers' last call.
+        told = len(own) > 1 or len(foretold) > len(peers)
+        return Reading("different", 0, told, "what it called is not what its peers call next at any later position")
     agree, k = best
     # Who left a call out has one less, or is in the next step already.
     if len(own) > 1 and len(peers) > 1 and [own[1], own[0], *own[2:]] == list(peers):

@@ -64,6 +64,12 @@ def test_an_odd_last_call_is_a_skip_only_if_the_steps_foretell_it() -> None:
     assert read_divergence(history, ["reduce"], ["broadcast"]).kind == "different"
 
 
+def test_of_a_first_step_one_odd_call_is_read_and_not_surely() -> None:
+    assert not read_divergence(STEP[:2], ["clip"], ["share"]).sure, "it may be what the others would have called next"
+    assert read_divergence(STEP[:2], ["clip"], ["share", "reduce"]).sure
+    assert read_divergence([*STEP, *STEP], STEP[:1], ["share"]).sure, "the steps before tell what comes next"
+
+
 def test_one_call_that_is_foretold_far_ahead_is_no_sure_skip() -> None:
     near, far = read_divergence([*STEP, *STEP, "gather"], ["reduce"], ["scatter"]), read_divergence([*STEP, *STEP], ["gather"], ["loss"])
     assert (near.kind, near.skipped, near.sure) == ("skipped", 1, True)

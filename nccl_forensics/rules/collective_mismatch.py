@@ -23,10 +23,9 @@ import polars as pl
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
 from nccl_forensics.rules import rule
-from nccl_forensics.rules.common.arguments import certain, doubt_words
+from nccl_forensics.rules.common.arguments import apart, certain, doubt_words
 from nccl_forensics.rules.common.endings import AGREE_ON_STEPS
 from nccl_forensics.rules.common.stalls import stall_findings
-from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.habits import by_company
 from nccl_forensics.words import group_words, ranks_words
@@ -47,7 +46,7 @@ def collective_mismatch(
     left_loops: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their
-    tracebacks stand in other functions; so is what a rank called only after work of another group to which no other has come, or behind
+    tracebacks stand in other functions, or what recorders tell of a first step; so is what a rank called only after work of another group to which no other has come, or behind
     the loop in which the others are."""
     ahead = set(overtakers.select("rank").collect()["rank"].to_list()) if overtakers is not None else set()
     gone = {row["rank"]: row for row in left_loops.collect().iter_rows(named=True)} if left_loops is not None else {}
@@ -64,7 +63,9 @@ def collective_mismatch(
         frames = _frames(row, lines)
         own, theirs = row["call_site"] or _only(frames[0]), row["peer_call_site"] or _only(frames[1])
         places = [f"{who} at {site}" for who, site in ((ranks_words(ranks), own), ("peers", theirs)) if site]
-        why = "Different functions: most likely it left the others' call out; DETAIL ended the job before its next."
+        why = "Different functions: most likely it left the others' call out" + (
+            "; DETAIL ended the job before its next." if row["domain"] == "detail" else ", and what comes after that is on nobody's record."
+        )
         if left:
             passed, why = (
                 True,
@@ -78,7 +79,7 @@ def collective_mismatch(
                 "It came to this call after work of another group to which none of its peers has come: most likely it left theirs out.",
             )
         else:
-            passed = row["domain"] == "detail" and _apart(*frames)
+            passed = (row["domain"] == "detail" or not row["sure"]) and apart(*frames)
         yield Finding(
             cause="collective-skipped" if passed else None,
             title=f"{ranks_words(ranks)} called {row['found_op']} where {ranks_words(row['others'])} called {row['expected_op']} "
@@ -124,17 +125,15 @@ def _lines(last_calls: pl.LazyFrame | None) -> dict[int, str]:
 
 
 def _frames(row: Mapping[str, object], lines: Mapping[int, str]) -> tuple[set[str], set[str]]:
-    """The lines of the program in which the odd ranks stood last, and those of the others, where the calls were compared by DETAIL."""
+    """The lines of the program in which the odd ranks stood last, and those of the others, where the calls were compared by DETAIL; those of
+    their calls where recorders hold them."""
+    if row["domain"] == "fr":
+        own, others = ({str(row[name])} if row[name] else set() for name in ("call_site", "peer_call_site"))
+        return own, others
     if row["domain"] != "detail":
         return set(), set()
     own, others = ({lines[rank] for rank in as_ranks(row[side]) if rank in lines} for side in ("ranks", "others"))
     return own, others
-
-
-def _apart(own: set[str], others: set[str]) -> bool:
-    """Whether these lines stand in other functions of the program than those."""
-    names = [{line_of_code(frame)[0] for frame in frames} for frames in (own, others)]
-    return all(names) and not names[0] & names[1]
 
 
 def _only(frames: set[str]) -> str | None:

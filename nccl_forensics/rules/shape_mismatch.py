@@ -229,14 +229,24 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
     row = sent.row(0, named=True)
     sender, ratio = (row["sender"],), row["got_bytes"] / row["expected_bytes"]
     wider = ratio in (2, 4, 8) and row["width"] * ratio <= _WIDEST
+    # What comes next by the steps before has segments of just this length.
+    left = row["ahead"] is not None and not wider
     waited, others = operation_words(row["op"], row["seq"]), ranks_words(row["agreeing"])
     confidence: Confidence = "low" if wider else "medium"
+    title = f"{ranks_words(sender)} sent {ratio:.3g} times the bytes in {waited} that {others} brought to it"
     return Finding(
-        title=f"{ranks_words(sender)} sent {ratio:.3g} times the bytes in {waited} that {others} brought to it"
-        + (": most likely another data type" if wider else ""),
+        title=f"{ranks_words(sender)} left out {waited}, to which {others} came, or a call before it"
+        if left
+        else title + (": most likely another data type" if wider else ""),
         summary=f"In gloo's ring rank {row['receiver']} receives from {ranks_words(sender)} alone: it got {row['got_bytes']} bytes where {row['expected_bytes']} "
-        f"follow from the {row['dtype']} {row['shape']} that others recorded. Nothing in the evidence is a record of {ranks_words(sender)}.",
-        cause="dtype-mismatch" if wider else None,
+        f"follow from the {row['dtype']} {row['shape']} that others recorded. "
+        + (
+            f"That is the length of a part of the {row['op']} of {row['ahead_shape']} that comes {row['ahead']} later in each step. "
+            if left
+            else ""
+        )
+        + f"Nothing in the evidence is a record of {ranks_words(sender)}.",
+        cause="dtype-mismatch" if wider else "collective-skipped" if left else None,
         confidence=confidence,
         ranks=sender,
         culprits=(Culprit(rank=row["sender"]),),
@@ -254,8 +264,8 @@ def _from_the_sender(sent: pl.DataFrame) -> Finding:
         would_refute=(f"a Flight Recorder dump of {ranks_words(sender)} with the sizes of the others",),
         actions=(Action("fix-code", ranks=sender, confidence=confidence, where=row["call_site"]), _COMPARE),
         alternatives=(
-            (("shape-mismatch" if wider else "dtype-mismatch"), sender, "byte counts differ for types as well as for sizes"),
-            ("collective-skipped", sender, "it may have been in another all_reduce"),
+            (("shape-mismatch" if wider or left else "dtype-mismatch"), sender, "byte counts differ for types as well as for sizes"),
+            *(() if left else (("collective-skipped", sender, "it may have been in another all_reduce"),)),
         ),
     )
 

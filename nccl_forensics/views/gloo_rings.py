@@ -7,7 +7,7 @@ import re
 
 import polars as pl
 
-from nccl_forensics.alignment import candidates
+from nccl_forensics.alignment import REACH, candidates, expect
 from nccl_forensics.facts.collective_kernels import ELEMENT_BYTES
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
@@ -39,6 +39,8 @@ RING_SENDERS = {
     "group_key": pl.String(),
     "group_name": pl.String(),
     "group_desc": pl.String(),
+    "ahead": pl.Int32(),
+    "ahead_shape": pl.String(),
     **_CALL,
     **_PLACES,
 }
@@ -56,7 +58,8 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
     In gloo's ring a member receives from the next one only, in segments whose length follows from the size of the whole
     (gloo/allreduce.cc). ``receiver`` aborted because a segment was longer (``got_bytes``) than its own (``expected_bytes``); where its own
     is what follows from the tensor that other members recorded (``agreeing``, with ``shape``, ``dtype`` and the ``width`` of an element in
-    bytes), it is the sender that differs. Cites the receiver's message (``line_source_id``, ``line_no``) and a record of those that agree.
+    bytes), it is the sender that differs. ``ahead``: so many calls later the steps before foretell an all_reduce (of ``ahead_shape``) of
+    which the segments are just those that came: the sender was in that one. Cites the receiver's message (``line_source_id``, ``line_no``) and a record of those that agree.
     """
     rows: list[dict[str, object]] = []
     aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()
@@ -66,7 +69,8 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
     # An operation that failed is retired like one that ended well: the last one counts either way. Whoever is further recorded the same one
     # before.
     keys = progress.filter(pl.col("domain") == "fr").select("domain", "group_key", seq=pl.coalesce("first_pending", "last_seq")).unique()
-    recorded = calls_of(operations).recent().filter(~pl.col("is_p2p")).join(keys, on=["domain", "group_key", "seq"]).collect()
+    made = calls_of(operations).recent().filter(~pl.col("is_p2p")).collect()
+    recorded = made.join(keys.collect(), on=["domain", "group_key", "seq"])
     recorded = recorded.filter(~pl.col("rank").is_in(in_exchanges(progress).implode()))
     members = {g: list(m) for d, g, m in groups.select("domain", "group_key", "members").collect().iter_rows() if d == "fr"}
     for (key, _), part in recorded.sort("group_key", "seq", "rank").group_by("group_key", "seq", maintain_order=True):
@@ -75,8 +79,27 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
         for line in aborted.iter_rows(named=True):
             row = _sender(line, lengths.get(line["rank"]), part, members.get(str(key), []))
             if row is not None:
-                rows.append(row)
+                rows.append(row | _foretold(made, part.row(0, named=True), int(str(row["got_bytes"])), len(members[str(key)])))
     return pl.DataFrame(rows, schema=RING_SENDERS, infer_schema_length=None).lazy()
+
+
+#: Segments of fewer elements are of many sizes alike.
+_TELLING = 8
+
+
+def _foretold(made: pl.DataFrame, last: dict[str, object], got: int, size: int) -> dict[str, object]:
+    """How many calls after its last one (``last``) a member will come to an all_reduce with segments of this length, and its shape."""
+    own = made.filter((pl.col("group_key") == last["group_key"]) & (pl.col("rank") == last["rank"]) & (pl.col("seq") <= last["seq"])).sort(
+        "seq"
+    )
+    calls = _with_segments(own, size)
+    lengths = {call[:3]: (call[3], call[4]) for call in calls.select("op", "shape", "dtype", "segment", "width").iter_rows()}
+    due = expect([*zip(own["op"], own["shape"], own["dtype"], strict=True)], REACH)
+    for ahead, call in enumerate(due, 1):
+        segment, width = lengths[tuple(call)]
+        if call[0] == "all_reduce" and segment == got and got >= _TELLING * width:
+            return {"ahead": ahead, "ahead_shape": call[1]}
+    return {}
 
 
 def in_exchanges(progress: pl.LazyFrame) -> pl.Series:

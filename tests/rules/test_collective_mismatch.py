@@ -57,6 +57,18 @@ def test_of_one_position_that_detail_tells_tracebacks_in_other_functions_show_a_
     assert sure == ("collective-mismatch", "high", "collective-skipped", "stop_early (train.py:60)")
 
 
+def test_of_a_first_step_the_functions_of_two_recorded_calls_tell_one_left_out_from_one_in_its_place() -> None:
+    def cause(own: str, *, sure: bool = False) -> str | None:
+        places = {"call_site": own, "peer_call_site": "clip (t.py:50)"}
+        [finding] = collective_mismatch.check(divergences("different", [2], [0, 1, 3], found_op="broadcast", sure=sure, **places))
+        assert finding.confidence == ("high" if sure else "medium")
+        return finding.cause
+
+    assert cause("share (t.py:60)") == "collective-skipped"
+    assert cause("clip (t.py:44)") == "collective-mismatch", "a branch of one function"
+    assert cause("share (t.py:60)", sure=True) == "collective-mismatch", "what comes next is known, and it is another call"
+
+
 def test_what_a_rank_called_after_work_that_nobody_else_has_come_to_shows_a_call_left_out() -> None:
     def cause(rank: int, *, sure: bool) -> str | None:
         ahead = rows(OVERTAKERS, {"rank": rank})

@@ -127,6 +127,15 @@ def test_who_sent_too_much_is_named_with_both_sizes() -> None:
     assert finding.actions[0].where == "step (train.py:9)"
 
 
+def test_who_sent_what_comes_next_in_each_step_left_a_call_out() -> None:
+    later = {"ahead": pl.lit(1, dtype=pl.Int32()), "ahead_shape": pl.lit("[[1536]]")}
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, sent(768, 512).with_columns(**later))
+    assert (finding.cause, *told(finding)) == ("collective-skipped", "critical", "medium", (0,))
+    assert "all_reduce of [[1536]] that comes 1 later" in finding.summary
+    [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, sent(1024, 512).with_columns(**later))
+    assert finding.cause == "dtype-mismatch", "twice the bytes are what a wider type sends as well"
+
+
 def test_twice_the_bytes_are_most_likely_a_wider_type() -> None:
     [finding] = shape_mismatch_by_transport.check(ABORTED, None, None, None, sent(1024, 512))
     assert (finding.cause, *told(finding)) == ("dtype-mismatch", "critical", "low", (0,))
@@ -198,9 +207,11 @@ def test_ranks_that_torch_compared_at_two_lines_of_the_program_made_two_calls() 
     compared = divergences("shape", [3], [0, 1, 2], domain="detail", found_detail="[64]", expected_detail="[3]")
     lines = {"r0": "evaluate (train.py:9)", "r1": "evaluate (train.py:9)", "r2": "evaluate (train.py:9)"}
     [finding] = shape_mismatch.check(compared, raised(**lines, r3="exchange (train.py:4)"))
-    assert (finding.cause, finding.confidence, finding.ranks) == ("collective-mismatch", "medium", (3,))
+    assert (finding.cause, finding.confidence, finding.ranks) == ("collective-skipped", "medium", (3,))
     assert "at exchange (train.py:4), where ranks 0-2 called it at evaluate (train.py:9)" in finding.title
-    assert [cause for cause, *_ in finding.alternatives] == ["collective-skipped", "shape-mismatch"]
+    assert [cause for cause, *_ in finding.alternatives] == ["collective-mismatch", "shape-mismatch"]
+    [finding] = shape_mismatch.check(compared, raised(**lines, r3="evaluate (train.py:7)"))
+    assert (finding.cause, finding.ranks) == ("collective-mismatch", (3,)), "a branch of one function"
 
 
 @pytest.mark.parametrize("odd", [{"r3": "evaluate (train.py:9)"}, {}])

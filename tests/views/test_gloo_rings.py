@@ -48,6 +48,25 @@ def test_a_sender_that_is_further_than_the_witness_has_recorded_it_too() -> None
     assert told("768 vs 512", {0: [*calls, "all_reduce [[16]]"], 2: calls}) == []
 
 
+def test_a_length_of_what_comes_next_in_each_step_shows_a_sender_that_is_there_already() -> None:
+    """A loss, and then gradients of 1,024 floats: 8 segments of 512 bytes."""
+
+    def ahead(said: str, *calls: str) -> list[tuple[object, ...]]:
+        message = f"op.preamble.length <= op.nbytes. {said}. Received data"
+        aborted = endings({"rank": 3, "signature": "gloo-size-mismatch", "message": message})
+        last = progress({"pg:0": {2: (len(calls), None)}})
+        found = ring_senders(aborted, operations({2: list(calls)}), last, KNOWN).collect()
+        return found.select("sender", "ahead", "ahead_shape").rows()
+
+    step = ["all_reduce [[1024]]", "all_reduce [[1]]"]
+    assert ahead("512 vs 4", *step, *step) == [(0, 1, "[[1024]]")]
+    assert ahead("512 vs 4", *step, "barrier", *step) == [(0, 2, "[[1024]]")]
+    # No call has that length; such a call was not made in steps before; a few bytes are the length of many calls.
+    assert ahead("516 vs 4", *step, *step) == [(0, None, None)]
+    assert ahead("512 vs 4", *step) == [(0, None, None)]
+    assert ahead("8 vs 4", "all_reduce [[16]]", "all_reduce [[1]]", "all_reduce [[16]]", "all_reduce [[1]]") == [(0, None, None)]
+
+
 def exchanged(said: str, *sizes: int, op: str = "all_to_all") -> list[tuple[object, ...]]:
     """Ranks 0, 1, 2 … brought so many floats; the next one, which left no record, received another length than it expected."""
     records = {rank: [f"{op} [[{size}, 64]]"] for rank, size in enumerate(sizes)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 import polars as pl
 
 from nccl_forensics.evidence import cite, whereabouts
 from nccl_forensics.model import Action, Confidence, Culprit, Divergence, Finding
+from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import OP_WORDS
 from nccl_forensics.words import group_words, operation_words, ranks_words, verb
@@ -76,15 +77,24 @@ def _other_lines(row: Mapping[str, object], last_calls: pl.LazyFrame) -> tuple[s
     return str(own.pop()), str(others.pop())
 
 
+def apart(own: Set[str], others: Set[str]) -> bool:
+    """Whether these lines stand in other functions of the program than those: whoever takes a branch in one function makes its own call in
+    place of the others', and who stands in another one has left theirs behind."""
+    names = [{line_of_code(frame)[0] for frame in frames} for frames in (own, others)]
+    return all(names) and not names[0] & names[1]
+
+
 def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[str, str]) -> Finding:
     """Ranks whose call differs because it is another one."""
     ranks, others, group = as_ranks(row["ranks"]), as_ranks(row["others"]), group_words(row)
+    causes = ("collective-mismatch", "collective-skipped")
+    cause, other = reversed(causes) if row["sure"] and apart({lines[0]}, {lines[1]}) else causes
     return Finding(
         title=f"{ranks_words(ranks)} called {operation_words(row['expected_op'], row['seq'])} of {group} at {lines[0]}, where {ranks_words(others)} "
         f"called it at {lines[1]}",
         summary=f"These are two calls of the program, and so their {word} differs: {row['found_detail']} against {row['expected_detail']}. One side left out "
         "a call or made one too many.",
-        cause="collective-mismatch",
+        cause=cause,
         confidence="medium",
         ranks=tuple(ranks),
         culprits=tuple(Culprit(rank=r) for r in ranks),
@@ -102,7 +112,7 @@ def _another_call(row: Mapping[str, object], kind: str, word: str, lines: tuple[
         would_refute=("both lines are meant to meet, and only their arguments are wrong",),
         actions=(Action("fix-code", ranks=tuple(ranks), confidence="medium", where=lines[0]),),
         alternatives=(
-            ("collective-skipped", tuple(ranks), None),
+            (other, tuple(ranks), None),
             (f"{kind}-mismatch", tuple(ranks), "the two lines are different calls"),
         ),
         metrics={"position": int(str(row["seq"]))},
