@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Hashable
 
 import polars as pl
 
@@ -89,16 +90,13 @@ _TELLING = 8
 
 def _foretold(made: pl.DataFrame, last: dict[str, object], got: int, size: int) -> dict[str, object]:
     """How many calls after its last one (``last``) a member will come to an all_reduce with segments of this length, and its shape."""
-    own = made.filter((pl.col("group_key") == last["group_key"]) & (pl.col("rank") == last["rank"]) & (pl.col("seq") <= last["seq"])).sort(
-        "seq"
-    )
-    calls = _with_segments(own, size)
-    lengths = {call[:3]: (call[3], call[4]) for call in calls.select("op", "shape", "dtype", "segment", "width").iter_rows()}
-    due = expect([*zip(own["op"], own["shape"], own["dtype"], strict=True)], REACH)
-    for ahead, call in enumerate(due, 1):
-        segment, width = lengths[tuple(call)]
-        if call[0] == "all_reduce" and segment == got and got >= _TELLING * width:
-            return {"ahead": ahead, "ahead_shape": call[1]}
+    of = (pl.col("group_key") == pl.lit(last["group_key"])) & (pl.col("rank") == pl.lit(last["rank"]))
+    calls = _with_segments(made.filter(of & (pl.col("seq") <= pl.lit(last["seq"]))).sort("seq"), size)
+    line: list[Hashable] = list(calls.select("op", "shape", "dtype").iter_rows())
+    shown = dict(zip(line, calls.iter_rows(named=True), strict=True))
+    for ahead, call in enumerate((shown[signature] for signature in expect(line, REACH)), 1):
+        if call["op"] == "all_reduce" and call["segment"] == got and got >= _TELLING * call["width"]:
+            return {"ahead": ahead, "ahead_shape": call["shape"]}
     return {}
 
 

@@ -348,6 +348,17 @@ def test_in_the_first_step_that_a_run_goes_on_foretells_neither_call() -> None:
     assert parting("reduce_scatter [36]")[:3] == ("different", [1], 5), "one more of the run is no next step"
 
 
+def test_in_a_first_step_another_operation_with_the_tensor_of_the_peers_stands_in_place_of_theirs() -> None:
+    def sure(call: str, theirs: str) -> object:
+        [row] = read({rank: ["all_reduce [80]", call if rank == 1 else theirs] for rank in range(3)})
+        assert (row["kind"], row["ranks"]) == ("different", [1])
+        return row["sure"]
+
+    assert sure("broadcast [48]", "all_reduce [48]")
+    assert not sure("broadcast [40]", "all_reduce [48]")
+    assert not sure("broadcast [1]", "all_reduce [1]"), "many calls are of one element"
+
+
 def test_a_reduction_is_told_by_its_number_and_its_name() -> None:
     calls = operations({rank: ["all_reduce [8]"] for rank in range(3)}, domain="nccl", group="0xc0")
     other = calls.with_columns(red_op=pl.when(pl.col("rank") == 1).then(pl.lit(2)).otherwise(pl.lit(0)).cast(pl.Int32))
