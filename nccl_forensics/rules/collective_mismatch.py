@@ -46,8 +46,8 @@ def collective_mismatch(
     left_loops: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Findings of differing operations, one per group. What DETAIL's exceptions tell of one position alone is a call left out, if their
-    tracebacks stand in other functions, or what recorders tell of a first step; so is what a rank called only after work of another group to which no other has come, or behind
-    the loop in which the others are."""
+    tracebacks stand in other functions, or what recorders tell of a first step; so is what a rank called only after work of another group
+    to which no other has come, or behind the loop in which the others are."""
     ahead = set(overtakers.select("rank").collect()["rank"].to_list()) if overtakers is not None else set()
     gone = {row["rank"]: row for row in left_loops.collect().iter_rows(named=True)} if left_loops is not None else {}
     odd = divergences.filter(pl.col("kind").is_in(["different", "extra"])).sort("domain", "group_key").collect()

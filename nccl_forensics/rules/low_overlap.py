@@ -2,9 +2,9 @@
 
 ## What it finds
 Profiler traces in which little of the communication runs while something computes, and a good part of the step could be won: the smaller of
-the communication that runs alone (without waiting for late ranks) and the computation that runs alone. An error where so much could be won by
-what runs in one stretch of each step, on GPUs of which several ranks left three steps and more: collectives that follow each other with no
-computation between could have begun while the one before them ran.
+the communication that runs alone (without waiting for late ranks) and the computation that runs alone. An error where so much could be won
+by what runs in one stretch of each step, on GPUs of which several ranks left three steps and more: collectives that follow each other with
+no computation between could have begun while the one before them ran.
 
 ## Why it matters
 Transfers and arithmetic use different parts of a GPU. Run one after the other, a step takes the sum of both instead of the larger.

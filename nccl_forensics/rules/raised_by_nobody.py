@@ -1,13 +1,13 @@
 """A traceback is all that tells of the failure, and nothing tells whose it is.
 
 ## What it finds
-An exception of the program that ended a process, in evidence in which no rank is known and no launcher tells how any process ended: a text
-that was pasted, or standard error without prefixes. The same exception more than once, each of a process of its own as far as is known, is
-told as one of the program.
+An exception of the program that ended a process, in evidence in which no rank is known, no launcher tells how any process ended and no
+kernel tells of its host: a text that was pasted, or standard error without prefixes. The same exception more than once, each of a process
+of its own as far as is known, is told as one of the program.
 
 ## Why it matters
-The process is gone, and whoever was to meet it in a collective waits or fails after it. Which rank it was, and whether the others did the same,
-this text does not say.
+The process is gone, and whoever was to meet it in a collective waits or fails after it. Which rank it was, and whether the others did the
+same, this text does not say.
 
 ## What would refute it
 The program caught the exception and went on, or it was a helper beside the ranks.
@@ -35,11 +35,19 @@ _OF_THE_PROGRAM = ("user", "worker-killed", "disk-full")
 
 @rule(name="raised-by-nobody-known", code="DE14", cause="rank-died", severity="critical", at_most=1, explains=("timeout", "closed"))
 def raised_by_nobody_known(
-    raised: pl.LazyFrame, failures: pl.LazyFrame, endings: pl.LazyFrame | None, source_ranks: pl.LazyFrame | None
+    raised: pl.LazyFrame,
+    failures: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    source_ranks: pl.LazyFrame | None,
+    kernel_events: pl.LazyFrame | None = None,
+    oom_kills: pl.LazyFrame | None = None,
+    xids: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
-    """At most one finding: the first exception of the program, where no rank is known and there is no other sign of a failure."""
+    """At most one finding: the first exception of the program, where no rank is known and there is no other sign of a failure, nor a host's
+    log, which holds the tracebacks of any service."""
     ranks = source_ranks.filter(pl.col("rank").is_not_null()) if source_ranks is not None else None
-    if has_rows(endings) or has_rows(ranks) or has_rows(failures.filter(pl.col("sign") != EXCEPTIONS)):
+    of_hosts = any(map(has_rows, (kernel_events, oom_kills, xids)))
+    if of_hosts or has_rows(endings) or has_rows(ranks) or has_rows(failures.filter(pl.col("sign") != EXCEPTIONS)):
         return
     # torch.distributed's own errors blame no line of the program.
     own = pl.col("signature").is_in(_OF_THE_PROGRAM) & ~pl.col("frames").fill_null("").str.contains(r"^[^\n]{0,400}torch/distributed/")

@@ -2,8 +2,9 @@
 
 ## What it finds
 Profiler traces in which most all_reduce, reduce_scatter and all_gather operations of a step are small, are many, and take a good part of
-the time, waiting for late ranks left aside. An error where they take so much, and half of what runs alone, while nothing computes and follow each other with little computed
-between, on GPUs of which several ranks left three steps and more; those are then also why communication runs alone.
+the time, waiting for late ranks left aside. An error where they take so much, and half of what runs alone, while nothing computes and
+follow each other with little computed between, on GPUs of which several ranks left three steps and more; those are then also why
+communication runs alone.
 
 ## Why it matters
 A collective costs tens of microseconds before the first byte moves. Small ones never reach the bandwidth of the links, and each is a kernel

@@ -60,7 +60,8 @@ def ring_senders(endings: pl.LazyFrame, operations: pl.LazyFrame | Calls, progre
     (gloo/allreduce.cc). ``receiver`` aborted because a segment was longer (``got_bytes``) than its own (``expected_bytes``); where its own
     is what follows from the tensor that other members recorded (``agreeing``, with ``shape``, ``dtype`` and the ``width`` of an element in
     bytes), it is the sender that differs. ``ahead``: so many calls later the steps before foretell an all_reduce (of ``ahead_shape``) of
-    which the segments are just those that came: the sender was in that one. Cites the receiver's message (``line_source_id``, ``line_no``) and a record of those that agree.
+    which the segments are just those that came: the sender was in that one. Cites the receiver's message (``line_source_id``, ``line_no``)
+    and a record of those that agree.
     """
     rows: list[dict[str, object]] = []
     aborted = endings.filter((pl.col("signature") == "gloo-size-mismatch") & pl.col("rank").is_not_null()).sort("rank").collect()

@@ -62,6 +62,7 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
         .collect()
     )
     rows = frame.to_dicts()
+    by_nccl = dict(frame.select("source_id", of_nccl()).iter_rows())
     contents = contents_of(fr_dumps)
     begins = [r["first_created_ns"] for r in rows if r["first_created_ns"] is not None]
     ends = [r["last_created_ns"] for r in rows if r["last_created_ns"] is not None]
@@ -88,7 +89,7 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
     latest = max(rows, key=lambda r: _known(r["last_created_ns"]), default=None)
     for both in by_rank.values():
         # Whoever stands before what its peers have come to last may hold nothing of it, or no operation at all.
-        group = [r for r in both if latest is not None and _of_nccl(r) == _of_nccl(latest)] or both
+        group = [r for r in both if latest is not None and by_nccl[r["source_id"]] == by_nccl[latest["source_id"]]] or both
         for r in both:
             r["use"] = "beside"
         group.sort(key=lambda r: (_known(r["last_created_ns"]), _known(r["finished"]), r["encoding"] == "pickle", -_known(r["source_id"])))
@@ -112,13 +113,6 @@ def dumps(fr_dumps: pl.LazyFrame, source_ranks: pl.LazyFrame, fr_status: pl.Lazy
                 r["use"] = "chosen"
     schema = dict(frame.schema) | {"use": pl.String()}
     return pl.DataFrame(rows, schema=schema, infer_schema_length=None).lazy()
-
-
-def _of_nccl(row: Mapping[str, object]) -> bool:
-    """The same of one row."""
-    return bool(row["comm_lib_version"]) or (
-        row["version_major"] is not None and (_known(row["version_major"]), _known(row["version_minor"])) < (2, 7)
-    )
 
 
 def _known(value: object) -> int:

@@ -39,9 +39,9 @@ _TESTS = {"all_to_all": "alltoall", "send": "sendrecv", "recv": "sendrecv", "sen
 def trace_bandwidth(trace_collectives: pl.LazyFrame, trace_ranks: pl.LazyFrame, trace_matches: pl.LazyFrame) -> pl.LazyFrame:
     """Bandwidth per group, operation and size. Each collective counts with its shortest duration among the ranks whose traces are there
     (``ranks_seen``), so that waiting for a late rank is not billed to the network; of one rank alone waiting is in it, and the figure is a
-    lower bound. Median over collectives, and the best one. Cites the shortest. ``channels`` is the largest grid of their kernels, ``members``
-    the ranks whose traces are there; ``queued_ms``: what they took in all while nothing computed, of those before which less was computed, since the
-    one before, than they took themselves: they stood in a queue, and waited for no layer."""
+    lower bound. Median over collectives, and the best one. Cites the shortest. ``channels`` is the largest grid of their kernels,
+    ``members`` the ranks whose traces are there; ``queued_ms``: what they took in all while nothing computed, of those before which less
+    was computed, since the one before, than they took themselves: they stood in a queue, and waited for no layer."""
     key = ["group_key", "capture", "position"]
     matched = (
         trace_matches.filter(pl.col("bytes") > 0)

@@ -50,6 +50,11 @@ def test_where_a_rank_another_sign_or_an_end_is_known_it_is_for_other_rules() ->
     assert raised_by_nobody_known.check(one, signs(EXCEPTIONS), endings({"rank": 0, "kind": "exception"}), None) == []
 
 
+def test_the_log_of_a_host_holds_tracebacks_of_any_service() -> None:
+    killed = table("oom_kills", {"pid": 48213, "comm": "python"})
+    assert raised_by_nobody_known.check(raised({}), signs(EXCEPTIONS), None, None, oom_kills=killed) == []
+
+
 def test_what_blames_others_or_was_got_over_says_nothing_of_the_program() -> None:
     for said in (
         {"signature": "gloo-closed"},

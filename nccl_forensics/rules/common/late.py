@@ -50,7 +50,8 @@ def late_rows(
     alone costs a quarter of the time, at three collectives or more of which none makes up most of that. Of a few steps with one collective
     each, half of the time must be lost to it, and what it did meanwhile must be seen; of two ranks so too, in all of three steps or more,
     where it is nothing that one of two may be meant to do. Beside a rank of another group that costs more, one is told by the steps of its
-    own group; of ranks in several groups one counts where it waits less than its peers, in all that it is in. One step that lost most to it is left aside. Who is late by a batch that is longer this time is last in all collectives of a step, so that steps are what counts where
+    own group; of ranks in several groups one counts where it waits less than its peers, in all that it is in. One step that lost most to it
+    is left aside. Who is late by a batch that is longer this time is last in all collectives of a step, so that steps are what counts where
     they are marked; a rank that nearly alone costs most in one step after the other needs no more."""
     window = pl.coalesce("habit_share", "window_share")
     enough = (pl.col("members") > 2) & (pl.col("collectives") >= at_least) & (pl.col("last_count") >= 3)
