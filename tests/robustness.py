@@ -21,6 +21,7 @@ from pathlib import Path
 
 from nccl_forensics.api import analyze
 from nccl_forensics.reading.engine import InlineEngine
+from nccl_forensics.values.ranklist import as_ranks
 from tests.score import Case, Score, cases, run
 
 #: Files of each kind of source, by the formats that read them.
@@ -34,6 +35,16 @@ _LOGS = {"c10d-log", "traceback", "launcher-log", "nccl-log"}
 #: Lines that a log must have to lose its beginning.
 _LONG = 60
 Mutation = Callable[[Path, Case, list[dict[str, object]]], bool]
+
+
+def _ranks(sources: list[dict[str, object]]) -> set[int]:
+    """Ranks that have files."""
+    return {r for s in sources for r in as_ranks(s["ranks"])}
+
+
+def _read_as(source: dict[str, object], formats: set[str]) -> bool:
+    """Whether one of these formats reads a source."""
+    return isinstance(source["formats"], list) and not formats.isdisjoint(source["formats"])
 
 
 def _files_of_rank(sources: list[dict[str, object]], rank: int) -> list[str]:
@@ -53,12 +64,12 @@ def _culprits(case: Case) -> set[int]:
 
 def _innocents(case: Case, sources: list[dict[str, object]]) -> list[int]:
     """Ranks that have files and are no culprits."""
-    return sorted({r for s in sources for r in s["ranks"]} - _culprits(case))  # type: ignore[attr-defined]  # the report's lists of ranks
+    return sorted(_ranks(sources) - _culprits(case))
 
 
 def _text_logs(root: Path, sources: list[dict[str, object]]) -> list[Path]:
     """Logs that can be cut: lines of text, not packed."""
-    logs = [root / str(s["path"]) for s in sources if s["lines"] and _LOGS & set(s["formats"])]  # type: ignore[call-overload]  # a list of names
+    logs = [root / str(s["path"]) for s in sources if s["lines"] and _read_as(s, _LOGS)]
     return [log for log in logs if log.suffix != ".gz"]
 
 
@@ -77,13 +88,12 @@ def drop_half(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
 def drop_culprit(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
     """Drop all files of the culprits."""
     paths = [p for rank in sorted(_culprits(case)) for p in _files_of_rank(sources, rank)]
-    everyone = {r for s in sources for r in s["ranks"]}  # type: ignore[attr-defined]
-    return bool(_culprits(case)) and len(_culprits(case)) < len(everyone) and _drop(root, paths)
+    return bool(_culprits(case)) and len(_culprits(case)) < len(_ranks(sources)) and _drop(root, paths)
 
 
 def _drop_kind(kind: str) -> Mutation:
     def mutate(root: Path, case: Case, sources: list[dict[str, object]]) -> bool:
-        paths = [str(s["path"]) for s in sources if KINDS[kind] & set(s["formats"])]  # type: ignore[call-overload]
+        paths = [str(s["path"]) for s in sources if _read_as(s, KINDS[kind])]
         others = [s for s in sources if s["formats"] and str(s["path"]) not in paths]
         return bool(paths) and bool(others) and _drop(root, paths)
 
@@ -129,7 +139,7 @@ def stale_dump(root: Path, case: Case, sources: list[dict[str, object]]) -> bool
     """Mix in a dump of rank 0 from a run an hour earlier."""
     import pickle
 
-    dumps = [root / str(s["path"]) for s in sources if "flight-recorder" in set(s["formats"]) and s["ranks"] == [0]]  # type: ignore[call-overload]
+    dumps = [root / str(s["path"]) for s in sources if _read_as(s, KINDS["flight recorder"]) and s["ranks"] == [0]]
     pickles = [d for d in dumps if d.read_bytes()[:1] == b"\x80"]
     if not pickles:
         return False
@@ -184,7 +194,7 @@ def shift_clock(root: Path, case: Case, sources: list[dict[str, object]]) -> boo
     import pickle
 
     hosts = sorted({str(s["host"]) for s in sources if s["host"]})
-    ranks = sorted({r for s in sources for r in s["ranks"]})  # type: ignore[attr-defined]
+    ranks = sorted(_ranks(sources))
     mine = [s for s in sources if s["host"] == hosts[-1]] if len(hosts) > 1 else [s for s in sources if ranks and s["ranks"] == [ranks[-1]]]
     changed = False
     for source in mine:
@@ -192,7 +202,7 @@ def shift_clock(root: Path, case: Case, sources: list[dict[str, object]]) -> boo
         if not file.is_file() or file.suffix == ".gz":
             continue
         data = file.read_bytes()
-        if "flight-recorder" in set(source["formats"]):  # type: ignore[call-overload]
+        if _read_as(source, KINDS["flight recorder"]):
             new = (
                 pickle.dumps(_times(pickle.loads(data)), protocol=2)
                 if data[:1] == b"\x80"

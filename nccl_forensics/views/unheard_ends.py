@@ -83,8 +83,8 @@ def vanished(
 
 
 def _with_unnamed(part: pl.DataFrame, size: int, done: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.DataFrame:
-    """Members of a communicator of this size whose init no log shows, with the processes that make up its number where every one of these has a rank, and
-    those that are not among its members are in no communicator of its size by any line (``done``)."""
+    """Members of a communicator of this size whose init no log shows, with the processes that make up its number where every one of these
+    has a rank, and those that are not among its members are in no communicator of its size by any line (``done``)."""
     if processes is None or part["completed"].any() or part.height >= size:
         return part
     known = (

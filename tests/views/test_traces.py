@@ -9,6 +9,7 @@ import pytest
 
 from nccl_forensics.reading.bundle import open_bundle
 from nccl_forensics.reading.engine import InlineEngine, read_bundle
+from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import Resolver
 from nccl_forensics.views.trace_bandwidth import platform as one_host
 from nccl_forensics.views.trace_lag import chance, trace_arrivals
@@ -238,7 +239,7 @@ def test_ranks_that_another_group_kept_have_no_time_of_their_own(tmp_path: Path)
     late = [r for r in rows(found, "late_ranks") if float(str(r["lost_ms"])) > 100]
     assert {r["rank"] for r in late} == {4, 5, 6, 7}
     assert all(abs(float(str(r["own_share"]))) < 0.1 for r in late)
-    tensor = {tuple(r["members"]): r["bus_bw_gb_s"] for r in rows(found, "trace_bandwidth") if r["group_name"] == "tp"}  # type: ignore[call-overload]  # a list
+    tensor = {tuple(as_ranks(r["members"])): r["bus_bw_gb_s"] for r in rows(found, "trace_bandwidth") if r["group_name"] == "tp"}
     assert tensor[0, 1, 2, 3] == pytest.approx(7 * tensor[4, 5, 6, 7])
 
 
@@ -303,7 +304,9 @@ def test_ranks_with_device_numbers_of_their_own_are_on_one_host(tmp_path: Path) 
         for trace, number in zip(made, numbers, strict=True):
             for event in trace.events:
                 if event["cat"] == "kernel":
-                    event["args"]["device"] = number  # type: ignore[index]  # its arguments
+                    args = event["args"]
+                    assert isinstance(args, dict)
+                    args["device"] = number
         found = resolver(folder, made).get("trace_ranks")
         assert found is not None
         assert one_host(found)[1] == hosts
@@ -391,7 +394,7 @@ def test_what_a_receive_takes_beyond_the_shortest_of_its_size_is_waiting(tmp_pat
             args = collective(elements=64, group="line", ranks=range(2)) | {"Collective name": "recv" if rank else "send"}
             trace.kernel(ALL_REDUCE, n * 10_000, 500 + 2_000 * rank, stream=9, args=args)
         made.append(trace)
-    assert {tuple(r["members"]) for r in rows(resolver(tmp_path, made), "trace_bandwidth")} == {(0,), (1,)}  # type: ignore[call-overload]  # a list
+    assert {tuple(as_ranks(r["members"])) for r in rows(resolver(tmp_path, made), "trace_bandwidth")} == {(0,), (1,)}
     waits = {r["rank"]: (r["calls"], round(float(str(r["waited_ms"])), 2)) for r in rows(resolver(tmp_path, made), "trace_pair_waits")}
     assert waits == {0: (4, 0.0), 1: (4, 8.0)}
     alone = tmp_path / "alone"
