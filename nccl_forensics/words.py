@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping
 
 #: A process whose rank nothing tells takes part in comparisons under this number plus that of its source; it is never printed as a rank.
 UNIDENTIFIED = 1_000_000_000
+#: What a host is called of which the evidence does not tell the name.
+UNKNOWN_HOST = "host unknown"
 #: A group's name that PyTorch made of its ranks (distributed_c10d.py, _hash_ranks_to_str: SHA-1).
 _HASH = re.compile(r"[0-9a-f]{40}")
 
 
 def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
-    """``0-2, 4, 6-7``; at most so many ranges, then ``… (n ranks)``."""
+    """``0-2, 4, 6-7``; of more than so many ranges the first third, then ``… (2,047 ranks)``: a cut list names nobody, so it may as well be short."""
     numbers = sorted(set(ranks))
     ranges: list[str] = []
     start = previous = None
@@ -24,7 +26,7 @@ def rank_list(ranks: Iterable[int], at_most: int = 12) -> str:
             start = n
         previous = n
     if len(ranges) > at_most:
-        return f"{', '.join(ranges[:at_most])} … ({len(numbers)} ranks)"
+        return f"{', '.join(ranges[: max(3, at_most // 3)])} … ({len(numbers):,} ranks)"
     return ", ".join(ranges)
 
 

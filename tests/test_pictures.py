@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 
+from nccl_forensics import pictures
 from nccl_forensics.exhibits.timeline import statement
 from nccl_forensics.extras import Cell, GroupTimeline, TimelineRow
 from nccl_forensics.pictures import events, links, people, quotes, timelines
@@ -63,6 +64,14 @@ def test_a_host_that_only_the_launcher_or_the_verdict_names_is_used():
     assert [(h.name, [s.rank for s in h.seats]) for h in people.cluster(frames, {0: "ok", 1: "ok", 3: "ok"}, found)] == [
         ("a", [0]), ("b", [1]), ("host unknown", [3]),
     ]  # fmt: skip
+
+
+def test_ranks_without_a_known_host_make_the_number_of_hosts_a_least_number():
+    assert pictures._home((0, 1), {0: "a", 1: "b"}) == "2 hosts"
+    assert pictures._home((0, 1, 2), {0: "a", 1: "b"}) == "2 hosts or more"
+    assert pictures._home((0, 1), {0: "a", 1: "a"}) == "a"
+    assert pictures._home((0, 1), {0: "a"}) == "1 host or more"
+    assert pictures._home((0, 1), {}) is None
 
 
 def test_without_a_hang_nobody_is_said_to_wait():

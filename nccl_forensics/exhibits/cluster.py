@@ -11,9 +11,8 @@ from nccl_forensics.exhibits.base import Block, Drawing, Item, Report, Table, ra
 from nccl_forensics.extras import Extras, Host, Process
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation import ROWS, sentence
+from nccl_forensics.words import UNKNOWN_HOST
 
-#: What a host is called of which the evidence does not tell the name.
-UNKNOWN_HOST = "host unknown"
 #: Hosts that are drawn as cards; beyond, all of them are a dense map and those that stand out have cards. Hosts with a title each.
 CARDS, TELLING, TITLED = 24, 12, 4096
 #: Processes that are listed where all of them are, and where there are more.

@@ -9,11 +9,11 @@ import polars as pl
 
 from nccl_forensics.extras import ChannelCount, HostNics, LinkMatrix, Ring, TransportRow, TreeShape
 from nccl_forensics.views import Resolver
+from nccl_forensics.words import UNKNOWN_HOST
 
 #: GPUs of a host that a matrix is made for; kinds of matrices, rings and hosts that a report carries.
 _GPUS, _MATRICES, _RINGS, _ROWS = 64, 12, 48, 400
 _FORM = pl.col("detail").str.extract(r"^(P2P/[A-Za-z]+|SHM|direct shared memory|NET|COLLNET)")
-_UNKNOWN = "host unknown"
 
 
 def transports(resolver: Resolver) -> tuple[TransportRow, ...]:
@@ -32,7 +32,7 @@ def transports(resolver: Resolver) -> tuple[TransportRow, ...]:
     for r in folded.iter_rows(named=True):
         kind = str(r["form"] if r["transport"] == "P2P" and r["form"] else r["transport"])
         key = (r["transport"], kind, r["network"], r["gdr"], r["channels"], r["count"])
-        alike.setdefault(key, []).append(str(r["host"] or _UNKNOWN))
+        alike.setdefault(key, []).append(str(r["host"] or UNKNOWN_HOST))
     out = []
     for (transport, form, network, gdr, channels_, count), hosts in alike.items():
         names = ", ".join(hosts[:2]) + (f" and {len(hosts) - 2} more hosts alike" if len(hosts) > 2 else "")
@@ -77,7 +77,7 @@ def _connected(resolver: Resolver, paths: Mapping[int, str]) -> list[LinkMatrix]
     inside = pl.col("transport").is_in(["P2P", "SHM"]) | (pl.lit(one_host) & (pl.col("transport") == "NET"))
     pairs = (
         connections.filter(inside & pl.col("src_dev").is_not_null() & pl.col("dst_dev").is_not_null())
-        .with_columns(form=pl.coalesce(_FORM, "transport"), host=pl.col("host").fill_null(_UNKNOWN))
+        .with_columns(form=pl.coalesce(_FORM, "transport"), host=pl.col("host").fill_null(UNKNOWN_HOST))
         .group_by("host", "src_dev", "dst_dev", "form")
         .agg(pl.len().alias("n"), pl.col("source_id").min(), pl.col("line_no").sort_by("source_id", "line_no").first())
         .sort("host", "src_dev", "dst_dev", "n", "form", descending=[False, False, False, True, False])
@@ -99,7 +99,7 @@ def _topology(resolver: Resolver, paths: Mapping[int, str]) -> list[LinkMatrix]:
     hosts: dict[str, dict[tuple[str, str], str]] = {}
     cites: dict[str, tuple[int, int]] = {}
     for r in rows.iter_rows(named=True):
-        host = str(r["host"] or r["hint_host"] or paths.get(r["source_id"], _UNKNOWN))
+        host = str(r["host"] or r["hint_host"] or paths.get(r["source_id"], UNKNOWN_HOST))
         if r["a"] != r["b"]:
             hosts.setdefault(host, {}).setdefault((r["a"], r["b"]), str(r["relation"] or ""))
         if r["line_no"] is not None:

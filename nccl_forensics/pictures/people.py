@@ -9,7 +9,7 @@ import polars as pl
 from nccl_forensics.conclusions.census import people_of
 from nccl_forensics.extras import GroupTimeline, Host, Process, RankState, Seat
 from nccl_forensics.views import Resolver
-from nccl_forensics.words import UNIDENTIFIED
+from nccl_forensics.words import UNIDENTIFIED, UNKNOWN_HOST
 
 #: Endings that another rank's fault brought about: the process is gone now, and was waiting when it mattered.
 _VICTIMS = ("clean", "victim", "terminated")
@@ -90,7 +90,7 @@ def cluster(resolver: Resolver, known: Mapping[int, RankState], hosts_of: Mappin
     hosts: dict[str, list[Seat]] = {}
     for rank in sorted(known):
         person = people.get(rank, {})
-        hosts.setdefault(hosts_of.get(rank, "host unknown"), []).append(Seat(rank, known[rank], _gpu(person)))
+        hosts.setdefault(hosts_of.get(rank, UNKNOWN_HOST), []).append(Seat(rank, known[rank], _gpu(person)))
     return tuple(Host(name, tuple(seats)) for name, seats in hosts.items())
 
 

@@ -75,7 +75,7 @@ def present(report: Json, extras: Extras) -> Presentation:
         generator=text(generator, "name") or "nccl-forensics",
         version=text(generator, "version"),
         inputs=tuple(words(case, "inputs")[:20]),
-        particulars=(*particulars_of(case), *redaction_of(report)),
+        particulars=(*particulars_of(case, extras.cluster), *redaction_of(report)),
         status=status,
         status_word=STATUS_WORDS.get(status, status),
         confidence=opinion.confidence,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from nccl_forensics.extras import Host
 from nccl_forensics.presentation.mapping import Json, amount, beyond, joined, number, part, rows, sentence, text, words
 from nccl_forensics.presentation.values import Opinion, RuleText
+from nccl_forensics.words import UNKNOWN_HOST
 
 STATUS_WORDS = {
     "explained": "Explained",
@@ -57,14 +59,15 @@ def span_words(start: str, end: str) -> str:
 _ADDRESS = re.compile(r"[0-9a-fA-F:.]+")
 
 
-def particulars_of(case: Json) -> tuple[tuple[str, str], ...]:
+def particulars_of(case: Json, cluster: Sequence[Host] = ()) -> tuple[tuple[str, str], ...]:
+    """What the job was: label and value. ``cluster`` tells whether hosts of some ranks are unknown, so that those named are not all."""
     seen, world = number(case, "ranks_seen"), number(case, "world_size")
     hosts = words(case, "hosts", 80)
     of_ranks = f"{amount(seen)} of {amount(world)}" if world is not None and seen is not None and seen != world else amount(world or seen)
     pairs = (
         # Of a job whose size is not told, processes without a rank are counted.
         ("Ranks", of_ranks if world else f"{amount(seen)} or more" if seen else ""),
-        ("Host" if len(hosts) == 1 else "Hosts", hosts[0] if len(hosts) == 1 else amount(len(hosts)) if hosts else ""),
+        ("Host" if len(hosts) == 1 else "Hosts", _hosts_words(hosts, any(h.name == UNKNOWN_HOST for h in cluster))),
         ("GPUs", joined([g for g in words(case, "gpus", 80) if not _ADDRESS.fullmatch(g)], 3)),
         ("NCCL", joined(words(case, "nccl_versions", 40), 3)),
         ("PyTorch", joined(words(case, "torch_versions", 40), 3)),
@@ -73,6 +76,11 @@ def particulars_of(case: Json) -> tuple[tuple[str, str], ...]:
         ("Process groups", amount(number(case, "process_groups"))),
     )
     return tuple((k, v) for k, v in pairs if v and v != "0")
+
+
+def _hosts_words(hosts: Sequence[str], more: bool) -> str:
+    counted = hosts[0] if len(hosts) == 1 else amount(len(hosts)) if hosts else ""
+    return f"{counted} or more" if counted and more else counted
 
 
 def redaction_of(report: Json) -> tuple[tuple[str, str], ...]:

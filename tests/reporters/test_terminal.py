@@ -2,9 +2,11 @@ import re
 
 import pytest
 
+from nccl_forensics.extras import Host, Seat
 from nccl_forensics.plain import columns
 from nccl_forensics.presentation.case import particulars_of
 from nccl_forensics.reporters import terminal
+from nccl_forensics.words import UNKNOWN_HOST, rank_list
 from tests.reporters.samples import SAMPLES, hang, healthy, insufficient, large, line, unexplained
 
 
@@ -119,3 +121,16 @@ def test_ranks_of_a_job_whose_size_is_not_told_are_counted_as_a_least_number():
     assert particulars_of({"world_size": None, "ranks_seen": 7}) == (("Ranks", "7 or more"),)
     assert particulars_of({"world_size": 8, "ranks_seen": 7}) == (("Ranks", "7 of 8"),)
     assert particulars_of({"world_size": None, "ranks_seen": 0}) == ()
+
+
+def test_hosts_are_counted_as_a_least_number_only_where_some_ranks_have_none():
+    known = Host("a", (Seat(0, "ok"),))
+    case = {"hosts": ["a", "b"]}
+    assert particulars_of(case, [known, Host(UNKNOWN_HOST, (Seat(1, "ok"),))]) == (("Hosts", "2 or more"),)
+    assert particulars_of(case, [known, Host("b", (Seat(1, "ok"),))]) == (("Hosts", "2"),)
+
+
+def test_a_list_of_ranks_that_has_to_be_cut_is_short():
+    assert rank_list(range(1, 4096, 2)) == "1, 3, 5, 7 … (2,048 ranks)"
+    assert rank_list([1, 3, 5, 7, 9]) == "1, 3, 5, 7, 9"
+    assert rank_list([1, 3, 5, 7, 9], 3) == "1, 3, 5 … (5 ranks)"
