@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from nccl_forensics.conclusions.supply import supply
 from nccl_forensics.model import CAUSES
 from nccl_forensics.rules import HEADINGS, Rule, all_rules
 from nccl_forensics.tables import TABLES
@@ -50,6 +51,10 @@ def test_every_rule_has_a_case_that_fires_and_a_near_miss_that_stays_quiet(recor
 
 #: Tables that no rule needs to read: what could not be read is shown as it is, and these are for queries and pictures.
 _FOR_QUERIES = frozenset({"gaps", "unmodelled", "collected", "trace_kernels", "trace_segments", "trace_spans", "trace_windows"})
+
+
+def test_what_a_check_lacks_is_said_in_words_and_not_by_the_name_of_a_table() -> None:
+    assert [name for rule in all_rules() for name in rule.inputs.names if supply(name) == name] == []
 
 
 def test_every_table_is_read_by_a_rule_or_by_a_view_that_one_reads() -> None:

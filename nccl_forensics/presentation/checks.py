@@ -8,7 +8,7 @@ from nccl_forensics.conclusions.supply import supply
 from nccl_forensics.model import CAUSES
 from nccl_forensics.plain import plain
 from nccl_forensics.presentation.mapping import Json, amount, command, joined, number, part, ranks, sentence, size, text, words
-from nccl_forensics.presentation.values import CheckText, FindingText, GapText, RuleText, SourceText
+from nccl_forensics.presentation.values import CheckText, FindingText, GapText, RuleText, SourceText, Unmade
 from nccl_forensics.words import rank_list, ranks_words
 
 
@@ -32,13 +32,13 @@ def checks_words(rules: Sequence[RuleText]) -> str:
     return f"{found} found something, {clean}, {counts['skipped']} could not be made for want of evidence{crashed}"
 
 
-def by_missing(skipped: Sequence[RuleText]) -> tuple[tuple[str, str], ...]:
-    """Skipped rules by the evidence that they lacked, in the order of the rules."""
+def by_missing(skipped: Sequence[RuleText]) -> tuple[Unmade, ...]:
+    """Skipped rules by the evidence that they lacked; what would allow most checks comes first."""
     groups: dict[str, list[str]] = {}
     for rule in skipped:
         lacked = list(dict.fromkeys(supply(name) for name in rule.missing.split(", ") if name))
         groups.setdefault(" and ".join(lacked) or "not told", []).append(rule.rule)
-    return tuple((missing, ", ".join(names)) for missing, names in groups.items())
+    return tuple(Unmade(missing, tuple(names)) for missing, names in sorted(groups.items(), key=lambda g: -len(g[1])))
 
 
 def by_cause(rules: Sequence[RuleText], titled: Sequence[Json]) -> tuple[tuple[str, str, str], ...]:

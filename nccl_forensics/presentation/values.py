@@ -222,6 +222,25 @@ class CheckText:
 
 
 @dataclass(frozen=True, slots=True)
+class Unmade:
+    """Checks that were not made, and the evidence that all of them lacked, in words."""
+
+    missing: str
+    checks: tuple[str, ...]
+
+    @property
+    def names(self) -> str:
+        return ", ".join(self.checks)
+
+    @property
+    def brief(self) -> str:
+        """``24 checks (peer-gone, version-mismatch …)``; few are named alone."""
+        if len(self.checks) <= 3:
+            return self.names
+        return f"{len(self.checks)} checks ({', '.join(self.checks[:2])} …)"
+
+
+@dataclass(frozen=True, slots=True)
 class Presentation:
     """Everything that a report says, but for the figures of ``exhibits``."""
 
@@ -253,7 +272,7 @@ class Presentation:
     rules_skipped: tuple[RuleText, ...]
     rules_crashed: tuple[RuleText, ...]
     checks: str
-    skipped_by_missing: tuple[tuple[str, str], ...]
+    skipped_by_missing: tuple[Unmade, ...]
     clean_by_cause: tuple[tuple[str, str, str], ...]
     thresholds: tuple[tuple[str, str, str], ...]
     sources: tuple[SourceText, ...]

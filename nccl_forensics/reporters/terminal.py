@@ -175,9 +175,9 @@ def _others_found(page: _Page, shown: Presentation) -> None:
 
 
 def _not_checked(shown: Presentation) -> list[tuple[str, str]]:
-    texts = [(f"{names}  (no {missing})", "") for missing, names in shown.skipped_by_missing[:6]]
+    texts = [(f"no {u.missing}: {u.brief}", "") for u in shown.skipped_by_missing[:6]]
     rest = len(shown.skipped_by_missing) - 6
-    return [*texts, (f"… and {rest} more groups of checks", "dim")] if rest > 0 else texts
+    return [*texts, (f"… and {rest} more kinds of evidence", "dim")] if rest > 0 else texts
 
 
 def _unchecked(page: _Page, texts: Sequence[tuple[str, str]]) -> None:

@@ -5,6 +5,8 @@ import pytest
 from nccl_forensics.extras import Host, Seat
 from nccl_forensics.plain import columns
 from nccl_forensics.presentation.case import particulars_of
+from nccl_forensics.presentation.checks import by_missing
+from nccl_forensics.presentation.values import RuleText
 from nccl_forensics.reporters import terminal
 from nccl_forensics.words import UNKNOWN_HOST, rank_list
 from tests.reporters.samples import SAMPLES, hang, healthy, insufficient, large, line, unexplained
@@ -67,7 +69,7 @@ def test_with_colour_only_our_own_colours_are_written():
 def test_a_clean_run_says_what_was_not_checked():
     text = render(healthy())
     assert "No fault was found in what was handed in" in text
-    assert "gpu-fault, nvlink-fault  (no kernel log)" in text
+    assert "no kernel log: gpu-fault, nvlink-fault" in text
     assert "collective-skipped" not in text
 
 
@@ -134,3 +136,14 @@ def test_a_list_of_ranks_that_has_to_be_cut_is_short():
     assert rank_list(range(1, 4096, 2)) == "1, 3, 5, 7 … (2,048 ranks)"
     assert rank_list([1, 3, 5, 7, 9]) == "1, 3, 5, 7, 9"
     assert rank_list([1, 3, 5, 7, 9], 3) == "1, 3, 5 … (5 ranks)"
+
+
+def test_what_would_allow_most_checks_comes_first_and_many_checks_are_counted():
+    def skipped(name, missing):
+        return RuleText(name, "", "skipped", missing, "", ())
+
+    told = by_missing([skipped("a", "memory"), *(skipped(n, "stacks") for n in "bcde"), skipped("f", "thread_states")])
+    assert [(u.missing, u.brief) for u in told] == [
+        ("stacks of the processes (py-spy, gdb)", "5 checks (b, c …)"),
+        ("free output", "a"),
+    ]
