@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from nccl_forensics.views.deaths import told_at
+from nccl_forensics.views.step_leads import steps_of_ranks
 
 #: Ranks without evidence that may all be what the others wait for, whatever their numbers.
 FEW_UNSEEN = 2
@@ -54,6 +55,47 @@ def silent(endings: pl.LazyFrame, progress: pl.LazyFrame | None) -> dict[int, di
             "seen_by": "endings",
         }
         for row in alive.iter_rows(named=True)
+    }
+
+
+def silent_watchdogs(
+    training_steps: pl.LazyFrame,
+    source_ranks: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame,
+    progress: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    groups: pl.LazyFrame,
+    job: frozenset[int],
+) -> dict[int, dict[str, object]]:
+    """The one or two ranks whose logs hold the steps of their loops and no timeout, where the watchdogs of all others timed out in one and the
+    same operation of the default group: whoever is in it times out with them.
+
+    The logs must be of one kind: those of others hold steps and timeouts, so that a watchdog's line would be in theirs. Only a rank of which
+    nothing else is known: neither how far its operations came nor how it ended.
+    """
+    default = (pl.col("domain") == "watchdog") & (pl.col("group_key") == "pg:0")
+    seen = progress.select("domain", "group_key", "rank", "first_pending", "last_op", "source_id", "line_no").sort("rank").collect()
+    late = seen.filter(default & pl.col("first_pending").is_not_null())
+    group = groups.filter(default).select("domain", "group_key", "group_name", "group_desc", "comm_id").collect()
+    if late.height < 2 or late["first_pending"].n_unique() != 1 or not group.height:
+        return {}
+    told = steps_of_ranks(training_steps, source_ranks)
+    last = told.sort("source_id", "line_no").group_by("rank").agg(pl.col("source_id", "line_no").last()).sort("rank").collect()
+    warned = set(watchdog.select(pl.col("source_id").unique()).collect()["source_id"].to_list())
+    both = last.filter(pl.col("rank").is_in(late["rank"].to_list()) & pl.col("source_id").is_in(sorted(warned)))
+    ended = [] if endings is None else endings.select(pl.col("rank").drop_nulls()).collect()["rank"].to_list()
+    quiet = last.filter(~pl.col("rank").is_in([*seen["rank"].to_list(), *ended]))
+    everyone = {*quiet["rank"].to_list(), *late["rank"].to_list()}
+    if not 0 < quiet.height <= min(FEW_UNSEEN, late.height - 1) or both.height < late.height:
+        return {}
+    if not job <= everyone or len(everyone) <= max(everyone):
+        return {}  # some rank's log is not there
+    first = late.row(0, named=True)
+    waiting = group.row(0, named=True) | {"op": first["last_op"], "seq": first["first_pending"]}
+    waiting |= {"source_id": first["source_id"], "line_no": first["line_no"], "waiters": late["rank"].to_list()}
+    return {
+        r: waiting | {"kind": "silent", "own_source_id": source, "own_line_no": line, "seen_by": "endings", "by_steps": True}
+        for r, source, line in quiet.select("rank", "source_id", "line_no").iter_rows()
     }
 
 

@@ -335,6 +335,9 @@ def _not_heard_of(case: _Case) -> Cause | None:
     if case.kind == "unanswered":
         why = "it answered neither the sampler nor the request for a dump, as a process that is stopped or in a system call does; all others wait"
         return Cause("host-stall", "low", why, alternative="gpu-stall")
+    if case.kind == "silent" and case.row.get("by_steps"):
+        why = "its log tells the steps of its loop as those of the others do, and no timeout, while the watchdogs of all others timed out"
+        return Cause("host-stall", "low", why, alternative="collective-skipped")
     if case.kind == "silent":
         why = "it was alive until the launcher stopped it and never timed out itself, as those did that waited"
         return Cause("host-stall", "low", why, alternative="collective-skipped")

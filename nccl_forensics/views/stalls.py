@@ -33,7 +33,7 @@ from nccl_forensics.views.motion import advances
 from nccl_forensics.views.of_two import odd_of_two
 from nccl_forensics.views.own_pace import in_one_order
 from nccl_forensics.views.pairs import held
-from nccl_forensics.views.silences import silent, unheard_of
+from nccl_forensics.views.silences import silent, silent_watchdogs, unheard_of
 from nccl_forensics.views.stack_pairs import beside_waiters, halted_alike
 from nccl_forensics.views.stall_causes import P2P, cause_of, with_unheard
 from nccl_forensics.views.stall_doubts import doubted
@@ -110,6 +110,7 @@ def stalls(
     never_called: pl.LazyFrame | None = None,
     step_leads: pl.LazyFrame | None = None,
     inversions: pl.LazyFrame | None = None,
+    training_steps: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per rank that others wait for: ``cause`` is input-stall, host-stall, gpu-stall, p2p-deadlock, group-deadlock,
     collective-skipped or rank-died (its program is over). Ranks that died by their own fault are left out: their death says it all.
@@ -150,6 +151,8 @@ def stalls(
         found = silent(endings, progress)
         if not found and progress is not None and groups is not None:
             found = unheard_of(endings, progress, groups)
+    if not found and not scene.parted and not scene.dead and training_steps is not None and watchdog is not None:
+        found = _untimed(scene, training_steps, source_ranks, watchdog, endings, written)
     if found:
         found = gone_on(found, scene.stacks, set(scene.stacks) | scene.known()) or found
     found = unanswering(found, scene.stacks, progress, written - scene.dead) or found
@@ -172,6 +175,22 @@ def stalls(
         tail |= dict.fromkeys(held(unpaired), "held")
     rows = doubted(scene, found, _with_causes(scene, found, tail), tail, written)
     return pl.DataFrame(rows, schema=STALLS, infer_schema_length=None).lazy()
+
+
+def _untimed(
+    scene: Scene,
+    training_steps: pl.LazyFrame,
+    source_ranks: pl.LazyFrame | None,
+    watchdog: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    written: set[int],
+) -> Found:
+    """Ranks that only their watchdog's silence singles out."""
+    if scene.progress is None or scene.groups is None:
+        return {}
+    job = frozenset(scene.job() | scene.known() | written | scene.stacks.keys())
+    found = silent_watchdogs(training_steps, source_ranks, watchdog, scene.progress, endings, scene.groups, job)
+    return {} if found.keys() & scene.stacks.keys() else found
 
 
 def _awaited(scene: Scene, blockers: pl.LazyFrame | None) -> Found:

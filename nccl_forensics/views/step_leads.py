@@ -29,16 +29,12 @@ _LEAST, _LATEST = 3, 64
 def step_leads(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
     """The ranks whose loops told one step more than those of all ``others``, at ``line_no``; the steps before all told alike.
 
-    The rank is what the line itself names, or a launcher's prefix, else that of the file. Empty unless the ranks are of these two kinds
+    Empty unless the ranks are of these two kinds
     alone and those ahead are the fewer, or of two one: ranks that tell other steps than their peers have another program, or lost lines.
     """
-    stated = pl.when(pl.col("hint_scope").is_null() | (pl.col("hint_scope") != "local")).then(pl.col("hint_rank"))
-    rows = training_steps.filter(pl.col("step").is_not_null()).with_columns(rank=pl.coalesce("rank", stated))
-    if source_ranks is not None:
-        known = source_ranks.select("source_id", owner=pl.col("rank")).unique("source_id")
-        rows = rows.join(known, on="source_id", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
+    rows = steps_of_ranks(training_steps, source_ranks)
     # A launcher that gathers what its workers print has each line twice.
-    told = rows.filter(pl.col("rank").is_not_null()).sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
+    told = rows.sort("source_id", "line_no").unique(["rank", "step"], keep="last", maintain_order=True)
     last = pl.col("source_id", "line_no").sort_by("step").last()
     of_rank = told.group_by("rank").agg(last, steps=pl.col("step").sort().tail(_LATEST + 1)).sort("rank").collect()
     nothing = pl.LazyFrame(schema=STEP_LEADS)
@@ -55,6 +51,17 @@ def step_leads(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) 
     return found.select(pl.col(c).cast(t) for c, t in STEP_LEADS.items())
 
 
+def steps_of_ranks(training_steps: pl.LazyFrame, source_ranks: pl.LazyFrame | None) -> pl.LazyFrame:
+    """Lines that tell a step, with the ``rank`` that the line itself names, or a launcher's prefix, else that of the file; without those that
+    nothing gives a rank."""
+    stated = pl.when(pl.col("hint_scope").is_null() | (pl.col("hint_scope") != "local")).then(pl.col("hint_rank"))
+    rows = training_steps.filter(pl.col("step").is_not_null()).with_columns(rank=pl.coalesce("rank", stated))
+    if source_ranks is not None:
+        known = source_ranks.select("source_id", owner=pl.col("rank")).unique("source_id")
+        rows = rows.join(known, on="source_id", how="left").with_columns(rank=pl.coalesce("rank", "owner"))
+    return rows.filter(pl.col("rank").is_not_null())
+
+
 def step_further(
     found: Mapping[int, dict[str, object]], leads: pl.LazyFrame, stacks: Mapping[int, dict[str, object]]
 ) -> dict[int, dict[str, object]]:
@@ -66,7 +73,7 @@ def step_further(
         lead = ahead.get(rank)
         waits = rank not in stacks or stacks[rank]["place"] in WAITING
         waiters = set(as_ranks(row.get("in_group") or row.get("waiters")))
-        if lead is not None and row["kind"] == "behind" and waits and waiters and waiters <= set(lead["others"]):
+        if lead is not None and row["kind"] in ("behind", "silent") and waits and waiters and waiters <= set(lead["others"]):
             marked[rank] = row | {"kind": "step-further", "step": lead["step"], "others_step": lead["others_step"]}
     return marked or _by_stacks(ahead, stacks)
 

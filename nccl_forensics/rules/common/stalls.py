@@ -105,7 +105,7 @@ def _evidence(part: pl.DataFrame, first: dict[str, object], *, named_by_others: 
     first_of_all = first["comm_id"] is not None and first["seq"] == 0
     own_words = "its own last operation, in another group" if first_of_all else "the stalled rank's own last operation in that group"
     if first["seen_by"] == "endings":
-        own_words = "how the rank ended that did not time out"
+        own_words = "what is last told of the rank that did not time out"
     return (
         *(e for row in every for e in _stack(row, f"stack of the stalled rank: {first['place']}")),
         *at_frame(cite(part.drop("why"), named), first["call_site"]),
