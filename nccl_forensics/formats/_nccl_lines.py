@@ -16,6 +16,8 @@ _MARK = r"NCCL (?:INFO|WARN|CALL|TRACE)(?: |$)"
 _MARK_RE = re.compile(_MARK)
 #: Longest stretch before the mark that can be a prefix: host name, ids, source file and function.
 _PREFIX_AT_MOST = 512
+#: NCCL 2.0 to 2.2 named no library in its lines: ``gpu1:5:7 [0] INFO NET : ...``, ``gpu1:5:7 [0] include/socket.h:360 WARN Call ...``.
+_NAMELESS = r"^([0-9A-Za-z_.-]+:[0-9]+:[0-9]+ \[-?[0-9]+\] (?:[0-9A-Za-z_./-]+:[0-9]+ )?)(INFO|WARN)( |$)"
 _HOST_TAIL = re.compile(r"(?<![0-9A-Za-z_.-])[0-9A-Za-z_.-]*+$")
 _LEVEL = {
     "info": "INFO",
@@ -46,7 +48,7 @@ class Messages:
 
 def messages(text: Text, more_hosts: pl.Series | None = None) -> Messages:
     """The messages of all lines that hold an anchor of NCCL; ``more_hosts`` are named by lines that are not among them."""
-    lines = text.hits.select(*_CARRIED, "text")
+    lines = text.hits.select(*_CARRIED, pl.col("text").str.replace(_NAMELESS, "${1}NCCL ${2}${3}"))
     marked = lines.get_column("text").str.count_matches(_MARK)
     whole = load("nccl_prefix").extract(lines)
     broken = (marked > 1) | ((marked == 1) & whole.kind.is_null())

@@ -67,7 +67,7 @@ def _call_split(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _init(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    yield "nccl_comms", rows.with_columns(event="init-" + pl.col("phase").str.to_lowercase())
+    yield "nccl_comms", rows.with_columns(event="init-" + pl.col("phase").fill_null("START").str.to_lowercase())
 
 
 def _destroy(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -275,6 +275,7 @@ _BUILDERS: dict[str, Builder] = {
     "channels": _channels,
     "channels_rccl": _channels_rccl,
     "init": _init,
+    "init_old": _init,
     "destroy": _destroy,
     "placement": _placement,
     "tuning": _tuning,

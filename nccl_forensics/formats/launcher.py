@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from nccl_forensics.facts.signatures import classify
+from nccl_forensics.formats._raised import CHAIN, Raised, raised_row
 from nccl_forensics.formats.base import Reading, Text, TextFormat
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.grammar.writers import HINTS, WriterLines, near_hits
 from nccl_forensics.masking import mask
-from nccl_forensics.stacks.callstack import Frame, frame_of, joined, user_frame
+from nccl_forensics.stacks.callstack import Frame, frame_of
 from nccl_forensics.tables import TABLES
 from nccl_forensics.values.hostlist import expand
 from nccl_forensics.values.units import is_number
@@ -28,7 +28,7 @@ _ITEM = re.compile(r"^\s*\[([0-9]{1,7})\]:\s*$")
 _KEY = re.compile(r"^\s{0,12}(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)$")
 _RANK = re.compile(r"^([0-9]{1,7}) \(local_rank: ([0-9]{1,6})\)")
 _EXIT = re.compile(r"^(-?[0-9]{1,5}) \(pid: ([0-9]{1,10})\)(?:\s*\((SIG[A-Z0-9]{2,8})\))?")
-_RAISED = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: (.*))?$")
+_RAISED = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: ?(.*))?$")
 #: Prefix of Python's own logging, before torch had a format of its own (up to 2.2).
 _LOGGING = r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[A-Za-z0-9_.]{1,200}:"
 #: The same of DeepSpeed's launcher: [2023-04-07 13:09:33,220] [ERROR] [launch.py:324:sigkill_handler]
@@ -182,33 +182,29 @@ def _item(row: Row, body: list[str]) -> tuple[Row, Row | None]:
         return row | ({"message": None} if row.get("has_traceback") else {}), None
     row["message"] = f"{exception['type']}: {exception['message']}"
     own = {k: row.get(k) for k in ("line_no", "end_line", "rank", "pid", "time_raw_ns", "time_kind")}
-    return row, {**{k: v for k, v in own.items() if v is not None}, **exception}
+    return row, {**exception, **{k: v for k, v in own.items() if v is not None}}
 
 
 def _exception(trace: list[str]) -> Row | None:
-    """The last exception of an indented traceback."""
+    """The exceptions of an indented traceback, chained or one alone; None where it was cut off before what was raised."""
+    chain: list[Raised] = []
     frames: list[Frame] = []
     kind, message = "", list[str]()
     for line in trace[1:]:
-        if line.strip().startswith("Traceback (most recent call last)"):
+        said = line.strip()
+        if said in CHAIN and kind:
+            chain.append((frames, kind, "\n".join(message)))
+        if said in CHAIN or said.startswith("Traceback (most recent call last)"):
             frames, kind, message = [], "", []
         elif not kind and (frame := frame_of(line)):
             frames.append(frame)
-        elif not kind and len(line) - len(line.lstrip()) <= 2 and (match := _RAISED.match(line.strip())):
+        elif not kind and len(line) - len(line.lstrip()) <= 2 and (match := _RAISED.match(said)):
             kind, message = match.group(1), [match.group(2) or ""]
-        elif kind and line.strip() and not _is_border(line.strip()):
-            message.append(line.strip())
-    if not kind:
-        return None
-    said = "\n".join(message)
-    return {
-        "kind": "python",
-        "type": kind,
-        "message": mask(said[:8000])[:2000],
-        "signature": classify(kind, said),
-        "frame": user_frame(frames),
-        "frames": joined(frames),
-    }
+        elif kind and said and not _is_border(said):
+            message.append(said)
+    if kind:
+        chain.append((frames, kind, "\n".join(message)))
+    return raised_row(chain) if chain else None
 
 
 def _fill(row: Row, key: str, value: str) -> None:

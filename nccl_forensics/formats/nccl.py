@@ -1,7 +1,7 @@
 """The debug log of NCCL (and RCCL): what ``NCCL_DEBUG`` makes the library print.
 
 Text is defined by three grammars: ``nccl_prefix`` (what stands before every message), ``nccl`` (messages) and ``nccl_errors`` (what is
-wrong, by signature). NCCL 2.4 to 2.30.7. A line with NCCL's prefix and a message that no grammar knows is a record of which only the
+wrong, by signature). NCCL 2.0 to 2.30.7. A line with NCCL's prefix and a message that no grammar knows is a record of which only the
 prefix was understood (``Reading.unmodelled``); a line that another process broke into is taken apart, and its rows say ``torn``.
 """
 
@@ -23,6 +23,8 @@ from nccl_forensics.tables.nccl import TORN_AT_MOST
 _LOOSE = ("chatter_plugin_words", "chatter_ras", "chatter_load", "chatter_init", "chatter_proxy_threads", "chatter_topology", "note_ras")
 #: Error signatures that only say where a text comes from: they do not make an INFO line an error.
 _VAGUE = ("plugin", "topology", "topology_2", "proxy", "nvls", "mnnvl", "ipc", "invalid_argument", "ib_event", "ras")
+#: How lines of NCCL 2.0 to 2.2 go on behind the device, and behind the line of the source: the library is not named.
+_NAMELESS = (*(f"[{device}] INFO " for device in range(16)), *(f"{digit} WARN " for digit in range(10)))
 #: Messages that go on for lines without a prefix (NCCL 2.24+ and 2.27+), with how many follow at most.
 _CONTINUED = {
     "Enabled NCCL Func/Proto/Algo Matrix:": (9, r"\|"),
@@ -155,7 +157,7 @@ FORMAT = TextFormat(
         "nccl_tuning",
         "nccl_tails",
     ),
-    anchors=("NCCL INFO", "NCCL WARN", "NCCL CALL", "NCCL TRACE", "NCCL version ", "RCCL version"),
+    anchors=("NCCL INFO", "NCCL WARN", "NCCL CALL", "NCCL TRACE", "NCCL version ", "RCCL version", *_NAMELESS),
     read=read,
     priority=20,
     bulk=Operations,

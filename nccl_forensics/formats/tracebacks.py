@@ -1,7 +1,6 @@
 """Python tracebacks, C++ terminate messages and fatal signals in text, with what they say about other ranks.
 
-Lines of several ranks may interleave; the launcher's prefix (peeled before) keeps them apart. Of chained exceptions the first is the
-root and the last is what ended the process: the root gives the row, unless it is the user's and the last one is known.
+Lines of several ranks may interleave; the launcher's prefix (peeled before) keeps them apart.
 """
 
 from __future__ import annotations
@@ -15,27 +14,20 @@ import polars as pl
 
 from nccl_forensics.facts.signatures import UNTHROWN, classify
 from nccl_forensics.formats._nccl_rows import errors_of
+from nccl_forensics.formats._raised import ADDRESS, CHAIN, OWN_RANK, RAISED_FROM, brief, raised_row
 from nccl_forensics.formats.base import Gap, Reading, Text, TextFormat
 from nccl_forensics.grammar.lines import load
 from nccl_forensics.grammar.writers import WriterLines, near_hits
 from nccl_forensics.masking import mask
 from nccl_forensics.raised_reports import said_of
-from nccl_forensics.stacks.callstack import Frame, frame_of, joined, user_frame
+from nccl_forensics.stacks.callstack import Frame, frame_of
 from nccl_forensics.tables import TABLES
 
 _START = "Traceback (most recent call last):"
-_CHAIN = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
 _EXCEPTION = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: ?(.*))?$")
 _WHAT = re.compile(r"^\s*what\(\): {0,4}(.*)$")
 _THROWN = re.compile(r"terminate called after throwing an instance of '([^']{1,200})'")
 _NO_EXCEPTION = "terminate called without an active exception"
-#: The native stack that torch's C++ errors carry: never a start of its own, always what follows a message.
-_RAISED_FROM = re.compile(
-    r"^\s*(?:C\+\+ CapturedTraceback:|Exception raised from .{1,400} \(most recent call first\):|frame #[0-9]{1,4}: |#[0-9]{1,4} .{1,300} from )"
-)
 _FATAL = re.compile(
     r"^(?:\[[\w.-]{1,64}:[0-9]{1,10}\] )?\*\*\* (?:Process received signal|SIG|Aborted at|Segmentation fault|Bus error|Floating point exception)|^Fatal Python error: "
 )
@@ -68,9 +60,6 @@ _LAUNCHER_END = "SignalException: Process "
 #: The last words of a process whose GPU the ROCm runtime gave up (ROCR-Runtime, core/runtime/runtime.cpp): no exception and no traceback
 #: follow.
 _HSA = re.compile(r"^(?:HW Exception by GPU node-[0-9]{1,4} |Memory access fault by GPU node-[0-9]{1,4} )\(Agent handle: ")
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]{2,45}\]:[0-9]{1,5}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}[:<][0-9]{1,5})")
-#: Messages name their writer by its rank in the group; in the default group that is the global rank.
-_OWN_RANK = re.compile(r"\[PG (?:ID )?0 (?:PG GUID 0(?:\(default_pg\))? |\(default_pg\) )?Rank ([0-9]{1,7})\]")
 #: Lines after a start that may belong to its block, and lines of a message that no frame or heading ends.
 _REACH, _MESSAGE = 4000, 60
 #: An abort this close behind a terminate block of the same writer is its end, not another fault.
@@ -276,7 +265,7 @@ class _Scan:
         return True
 
     def rest_of_native(self, at: int, text: str) -> bool:
-        known = bool(_RAISED_FROM.match(text)) or _LAUNCHER_END in text
+        known = bool(RAISED_FROM.match(text)) or _LAUNCHER_END in text
         if known:
             self.found.used.add(self.lines.numbers[at])
         return known
@@ -384,7 +373,7 @@ def _bare(lines: WriterLines, at: int) -> _Block | None:
         message.append(lines.texts[index])
         members.append(lines.numbers[index])
     chain = [(list[Frame](), head.group(1), "\n".join(message))]
-    row = _row(chain)
+    row = raised_row(chain)
     if row["signature"] in ("user", "launcher"):
         return None
     return _Block(row, members, list(said_of(f"{head.group(1)}: {chain[0][2]}")))
@@ -420,7 +409,7 @@ def _last_errors(lines: WriterLines, at: int, members: set[int]) -> Iterator[dic
         after = lines.numbers[index + 1]
         said = lines.texts[index + 1].strip()
         heads = number in members and after in members and lines.texts[index].strip() == _LAST_ERROR
-        if heads and said and not _RAISED_FROM.match(said):
+        if heads and said and not RAISED_FROM.match(said):
             yield {"line_no": after, **lines.hints, "level": "WARN", "message": mask(said[:2000])}
 
 
@@ -456,7 +445,7 @@ def _traceback(lines: WriterLines, at: int) -> _Block:
                 kind, message = match.group(1), [match.group(2) or ""]
             elif not line.startswith("  ") and line.strip():
                 break
-        elif line.strip() in _CHAIN:
+        elif line.strip() in CHAIN:
             after = next((i for i in range(index + 1, min(index + 4, end)) if lines.texts[i].strip()), None)
             if after is None or not lines.texts[after].strip().startswith(_START):
                 break
@@ -476,7 +465,7 @@ def _traceback(lines: WriterLines, at: int) -> _Block:
         members.pop()
     if not chains:
         return _Block(None, members, [])
-    return _Block(_row(chains), members, list(said_of("\n".join(f"{k}: {m}" for _, k, m in chains))))
+    return _Block(raised_row(chains), members, list(said_of("\n".join(f"{k}: {m}" for _, k, m in chains))))
 
 
 def _ends(lines: WriterLines, index: int, line: str, taken: int) -> bool:
@@ -485,39 +474,8 @@ def _ends(lines: WriterLines, index: int, line: str, taken: int) -> bool:
         return True
     if not line.strip():
         following = next((t.strip() for t in lines.texts[index + 1 : index + 4] if t.strip()), "")
-        return not (following.startswith(_GOES_ON) or following in _CHAIN)
-    return taken >= _MESSAGE and not _RAISED_FROM.match(line)
-
-
-def _row(chains: list[tuple[list[Frame], str, str]]) -> dict[str, object]:
-    """One row for a chain of exceptions."""
-    frames, kind, text = chains[0]
-    signature = classify(kind, text)
-    if signature == "user":
-        signature = classify(chains[-1][1], chains[-1][2])
-    said = "\n".join([_brief(text)] + [f"{k}: {_brief(m)}" for _, k, m in chains[1:]])
-    peer = _ADDRESS.search(said)
-    own = _OWN_RANK.search(said)
-    return {
-        "kind": "python",
-        "rank": int(own.group(1)) if own else None,
-        "type": kind,
-        "message": mask(said[:8000])[:2000],
-        "signature": signature,
-        "frame": user_frame(frames),
-        "frames": joined(frames),
-        "peer": peer.group(1) if peer else None,
-    }
-
-
-def _brief(message: str) -> str:
-    """A message without the native stack behind it."""
-    kept: list[str] = []
-    for line in message.split("\n"):
-        if _RAISED_FROM.match(line):
-            break
-        kept.append(line)
-    return "\n".join(kept).rstrip()
+        return not (following.startswith(_GOES_ON) or following in CHAIN)
+    return taken >= _MESSAGE and not RAISED_FROM.match(line)
 
 
 def _terminate(lines: WriterLines, at: int, thrown: str | None) -> tuple[dict[str, object], list[int], list[dict[str, object]]]:
@@ -538,20 +496,20 @@ def _terminate(lines: WriterLines, at: int, thrown: str | None) -> tuple[dict[st
             message.append(line)
             members.append(lines.numbers[following])
     said = "\n".join(message).rstrip()
-    brief = _brief(said)
-    peer = _ADDRESS.search(brief)
-    own = _OWN_RANK.search(brief)
+    short = brief(said)
+    peer = ADDRESS.search(short)
+    own = OWN_RANK.search(short)
     return (
         {
             "kind": "cpp-terminate",
             "rank": int(own.group(1)) if own else None,
             "type": thrown or UNTHROWN,
-            "message": mask(brief[:8000])[:2000],
-            "signature": classify(thrown or "", brief),
+            "message": mask(short[:8000])[:2000],
+            "signature": classify(thrown or "", short),
             "peer": peer.group(1) if peer else None,
         },
         members,
-        list(said_of(brief)),
+        list(said_of(short)),
     )
 
 

@@ -38,6 +38,8 @@ def fabric_diagnostics(ib_diagnostics: pl.LazyFrame) -> Iterator[Finding]:
             title=f"{tool or 'a fabric tool'} reports {own.height} error{'s' if own.height > 1 else ''}"
             + (f" on {', '.join(named[:4])}" if named else "")
             + f": {str(own['message'][0])[:120]}",
+            # A health check tests what the node needs; ibdiagnet tells of every link of the fabric.
+            severity="error" if tool == "nhc" else None,
             summary=f"Errors by stage: {counted}." if counted else "The tool's own lines of errors.",
             confidence="medium",
             culprits=tuple(Culprit(link=n) for n in named[:8]),
@@ -45,6 +47,7 @@ def fabric_diagnostics(ib_diagnostics: pl.LazyFrame) -> Iterator[Finding]:
             evidence=(*cite(own, "error of the fabric tool"), *cite(of_stage, "stage with errors")),
             evidence_total=own.height + of_stage.height,
             remedy="Check cable, optic and port of the named nodes; then repeat the tool.",
+            prevention="Check ports and links of nodes before they take jobs.",
             would_refute=("the same errors in a report from before the trouble",),
             actions=(Action("check_cable_or_optic", command="ibdiagnet -r", confidence="low"),),
         )

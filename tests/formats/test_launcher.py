@@ -310,3 +310,24 @@ def test_rays_count_of_workers_tells_those_that_it_killed_and_those_that_ended_b
 
 def test_an_actor_that_ended_as_it_was_asked_to_is_no_loss():
     assert rows(MESSAGES[39]) == []
+
+
+def test_of_a_chain_in_a_failure_block_the_root_is_what_the_rank_died_of():
+    chained = BLOCK.replace(
+        "  RuntimeError: bad shard\n",
+        "  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB.\n  \n"
+        "  The above exception was the direct cause of the following exception:\n  \n"
+        "  Traceback (most recent call last):\n"
+        '    File "/job/stage.py", line 7, in forward\n      raise RuntimeError(told) from e\n'
+        "  RuntimeError: \n              [Stage 1] failed to run forward:\n",
+    )
+    assert chained != BLOCK
+    [found] = read(chained).frames["exceptions"].to_dicts()
+    assert (found["rank"], found["type"], found["frame"]) == (8, "torch.OutOfMemoryError", "sync (train.py:37)")
+    assert "RuntimeError: \n[Stage 1] failed to run forward:" in found["message"]
+
+
+def test_an_exception_whose_message_begins_in_the_next_line_is_read():
+    [found] = read(BLOCK.replace("RuntimeError: bad shard", "RuntimeError: \n          bad shard")).frames["exceptions"].to_dicts()
+    assert (found["rank"], found["type"]) == (8, "RuntimeError")
+    assert found["message"].startswith("\nbad shard")

@@ -661,3 +661,27 @@ def test_devices_of_the_ib_line_are_what_larks_tree_holds():
 def test_the_device_of_a_process_is_not_that_of_a_thread_that_sets_none() -> None:
     lines = "node01:2345:2345 [3] NCCL INFO Using network IB", "node01:2345:2398 [0] NCCL INFO RAS thread started"
     assert has(row("nccl_tails", *lines), dev=3, lines=2, message="RAS thread started")
+
+
+def test_lines_of_the_first_releases_do_not_name_the_library() -> None:
+    found = read(
+        "gpu1:53:53 [0] INFO NET : Using interface eno1:10.0.0.7<0>",
+        "gpu1:53:61 [0] INFO comm 0x7fa42c00a3b0 rank 0 nranks 2",
+        "gpu1:53:60 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out",
+        "gpu1:53:60 [0] INFO bootstrap.cu:119 -> 2 [bthread]",
+        "gpu1:53:61 [0] INFO comm 0x7fa42c00a3b0 rank 0 nranks 2 - COMPLETE",
+    )
+    assert found.lines.to_list() == [1, 2, 3, 4, 5]
+    errors = found.frames["nccl_errors"].select("host", "pid", "kind", "line_no").rows()
+    assert ("gpu1", 53, "connect-failed", 3) in errors
+    assert found.frames["nccl_comms"].select("event", "rank", "nranks").rows() == [("init-start", 0, 2), ("init-complete", 0, 2)]
+
+
+def test_a_socket_for_no_address_means_that_no_interface_was_found() -> None:
+    line = "e66a:31:31 [0] include/socket.h:311 WARN Socket creation failed : "
+    assert row("nccl_errors", line + "Address family not supported by protocol")["kind"] == "no-interface"
+    assert row("nccl_errors", line + "Too many open files")["kind"] == "system-call"
+
+
+def test_lines_of_other_programs_with_such_levels_are_not_nccls() -> None:
+    assert read("[main] INFO starting", "node7 12:30 WARN disk 80 WARN of 100", "a:1:2 [0] INFORMATION").lines.to_list() == []

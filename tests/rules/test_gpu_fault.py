@@ -419,3 +419,11 @@ def test_an_error_of_an_nvlink_is_one_cause_whoever_tells_it() -> None:
     told = {"kind": "exception", "type": "RuntimeError", "signature": "cuda-error", "line_no": 1, "source_id": 0, "message": said}
     [finding] = check(raised=table("exceptions", told))
     assert finding.cause == "nvlink-fault"
+
+
+def test_a_check_of_an_agent_is_named_after_it() -> None:
+    row = {"category": "Node health check", "test": "check_gpu_ecc", "status": "fail", "gpu_index": 2, "message": "Row remap pending"}
+    [finding] = check(dcgm_results=table("dcgm_results", row))
+    assert finding.title.endswith("failed the check check_gpu_ecc of the node health check (NHC)")
+    assert (finding.severity, finding.summary) == ("error", "Row remap pending")
+    assert check(dcgm_results=table("dcgm_results", row | {"status": "warn"})) == []

@@ -243,3 +243,10 @@ def test_a_host_in_trouble_says_so_itself(row: dict[str, object], cause: str, se
 )
 def test_a_host_without_trouble_is_quiet(row: dict[str, object]) -> None:
     assert host_differs.check(table("host_facts", row), None, None) == []
+
+
+def test_a_port_that_fails_a_health_check_is_an_error_and_a_fabrics_link_is_not() -> None:
+    line = {"kind": "error", "name": "mlx5_3", "message": "flapping within 6 hours"}
+    [checked] = fabric_diagnostics.check(table("ib_diagnostics", line | {"tool": "nhc"}))
+    [other] = fabric_diagnostics.check(table("ib_diagnostics", line | {"tool": "ibdiagnet"}))
+    assert (checked.severity, other.severity) == ("error", "warning")

@@ -142,3 +142,8 @@ def test_a_rank_that_timed_out_in_a_later_call_of_the_others_left_out_what_lies_
 )
 def test_otherwise_no_skip_is_read_from_watchdogs(frame: pl.LazyFrame, ops: pl.LazyFrame) -> None:
     assert collective_skipped_by_watchdog.check(frame, None, ops) == []
+
+
+def test_watchdogs_that_tell_no_sizes_do_not_tell_which_call_was_left_out() -> None:
+    frame = CALLED.with_columns(numel_in=pl.lit(None, dtype=pl.Int64))
+    assert collective_skipped_by_watchdog.check(frame, None, recorded(9, 4, 5, 6)) == []

@@ -217,8 +217,12 @@ _CONFIG_TESTS = (
 )
 
 
+#: Agents that look at nodes themselves, by the category of their results.
+_AGENTS = {"Node health check": "the node health check (NHC)", "NVSentinel": "NVSentinel"}
+
+
 def dcgm_findings(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
-    """One finding per GPU and test of DCGM that failed, or that it counted while it watched."""
+    """One finding per GPU and test of DCGM that failed, or that it counted while it watched; other agents' checks likewise."""
     bad = rows.filter(pl.col("status").is_in(["fail", "failure"]))
     for (host, gpu, test), part in bad.group_by("host", "gpu_index", "test", maintain_order=True):
         first = part.row(0, named=True)
@@ -227,14 +231,16 @@ def dcgm_findings(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
         where = place(host, f"index {gpu}") if gpu is not None else f"GPUs of {place(host)}"
         where += f" (rank {rank})" if rank is not None else ""
         watched = first["category"] in ("Policy", "Job statistics")
+        agent = _AGENTS.get(str(first["category"]))
+        tested = f"the check {test} of {agent}" if agent else f"DCGM's test {test}"
         links = re.search(r"(?i)nvlink", f"{test} {first['message'] or ''}") is not None
         yield Finding(
             cause="nvlink-fault" if links else None,
-            title=f"{where}: DCGM counted {test} while it watched" if watched else f"{where} failed DCGM's test {test}",
+            title=f"{where}: DCGM counted {test} while it watched" if watched else f"{where} failed {tested}",
             summary=(str(first["message"]) if first["message"] else "The tool gives no reason.")
             + (
                 ""
-                if watched
+                if watched or agent
                 else " This test is about configuration, not about the hardware."
                 if config
                 else " A diagnostic run while jobs use the GPUs fails for no reason of the hardware."
@@ -245,11 +251,15 @@ def dcgm_findings(rows: pl.DataFrame, who: People) -> Iterator[Finding]:
             hosts=(str(host),) if host else (),
             culprits=(Culprit(rank=rank, host=str(host) if host else None, gpu=f"index {gpu}" if gpu is not None else None),),
             subject=(str(host or ""), str(gpu), str(test)),
-            evidence=cite(part, "what DCGM counted" if watched else "result of the test"),
+            evidence=cite(part, "what DCGM counted" if watched else f"what {agent} says" if agent else "result of the test"),
             remedy="Run dcgmi diag -r 3 on the idle node; if it fails, drain the node."
             if watched
             else "Run the test again on the idle node; if it fails again, drain the node.",
             prevention="Run dcgmi diag -r 3 on nodes before they take jobs.",
-            would_refute=("the counts are of another job",) if watched else ("the test ran while a job used the GPUs",),
+            would_refute=("the counts are of another job",)
+            if watched
+            else ("the check expects another kind of node",)
+            if agent
+            else ("the test ran while a job used the GPUs",),
             actions=(Action("fix_config" if config else "drain_and_reset", hosts=(str(host),) if host else ()),),
         )
