@@ -352,6 +352,17 @@ KINDS: tuple[Kind, ...] = (
     _k("host 6.2", "the GPU device plugin's log", "device-plugin", "xids gpu_tool_errors", "gpu-fault", "@device_plugin/plugin.log"),
     _k(
         "host 6.2",
+        "failed checks of the node health check (NHC), NVSentinel's health events",
+        "node-health",
+        "dcgm_results ib_diagnostics xids",
+        "gpu-fault fabric-diagnostics",
+        "ERROR:  nhc:  Health check failed:  check_gpu_ecc: GPU id 2: Row remap pending. FaultCode: NHC2007\n"
+        "ERROR:  nhc:  Health check failed:  check_ib_link_flapping: flapping within 6 hours. Devices: mlx5_3. FaultCode: NHC2005\n"
+        '{"level":"INFO","msg":"sent","event":{"checkName":"GpuXidError","componentClass":"GPU","isFatal":true,"nodeName":"n7",'
+        '"message":"XID 79","entitiesImpacted":[{"entityType":"GPU","entityValue":"3"}]}}\n',
+    ),
+    _k(
+        "host 6.2",
         "nvidia-container-cli",
         "nvidia-smi",
         "gpu_tool_errors",
