@@ -18,6 +18,9 @@ Of fewer collectives than can be compared (four to seven), a rank that is late t
 it was late three or four times, it is named with low confidence where they lost half of their time to it and no other rank was late like
 that.
 
+A rank that alone of its group works with others outside of it (a trainer among those that generate) may be meant to come last: nothing is
+said of that group.
+
 A rank that is late in the traced steps only, while recorders of the whole run show that little was lost to it, is not named.
 
 ## What would refute it
@@ -54,6 +57,7 @@ def straggler(
     unheld_calls: pl.LazyFrame | None = None,
     thread_states: pl.LazyFrame | None = None,
     trace_measures: pl.LazyFrame | None = None,
+    bridges: pl.LazyFrame | None = None,
     *,
     late_at_least: Annotated[int, "collectives that a rank must come last to, by 50 ms or more"] = 5,
     lost_share: Annotated[float, "share of all time lost to waiting that must be this rank's"] = 0.6,
@@ -80,6 +84,8 @@ def straggler(
             else []
         )
     }
+    if lag is not None and bridges is not None:
+        lag = _comparable(lag, bridges)
     late = list(_enqueued(lag, late_at_least, lost_share, time_share, at_least, late_chance)) if lag is not None else []
     enqueued = [f for f in late if f.severity != "warning"]
     own = own_time.collect() if own_time is not None else None
@@ -119,6 +125,13 @@ def straggler(
             remedy="Look at what this rank does between collectives: data loading, clocks, a noisy neighbour.",
             prevention="Log the arrival lag of every rank; alarm when one rank loses most of it.",
         )
+
+
+def _comparable(lag: pl.LazyFrame, bridges: pl.LazyFrame) -> pl.LazyFrame:
+    """Without the groups that lose most to the one that alone of them works with others outside of it: so it may be meant to."""
+    most = (pl.col("lost_ms") == pl.col("lost_ms").max().over("group_key")) & (pl.col("lost_ms") > 0)
+    kept_waiting = lag.filter(most).join(bridges, on=["group_key", "rank"], how="semi").select("group_key")
+    return lag.join(kept_waiting, on="group_key", how="anti", maintain_order="left")
 
 
 #: A recorder that holds so many times the collectives of the traces speaks for the whole run, of which they are a moment.

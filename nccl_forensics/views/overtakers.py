@@ -95,7 +95,7 @@ def _recorded(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame)
             first = next((p for p, lead in beyond if lead == 1 or (lead > 1 and p["group_key"] in shared)), None)
             if first is not None:
                 ahead = {"ahead_name": first["group_name"], "ahead_desc": first["group_desc"], "ahead_seq": first["first_pending"]}
-                key = {"group_key": row["group_key"]}
+                key = {"group_key": row["group_key"], "ahead_key": first["group_key"]}
                 rows.append(told | key | {"rank": rank} | ahead | {f"own_{name}": first[name] for name in PLACE})
     return rows
 
@@ -103,7 +103,9 @@ def _recorded(stuck: pl.LazyFrame, progress: pl.LazyFrame, groups: pl.LazyFrame)
 def _due_later(rows: list[dict[str, object]], calls: Calls) -> Iterator[dict[str, object]]:
     """Those of them whose own call at that number may be what is due after the one in which the others stand."""
     for row in rows:
-        key = row.pop("group_key")
+        key, beyond = row.pop("group_key"), (row.pop("ahead_key"), row["ahead_seq"])
+        if _too_soon(calls, row["rank"], (key, row["seq"]), beyond):
+            continue
         own = (pl.col("domain") == "fr") & (pl.col("group_key") == key) & (pl.col("rank") == row["rank"]) & ~pl.col("is_p2p")
         line = (
             calls.every.filter(own & (pl.col("seq") <= int(str(row["seq"]))))
@@ -117,6 +119,22 @@ def _due_later(rows: list[dict[str, object]], calls: Calls) -> Iterator[dict[str
         followed = made.filter((pl.col("call") == made["call"][-1]) & (pl.col("next") == pl.col("seq") + 1))
         if followed.is_empty() or (followed["after"] == followed["call"]).any():
             yield row
+
+
+def _too_soon(calls: Calls, rank: object, late: tuple[object, object], ahead: tuple[object, object]) -> bool:
+    """Whether the rank made the call ``late`` (group and number) sooner after ``ahead`` than it ever made one like it after one like that:
+    then it is not what is due after it, and the two are in the other order."""
+    own = (pl.col("domain") == "fr") & (pl.col("rank") == rank) & ~pl.col("is_p2p") & pl.col("seq").is_not_null()
+    made = calls.every.filter(own).sort("order").select("group_key", "seq", call=pl.struct("group_key", "op", "shape", "dtype")).collect()
+    at = {place: n for n, place in enumerate(made.select("group_key", "seq").iter_rows())}
+    if late not in at or ahead not in at or at[ahead] > at[late]:
+        return False
+    first, second = (made["call"][at[place]] for place in (ahead, late))
+    line = made["call"].to_list()
+    begins = [n for n, call in enumerate(line[: at[ahead]]) if call == first]
+    after = [next((n for n in range(begin + 1, at[ahead]) if line[n] == second), None) for begin in begins]
+    known = [end - begin for begin, end in zip(begins, after, strict=True) if end is not None]
+    return bool(known) and min(known) > at[late] - at[ahead]
 
 
 def _logged(calls: Calls, divergences: pl.LazyFrame | None) -> Iterator[dict[str, object]]:

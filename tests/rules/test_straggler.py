@@ -43,6 +43,13 @@ def test_one_long_delay_beside_many_short_ones_is_no_habit() -> None:
     assert finding.ranks == (2,)
 
 
+def test_of_a_group_that_waits_for_the_one_that_works_with_others_outside_of_it_nothing_is_said() -> None:
+    late = lag(arrivals([200, 0] * 6))
+    apart = pl.LazyFrame({"group_key": ["pg:0"], "rank": [2]}, schema={"group_key": pl.String(), "rank": pl.Int32()})
+    assert straggler.check(late, bridges=apart) == []
+    assert [f.ranks for f in straggler.check(late, bridges=apart.with_columns(rank=pl.lit(1, pl.Int32)))] == [(2,)]
+
+
 def test_one_late_arrival_in_twelve_is_quiet() -> None:
     assert found(arrivals([200] + [0] * 11)) == []
 

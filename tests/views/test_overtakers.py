@@ -106,3 +106,25 @@ def test_a_number_at_which_nothing_like_it_is_due_tells_another_order_and_no_cal
     made = operations({6: [{"n": "all_reduce", "g": "all_gather"}[call] for call in line]}, group="pg:0", domain="fr")
     numbered = made.with_columns(seq=pl.int_range(1, 5, dtype=pl.Int64), is_p2p=pl.lit(value=False))
     assert [row[0] for row in found({6: 49}, made=numbered)] == named
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("tantn", []),  # what it made after the tensor group's call never came so soon after one: the two are in the other order
+        ("tantan", [6]),  # as soon as in the step before
+        ("aatn", [6]),  # no step before tells
+    ],
+)
+def test_a_call_made_sooner_after_the_other_than_ever_before_is_in_another_order_and_not_left_out(line: str, named: list[int]) -> None:
+    # Norms (n) and gathers (a) of the default group, and calls of the tensor group (t), in their order; it stands in the last norm.
+    norms, tensor = iter(range(5 - line.count("n"), 5)), iter(range(50 - line.count("t"), 50))
+    others = iter(range(-9, 0))
+    parts = []
+    for order, call in enumerate(line):
+        key, seq = ("pg:12", next(tensor)) if call == "t" else ("pg:0", next(norms) if call == "n" else next(others))
+        op = {"n": "all_reduce", "t": "all_reduce", "a": "all_gather"}[call]
+        place = {"seq": seq, "order": order, "is_p2p": False}
+        one = operations({6: [op]}, group=key, domain="fr")
+        parts.append(one.with_columns(**{name: pl.lit(value).cast(OPERATIONS[name]) for name, value in place.items()}))
+    assert [row[0] for row in found({6: 49}, made=pl.concat(parts))] == named
