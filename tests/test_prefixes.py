@@ -292,3 +292,23 @@ def test_a_stamp_goes_where_nearly_all_lines_carry_one_and_a_job_speaks() -> Non
     own = [f"2025-07-01 10:22:{n:02} INFO loss {n}" for n in range(9)]
     assert [row["text"] for row in peeled(*own)] == own
     assert next(row["text"] for row in peeled(stamped[0], *["no stamp here"] * 5)) == stamped[0]
+
+
+@pytest.mark.parametrize(
+    "stamped",
+    [
+        "[2027-03-04 09:36:12,250] [rank 8] step 7",
+        "2027-03-04 09:36:12.250 [rank8]: step 7",
+        "[2027-03-04 09:36:12,250] Traceback (most recent call last):",
+        "[2027-03-04 09:36:12 TP3] step 7",
+        "[2027-03-04 09:36:12,250 E 51 77] (raylet) logging.cc:108: step 7",
+    ],
+)
+def test_the_time_of_a_stamp_that_is_peeled_is_kept(stamped: str) -> None:
+    first = peeled(*[stamped] * 8)[0]
+    assert (str(first["time_raw_ns"])[:10], first["time_kind"]) == ("1804152972", "local-unzoned")
+
+
+def test_a_clock_with_a_zone_counts_before_one_without_that_stands_nearer_to_the_text() -> None:
+    first = peeled(*["2027-03-04T08:36:12Z stderr F [2027-03-04 09:36:12,250] [rank 8] step 7"] * 8)[0]
+    assert (first["time_raw_ns"], first["time_kind"], first["hint_rank"]) == (1_804_149_372_000_000_000, "epoch", 8)

@@ -81,6 +81,12 @@ class Prefix:
     keep: str = ""
 
     @property
+    def column_group(self) -> int:
+        """The number of the group whose values a column of this prefix repeats."""
+        groups = re.compile(self.pattern).groupindex
+        return groups.get("rank") or groups["host"]
+
+    @property
     def of_nearly_all(self) -> bool:
         """Whether it is believed only where nearly all lines of the source carry it."""
         return self.belief in ("column", "numbered") or (self.belief == "job" and "(?P<unit>" not in self.pattern)
@@ -99,7 +105,7 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix(
         "clock",
         r"[ \d\[]",
-        rf"^(?: {{1,16}}|\[(?P<iso>{_ISO})\] |(?:\d{{4}}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? )(?P<next>\[rank\d)",
+        rf"^(?: {{1,16}}|\[(?P<iso>{_ISO})\] |(?P<local>{_LOCAL}) |\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})? )(?P<next>\[rank\d)",
         keep="${next}",
     ),
     # A reply that quotes a log
@@ -145,15 +151,13 @@ PREFIXES: tuple[Prefix, ...] = (
     # text)
     Prefix("vllm", "[DIWEC]", r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d{1,6}\] ?"),
     # Ray's own C++ log: [time,ms E pid tid] (raylet) logging.cc:108: text
-    Prefix(
-        "ray-log", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [DIWEFC] (?P<pid>\d+) \d+\] (?:\([\w-]+\) )?[\w./]+\.(?:cc|h|cpp):\d+: "
-    ),
-    Prefix("sglang", r"\[", r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:DP|TP|EP|PP|ATTN_TP)\d{1,5}){1,4}\] "),
+    Prefix("ray-log", r"\[", rf"^\[(?P<local>{_LOCAL}) [DIWEFC] (?P<pid>\d+) \d+\] (?:\([\w-]+\) )?[\w./]+\.(?:cc|h|cpp):\d+: "),
+    Prefix("sglang", r"\[", rf"^\[(?P<local>{_LOCAL})(?: (?:DP|TP|EP|PP|ATTN_TP)\d{{1,5}}){{1,4}}\] "),
     # A logger of the program that every line goes through: [2026-11-23 20:55:55,771] [rank 8] text
     Prefix(
         "logged-rank",
         r"\[",
-        r"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\] \[(?i:rank)[ :=_-]?(?P<rank>\d{1,6})\](?: |$)",
+        rf"^\[(?P<local>{_LOCAL})\] \[(?i:rank)[ :=_-]?(?P<rank>\d{{1,6}})\](?: |$)",
         "column",
         "global",
     ),
@@ -161,7 +165,7 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix(
         "stamped-traceback",
         r"\[",
-        r"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?\] "
+        rf"^\[(?P<local>{_LOCAL})\] "
         r"(?P<next>Traceback \(most recent call last\):|  +\S|[\w.]{1,200}(?:Error|Exception|Interrupt)(?::|$))",
         keep="${next}",
     ),
@@ -318,7 +322,7 @@ def _is_column(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series, hits: in
         return False
     if prefix.scope is not None and frame["hint_scope"].drop_nulls().len() > hits // 2:
         return False  # a rank is known already: what looks like one is text
-    values = frame.filter(carries).select(value=pl.col("text").str.extract(prefix.pattern, 1))["value"]
+    values = frame["text"].filter(carries).str.extract(prefix.pattern, prefix.column_group)
     if values.n_unique() * 2 > hits:
         return False  # numbered lines, or keys of values
     rest = frame.filter(carries).select(pl.col("text").str.replace(prefix.pattern, ""))["text"]
@@ -372,6 +376,8 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
         if name in told:
             frame = frame.with_columns(told[name].alias(f"_{name}"))
             known = carries & instant(f"_{name}").is_not_null()
+            if kind != "epoch":  # a clock with a zone tells more, wherever it stands
+                known &= (pl.col("time_kind") != "epoch").fill_null(True)
             for column, value in (("time_raw_ns", instant(f"_{name}")), ("time_kind", pl.lit(kind))):
                 updates[column] = pl.when(known).then(value).otherwise(updates.get(column, pl.col(column)))
     return frame.with_columns(**updates).drop("_iso", "_ctime", "_local", strict=False)
