@@ -87,6 +87,11 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("ProcessGroupNCCL is only supported with GPUs",), "refused"),
     (("nput tensor must be the same type as the output tensor",), "refused"),
     (("Invalid usage of tensors with different dtypes",), "refused"),
+    # Of a list of tensors and of a root (c10d/Utils.hpp, assertSizesMatch and its siblings).
+    (("invalid tensor size at index",), "refused"),
+    (("invalid tensor type at index",), "refused"),
+    (("invalid root rank: ",), "refused"),
+    (("invalid root tensor: ",), "refused"),
     (("tensor size must be equal to world_size times",), "refused"),
     (("Split sizes doesn't match total dim 0 size",), "refused"),
     # What a rank sends itself is another length than what it expects of itself (gloo/alltoallv.cc).

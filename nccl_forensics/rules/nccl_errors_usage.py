@@ -206,6 +206,14 @@ def _other_size(nccl_comms: pl.LazyFrame) -> pl.DataFrame:
     return alike.filter(pl.col("alike") * 2 < pl.col("all")).sort("source_id", "line_no")
 
 
+#: What a rank hands in does not fit what it wants out: words, and what it is where the others hand in something else.
+_UNLIKE = {
+    "tensors with different dtypes": "dtype-mismatch",
+    "invalid tensor type at index": "dtype-mismatch",
+    "invalid tensor size at index": "shape-mismatch",
+}
+
+
 @rule(
     name="invalid-usage-by-exception",
     code="US02",
@@ -222,7 +230,8 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
         ranks = ranks_of(part)
         alike = part.height == everyone.height > 1
         message = " ".join(str(part["message"][0]).split())[:160]
-        splits, types = "PerRank[myRank]" in message, "tensors with different dtypes" in message
+        splits = "PerRank[myRank]" in message
+        unlike = next((unlike for words, unlike in _UNLIKE.items() if words in message), None)
         yield Finding(
             cause="argument-mismatch" if splits else None,
             title=f"a call of {'all ranks' if alike else ranks_words(ranks) if ranks else 'a process'} was refused: {message}"
@@ -230,7 +239,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             summary="All ranks made the same mistake: it is the program's."
             if alike
             else "The call was wrong for this rank; the others wait for it.",
-            confidence="high" if ranks and not (splits or types) else "medium",
+            confidence="high" if ranks and not (splits or unlike) else "medium",
             ranks=() if alike else ranks,
             hosts=() if alike else hosts_of(part),
             culprits=() if alike else tuple(Culprit(rank=r) for r in ranks),
@@ -241,7 +250,7 @@ def invalid_usage_by_exception(endings: pl.LazyFrame) -> Iterator[Finding]:
             prevention="Test each release of the program with as many ranks as one node has, under TORCH_DISTRIBUTED_DEBUG=DETAIL.",
             would_refute=("the program handled the error and went on",),
             actions=(Action("fix-code", ranks=() if alike else ranks),),
-            alternatives=(("dtype-mismatch", ranks, "what it sends may be of another type than what the others send"),)
-            if types and not alike
+            alternatives=((unlike, ranks, "what it sends may be of another size or type than what the others send"),)
+            if unlike and not alike
             else (),
         )

@@ -233,7 +233,7 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     number them.
 
     The lines carry no group: where numbers repeat with different contents, or those of one writer fall back to more than a start (several
-    groups), only what was found to differ is told, if that is at one number: ranks of one group raise it together.
+    groups), only what was found to differ is told, if that is at one number, as ranks of one group raise it together, and what led up to it.
     """
     known = reports.filter(
         pl.col("kind").is_in(["fingerprint", "detail-mismatch"]) & pl.col("seq").is_not_null() & pl.col("rank").is_not_null()
@@ -257,6 +257,11 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
         pl.lit(1).alias("trust"),
         pl.lit(value=True).alias("raised"),
     )
+    meant = other.select("rank", "seq", "op", "detail", meant=pl.lit(value=True)).unique()
+    own = own.join(meant, on=["rank", "seq", "op", "detail"], how="left").with_columns(
+        raised=pl.col("raised") | pl.col("meant").fill_null(value=False)
+    )
+    own = own.drop("meant")
     other = other.join(own.select("rank", "seq").unique(), on=["rank", "seq"], how="anti")
     both = pl.concat([own, other]).filter(pl.col("op").is_not_null())
     # Where torch itself found the calls of two ranks to differ, that is no misread line.
@@ -265,10 +270,13 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
     back = (pl.col("seq").diff() < 0).over("source_id", "rank", order_by="line_no") & (pl.col("seq") > 2)
     falls = known.filter(running).select(falls=back.any())
     clear = (pl.struct("op", "detail").n_unique().over("rank", "seq").max() == 1) & ~pl.col("falls").fill_null(False)
+    led = _led_up(known.filter(running), both.filter("raised")).with_columns(led=pl.lit(value=True))
+    told = pl.col("raised") | pl.col("led").fill_null(False)
     return (
         both.join(falls, how="cross")
-        .filter(clear | (pl.col("raised") & (pl.col("seq").filter("raised").n_unique() == 1)))
-        .drop("falls", "raised")
+        .join(led, on=["source_id", "line_no", "rank", "seq"], how="left")
+        .filter(clear | (told & (pl.col("seq").filter("raised").n_unique() == 1)))
+        .drop("falls", "raised", "led")
         # An error file holds the last of them once more: the log that holds the others too tells their order.
         .with_columns(beside=pl.len().over("source_id"))
         .sort("rank", "seq", "trust", "beside", "source_id", "line_no", descending=[False, False, False, True, False, False])
@@ -286,6 +294,16 @@ def _detail_operations(reports: pl.LazyFrame) -> pl.LazyFrame:
             order=pl.col("line_no").cast(pl.Int64),
         )
     )
+
+
+def _led_up(running: pl.LazyFrame, raised: pl.LazyFrame) -> pl.LazyFrame:
+    """The lines of the calls before those that were found to differ, one number after the other, of the groups in which they were: a group
+    knows a process by one number, and counts its calls without a gap. They end where lines of two groups bear the same numbers."""
+    line = ["source_id", "rank", "number"]
+    ends = running.join(raised, on=["rank", "seq", "op", "detail"], how="semi").group_by(line).agg(end=pl.col("seq").max())
+    before = running.join(ends, on=line).filter((pl.col("seq") < pl.col("end")) & (pl.len().over(*line, "seq") == 1))
+    back = [pl.col(name).rank("ordinal", descending=True).over(line) == pl.col("end") - pl.col("seq") for name in ("seq", "line_no")]
+    return before.filter(*back).select("source_id", "line_no", "rank", "seq")
 
 
 def _conform(frame: pl.LazyFrame) -> pl.LazyFrame:

@@ -30,9 +30,10 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
     only: the rank that its process is otherwise known by is not the one that it prints. ``ranks`` is null where neither the recorders'
     lists of groups nor what the others print says who is meant. Processes that are known by nothing else and compare calls without some
     ranks of the job stand for nobody's rank. ``seq`` is the number that recorders and watchdogs give to the call: the ``SequenceNumber`` of a
-    fingerprint counts the calls before it (torch 2.13 c10d/ProcessGroupWrapper.cpp)."""
+    fingerprint counts the calls before it (torch 2.13 c10d/ProcessGroupWrapper.cpp). ``number`` is what the line prints: the number by which
+    the group knows its process."""
     recorded = pl.when(pl.col("kind").is_in(_COMPARED)).then(pl.col("seq") + 1).otherwise("seq")
-    plain = _strangers(reports.with_columns(in_subgroup=pl.lit(False), seq=recorded), source_ranks, fr_groups)
+    plain = _strangers(reports.with_columns(in_subgroup=pl.lit(False), seq=recorded, number="rank"), source_ranks, fr_groups)
     if source_ranks is None:
         return plain
     known = source_ranks.filter(pl.col("rank").is_not_null()).select("source_id", of_source="rank")
@@ -49,7 +50,8 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
         rank=pl.when("there").then("home").otherwise("rank"), in_subgroup=pl.col("there") & pl.col("home").is_not_null()
     ).drop("there")
     told = placed.filter((own | barrier) & (pl.col("kind") != "fingerprint")).collect()
-    meant = pl.DataFrame(_meant(told.rows(named=True), _groups(fr_groups)), schema=told.schema)
+    running = _runners(placed, told, known)
+    meant = pl.DataFrame(_meant(told.rows(named=True), _groups(fr_groups), running), schema=told.schema)
     rest = placed.filter(~(own | barrier).fill_null(False))
     return pl.concat([rest, printed, meant.lazy()]).drop("home")
 
@@ -105,7 +107,27 @@ def _groups(fr_groups: pl.LazyFrame | None) -> _Groups:
 _Speakers = Mapping[object, set[object]]
 
 
-def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups) -> list[dict[str, object]]:
+def _runners(placed: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Mapping[tuple[object, ...], int]:
+    """The only process that says of itself what a comparison says of the other: its number within the group, the number of the call, and the
+    call. No rows where a rank of the job printed no call: it may be the one that is meant."""
+    lines = placed.filter((pl.col("kind") == "fingerprint") & pl.col("home").is_not_null())
+    calls = told.filter(pl.col("kind") == "detail-mismatch")["seq"].drop_nulls().unique()
+    if not calls.len():
+        return {}
+    homes = lines.select(pl.col("home").unique()).collect()["home"]
+    if homes.len() <= max([-1, *known.select("of_source").collect()["of_source"].to_list()]):
+        return {}
+    same = ("rank", "seq", "op", "detail")
+    rows = (
+        lines.filter(pl.col("seq").is_in(calls.implode()))
+        .group_by(same)
+        .agg(pl.col("home").unique())
+        .filter(pl.col("home").list.len() == 1)
+    )
+    return {(row["rank"], row["seq"], row["op"], row["detail"]): row["home"][0] for row in rows.collect().iter_rows(named=True)}
+
+
+def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups, running: Mapping[tuple[object, ...], int]) -> list[dict[str, object]]:
     """These lines with ranks of the job. A copy of a line in a file of no rank says the same as the line."""
     calls: dict[object, dict[object, set[object]]] = {}
     for row in rows:
@@ -121,6 +143,9 @@ def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups) -> list[dict[s
             new = found.get(said, dict(_NOBODY) if _apart(speakers) else {})
         else:
             new = _told(row, groups, speakers)
+            alone = running.get((next(iter(as_ranks(row["ranks"])), None), row["seq"], row["other_op"], row["other_detail"]))
+            if new and new["ranks"] is None and alone is not None and len(as_ranks(row["ranks"])) == 1:
+                new |= {"ranks": [alone]}
             if new:
                 # Several groups may say the same: then a copy tells of none of them.
                 found[said] = new if found.get(said, new) == new else dict(_NOBODY)

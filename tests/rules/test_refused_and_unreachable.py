@@ -52,6 +52,14 @@ def test_tensors_of_different_types_in_one_call_may_be_a_mismatch_between_ranks(
     assert (finding.cause, finding.confidence, [a[0] for a in finding.alternatives]) == ("invalid-usage", "medium", ["dtype-mismatch"])
 
 
+def test_a_list_of_tensors_that_do_not_fit_may_be_a_mismatch_between_ranks() -> None:
+    said = "ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (300), got (3))"
+    assert classify("RuntimeError", said) == "refused"
+    [finding] = invalid_usage_by_exception.check(endings({"rank": 1} | REFUSED | {"message": said}, {"rank": 0} | VICTIM))
+    assert (finding.cause, finding.confidence, [a[0] for a in finding.alternatives]) == ("invalid-usage", "medium", ["shape-mismatch"])
+    assert classify("RuntimeError", "invalid tensor size") != "refused"
+
+
 HEAD = "The client socket has failed to connect to any network address of (node0, 29500). The IPv4 network addresses of (node0, 29500) "
 
 

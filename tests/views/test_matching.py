@@ -402,6 +402,25 @@ def test_where_numbers_of_several_groups_mix_what_differed_at_one_number_is_told
     assert operations(None, None, None, None, None, said(*both, *raised, later)).collect().height == 0
 
 
+def test_what_led_up_to_a_difference_in_one_of_several_groups_is_told() -> None:
+    """Ranks 0 and 1 make calls #0 to #2 in a second group too, by the same numbers; only lines of one group number the calls from #3 on."""
+    steps = [fingerprint(r, seq, op=("ALLGATHER", "ALLREDUCE")[seq % 2], line_no=10 + seq) for r in (0, 1) for seq in range(7)]
+    second = [fingerprint(r, seq, op="BARRIER", line_no=20 + seq) for r in (0, 1) for seq in range(3)]
+    odd = {"kind": "detail-mismatch", "op": "ALLGATHER", "ranks": [1], "other_op": "BROADCAST", "other_detail": "[4]Float"}
+    met = [
+        fingerprint(0, 7, op="ALLGATHER", line_no=30),
+        fingerprint(1, 7, op="BROADCAST", line_no=30),
+        fingerprint(0, 7, line_no=31, **odd),
+    ]
+    found = operations(None, None, None, None, None, said(*steps, *second, *met)).collect().sort("rank", "seq")
+    lines = [(rank, seq, op) for rank in (0, 1) for seq, op in ((4, "all_reduce"), (5, "all_gather"), (6, "all_reduce"), (7, "all_gather"))]
+    assert found.select("rank", "seq", "op").rows() == [*lines[:4], (0, 8, "all_gather"), *lines[4:], (1, 8, "broadcast")]
+    # A line is missing in the log of rank 1: what stands before the gap may be of any group.
+    gap = [line for line in steps if (line["rank"], line["seq"]) != (1, 5)]
+    short = operations(None, None, None, None, None, said(*gap, *second, *met)).collect().filter(pl.col("rank") == 1)
+    assert short.sort("seq")["seq"].to_list() == [7, 8]
+
+
 # ---- groups ----
 
 

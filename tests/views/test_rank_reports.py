@@ -108,3 +108,17 @@ def test_lines_as_they_run_are_those_of_their_file() -> None:
     assert told(runs | {"rank": 5}) == [(15, 5, None, False)]
     # A launcher's prefix tells the rank of each line of a log of all.
     assert told(runs | {"source_id": 99, "hint_rank": 6, "hint_scope": "global"}) == [(99, 6, None, True)]
+
+
+def runs(home: int, number: int, seq: int = 26, detail: str = "[4] Float") -> dict[str, object]:
+    return {"kind": "fingerprint", "rank": number, "seq": seq, "op": "ALLREDUCE", "detail": detail, "source_id": 10 + home, "line_no": 2}
+
+
+def test_who_alone_prints_the_call_that_another_met_is_meant() -> None:
+    """The groups of ranks 0 to 3 and 4 to 7 call at one number; rank 4 brings another type and is ended before it speaks."""
+    met = differs(1, 0, 15, other_detail="[4] Double")
+    lines = [runs(home, home % 4, detail="[4] Double" if home == 4 else "[4] Float") for home in range(8)]
+    assert (15, 5, [4], True) in told(met, *lines)
+    # Two of that number in their groups made such a call; the log of one rank, which may be the one that is meant, is not there.
+    assert (15, 5, None, True) in told(met, *lines[1:], runs(0, 0, detail="[4] Double"))
+    assert (15, 5, None, True) in told(met, *lines[:6], lines[7])
