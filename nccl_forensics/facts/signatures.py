@@ -45,6 +45,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("The actor died unexpectedly before finishing this task",), "actor-died"),
     (("because its worker process has died",), "actor-died"),
     (("The worker died unexpectedly while executing this task",), "actor-died"),
+    # The same of Monarch (monarch/_rust_bindings, SupervisionError).
+    (("The actor <", "and all its descendants have failed"), "actor-died"),
     (("uncorrectable ECC error",), "cuda-error"),
     (("_ERROR_ECC_UNCORRECTABLE",), "cuda-error"),
     (("_ERROR_NVLINK_UNCORRECTABLE",), "cuda-error"),

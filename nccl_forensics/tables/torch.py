@@ -102,7 +102,7 @@ TABLES: tuple[Table, ...] = (
             **HINT,
             "kind": (
                 S,
-                "timeout, failure, error (the watchdog thread ends), abort, follow-up, dump-signal, dump-observed, dump-first, dump-wait, dump-written, heartbeat-stuck, gil, terminating, store-gone, setup-error, stack, created, splitting, store-timeout, store-unreachable, gloo-loopback (it found no address of its host's name), desync-timeout, desync-lagging, desync-missing, desync-stuck",
+                "timeout, failure, error (the watchdog thread ends), abort, follow-up, dump-signal, dump-observed, dump-first, dump-wait, dump-written, heartbeat-stuck, gil, terminating, store-gone, setup-error, stack, created, splitting, undestroyed (it ended without taking its groups down), store-timeout, store-unreachable, gloo-loopback (it found no address of its host's name), desync-timeout, desync-lagging, desync-missing, desync-stuck",
             ),
             "pg_id": (I32, "local number"),
             "pg_name": (S, "PG GUID"),

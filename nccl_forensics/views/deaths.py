@@ -367,7 +367,20 @@ def _raised(
             )
             if who["source_id"] is None:
                 who.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
+        for other in _unwritten(row) - {rank} if row["signature"] == "user" else ():
+            peer = roster.person(other, None)
+            if peer["signature"] is None:
+                told = {k: row[k] for k in ("type", "message", "signature")}
+                peer.update(told, exc_source_id=row["source_id"], exc_line_no=row["line_no"])
+                if peer["source_id"] is None:
+                    peer.update(source_id=row["source_id"], line_no=row["line_no"], end_line=row["end_line"])
     return nameless
+
+
+def _unwritten(row: Mapping[str, object]) -> set[int]:
+    """Ranks whose part of a checkpoint failed, as every rank says."""
+    failed = _CHECKPOINT.search(str(row["message"]))
+    return {int(rank) for rank in failed[1].replace(",", " ").split()} if failed else set()
 
 
 def _judged(
@@ -552,14 +565,24 @@ _CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,400}
 _NOT_PICKLED = re.compile(r"^(?:[Cc]an(?:'|no)t pickle |Can't get local object )")
 
 
+#: What of torch.distributed meets other ranks itself, and what only lays out meshes and tensors.
+_MEETS = re.compile(r"torch/distributed/(?:\w+_c10d|c10d_logger|_functional_collectives|rendezvous|tensor/_collective_utils)\.py:")
+_LAYS_OUT = re.compile(r"torch/distributed/(?:device_mesh\.py|_mesh_layout\.py|tensor/)")
+#: How Python code refuses what it was given; a peer that is gone is none of these.
+_REFUSED = frozenset({"ValueError", "TypeError", "AssertionError", "NotImplementedError", "KeyError", "AttributeError", "IndexError"})
+
+
 def _inside(row: Mapping[str, object]) -> object:
     """An unknown (or cut-off) text raised by torch.distributed itself blames no line of the program, unless it is about what the rank was
-    to send or write."""
-    if row["signature"] != "user" or "torch/distributed/" not in str(row["frames"] or "").split("\n", 1)[0]:
+    to send, write or lay out, or where no other rank is met."""
+    innermost = str(row["frames"] or "").split("\n", 1)[0]
+    if row["signature"] != "user" or "torch/distributed/" not in innermost:
         return row["signature"]
-    failed = _CHECKPOINT.search(str(row["message"]))
+    if not _MEETS.search(innermost) and (row["type"] in _REFUSED or _LAYS_OUT.search(innermost)):
+        return row["signature"]
+    failed = _unwritten(row)
     if failed and row["rank"] is not None:
-        return "user" if str(row["rank"]) in failed[1].replace(",", " ").split() else "in-collective"
+        return "user" if row["rank"] in failed else "in-collective"
     return "user" if _NOT_PICKLED.search(str(row["message"])) else "in-collective"
 
 

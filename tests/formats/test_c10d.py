@@ -220,3 +220,13 @@ def test_the_watchdog_of_a_real_hang_tells_every_rank():
     assert sorted(failures["hint_rank"]) == list(range(8))
     assert failures["last_completed"].null_count() == 8  # garbage of a counter that was never set
     assert found.filter(pl.col("kind") == "error")["op"].to_list() == ["ALLGATHER"] * 8
+
+
+def test_a_rank_that_ended_without_taking_its_groups_down_was_there() -> None:
+    lines = (
+        "[rank3]:[W509 08:42:55.639483648 ProcessGroupNCCL.cpp:1524] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources.",
+        "[rank1]:[W509 08:42:55.639483648 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL. On normal exit",
+        "[rank2]:[W509 08:42:55.639483648 ProcessGroupNCCL.cpp:1524] Warning: destroy me",
+    )
+    found = read_source("\n".join(lines).encode()).frames["watchdog"]
+    assert found.select("kind", "hint_rank").rows() == [("undestroyed", 3), ("undestroyed", 1)]

@@ -399,7 +399,7 @@ def test_what_could_not_be_pickled_or_written_is_the_fault_of_the_rank_whose_it_
         raised("user", rank, rank + 1, type="CheckpointException", message="CheckpointException ranks:dict_keys([1, 12])", frames=frames)
         for rank in (0, 1, 2)
     ]
-    assert [(e["rank"], e["own"]) for e in ended(None, *told)] == [(0, False), (1, True), (2, False)]
+    assert [(e["rank"], e["own"]) for e in ended(None, *told)] == [(0, False), (1, True), (2, False), (12, True)]
 
 
 def test_a_bare_signal_leaves_the_word_to_the_launcher() -> None:
@@ -821,3 +821,29 @@ def test_what_a_process_got_over_tells_of_its_end_only_where_its_exit_code_alone
         assert (found["kind"], found["own"]) == ("exception", True)
         [found] = ended(left(1), raised("user", kind=kind), raised("gloo-timeout", line=40, kind="python"))
         assert (found["kind"], found["own"]) == ("victim", False)
+
+
+def test_what_torch_distributed_refuses_of_a_layout_is_the_programs() -> None:
+    frames = "{} (torch/distributed/{}:863)\nstep (train.py:9)"
+    meshes = raised("user", type="RuntimeError", frames=frames.format("_concatenate", "device_mesh.py"))
+    refused = raised("user", type="ValueError", frames=frames.format("__init__", "pipelining/schedules.py"))
+    assert [e["own"] for e in ended(None, meshes)] == [True]
+    assert [e["own"] for e in ended(None, refused)] == [True]
+
+
+def test_a_wait_of_a_schedule_or_a_mesh_that_fails_blames_nobody_here() -> None:
+    frames = "{} (torch/distributed/{}:863)\nstep (train.py:9)"
+    for function, file, kind in (
+        ("_wait_batch_p2p", "pipelining/schedules.py", "RuntimeError"),
+        ("mesh_broadcast", "tensor/_collective_utils.py", "RuntimeError"),
+        ("_tensor_to_object", "distributed_c10d.py", "ValueError"),
+    ):
+        assert [e["own"] for e in ended(None, raised("user", type=kind, frames=frames.format(function, file)))] == [False]
+
+
+def test_one_rank_tells_of_all_whose_part_of_a_checkpoint_failed() -> None:
+    told = raised("user", 0, 1, type="CheckpointException", message="CheckpointException ranks:dict_keys([0, 2])")
+    assert [(e["rank"], e["own"], e["type"]) for e in ended(None, told)] == [
+        (0, True, "CheckpointException"),
+        (2, True, "CheckpointException"),
+    ]
