@@ -123,6 +123,10 @@ def _recorded(stuck: pl.LazyFrame, operations: pl.LazyFrame) -> list[dict[str, o
         usual, unusual = habit[(*_role(two), *_role(one))], habit[(*_role(one), *_role(two))]
         if usual == unusual:
             usual, unusual = _earlier(operations, b, a), _earlier(operations, a, b)
+        if usual == unusual:
+            kept = _as_before(operations, a, b)
+            if all(kept[r] != kept[other] for r in ahead for other in behind) and None not in kept.values():
+                usual, unusual = sum(kept[r] is True for r in behind), sum(kept[r] is True for r in ahead)
         if usual < unusual:
             one, two, a, b, ahead, behind, usual, unusual = two, one, b, a, behind, ahead, unusual, usual
         if _numbers_apart(a, b, ahead, behind):
@@ -208,6 +212,26 @@ def _earlier(operations: pl.LazyFrame, first: dict[int, _Op], then: dict[int, _O
             turns[rank].append(wanted[rank].index(tuple(call)))
     by_turns = all(len(t) >= _TURNS and t[-1] == 1 and all(x != y for x, y in pairwise(t)) for t in turns.values())
     return len(turns) if by_turns else 0
+
+
+def _as_before(operations: pl.LazyFrame, a: dict[int, _Op], b: dict[int, _Op]) -> dict[int, bool | None]:
+    """Of each rank that entered both, whether it made its calls from the one before the first of the two to the second as it had made such
+    a line of calls before (true), or never that and only the same with the two in the other order (false); null where it did both or
+    neither."""
+    ranks = sorted(a.keys() & b.keys())
+    own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("rank").is_in(ranks)
+    made = operations.filter(own).sort("rank", "order").select("rank", "order", "group_key", "op").collect()
+    told: dict[int, bool | None] = {}
+    for rank in ranks:
+        rows = made.filter(pl.col("rank") == rank)
+        orders, line = rows["order"].to_list(), rows.select("group_key", "op").rows()
+        first, second = sorted(orders.index(calls[rank]["order"]) for calls in (a, b))
+        begun, end = line[first - 1 : first], line[second]
+        now = [*begun, *line[first : second + 1]]
+        other = [*begun, end, *line[first + 1 : second], line[first]]
+        before = [line[n : n + len(now)] for n in range(first - len(now) + 1)]
+        told[rank] = None if (now in before) == (other in before) or not begun else now in before
+    return told
 
 
 def _numbers_apart(a: dict[int, _Op], b: dict[int, _Op], ahead: list[int], behind: list[int]) -> bool:

@@ -83,6 +83,24 @@ def test_where_as_many_go_either_way_what_all_called_before_by_turns_tells(befor
     assert told(finding) == ("critical", "medium", named)
 
 
+@pytest.mark.parametrize(
+    ("before", "named"),
+    [
+        ([TWO, ONE, WORLD, WORLD, ONE, ONE], (0,)),  # behind a call of the third group both had them in one order
+        ([TWO, ONE, WORLD, TWO, WORLD, ONE], ()),  # in either order
+        ([ONE, WORLD, ONE, TWO], ()),  # never behind such a call
+    ],
+)
+def test_of_two_the_one_is_named_that_left_the_line_of_calls_of_its_own_steps(before: list[str], named: tuple[int, ...]) -> None:
+    calls = called({0: [TWO, WORLD, ONE], 1: [TWO, ONE, WORLD]}, DESC).with_columns(seq=pl.lit(9, pl.Int64), order=pl.col("order") + 50)
+    over = pl.concat(
+        called({rank: [key]}, DESC, done=(key,)).with_columns(order=pl.lit(n, pl.Int64)) for rank in (0, 1) for n, key in enumerate(before)
+    )
+    stands = waiting((WORLD, "default_pg", [0, 1]), (ONE, "dp", [0, 1])).with_columns(seq=pl.lit(9, pl.Int64))
+    [finding] = group_deadlock_by_order.check(inversions(stands, pl.concat([over, calls])), None)
+    assert told(finding) == ("critical", "medium", named)
+
+
 def test_where_two_ranks_differ_and_no_other_tells_nobody_is_named() -> None:
     calls = called({0: [WORLD, ONE], 1: [ONE, WORLD]}, DESC)
     [finding] = group_deadlock_by_order.check(inversions(waiting((WORLD, "default_pg", [0, 1]), (ONE, "dp", [0, 1])), calls), None)
