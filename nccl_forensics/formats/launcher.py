@@ -33,7 +33,6 @@ _RAISED = re.compile(r"^([A-Za-z_][A-Za-z0-9_.]{0,200})(?:: ?(.*))?$")
 _LOGGING = r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):[A-Za-z0-9_.]{1,200}:"
 #: The same of DeepSpeed's launcher: [2023-04-07 13:09:33,220] [ERROR] [launch.py:324:sigkill_handler]
 _DEEPSPEED = r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8},[0-9]{3}\] \[[A-Z]{4,8}\] \[launch\.py:[0-9]{1,5}:\w{1,64}\] "
-_OF_LOCAL_RANK = re.compile(r"'--local[_-]rank=([0-9]{1,5})'")
 _EXITED = re.compile(r"[Ee]xit(?:ed with exit)? code ([0-9]{1,4})")
 _NUMBERS = {
     1: "SIGHUP",
@@ -378,10 +377,6 @@ def _rows(kind: str, values: Row, hit: Row) -> list[Row]:
         "rank": _number(values.get("rank")),
     }
     row["local_rank"] = _number(values.get("local_rank"))
-    if kind == "command_failed":
-        # DeepSpeed's launcher prints the command of the process and not its pid; it stops its other workers by itself.
-        own = _OF_LOCAL_RANK.search(str(hit["text"]))
-        row["local_rank"] = int(own.group(1)) if own else None
     row["host"] = values.get("host") or values.get("hosts") or values.get("ip")
     if values.get("exit_type") == "NODE_OUT_OF_MEMORY":
         row["kind"] = "memory-monitor"

@@ -173,10 +173,12 @@ def endings(
         _exited(roster, exits, by_pid, local_ranks, of_task)
         _before_the_step(roster.people, exits, of_task)
     nameless = _raised(roster, raised.collect(), _alone_in(processes), ranks_of_source) if raised is not None else {}
+    _one_of_those(roster.people)
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
     waited, stood = _recorded_waiting(progress), _stood_waiting(last_calls)
-    _pair_nameless(roster.people, nameless, watchdogs)
+    lost_a_peer, erred = _lost_a_peer(watchdog, ranks_of_source)
+    _pair_nameless(roster.people, nameless, watchdogs, erred)
     lost = exits.filter(pl.col("kind") == "lost").rows(named=True) if exits is not None else []
     for row in _silently(lost, nameless, watchdogs):
         who = roster.person(by_pid.rank(row["pid"], row["host"]), row["pid"])
@@ -194,6 +196,9 @@ def endings(
             who.update(kind="vanished", own=True)
     asked = _asked(exits, by_pid)
     _signalled_by_others(roster.people, asked, exits)
+    for who in roster.people.values():
+        if who["rank"] in lost_a_peer and who["signature"] is None and who["signal"] == "SIGABRT":
+            who.update(signature="nccl-remote")
     rows_out = _judged(roster.people, asked, ended_by_watchdog, watchdogs, heard, waited, stood)
     forgive_alike(rows_out, nccl_errors)
     if worker_exits is not None and path_hints is not None and not any(r["own"] for r in rows_out):
@@ -265,7 +270,8 @@ def _exited(
         if rank is None:
             rank = local_ranks.rank(row["local_rank"])
         if rank is None and row["pid"] is None:
-            told = row["signal"] is not None if task is not None else row["local_rank"] is not None and not local_ranks
+            nobody = row["kind"] == "failed" and row["local_rank"] is None
+            told = row["signal"] is not None if task is not None else nobody or (row["local_rank"] is not None and not local_ranks)
             if not told:
                 continue  # nobody, or one of several of which the launcher means one
         who = roster.person(rank, row["pid"], row["local_rank"], task)
@@ -283,6 +289,14 @@ def _exited(
         if row["has_traceback"] and row["message"] and who["signature"] is None:
             raised, _, said = str(row["message"]).partition(": ")
             who.update(type=raised, message=said, signature=classify(raised, said), from_block=True)
+
+
+def _one_of_those(people: dict[tuple[str, object], dict[str, object]]) -> None:
+    """A launcher that names nobody (DeepSpeed's prints the command of the worker that it started last, whichever failed:
+    deepspeed/launcher/launch.py) means one of those who raised something, where any did and the exit code is that of an exception."""
+    nobody = people.get(("pid", None))
+    if nobody is not None and nobody["exit_code"] == 1 and any(who["rank"] is not None and who["signature"] for who in people.values()):
+        del people["pid", None]
 
 
 def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
@@ -459,10 +473,11 @@ def _pair_nameless(
     people: dict[tuple[str, object], dict[str, object]],
     nameless: dict[object, list[dict[str, object]]],
     watchdogs: Mapping[object, int],
+    erred: Mapping[object, int],
 ) -> None:
-    """Processes that neither exit line nor exception names: the exit code with which Python ends after an exception belongs to the
-    exceptions of the same text, and what C++ threw to the one process that aborted. One process has what tells most of them; of several,
-    each has ended by what all of these say if they all blame others."""
+    """Words that name no process: the exit code with which Python ends after an exception belongs to the exceptions of the same text, and
+    what C++ threw to the one process that aborted. One process has what tells most of them; of several, each has ended by what all of these
+    say if they all blame others, and so have those that aborted if as many watchdogs say it (``erred``)."""
     for source, raised in nameless.items():
         aborted = [w for w in people.values() if w["source_id"] == source and w["signal"] == "SIGABRT" and w["signature"] is None]
         thrown = [row for row in raised if row["kind"] == "cpp-terminate"]
@@ -472,7 +487,7 @@ def _pair_nameless(
         ended = [
             who
             for (scope, _), who in people.items()
-            if scope in ("pid", "local") and who["source_id"] == source and who["exit_code"] == 1 and who["signature"] is None
+            if scope in ("rank", "pid", "local") and who["source_id"] == source and who["exit_code"] == 1 and who["signature"] is None
         ]
         for row in raised:
             row["signature"] = _inside(row)
@@ -489,6 +504,8 @@ def _pair_nameless(
             for row in words[len(reported) :]:
                 place = {k: row[k] for k in ("source_id", "line_no", "end_line")}
                 people[("source", (source, row["line_no"]))] = dict.fromkeys(DEATHS) | place | {"signal": row["type"]}
+        if best["signature"] in PEER_GONE and len(aborted) <= erred.get(source, 0):
+            ended += [who for who in aborted if who["signature"] is None]
         if len(ended) == 1 or (ended and best["signature"] in VICTIM):
             for who in ended:
                 who.update(
@@ -513,6 +530,21 @@ def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int,
         if (writer := rank if rank is not None else inside) is not None:
             writers.setdefault(source, set()).add(writer)
     return ranks, {source: len(found) for source, found in writers.items()}
+
+
+def _lost_a_peer(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:
+    """Ranks whose watchdog says that NCCL found a peer gone, after which it ends the process with SIGABRT, and how many such lines each
+    source holds."""
+    if watchdog is None:
+        return set(), {}
+    said = watchdog.filter((pl.col("kind") == "error") & pl.col("message").str.contains("remote process exited", literal=True))
+    ranks: set[int] = set()
+    lines: Counter[object] = Counter()
+    for source, hint, scope in said.select("source_id", "hint_rank", "hint_scope").collect().iter_rows():
+        lines[source] += 1
+        if (rank := hint if scope == "global" else ranks_of_source.get(source)) is not None:
+            ranks.add(rank)
+    return ranks, dict(lines)
 
 
 def _recorded_waiting(progress: pl.LazyFrame | None) -> set[int]:

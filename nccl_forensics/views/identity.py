@@ -25,6 +25,7 @@ PROCESSES_SCHEMA = {
     "strength": pl.Int32(),
     "local_rank": pl.Int32(),
     "host": pl.String(),
+    "node": pl.String(),
     "pid": pl.Int64(),
     "bus_id": pl.String(),
     "gpu_index": pl.Int32(),
@@ -49,10 +50,12 @@ def processes(
     fr_groups: pl.LazyFrame | None = None,
     nccl_inspector: pl.LazyFrame | None = None,
     environment: pl.LazyFrame | None = None,
+    pods: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per process (and GPU, where a process drives several): ``rank`` (global), ``host``, ``pid``, ``bus_id``, ``gpu_index``.
 
-    ``rank`` is null where nothing says it; ``conflict`` names claims that contradict each other.
+    ``rank`` is null where nothing says it; ``conflict`` names claims that contradict each other. ``node``: the machine of a process whose
+    ``host`` is the name of a pod, as Kubernetes tells it: logs of the kernel and of tools bear its name.
     """
     people = _People()
     world = _by_communicator(people, comms.collect()) if comms is not None else 0
@@ -85,12 +88,21 @@ def processes(
         _in_order(people, fr_groups)
     if traces is not None:
         _by_trace_alone(people, traces, path_hints)
-    versions = _versions(nccl_versions)
+    versions, nodes = _versions(nccl_versions), _nodes(pods)
     rows = [
-        who.row() | {"proc": index, "nccl_version": versions.get((who.host, who.pid))}
+        who.row() | {"proc": index, "node": nodes.get(who.host), "nccl_version": versions.get((who.host, who.pid))}
         for index, (_, who) in enumerate(sorted(people.by_key.items(), key=lambda item: tuple(str(x) for x in item[0])))
     ]
     return pl.DataFrame(rows, schema=PROCESSES_SCHEMA, infer_schema_length=None).lazy()
+
+
+def _nodes(pods: pl.LazyFrame | None) -> dict[str | None, str]:
+    """The machine of each pod that ran on one alone."""
+    if pods is None:
+        return {}
+    told = pods.filter(pl.col("pod").is_not_null() & pl.col("node").is_not_null()).group_by("pod")
+    alone = told.agg(pl.col("node").first(), n=pl.col("node").n_unique()).filter(pl.col("n") == 1)
+    return dict(alone.select("pod", "node").collect().iter_rows())
 
 
 #: Strength, rank, and what says it.

@@ -16,6 +16,7 @@ JOB_SIGNS = {
     "pid": pl.Int64(),
     "bus_id": pl.String(),
     "sign": pl.String(),
+    "node": pl.String(),
 }
 #: A number of ranks beyond this is a damaged line.
 _MOST = 1_000_000
@@ -62,9 +63,10 @@ def job_signs(
             note(list(ranks or ()), "parted")
     known: dict[int, dict[str, object]] = {}
     if processes is not None:
-        rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid", "bus_id").sort("rank")
-        for rank, host, pid, bus in rows.collect().iter_rows():
-            known.setdefault(rank, {"rank": rank, "host": first_label(host), "pid": pid, "bus_id": pci.normal(bus)})
+        rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "node", "pid", "bus_id").sort("rank")
+        for rank, host, node, pid, bus in rows.collect().iter_rows():
+            where = {"host": first_label(host), "node": first_label(node), "pid": pid, "bus_id": pci.normal(bus)}
+            known.setdefault(rank, {"rank": rank, **where})
     world = comms.select(pl.col("nranks").max()).collect().item() if comms is not None else None
     for rank in {*signs, *range(min(int(world or 0), _MOST))}:
         known.setdefault(rank, {"rank": rank})

@@ -23,6 +23,7 @@ def job_times(
     worker_exits: pl.LazyFrame | None,
     nccl_errors: pl.LazyFrame | None,
     nccl_comms: pl.LazyFrame | None,
+    training_steps: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row, or none where no evidence of the job has a wall time: ``first_raw_ns``, ``last_raw_ns``, ``stalled_raw_ns`` and ``yearless``.
 
@@ -38,7 +39,7 @@ def job_times(
             dated.extend(t for t in row if t is not None)
     ends = worker_exits.filter(pl.col("kind") == "scheduler") if worker_exits is not None else None
     exits = worker_exits.filter(pl.col("kind") != "scheduler") if worker_exits is not None else None
-    for table in (watchdog, exceptions, exits, nccl_errors, nccl_comms, ends):
+    for table in (watchdog, exceptions, exits, nccl_errors, nccl_comms, training_steps, ends):
         # What a scheduler says of the end of a job may be of an earlier one: it dates the job only where nothing else does.
         if table is None or (table is ends and (dated or yearless)):
             continue

@@ -25,7 +25,7 @@ TIMES = pl.LazyFrame({"first_raw_ns": [10 * HOUR], "last_raw_ns": [10 * HOUR + 6
 
 def signs(*ranks: tuple[int, str | None, int | None, str | None, str | None]) -> pl.LazyFrame:
     """(rank, host, pid, bus id, sign)."""
-    return pl.DataFrame([dict(zip(JOB_SIGNS, row, strict=True)) for row in ranks], schema=JOB_SIGNS).lazy()
+    return pl.DataFrame([dict(zip(JOB_SIGNS, (*row, None), strict=True)) for row in ranks], schema=JOB_SIGNS).lazy()
 
 
 HEALTHY = signs((0, "node1", 10, "0000:17:00.0", None), (1, "node2", 10, "0000:17:00.0", None))
@@ -47,6 +47,18 @@ def gpu(job: pl.LazyFrame, failed: pl.LazyFrame | None = FAILED, **more: pl.Lazy
 
 def test_a_gpu_lost_in_the_time_of_the_job_is_the_cause():
     assert gpu(PARTED, xids=lost(10 * HOUR), job_times=TIMES) == ("critical", "high")
+
+
+def test_a_gpu_of_the_machine_that_a_pod_ran_on_is_that_of_the_pods_rank():
+    def named(pod: str) -> list[tuple[int, ...]]:
+        known = processes((0, "train-master-0", 10, "17000"), (1, pod, 10, "17000"))
+        known = known.with_columns(node=pl.when(pl.col("host") == "train-worker-0").then(pl.lit("node1")))
+        job = signs_of(known, *[None] * 6)
+        found = check(gpu_fault, job_signs=job, processes=known, failures=FAILED, xids=lost(10 * HOUR), job_times=TIMES)
+        return [f.ranks for f in found if "Xid 79" in f.title]
+
+    assert named("train-worker-0") == [(1,)]
+    assert named("train-worker-1") == [()]
 
 
 def test_a_gpu_lost_hours_before_is_no_sure_cause_and_less_where_another_rank_failed_by_itself():
@@ -237,7 +249,7 @@ def test_signs_are_of_the_ranks_that_failed_by_themselves_and_ranks_that_left_no
     comms = pl.LazyFrame({"nranks": [4]})
     found = signs_of(processes((0, "node1.cluster", 10, "17000")), ended, None, None, None, parted, comms).collect()
     assert found["sign"].to_list() == ["parted", "taken", None, None]
-    assert found.row(0) == (0, "node1", 10, "0000:17:00.0", "parted")
+    assert found.row(0) == (0, "node1", 10, "0000:17:00.0", "parted", None)
 
 
 def test_an_error_of_the_fabric_manager_in_a_job_that_went_on_is_a_warning():

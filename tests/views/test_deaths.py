@@ -433,6 +433,37 @@ def test_a_process_of_unknown_rank_keeps_its_pid() -> None:
     assert (one["rank"], one["pid"], one["kind"]) == (None, 999, "killed")
 
 
+def test_a_launcher_that_names_nobody_means_one_of_those_who_raised_something() -> None:
+    nobody = table("worker_exits", {"kind": "failed", "exit_code": 1, "line_no": 30, "source_id": 5})
+    assert [(e["rank"], e["kind"]) for e in ended(nobody, raised("user"))] == [(2, "exception")]
+    assert [(e["rank"], e["kind"]) for e in ended(nobody)] == [(None, "exit")]
+    killed = table("worker_exits", {"kind": "failed", "exit_code": -9, "signal": "SIGKILL", "line_no": 30, "source_id": 5})
+    assert [(e["rank"], e["kind"]) for e in ended(killed, processes=PEOPLE)] == [(None, "killed")]
+
+
+def test_words_without_a_name_are_those_of_the_only_rank_that_its_launcher_found_failed() -> None:
+    def ends(*ranks: int) -> list[tuple[object, object]]:
+        exits = table("worker_exits", *({"kind": "failure", "rank": r, "exit_code": 1, "source_id": 5, "line_no": 30 + r} for r in ranks))
+        return [(e["rank"], e["type"]) for e in ended(exits, raised("user", rank=None))]
+
+    assert ends(3) == [(3, "RuntimeError")]
+    assert ends(3, 4) == [(3, None), (4, None)]
+
+
+def test_who_aborts_after_its_watchdog_found_a_peer_gone_is_a_victim() -> None:
+    def kinds(message: str, aborted: int, **line: object) -> set[tuple[object, object]]:
+        exits = table(
+            "worker_exits", *({"kind": "failure", "rank": r, "exit_code": -6, "source_id": 5, "line_no": r} for r in range(aborted))
+        )
+        watchdog = table("watchdog", {"kind": "error", "source_id": 5, "message": message, "line_no": 3} | line)
+        told = raised_by(table("exceptions", raised("nccl-remote", rank=None)), None, None, None, None, exits)
+        return {(e["kind"], e["own"]) for e in endings(exits, told, *[None] * 7, watchdog).collect().to_dicts()}
+
+    gone = "NCCL error: remote process exited or there was a network error"
+    assert kinds(gone, 1) == kinds(gone, 1, hint_rank=0, hint_scope="global") == {("victim", False)}
+    assert kinds(gone, 2) == kinds("CUDA error: unspecified launch failure", 1) == {("abort", True)}
+
+
 def test_who_aborts_after_a_timeout_of_its_own_watchdog_is_a_victim() -> None:
     def kinds(code: int, **line: object) -> list[tuple[object, object]]:
         watchdog = table("watchdog", {"kind": "timeout", "source_id": 5} | line)

@@ -546,3 +546,12 @@ def test_where_nccl_tells_of_a_larger_communicator_the_inspectors_ranks_are_thos
     records = table("nccl_inspector", recorded_by_inspector(1, pid=103))
     found = processes(sources("a", "b"), path_hints(sources("a", "b")), larger, *[None] * 7, records).collect()
     assert found.select("rank", "pid").rows() == [(3, 103)]
+
+
+def test_a_process_in_a_pod_is_of_the_machine_that_the_pod_ran_on() -> None:
+    table_of_pods = table(
+        "pods", {"pod": "a-worker-0", "node": "gpu-7"}, {"pod": "a-worker-1", "node": "x"}, {"pod": "a-worker-1", "node": "y"}
+    )
+    exits = table("worker_exits", *({"kind": "failed", "host": f"a-worker-{n}", "pid": 10 + n} for n in range(2)))
+    found = processes(sources("a"), path_hints(sources("a")), None, None, exits, *[None] * 7, table_of_pods).collect()
+    assert sorted(found.select("host", "node").rows()) == [("a-worker-0", "gpu-7"), ("a-worker-1", None)]

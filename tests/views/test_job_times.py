@@ -35,3 +35,9 @@ def test_a_time_without_a_year_counts_where_nothing_states_one_and_is_kept_as_of
 def test_a_timeout_tells_when_what_it_waited_for_began_and_other_lines_do_not() -> None:
     assert timed_out(NOW, 600_000) == [(NOW - 600 * SECOND, NOW, NOW - 600 * SECOND, False)]
     assert timed_out(NOW, 600_000, kind="created") == [(NOW, NOW, None, False)]
+
+
+def test_steps_of_the_training_loop_date_a_job_that_tells_nothing_else() -> None:
+    step = {"step": 5, "loss": 2.0, "time_raw_ns": NOW, "time_kind": "local-unzoned"}
+    assert job_times(*[None] * 6, table("training_steps", step)).collect().rows() == [(NOW, NOW, None, False)]
+    assert job_times(*[None] * 6, table("training_steps", {"step": 5, "loss": 2.0})).collect().rows() == []

@@ -222,14 +222,18 @@ def people(processes: pl.LazyFrame | None, placements: pl.LazyFrame | None = Non
 def _tell(found: People, processes: pl.LazyFrame) -> None:
     by_bus: dict[str, set[int]] = defaultdict(set)
     by_pid: dict[int, set[int]] = defaultdict(set)
-    rows = processes.filter(pl.col("rank").is_not_null()).select("rank", "host", "pid", "bus_id", "gpu_index").sort("rank").collect()
-    for rank, host, pid, bus, index in rows.iter_rows():
+    columns = ("rank", "host", "node", "pid", "bus_id", "gpu_index")
+    for rank, host, node, pid, bus, index in (
+        processes.filter(pl.col("rank").is_not_null()).select(columns).sort("rank").collect().iter_rows()
+    ):
         name, address = first_label(host), pci.normal(bus)
-        if name:
-            found.hosts.setdefault(name, []).append(rank)
+        # A pod counts its processes and its GPUs anew; addresses on the bus are the machine's.
+        for place in {name, first_label(node)} - {None}:
+            found.hosts.setdefault(str(place), []).append(rank)
         if address:
-            found.gpus[(name, address)] = rank
             by_bus[address].add(rank)
+            for place in {name, first_label(node) or name}:
+                found.gpus[(place, address)] = rank
         if index is not None:
             found.indices[(name, index)] = rank
         if pid is not None:

@@ -153,7 +153,7 @@ def job_of(job_signs: pl.LazyFrame | None, job_times: pl.LazyFrame | None, failu
     found = Job(times=job_times, failed=has_rows(failures))
     blind: set[str] = set()
     homeless = seen = False
-    for rank, host, pid, bus, sign in job_signs.collect().iter_rows():
+    for rank, host, node, pid, bus, sign in job_signs.select("rank", "host", "node", "pid", "bus_id", "sign").collect().iter_rows():
         if rank >= UNIDENTIFIED:
             continue
         seen = True
@@ -165,11 +165,12 @@ def job_of(job_signs: pl.LazyFrame | None, job_times: pl.LazyFrame | None, failu
         if name is None:
             homeless = True
             continue
-        found.ranks.setdefault(name, set()).add(rank)
-        if bus is not None:
-            found.gpus[(name, bus)] = rank
-        else:
-            blind.add(name)
+        for place in {name, node} - {None}:
+            found.ranks.setdefault(place, set()).add(rank)
+            if bus is not None:
+                found.gpus[(place, bus)] = rank
+            else:
+                blind.add(place)
     return replace(found, seen=seen, homeless=homeless, blind=frozenset(blind))
 
 
