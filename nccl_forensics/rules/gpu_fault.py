@@ -184,6 +184,8 @@ def _stranger(kind: str, own: pl.DataFrame, host: object, ranks: Sequence[int], 
         return None
     if job.hurt.isdisjoint({None, first_label(host)}) and own.height and after_the_end(own, job.ties.times, _LATER_S).all():
         return " It was written after the job had told of its failure: it follows from that."
+    if kind == "app" and not ranks and job.hurt.isdisjoint({None, first_label(host)}) and _failed_by_itself(job):
+        return " A rank failed by itself with another error than CUDA's, and none tells of a fault of its GPU: it is of something else."
     if _of_others(own, host, job):
         return " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
     if _unclaimed(own, host, ranks, job):
@@ -315,6 +317,11 @@ def _failed_otherwise(raised: pl.LazyFrame | None) -> frozenset[int]:
     for rank, message in raised.filter(pl.col("rank").is_not_null()).select("rank", "message").collect().iter_rows():
         said[rank] = said.get(rank, False) or "cuda" in str(message).lower()
     return frozenset(rank for rank, cuda in said.items() if not cuda)
+
+
+def _failed_by_itself(job: _Job) -> bool:
+    """Whether a rank ended the job by an error of its own that is not CUDA's."""
+    return any(job.ties.signs.get(rank) == "died" for rank in job.unhurt)
 
 
 def _hurt(raised: pl.LazyFrame | None, who: People) -> frozenset[str | None]:

@@ -142,19 +142,23 @@ def _victim(host: object, pid: int, who: People, mourned: dict[int, set[int]]) -
 
 
 def _killed_tasks(exits: pl.LazyFrame | None, processes: pl.LazyFrame | None) -> dict[str, int]:
-    """The one rank of each host whose task the scheduler found killed, where it was not what killed most of the tasks."""
+    """The one rank of each host that a launcher found killed, or whose task the scheduler did, where it was not what killed most of the
+    tasks."""
     if exits is None:
         return {}
     rows = exits.sort("source_id", "line_no").collect()
     tasks = rows.filter(pl.col("kind") == "task")
     killed = tasks.filter((pl.col("signal") == "SIGKILL") | pl.col("message").str.contains("Out Of Memory", literal=True))
+    named = rows.filter(pl.col("kind").is_in(["failure", "root-cause"]) & (pl.col("signal") == "SIGKILL") & pl.col("rank").is_not_null())
     if killed.height * 2 > max(tasks.height, 2):
-        return {}
+        killed = killed.clear()
     of_task = rank_of_task(rows, processes)
     ranks: dict[str, set[int | None]] = {}
+    for host, rank in named.filter(pl.col("host").is_not_null()).select("host", "rank").iter_rows():
+        ranks.setdefault(str(host), set()).add(rank)
     for row in killed.filter(pl.col("host").is_not_null()).iter_rows(named=True):
         ranks.setdefault(str(row["host"]), set()).add(of_task(row["rank"], row["host"]))
-    return {host: rank for host, found in ranks.items() if len(found) == 1 and (rank := next(iter(found))) is not None}
+    return {host: one for host, found in ranks.items() if len(found) == 1 and (one := next(iter(found))) is not None}
 
 
 def _kills(rows: pl.DataFrame, who: People, mourned: dict[int, set[int]], tasks: dict[str, int], job: Job) -> Iterator[Finding]:

@@ -379,6 +379,15 @@ def test_of_a_host_where_one_task_was_killed_the_kernels_kill_is_of_its_rank() -
     assert ranks(17) == (), "on another host"
 
 
+def test_of_a_host_where_the_launcher_found_one_rank_killed_the_kernels_kill_is_of_it() -> None:
+    def ranks(*killed: int) -> tuple[int, ...]:
+        ends = [{"kind": "failure", "host": "node7", "rank": r, "pid": 60 + r, "signal": "SIGKILL"} for r in killed]
+        return check(out_of_memory, oom_kills=kill(), worker_exits=table("worker_exits", *ends))[0].ranks
+
+    assert ranks(11) == (11,)
+    assert ranks(11, 12) == ()
+
+
 def test_a_cgroup_limit_is_told_from_a_full_host():
     [finding] = check(out_of_memory, oom_kills=kill(constraint="CONSTRAINT_MEMCG", limit_kb=33554432))
     assert "32.0 GiB" in finding.title

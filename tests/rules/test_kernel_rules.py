@@ -373,7 +373,7 @@ def test_a_cable_that_is_unplugged_in_the_time_of_the_job_is_an_error_and_at_ano
 
 def test_a_library_that_the_driver_refused_is_an_error_unless_the_job_went_well() -> None:
     rows = log("NVRM: API mismatch: the client has the version 550.54.15, but")
-    signs = pl.LazyFrame({"rank": [0], "host": ["node7"], "pid": [1], "bus_id": [None], "sign": [None]})
+    signs = pl.LazyFrame({"rank": [0], "host": ["node7"], "pid": [1], "bus_id": [None], "sign": [None], "node": [None]})
     assert [f.severity for f in check(driver_refused, kernel_events=rows, job_times=TIMES, job_signs=signs, failures=FAILED)] == ["error"]
     assert [f.severity for f in check(driver_refused, kernel_events=rows, job_times=TIMES, job_signs=signs, failures=WELL)] == ["warning"]
 

@@ -10,10 +10,12 @@ from nccl_forensics.rules.gpu_fault import gpu_fault
 from nccl_forensics.rules.gpu_throttled import gpu_throttled
 from nccl_forensics.rules.ib_link import ib_link
 from nccl_forensics.rules.job_stopped import job_stopped
+from nccl_forensics.rules.node_failed import node_failed
 from nccl_forensics.rules.nvlink_fault import nvlink_fault
 from nccl_forensics.rules.out_of_memory import out_of_memory
 from nccl_forensics.views.job_signs import JOB_SIGNS
 from nccl_forensics.views.job_signs import job_signs as signs_of
+from nccl_forensics.views.raised import raised as raised_by
 from tests.rules.host_frames import SECOND, check, processes, table, xid
 from tests.rules.test_fabric_rules import port, ports
 
@@ -59,6 +61,31 @@ def test_a_gpu_of_the_machine_that_a_pod_ran_on_is_that_of_the_pods_rank():
 
     assert named("train-worker-0") == [(1,)]
     assert named("train-worker-1") == [()]
+
+
+def test_a_program_s_fault_on_a_gpu_of_unknown_rank_is_not_what_ended_a_rank_by_another_error():
+    fault = table("xids", xid(13, host="node9", pid=77, time_kind="epoch", time_raw_ns=10 * HOUR))
+    known = processes((0, "node1", 10, "17000"))
+
+    def weighed(sign: str, message: str) -> list[tuple[str | None, str]]:
+        error = {"rank": 0, "message": message, "signature": "user", "source_id": 5, "line_no": 9}
+        said = raised_by(table("exceptions", error), *[None] * 5)
+        job = signs((0, "node1", 10, "0000:17:00.0", sign))
+        found = check(gpu_fault, xids=fault, raised=said, processes=known, job_signs=job, failures=FAILED, job_times=TIMES)
+        return [(f.severity, f.confidence) for f in found if "Xid 13" in f.title]
+
+    assert weighed("died", "AssertionError: expert index out of range") == [("warning", "low")]
+    assert weighed("died", "CUDA error: an illegal memory access was encountered") == [("critical", "medium")]
+
+
+def test_a_process_that_the_kernel_names_is_a_rank_s_also_where_ranks_have_another_name_for_the_host():
+    stuck = {"kind": "lockup", "state": "soft", "value": 110.0, "host": "gpu-9", "comm": "python"}
+    known = processes((0, "pod-0", 4711, "17000"), (1, "pod-1", 4712, "17000"))
+    job = signs((0, "pod-0", 4711, None, None), (1, "pod-1", 4712, None, "stands"))
+    for pid, ranks in ((4712, (1,)), (99, ())):
+        lines = table("kernel_events", stuck | {"pid": pid, "time_kind": "epoch", "time_raw_ns": 10 * HOUR})
+        [found] = check(node_failed, kernel_events=lines, processes=known, job_signs=job, failures=FAILED, job_times=TIMES)
+        assert (found.ranks, found.confidence) == (ranks, "medium" if ranks else "low")
 
 
 def test_a_gpu_lost_hours_before_is_no_sure_cause_and_less_where_another_rank_failed_by_itself():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -195,14 +196,16 @@ class People:
         return self.of_gpu(host, bus_id) if bus_id is not None else self.of_index(host, index)
 
     def of_pid(self, host: object, pid: object) -> int | None:
-        """The rank of a process; where its host or that of the rank is not known, only if no other rank has that pid."""
+        """The rank of a process; where its host or that of the rank is not known, or their hosts bear names of another make (a machine's,
+        where theirs are of containers), only if no other rank has that pid."""
         if pid is None:
             return None
         number = int(str(pid))
         if host is not None and (first_label(host), number) in self.pids:
             return self.pids[(first_label(host), number)]
         ranks = self.by_pid.get(number, set())
-        return next(iter(ranks)) if len(ranks) == 1 and (host is None or (None, number) in self.pids) else None
+        unnamed = host is None or (None, number) in self.pids or not kin(first_label(host) or "", self.hosts)
+        return next(iter(ranks)) if len(ranks) == 1 and unnamed else None
 
     def of_host(self, host: object) -> tuple[int, ...]:
         """All ranks of a host."""
@@ -321,6 +324,16 @@ def with_placements(findings: Iterable[Finding], who: People) -> Iterator[Findin
             evidence_total=(finding.evidence_total or len(finding.evidence)) + len(set(lines)),
             would_refute=tuple(dict.fromkeys((*finding.would_refute, *(one.would_refute for one in placed)))),
         )
+
+
+def kin(name: str, hosts: Collection[str]) -> bool:
+    """Whether the job's hosts bear names of the same make, so that this one is known under its own."""
+    return _make(name) in {_make(other) for other in hosts}
+
+
+def _make(name: str) -> str:
+    """A host's name without what counts hosts: its numbers, or a letter at its end."""
+    return re.sub(r"\d+|(?<=[-_])[a-z]$", "#", name)
 
 
 def gave_up(watchdog_calls: pl.LazyFrame | None) -> set[int]:

@@ -3,7 +3,6 @@ process not one of the job's, and the host none that the job ran on."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -12,7 +11,7 @@ import polars as pl
 
 from nccl_forensics.frames import has_rows
 from nccl_forensics.model import Confidence, Finding, Severity
-from nccl_forensics.rules.common.hosts import timely, zoned
+from nccl_forensics.rules.common.hosts import kin, timely, zoned
 from nccl_forensics.words import UNIDENTIFIED, first_label
 
 #: ``own``: it is the job's. ``open``: nothing tells. ``doubtful``: the job shows a failure of another rank that this does not bring about.
@@ -73,7 +72,7 @@ class Job:
         if name is None and len(self.ranks) == 1 and not self.homeless:
             (name,) = self.ranks
         here = self._here(name)
-        if here is False:
+        if here is False and not self._run_by(name, pids):
             return self._elsewhere(name)
         if str(gpu).startswith("GPU-") and not of:
             gpu = None  # where the GPU of this UUID sits is nowhere told
@@ -113,12 +112,14 @@ class Job:
         return any(self.signs.get(r or 0) in bears for r in its)
 
     def _run_by(self, name: str | None, pids: Collection[int]) -> bool:
-        """Whether one of these processes is a rank's."""
-        return any((name, pid) in self.pids or (name is None and any(p == pid for _, p in self.pids)) for pid in pids)
+        """Whether one of these processes is a rank's; on a host of another name than those of the ranks, of one rank alone."""
+        strange = name is None or not kin(name, self.ranks)
+        alike = [pid for _, pid in self.pids] if strange else []
+        return any((name, pid) in self.pids or (alike.count(pid) == 1 if name else pid in alike) for pid in pids)
 
     def _elsewhere(self, name: str | None) -> Tie:
         """How what a host tells on which no rank is known to have run belongs to the job."""
-        strangers = name is None or not _kin(name, self.ranks)
+        strangers = name is None or not kin(name, self.ranks)
         return "apart" if not self.failed or not strangers else "doubtful" if self.signs else "open"
 
     def place(self, host: object) -> Tie:
@@ -128,7 +129,7 @@ class Job:
         here = self._here(name)
         if not self.seen or here or (name is None and len(self.ranks) <= 1):
             return "own"
-        return "apart" if here is False and name is not None and (not self.failed or _kin(name, self.ranks)) else "open"
+        return "apart" if here is False and name is not None and (not self.failed or kin(name, self.ranks)) else "open"
 
     def _here(self, name: str | None) -> bool | None:
         """Whether the job ran on this host; None where that is not known."""
@@ -172,16 +173,6 @@ def job_of(job_signs: pl.LazyFrame | None, job_times: pl.LazyFrame | None, failu
             else:
                 blind.add(place)
     return replace(found, seen=seen, homeless=homeless, blind=frozenset(blind))
-
-
-def _kin(name: str, hosts: Collection[str]) -> bool:
-    """Whether the job's hosts bear names of the same make, so that this one is known under its own."""
-    return _make(name) in {_make(other) for other in hosts}
-
-
-def _make(name: str) -> str:
-    """A host's name without what counts hosts: its numbers, or a letter at its end."""
-    return re.sub(r"\d+|(?<=[-_])[a-z]$", "#", name)
 
 
 _LESS: dict[Tie, Confidence] = {"open": "medium", "doubtful": "low", "apart": "low"}
