@@ -13,7 +13,7 @@ from nccl_forensics.facts.signatures import classify
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.values.damage import cut_off
 from nccl_forensics.views import view
-from nccl_forensics.views.ended_before import PEER_GONE, first_to_go, gone_before, left, not_stopped, unlisted_task
+from nccl_forensics.views.ended_before import PEER_GONE, first_to_go, gone_before, left, lost_a_peer, not_stopped, unlisted_task
 from nccl_forensics.views.failed_alike import GOT_OVER, exit_is_all, forgive_alike
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
@@ -177,7 +177,7 @@ def endings(
     heard = _heard(ranks_of_source, path_hints, sources)
     ended_by_watchdog, watchdogs = _ended_by_watchdog(watchdog, ranks_of_source)
     waited, stood = _recorded_waiting(progress), _stood_waiting(last_calls)
-    lost_a_peer, erred = _lost_a_peer(watchdog, ranks_of_source)
+    bereft, erred = lost_a_peer(watchdog, ranks_of_source)
     _pair_nameless(roster.people, nameless, watchdogs, erred)
     lost = exits.filter(pl.col("kind") == "lost").rows(named=True) if exits is not None else []
     for row in _silently(lost, nameless, watchdogs):
@@ -197,7 +197,7 @@ def endings(
     asked = _asked(exits, by_pid)
     _signalled_by_others(roster.people, asked, exits)
     for who in roster.people.values():
-        if who["rank"] in lost_a_peer and who["signature"] is None and who["signal"] == "SIGABRT":
+        if who["rank"] in bereft and who["signature"] is None and who["signal"] == "SIGABRT":
             who.update(signature="nccl-remote")
     rows_out = _judged(roster.people, asked, ended_by_watchdog, watchdogs, heard, waited, stood)
     forgive_alike(rows_out, nccl_errors)
@@ -530,21 +530,6 @@ def _ended_by_watchdog(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int,
         if (writer := rank if rank is not None else inside) is not None:
             writers.setdefault(source, set()).add(writer)
     return ranks, {source: len(found) for source, found in writers.items()}
-
-
-def _lost_a_peer(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:
-    """Ranks whose watchdog says that NCCL found a peer gone, after which it ends the process with SIGABRT, and how many such lines each
-    source holds."""
-    if watchdog is None:
-        return set(), {}
-    said = watchdog.filter((pl.col("kind") == "error") & pl.col("message").str.contains("remote process exited", literal=True))
-    ranks: set[int] = set()
-    lines: Counter[object] = Counter()
-    for source, hint, scope in said.select("source_id", "hint_rank", "hint_scope").collect().iter_rows():
-        lines[source] += 1
-        if (rank := hint if scope == "global" else ranks_of_source.get(source)) is not None:
-            ranks.add(rank)
-    return ranks, dict(lines)
 
 
 def _recorded_waiting(progress: pl.LazyFrame | None) -> set[int]:

@@ -4,6 +4,7 @@ known."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 
 import polars as pl
@@ -187,3 +188,18 @@ def _left_over(known: Collection[int], others: list[dict[str, object]]) -> int |
 
 def _rank(ending: dict[str, object]) -> int:
     return int(str(ending["rank"])) if ending["rank"] is not None else 0
+
+
+def lost_a_peer(watchdog: pl.LazyFrame | None, ranks_of_source: dict[int, int]) -> tuple[set[int], dict[object, int]]:
+    """Ranks whose watchdog says that NCCL found a peer gone, after which it ends the process with SIGABRT, and how many such lines each
+    source holds."""
+    if watchdog is None:
+        return set(), {}
+    said = watchdog.filter((pl.col("kind") == "error") & pl.col("message").str.contains("remote process exited", literal=True))
+    ranks: set[int] = set()
+    lines: Counter[object] = Counter()
+    for source, hint, scope in said.select("source_id", "hint_rank", "hint_scope").collect().iter_rows():
+        lines[source] += 1
+        if (rank := hint if scope == "global" else ranks_of_source.get(source)) is not None:
+            ranks.add(rank)
+    return ranks, dict(lines)
