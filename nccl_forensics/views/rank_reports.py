@@ -50,8 +50,9 @@ def rank_reports(reports: pl.LazyFrame, source_ranks: pl.LazyFrame | None, fr_gr
         rank=pl.when("there").then("home").otherwise("rank"), in_subgroup=pl.col("there") & pl.col("home").is_not_null()
     ).drop("there")
     told = placed.filter((own | barrier) & (pl.col("kind") != "fingerprint")).collect()
-    running = _runners(placed, told, known)
-    meant = pl.DataFrame(_meant(told.rows(named=True), _groups(fr_groups), running), schema=told.schema)
+    lines = placed.filter((pl.col("kind") == "fingerprint") & pl.col("home").is_not_null())
+    running, absent = _runners(lines, told, known), _absent(lines, told, known)
+    meant = pl.DataFrame(_meant(told.rows(named=True), _groups(fr_groups), running, absent), schema=told.schema)
     rest = placed.filter(~(own | barrier).fill_null(False))
     return pl.concat([rest, printed, meant.lazy()]).drop("home")
 
@@ -107,15 +108,44 @@ def _groups(fr_groups: pl.LazyFrame | None) -> _Groups:
 _Speakers = Mapping[object, set[object]]
 
 
-def _runners(placed: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Mapping[tuple[object, ...], int]:
-    """The only process that says of itself what a comparison says of the other: its number within the group, the number of the call, and the
-    call. No rows where a rank of the job printed no call: it may be the one that is meant."""
-    lines = placed.filter((pl.col("kind") == "fingerprint") & pl.col("home").is_not_null())
-    calls = told.filter(pl.col("kind") == "detail-mismatch")["seq"].drop_nulls().unique()
-    if not calls.len():
-        return {}
+def _all_print(lines: pl.LazyFrame, known: pl.LazyFrame) -> bool:
+    """Whether every rank of the job prints its calls: one that does not may be whoever is meant."""
     homes = lines.select(pl.col("home").unique()).collect()["home"]
-    if homes.len() <= max([-1, *known.select("of_source").collect()["of_source"].to_list()]):
+    return homes.len() > int(max([-1, *known.select("of_source").collect()["of_source"].to_list()]))
+
+
+def _absent(lines: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Mapping[tuple[object, object], Sequence[int] | None]:
+    """Whom a barrier misses that DETAIL holds before a call of some ranks, by source and line; None where that may be several.
+
+    The first rank of the group printed that call just before. Whoever else printed it came, and where none of these is known there by its
+    rank of the job, the number that is missed is not such a rank either: it is one of those that were known by it before and did not come.
+    """
+    found: dict[tuple[object, object], Sequence[int] | None] = {}
+    missed = told.filter((pl.col("kind") == _BARRIER) & pl.col("home").is_not_null())
+    if missed.is_empty():
+        return found
+    rows = lines.select("source_id", "line_no", "home", "rank", "seq", "op", "detail").collect()
+    by_number = rows.group_by("rank").agg(pl.col("home").unique())
+    known_by = {number: set(homes) for number, homes in by_number.iter_rows()}
+    complete = _all_print(lines, known)
+    for row in missed.iter_rows(named=True):
+        own = rows.filter((pl.col("source_id") == row["source_id"]) & (pl.col("line_no") < row["line_no"])).sort("line_no").tail(1)
+        came = rows.join(own, on=["seq", "op", "detail"], how="semi", nulls_equal=True).filter(pl.col("home") != row["home"])
+        if own.is_empty() or (came["rank"] == came["home"]).any():
+            continue
+        meant = [known_by.get(number, set()) - {row["home"], *came["home"]} for number in as_ranks(row["ranks"])]
+        if all(meant):
+            found[row["source_id"], row["line_no"]] = (
+                [next(iter(one)) for one in meant] if complete and all(len(one) == 1 for one in meant) else None
+            )
+    return found
+
+
+def _runners(lines: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> Mapping[tuple[object, ...], int]:
+    """The only process that says of itself what a comparison says of the other: its number within the group, the number of the call, and the
+    call. No rows where a rank of the job printed no call."""
+    calls = told.filter(pl.col("kind") == "detail-mismatch")["seq"].drop_nulls().unique()
+    if not calls.len() or not _all_print(lines, known):
         return {}
     same = ("rank", "seq", "op", "detail")
     rows = (
@@ -127,7 +157,12 @@ def _runners(placed: pl.LazyFrame, told: pl.DataFrame, known: pl.LazyFrame) -> M
     return {(row["rank"], row["seq"], row["op"], row["detail"]): row["home"][0] for row in rows.collect().iter_rows(named=True)}
 
 
-def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups, running: Mapping[tuple[object, ...], int]) -> list[dict[str, object]]:
+def _meant(
+    rows: Sequence[Mapping[str, object]],
+    groups: _Groups,
+    running: Mapping[tuple[object, ...], int],
+    absent: Mapping[tuple[object, object], Sequence[int] | None],
+) -> list[dict[str, object]]:
     """These lines with ranks of the job. A copy of a line in a file of no rank says the same as the line."""
     calls: dict[object, dict[object, set[object]]] = {}
     for row in rows:
@@ -146,6 +181,8 @@ def _meant(rows: Sequence[Mapping[str, object]], groups: _Groups, running: Mappi
             alone = running.get((next(iter(as_ranks(row["ranks"])), None), row["seq"], row["other_op"], row["other_detail"]))
             if new and new["ranks"] is None and alone is not None and len(as_ranks(row["ranks"])) == 1:
                 new |= {"ranks": [alone]}
+            if (at := (row["source_id"], row["line_no"])) in absent:
+                new = {"ranks": absent[at], "in_subgroup": True}
             if new:
                 # Several groups may say the same: then a copy tells of none of them.
                 found[said] = new if found.get(said, new) == new else dict(_NOBODY)

@@ -122,3 +122,14 @@ def test_who_alone_prints_the_call_that_another_met_is_meant() -> None:
     # Two of that number in their groups made such a call; the log of one rank, which may be the one that is meant, is not there.
     assert (15, 5, None, True) in told(met, *lines[1:], runs(0, 0, detail="[4] Double"))
     assert (15, 5, None, True) in told(met, *lines[:6], lines[7])
+
+
+def test_whom_the_barrier_before_a_call_of_some_ranks_misses_is_who_bore_that_number_before() -> None:
+    """Ranks 0, 2 and 4 are numbers 0, 1 and 2 of a group; rank 4, which never comes to its call #26, is missed as number 2."""
+    before = [runs(home, home, seq=3) for home in range(6)] + [runs(home, home // 2, seq=2) for home in (0, 2, 4)]
+    missed = {"kind": "barrier-missing", "ranks": [2], "source_id": 10, "line_no": 9}
+    six = FILES.filter(pl.col("rank") < 6)
+    assert (10, None, [4], True) in told(*before, runs(0, 0), runs(2, 1), missed, files=six)
+    # In the group of all ranks those that came bear their own numbers; a log that is not there may be of the one that is missed.
+    assert (10, None, [2], False) in told(*before, runs(0, 0), runs(1, 1), missed, files=six)
+    assert (10, None, None, True) in told(*before, runs(0, 0), runs(2, 1), missed)
