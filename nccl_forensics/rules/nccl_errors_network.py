@@ -297,11 +297,11 @@ def _apart(failed: pl.DataFrame, named: pl.DataFrame) -> Iterator[Finding]:
 _TRIES = 3
 
 
-def _still_trying(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame) -> pl.LazyFrame:
+def _still_trying(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame, kind: str = "connect-retry") -> pl.LazyFrame:
     """The last retry of each process whose log ends with it, or with a torn line behind it, after at least ``_TRIES`` of them: it got no
     further."""
     place = ["source_id", "host", "pid"]
-    retries = nccl_errors.filter(pl.col("kind") == "connect-retry").sort("source_id", "line_no")
+    retries = nccl_errors.filter(pl.col("kind") == kind).sort("source_id", "line_no")
     counted = retries.group_by(place, maintain_order=True).agg(pl.len().alias("tries"), pl.all().exclude(place).last())
     ends = nccl_tails.group_by(place).agg(last_line=pl.col("line_no").max())
     last = counted.join(ends, on=place, nulls_equal=True).filter(
@@ -487,10 +487,17 @@ def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) ->
     at_most=8,
     explains=("connection-failed", "collective-stuck", "rank-died", "host-stall", "timeout", "gpu-stall", "collective-skipped"),
 )
-def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, stalls: pl.LazyFrame | None = None) -> Iterator[Finding]:
-    """Work completions with errors other than flushes, and port errors that NCCL's async thread reports, by host and device."""
+def ib_error(
+    nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, stalls: pl.LazyFrame | None = None, nccl_tails: pl.LazyFrame | None = None
+) -> Iterator[Finding]:
+    """Work completions with errors other than flushes, queue pairs whose peer is out of reach to the end of the log, and port errors that
+    NCCL's async thread reports, by host and device."""
     wanted = pl.col("kind").is_in(["ib-completion", "ib-modify-qp", "ib-async-event", "ib-qp-retry"])
     rows = where_reported(nccl_errors.filter(wanted & (pl.col("level") == "WARN")), processes)
+    trying = not rows.height
+    if trying and nccl_tails is not None:
+        retries = _still_trying(nccl_errors, nccl_tails, "ib-qp-retry")
+        rows = where_reported(retries.with_columns(kind=pl.lit("ib-modify-qp")), processes)
     # Status 5 (flush) only follows an earlier error; events such as a GID change or port active are no faults.
     rows = rows.filter(
         ~(pl.col("message").str.contains(r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR)") | pl.col("message").str.contains(r"with error 5,"))
@@ -524,7 +531,11 @@ def ib_error(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, stalls: pl.Lazy
             or "The link or its far end stopped answering; status 12 is no acknowledgement within all retries (cable, switch, peer)."
             + (f" The port that failed is told by {', '.join(sorted(str(h) for h in failed))}." if far else ""),
             severity="warning" if far else None,
-            confidence="low" if other else "high" if devices and (host in failed or (seen and not failed and not gone)) else "medium",
+            confidence="low"
+            if other
+            else "high"
+            if devices and not trying and (host in failed or (seen and not failed and not gone))
+            else "medium",
             hosts=(str(host),) if host else (),
             alternatives=(("rank-died", gone, "nothing says that it ended"),)
             if gone and host not in failed

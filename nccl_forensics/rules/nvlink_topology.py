@@ -8,7 +8,8 @@ wrote of it, compared with the other GPUs of the same host.
 Rings are built for the weakest GPU: one GPU with dead links halves the bandwidth of all.
 
 ## What would refute it
-A topology file (NCCL_TOPO_FILE) that is wrong about the hardware: then the file is the cause.
+A topology file (NCCL_TOPO_FILE) that is wrong about the hardware: then the file is the cause, and is named where the process of that GPU
+was given another one than those of its neighbours.
 
 ## What to do next
 nvidia-smi nvlink -s on that GPU; look for NVLink errors in its kernel log; compare the topology file with a fresh dump.
@@ -36,10 +37,14 @@ from nccl_forensics.rules.common.hosts import located, people, place
     explains=("few-channels", "low-bus-bandwidth", "p2p-disabled"),
 )
 def nvlink_topology(
-    gpu_links: pl.LazyFrame, *, below: Annotated[float, "share of the neighbours' NVLink bandwidth below which a GPU is named"] = 0.95
+    gpu_links: pl.LazyFrame,
+    settings: pl.LazyFrame | None = None,
+    *,
+    below: Annotated[float, "share of the neighbours' NVLink bandwidth below which a GPU is named"] = 0.95,
 ) -> Iterator[Finding]:
     """GPUs below their host's usual NVLink bandwidth."""
     rows = gpu_links.collect()
+    files = _topology_files(settings)
     for (host,), part in rows.group_by("host", maintain_order=True):
         best = float(part["nvlink_gb_s"].max() or 0.0)  # type: ignore[arg-type]  # a column of floats
         weak = part.filter(pl.col("nvlink_gb_s") < below * best)
@@ -47,10 +52,18 @@ def nvlink_topology(
             continue
         for row in weak.iter_rows(named=True):
             ranks = (row["rank"],) if row["rank"] is not None else ()
+            own, theirs = files.get(row["rank"]), {files.get(rank) for rank in part["rank"].to_list() if rank != row["rank"]}
+            other_file = own is not None and own not in theirs
             yield Finding(
                 title=f"GPU {row['gpu']} of {host}{f' (rank {ranks[0]})' if ranks else ''} has {row['nvlink_gb_s']:g} GB/s of NVLink, its neighbours {best:g}",
-                summary="NCCL builds its rings for the weakest GPU of the host.",
-                confidence="high",
+                summary="NCCL builds its rings for the weakest GPU of the host."
+                + (
+                    f" Its process alone was given the topology file {own}: more likely that file is wrong, or not there."
+                    if other_file
+                    else ""
+                ),
+                cause="bad-setting" if other_file else None,
+                confidence="medium" if other_file else "high",
                 ranks=ranks,
                 hosts=(str(host),),
                 culprits=(Culprit(rank=row["rank"], host=str(host), gpu=row["gpu"]),),
@@ -64,6 +77,14 @@ def nvlink_topology(
                 would_refute=("a topology file that does not match the hardware",),
                 actions=(Action("collect_more", ranks=ranks, hosts=(str(host),), gpus=(str(row["gpu"]),), command="nvidia-smi nvlink -s"),),
             )
+
+
+def _topology_files(settings: pl.LazyFrame | None) -> dict[int, str]:
+    """The topology file that each rank was given."""
+    if settings is None:
+        return {}
+    given = settings.filter((pl.col("name") == "NCCL_TOPO_FILE") & pl.col("value").is_not_null()).select("ranks", "value").collect()
+    return {int(rank): str(value) for ranks, value in given.iter_rows() for rank in ranks or ()}
 
 
 @rule(

@@ -17,7 +17,7 @@ Check that the processes of the missing ranks were started, on which host, and w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 
@@ -99,6 +99,10 @@ def rank_never_joined(
         scattered = len(missing) > 1 and missing[-1] - missing[0] >= len(missing)
         strewn = scattered and (len(missing) * _MANY > size or _by_chance(size, (present, running, sampled)) * 2 >= len(missing))
         answered = not misread.isdisjoint(part.select("host", "pid").iter_rows())
+        outside = misread - set(comms.select("host", "pid").collect().iter_rows())
+        if outside and missing and nccl_errors is not None:
+            yield _other_release(part, missing, nccl_errors, outside)
+            continue
         lost = absent != unseen or scattered or answered
         if not missing or size > 1_000_000:
             continue
@@ -222,6 +226,34 @@ def _misread(nccl_errors: pl.LazyFrame | None) -> set[tuple[object, ...]]:
         return set()
     told = nccl_errors.filter((pl.col("kind") == "truncated-message") & pl.col("pid").is_not_null()).select("host", "pid").unique()
     return set(told.collect().iter_rows())
+
+
+def _other_release(
+    part: pl.DataFrame, missing: Sequence[int], nccl_errors: pl.LazyFrame, outside: Collection[tuple[object, ...]]
+) -> Finding:
+    """The missing ones came and failed before a communicator: NCCL's first messages have the size that their release gives them."""
+    told = nccl_errors.filter(pl.col("kind") == "truncated-message").sort("source_id", "line_no").collect()
+    told = told.filter(pl.struct("host", "pid").map_elements(lambda who: (who["host"], who["pid"]) in outside, return_dtype=pl.Boolean()))
+    hosts = tuple(sorted({str(h) for h in (*told["host"].to_list(), *part["host"].to_list()) if h is not None}))
+    return Finding(
+        title=f"processes that meet in one bootstrap speak releases of NCCL that do not fit: {ranks_words(missing)} and the others",
+        summary="A message of another size came before any communicator was made, where the release of NCCL alone gives the size. Which of "
+        "them is the odd one, releases that print their version once a job do not tell.",
+        cause="version-mismatch",
+        confidence="medium",
+        hosts=hosts,
+        culprits=(),
+        subject=("never-joined", "other-release"),
+        evidence=(
+            *cite(told, "a message of another size, before any communicator", at_most=4),
+            *cite(part, "a rank of the others, which waits in its bootstrap", at_most=4),
+        ),
+        evidence_total=told.height + part.height,
+        remedy="Let every process load the same NCCL: compare LD_LIBRARY_PATH, images and wheels of all hosts.",
+        prevention="Log the NCCL version of every rank, and stop where they differ.",
+        would_refute=("every process loads the same release",),
+        actions=(Action("collect-more", hosts=hosts, command="python -c 'import torch; print(torch.cuda.nccl.version())'"),),
+    )
 
 
 _Call = tuple[object, ...]

@@ -242,10 +242,13 @@ def _disagreement(group: PartedGroup) -> dict[str, object] | None:
         values: dict[int, Hashable] = {r: str(row[name]) for r, row in here.items() if row[name] is not None}
         if len(set(values.values())) < 2:
             continue
-        earlier = _usual(by_rank, at, name, here)
+        at_its_line = _usual_at_its_line(by_rank, at, name, here)
+        earlier: Hashable | None = next(iter(at_its_line)) if len(at_its_line) == 1 else None
         if earlier not in values.values() and foretold and isinstance(foretold[0], tuple) and foretold[0][0] in ops.values():
             # A line that makes calls of several sizes, such as that of a reducer, tells no size: their order does.
             earlier = dict(zip(("op", "shape", "dtype"), foretold[0], strict=True)).get(name)
+        if earlier not in values.values() and not at_its_line:
+            earlier = _usual_behind_the_same(by_rank, at, name, here)
         odd, right, certain = deviants(values, earlier, len(by_rank))
         peers = [r for r in sorted(values) if values[r] == right]
         # A jump may land on the same operation with another size or type: ask the alignment before calling it a wrong argument.
@@ -318,9 +321,9 @@ def _history(by_rank: ByRank, at: int) -> list[Hashable]:
     return history
 
 
-def _usual(by_rank: ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hashable | None:
-    """The argument that the same call had before, for ties: at the same line of code, else one step earlier, on any rank. Where they call
-    from lines of which each had an argument of its own, that tells nothing."""
+def _usual_at_its_line(by_rank: ByRank, at: int, name: str, here: Mapping[int, Row]) -> set[str]:
+    """The arguments that the same calls had before at the same lines of code, for ties. Where they call from lines of which each had an
+    argument of its own, that tells nothing."""
     told: set[str] = set()
     for rank, own in sorted(here.items()):
         if own["call_site"] is None:
@@ -329,9 +332,12 @@ def _usual(by_rank: ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hash
         alike = (line[s] for s in sorted((s for s in line if s < at), reverse=True))
         same = (r[name] for r in alike if (r["call_site"], r["op"]) == (own["call_site"], own["op"]) and r[name] is not None)
         told |= {str(value) for value in [next(same, None)] if value is not None}
-    if told:
-        return told.pop() if len(told) == 1 else None
-    # Without code lines: where the same operation followed the same operation before.
+    return told
+
+
+def _usual_behind_the_same(by_rank: ByRank, at: int, name: str, here: Mapping[int, Row]) -> Hashable | None:
+    """The argument that the same operation had where it last followed the same operation: what is left to tell where neither lines of code
+    nor the steps before do."""
     for rank in sorted(here):
         seqs, op = by_rank[rank], here[rank]["op"]
         before = seqs.get(at - 1)

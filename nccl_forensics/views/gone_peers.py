@@ -38,7 +38,8 @@ def gone_peers(
     ``how``: ``closed`` (of the rank no line is left, and a process of the same host lost the connection to it, by its local rank, and wrote
     on), ``left`` (its lines end before a collective that its peers entered, and one of these lost the connection to it before it called its
     last), ``lost`` (its lines end before a collective that its peers entered, it alone of those tells of no error, and one that talks over
-    the network to no other process of its host failed for a lost connection to that host), or ``refused`` (a connection to a process of the
+    the network to no other process of its host failed for a lost connection to that host, or one gave up connecting to that host, where a
+    port was refused after the bootstrap), or ``refused`` (a connection to a process of the
     communicator is refused after the bootstrap, in which each had opened its port,
     and the lines of all others but one are there), or ``silent`` (processes of its host lost the connection to it, others failed for lost
     connections alone, and it is the one among those that went which tells of no error), or ``dead`` (the RAS threads of peers declared its
@@ -80,6 +81,8 @@ def gone_peers(
         rows += [base | row for row in _lost(nccl_errors, nccl_connections, nccl_network, members, _behind(progress, members))]
     if not rows and nccl_errors is not None and len(absent) == 1:
         rows += [base | row for row in _refused(nccl_errors, nccl_tails, members, next(iter(absent)))]
+    if not rows and single and nccl_errors is not None and progress is not None and not absent:
+        rows += [base | row for row in _refused_by_one(nccl_errors, nccl_network, members, _uncalling(progress, members))]
     if not rows and nccl_errors is not None:
         rows += [base | {"how": "dead"} | row for row in _declared(nccl_errors, nccl_notes, members)]
     if not rows and not absent and nccl_notes is not None:
@@ -290,6 +293,13 @@ def _behind(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:
     return set(late) & set(members.filter(pl.col("ended").is_null())["rank"].to_list())
 
 
+def _uncalling(progress: pl.LazyFrame, members: pl.DataFrame) -> set[int]:
+    """Ranks whose NCCL lines end before a collective that others entered: before any, where all others have called one."""
+    called = progress.filter((pl.col("domain") == "nccl") & pl.col("rank").is_not_null()).select(pl.col("rank").unique()).collect()
+    mute = set(members.filter(pl.col("ended").is_null())["rank"].to_list()) - set(called["rank"].to_list())
+    return mute if mute and len(mute) * 2 < members.height else _behind(progress, members)
+
+
 def _closed(
     nccl_notes: pl.LazyFrame,
     nccl_placement: pl.LazyFrame,
@@ -333,6 +343,35 @@ def _offsets(nccl_placement: pl.LazyFrame) -> dict[str, int]:
         .collect()
         .iter_rows()
     )
+
+
+def _refused_by_one(
+    nccl_errors: pl.LazyFrame, nccl_network: pl.LazyFrame | None, members: pl.DataFrame, behind: set[int]
+) -> list[dict[str, object]]:
+    """The one rank of those ``behind`` that tells of no error, if a peer gave up connecting to its host, where a port was refused after the
+    bootstrap, and nobody failed otherwise."""
+    lines = nccl_errors.sort("source_id", "line_no").collect()
+    if lines.filter((pl.col("level") == "WARN") & ~pl.col("kind").is_in(_OF_PEERS)).height:
+        return []
+    people = members.select("host", "pid", "rank", begun="line_no")
+    quiet = behind - set(people.join(lines, on=["host", "pid"], how="semi")["rank"].to_list())
+    if len(quiet) != 1:
+        return []
+    [rank] = quiet
+    host = people.filter(pl.col("rank") == rank)["host"][0]
+    there = [host, *sorted(_addresses(nccl_network, host))]
+    target = pl.col("message").str.extract(r"\bto ([^<\s]+)<")
+    seen = (
+        lines.join(people, on=["host", "pid"])
+        .filter(pl.col("kind").is_in(["connect-gave-up", "connect-failed"]) & pl.col("message").str.contains("refused", literal=True))
+        .filter((pl.col("line_no") > pl.col("begun")) & target.is_in(there))
+        .unique("rank", keep="first", maintain_order=True)
+    )
+    if not seen.height:
+        return []
+    first = seen.row(0, named=True)
+    place = {"source_id": first["source_id"], "line_no": first["line_no"]}
+    return [{"rank": rank, "host": host, "how": "lost", "seen_by": sorted(seen["rank"].to_list())} | place]
 
 
 def _refused(nccl_errors: pl.LazyFrame, nccl_tails: pl.LazyFrame, members: pl.DataFrame, rank: int) -> list[dict[str, object]]:

@@ -132,8 +132,12 @@ def members_by_size(words: pl.DataFrame, processes: pl.LazyFrame | None) -> pl.L
 
 def _counting(ops: pl.LazyFrame, holed: Sequence[int]) -> pl.LazyFrame:
     """Without lines of sources that are ``holed``, and without lines that repeat others. CALL lines repeat COLL lines of the same call:
-    they carry no opCount and count only where a process has nothing else."""
+    they carry no opCount and count only where a process has nothing else. A torn line that lost its communicator is of the only one that
+    the process has, and otherwise of none that is known."""
     count = pl.col("op_count").is_not_null() if "op_count" in ops.collect_schema().names() else pl.col(told("op_count"))
+    told_comm = pl.col("comm").drop_nulls()
+    only = pl.when(told_comm.n_unique().over("host", "pid") == 1).then(told_comm.first().over("host", "pid"))
+    ops = ops.with_columns(comm=pl.coalesce("comm", only)).filter(pl.col("comm").is_not_null())
     ops = ops.filter(~pl.col("source_id").is_in(holed)).with_columns(has_count=count.any().over("host", "pid", "source_id"))
     return ops.filter(count | ~pl.col("has_count")).drop("has_count").filter(~pl.col("unofficial").fill_null(False))
 

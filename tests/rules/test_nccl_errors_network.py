@@ -251,6 +251,22 @@ def test_the_device_of_a_queue_pair_is_named() -> None:
     assert [c.nic for c in finding.culprits] == ["mlx5_3"]
 
 
+def test_a_queue_pair_that_is_tried_to_the_end_of_the_log_tells_of_its_address() -> None:
+    def found(tries: int, *, last: int, more: tuple[dict[str, object], ...] = ()) -> list[tuple[object, ...]]:
+        text = "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state RESET, next state RTR, retrying"
+        tried = {"kind": "ib-qp-retry", "level": "INFO", "pid": 101, "message": text}
+        tails = table("nccl_tails", {"source_id": 0, "host": "node1", "pid": 101, "lines": last, "line_no": last})
+        lines = [tried | {"line_no": 8 + n} for n in range(tries)]
+        return [
+            (f.confidence, [c.nic for c in f.culprits], f.actions[0].action)
+            for f in ib_error.check(errors(*lines, *more), PEOPLE, None, tails)
+        ]
+
+    assert found(4, last=11) == [("medium", ["mlx5_0"], "fix_config")]
+    assert found(4, last=40) == [], "it went on"
+    assert found(2, last=9) == [], "it may come through yet"
+
+
 def test_one_retry_among_other_errors_tells_of_a_link() -> None:
     local = COMPLETION | {"message": str(COMPLETION["message"]).replace("status=12", "status=4"), "line_no": 9}
     [finding] = ib_error.check(errors(COMPLETION, local), PEOPLE)

@@ -6,7 +6,7 @@ import polars as pl
 
 from nccl_forensics.rules.nvlink_topology import nvlink_topology
 from nccl_forensics.views.nccl_facts import GPU_LINKS
-from tests.rules.frames import cited, told
+from tests.rules.frames import cited, settings, told
 from tests.views.frames import rows
 
 
@@ -34,3 +34,14 @@ def test_equal_gpus_gpus_without_nvlink_and_halves_stay_quiet() -> None:
     assert nvlink_topology.check(links(370, 370, 370, 370)) == []
     assert nvlink_topology.check(links(0, 0, 0, 0)) == []
     assert nvlink_topology.check(links(370, 370, 185, 185)) == []
+
+
+def test_a_gpu_whose_process_alone_was_given_another_topology_file_has_a_wrong_file() -> None:
+    def found(*files: tuple[str, list[int]]) -> tuple[object, ...]:
+        [finding] = nvlink_topology.check(links(370, 0, 370, 370), settings("NCCL_TOPO_FILE", *files))
+        return finding.cause, *told(finding)[1:]
+
+    assert found(("/etc/h100.xml", [1]), ("/etc/topo.xml", [0, 2, 3])) == ("bad-setting", "medium", (1,))
+    assert found(("/etc/h100.xml", [1])) == ("bad-setting", "medium", (1,))
+    assert found(("/etc/topo.xml", [0, 1, 2, 3])) == ("nvlink-fault", "high", (1,)), "all were given one file"
+    assert found(("/etc/other.xml", [0]), ("/etc/topo.xml", [1, 2, 3])) == ("nvlink-fault", "high", (1,)), "a neighbour has another"

@@ -27,15 +27,30 @@ def test_the_rank_that_no_log_shows_is_named_with_those_that_wait() -> None:
 
 
 def test_a_message_of_another_size_shows_that_another_release_came_whose_log_is_lost() -> None:
+    other = comm(0, 1) | {"comm_key": "0xc1", "pid": 2000, "completed": True}
+
     def found(**line: object) -> tuple[object, ...]:
-        waiting = comms(*[comm(r, 4) for r in (0, 1, 3)])
+        waiting = comms(*[comm(r, 4) for r in (0, 1, 3)], other)
         [finding] = rank_never_joined.check(waiting, past(), None, None, None, None, errors({"kind": "truncated-message"} | line))
         return *told(finding), "another release" in finding.summary
 
     host, pid = comms(comm(1, 4)).select("host", "pid").collect().row(0)
     assert found(host=host, pid=pid) == ("critical", "medium", (2,), True)
-    assert found(host=host, pid=pid + 1000) == ("critical", "high", (2,), False), "a process of another communicator"
+    assert found(host=comms(other).select("host").collect().item(), pid=2000) == ("critical", "high", (2,), False), (
+        "of another communicator"
+    )
     assert found(host=host, pid=pid, kind="connect-failed") == ("critical", "high", (2,), False)
+
+
+def test_ranks_that_misread_the_first_messages_and_made_no_communicator_are_of_another_release() -> None:
+    waiting, misread = comms(*[comm(r, 4) for r in (0, 1, 3)]), {"kind": "truncated-message", "host": "node7", "pid": 70, "line_no": 9}
+    [finding] = rank_never_joined.check(waiting, past(), None, None, None, None, errors(misread))
+    assert (finding.cause, told(finding)) == ("version-mismatch", ("critical", "medium", ()))
+    assert cited(finding)[0] == (0, 9)
+    # Nobody is missing, or the communicator came up.
+    everybody = comms(*[comm(r, 4) for r in range(4)])
+    assert rank_never_joined.check(everybody, past(), None, None, None, None, errors(misread)) == []
+    assert rank_never_joined.check(waiting, past("0xc0"), None, None, None, None, errors(misread)) == []
 
 
 def test_a_log_that_was_copied_in_part_tells_neither_who_waits_nor_who_came() -> None:

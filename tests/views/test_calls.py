@@ -111,6 +111,25 @@ def test_views_say_the_same_of_numbers_as_of_rows(seed: int, ranks: int, steps: 
     assert broken_steps(numbered.recent()) == broken_steps(plain)
 
 
+def test_a_torn_line_that_lost_its_communicator_is_of_the_only_one_that_its_process_has() -> None:
+    def calls(pairs: bool) -> list[tuple[object, ...]]:
+        where: dict[str, object] = {"source_id": 3, "host": "n0", "pid": 10}
+        call = where | {"op": "AllReduce", "count": 64, "dtype": 7, "red_op": 0, "root": 0, "nranks": 2}
+        made = [where | {"event": "init-complete", "rank": 0, "nranks": 2, "comm": "0xa0", "comm_id": "0xc0", "line_no": 1}]
+        lines = [call | {"comm": "0xa0", "op_count": n, "line_no": 5 + n} for n in range(3)]
+        if pairs:
+            made.append(made[0] | {"comm": "0xb0", "comm_id": "0xc1", "line_no": 2})
+            lines.append(call | {"comm": "0xb0", "op_count": 0, "line_no": 8})
+        lines.append(call | {"comm": None, "nranks": None, "op_count": 3, "line_no": 9})
+        known = comms(frame("nccl_comms", made))
+        parts = operations.function(None, None, FoldedTable.of(frame("nccl_ops", lines), OWN), known, None, None)
+        every = parts.calls().every if isinstance(parts, Parts) else parts
+        return every.sort("line_no").select("group_key", "seq").collect().rows()
+
+    assert calls(pairs=False) == [("0xc0", n) for n in range(4)]
+    assert calls(pairs=True) == [("0xc0", 0), ("0xc0", 1), ("0xc0", 2), ("0xc1", 0)], "of one of the two"
+
+
 def test_of_a_long_sequence_only_the_ends_and_the_differences_tell() -> None:
     ops, made = logs(7, 4, 2000, 1)
     parts = operations.function(None, None, FoldedTable.of(ops, OWN), comms(made), None, None)

@@ -68,6 +68,17 @@ def test_sizes_of_an_all_to_all_may_differ() -> None:
     assert read({0: ["all_to_all [3]"], 1: ["all_to_all [5]"]}) == []
 
 
+def test_of_two_that_alternate_sizes_of_one_operation_the_one_out_of_turn_left_one_out() -> None:
+    """As a pair of tensor parallel ranks, where calls bear no line of code: the step tells whose turn it was, not the last size."""
+    big, small = "all_reduce [8]", "all_reduce [4]"
+    waits, went_on = [big, small, big, small], [big, small, big, big, small]
+    for lines in ({2: waits, 3: went_on}, {2: went_on, 3: waits}):
+        frame = operations(lines).with_columns(call_site=pl.lit(None, dtype=pl.String()))
+        [row] = divergences(frame).collect().to_dicts()
+        [odd] = [rank for rank, line in lines.items() if line is went_on]
+        assert (row["kind"], row["seq"], row["ranks"]) == ("skipped", 4, [odd])
+
+
 def test_of_two_ranks_the_one_that_leaves_the_habit_deviates() -> None:
     [row] = read({0: [*STEP, "all_gather [8]", "all_reduce [9]"], 1: [*STEP, "all_gather [8]", "all_reduce [4]"]})
     assert (row["kind"], row["ranks"]) == ("shape", [0])

@@ -257,3 +257,31 @@ def test_the_one_host_whose_ranks_do_not_abort_with_all_others_was_gone() -> Non
     # One of its ranks aborted as well, or one of the others did not.
     assert ends_of(ended=aborted | {5: "abort-complete"}) == []
     assert ends_of(ended=dict.fromkeys(range(3), "abort-complete")) == []
+
+
+def refused_by(*calling: int, target: str = "10.0.0.2", more: tuple[dict[str, object], ...] = ()) -> list[tuple[object, ...]]:
+    """Two ranks to a host, all with logs; rank 1 gave up connecting; ``calling`` have called the collective."""
+    where = {r: {"source_id": r, "host": f"node{r // 2}", "pid": 100 + r} for r in range(4)}
+    text = f"socketPollConnect: connect to {target}<38773> returned Connection refused, exceeded error retry count after 35 attempts"
+    found = gone_peers(
+        comms(*[comm(r, 4) | where[r] for r in where]),
+        rows(BOOTSTRAPPED, {"comm_key": "0xc0", "source_id": 0, "line_no": 9}),
+        None,
+        None,
+        errors(
+            {**where[1], "kind": "connect-gave-up", "level": "WARN", "message": text, "line_no": 50}, *[{**where[1], **m} for m in more]
+        ),
+        table("nccl_tails", *[{**where[r], "lines": 90, "line_no": 90, "message": "AllReduce: opCount 0"} for r in where]),
+        calls_until(dict.fromkeys(calling, 0), at=30),
+        table("nccl_connections"),
+        table("nccl_network", {**where[2], "item": "bootstrap", "address": "10.0.0.2<0>", "line_no": 2}),
+    )
+    return found.collect().select("rank", "how", "seen_by", "source_id", "line_no").rows()
+
+
+def test_where_a_port_is_refused_after_the_bootstrap_the_one_rank_there_that_never_called_is_gone() -> None:
+    assert refused_by(0, 1, 3) == [(2, "lost", [1], 1, 50)]
+    # All called, two did not, the port is another host's, or something else went wrong.
+    assert refused_by(0, 1, 2, 3) == refused_by(0, 1) == refused_by(0, 1, 3, target="10.0.0.9") == []
+    failed: dict[str, object] = {"kind": "cuda-failure", "level": "WARN", "message": "Cuda failure 2 'out of memory'", "line_no": 30}
+    assert refused_by(0, 1, 3, more=(failed,)) == []
