@@ -221,9 +221,8 @@ def _as_before(operations: pl.LazyFrame, a: dict[int, _Op], b: dict[int, _Op]) -
     ranks = sorted(a.keys() & b.keys())
     own = (pl.col("domain") == "fr") & ~pl.col("is_p2p") & pl.col("rank").is_in(ranks)
     made = operations.filter(own).sort("rank", "order").select("rank", "order", "group_key", "op").collect()
-    told: dict[int, bool | None] = {}
-    for rank in ranks:
-        rows = made.filter(pl.col("rank") == rank)
+    told: dict[int, bool | None] = dict.fromkeys(ranks)
+    for (rank,), rows in made.group_by("rank", maintain_order=True):
         orders, line = rows["order"].to_list(), rows.select("group_key", "op").rows()
         first, second = sorted(orders.index(calls[rank]["order"]) for calls in (a, b))
         begun, end = line[first - 1 : first], line[second]

@@ -304,7 +304,8 @@ def test_slurms_daemon_may_bear_the_name_of_its_node() -> None:
 
 def test_rays_count_of_workers_tells_those_that_it_killed_and_those_that_ended_by_themselves():
     stamp = "[2026-11-22 10:00:00,117 E 77 77] (raylet) node_manager.cc:3069: "
-    assert rows(stamp + MESSAGES[41]) == [{"kind": "memory-monitor", "host": "10.9.0.4"}, {"kind": "lost", "host": "10.9.0.4"}]
+    at = {"host": "10.9.0.4", "time_raw_ns": 1_795_341_600_117_000_000}
+    assert rows(stamp + MESSAGES[41]) == [{"kind": "memory-monitor", **at}, {"kind": "lost", **at}]
     assert [r["kind"] for r in rows(MESSAGES[41].replace("2 Workers", "0 Workers"))] == ["lost"]
 
 
