@@ -56,6 +56,12 @@ def test_a_rank_that_died_by_itself_is_dead_also_where_it_was_waited_for():
     assert people.states(report("gpu-stall", 1), frames, [GROUP])[2] == "dead"
 
 
+def test_ranks_of_which_logs_are_all_there_is_are_shown_and_wait_where_their_watchdogs_timed_out():
+    files = [{"source_id": r, "rank": r} for r in (0, 1, 2, None)]
+    frames = Frames(source_ranks=files, watchdog_calls=[{"rank": 0}])
+    assert people.states(report("host-stall", 1, divergence=False), frames, []) == {0: "waiting", 1: "culprit", 2: "ok"}
+
+
 def test_a_host_that_only_the_launcher_or_the_verdict_names_is_used():
     frames = Frames(processes=[process(0, None), process(1, "b"), process(2, None)], endings=[ending(0, "victim") | {"host": "a"}])
     told = {"verdict": {"culprits": [{"rank": 2, "host": "c"}, {"rank": None, "host": "d"}]}}

@@ -22,10 +22,11 @@ def states(report: Mapping[str, object], resolver: Resolver, groups: Sequence[Gr
     assert isinstance(case, dict)
     people = people_of(resolver)
     known: dict[int, RankState] = dict.fromkeys(people, "ok")
-    dumps = resolver.get("dumps")
-    if dumps is not None:
-        for (rank,) in dumps.filter(pl.col("rank").is_not_null()).select("rank").collect().iter_rows():
-            known.setdefault(rank, "ok")
+    for name in ("dumps", "source_ranks"):
+        files = resolver.get(name)
+        if files is not None:
+            for (rank,) in files.filter(pl.col("rank").is_between(0, UNIDENTIFIED - 1)).select("rank").collect().iter_rows():
+                known.setdefault(rank, "ok")
     known |= dict.fromkeys(_waiting(verdict, resolver, groups), "waiting")
     endings = resolver.get("endings")
     if endings is not None:
@@ -49,12 +50,15 @@ def states(report: Mapping[str, object], resolver: Resolver, groups: Sequence[Gr
 
 
 def _waiting(verdict: Mapping[str, object], resolver: Resolver, groups: Sequence[GroupTimeline]) -> set[int]:
-    """Ranks that the wait-for graph, the divergence or the stuck collective of the verdict shows waiting."""
+    """Ranks that the wait-for graph, their watchdog's timeout, the divergence or the stuck collective of the verdict shows waiting."""
     found: set[int] = set()
     waits = resolver.get("waits")
     if waits is not None:
         for (rank,) in waits.filter(pl.col("waiter") < UNIDENTIFIED).select("waiter").unique().collect().iter_rows():
             found.add(rank)
+    timed_out = resolver.get("watchdog_calls")
+    if timed_out is not None:
+        found |= set(timed_out.select("rank").unique().collect()["rank"].to_list())
     for group in groups:
         if group.first_divergence in group.columns and verdict["first_divergence"] is not None:
             at = group.columns.index(group.first_divergence)
