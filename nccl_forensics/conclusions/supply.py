@@ -10,6 +10,8 @@ _KERNEL = "kernel logs"
 _PROCESSES = "logs of the training processes"
 _LAUNCHER = "logs of the launcher or of the processes"
 _HOSTS = "anything that names ranks and hosts (NCCL logs, the launcher's log)"
+_LAST_CALLS = "stacks of the processes, or their logs"
+_LISTINGS = "listings of a host (free, vmstat, /proc/pressure)"
 _TRACES = "profiler traces (torch.profiler, Nsight Systems)"
 #: By the start of the name of a table or view; the longest start counts.
 _SUPPLIES = {
@@ -88,7 +90,7 @@ _SUPPLIES = {
     "watchdog": _PROCESSES,
     "exceptions": _PROCESSES,
     "failures": _PROCESSES,
-    "last_calls": "stacks of the processes, or their logs",
+    "last_calls": _LAST_CALLS,
     "worker_exits": "logs of the launcher",
     "endings": _LAUNCHER,
     "comm_channels": _NCCL,
@@ -111,8 +113,8 @@ _SUPPLIES = {
     "reducer_skips": _RECORDERS,
     "sent_more": _RECORDERS,
     "stack_work": _STACKS,
-    "passed_over": "stacks of the processes, or their logs",
-    "new_lines": "stacks of the processes, or their logs",
+    "passed_over": _LAST_CALLS,
+    "new_lines": _LAST_CALLS,
     "ring_": _LAUNCHER,
     "raised": _PROCESSES,
     "rank_reports": _PROCESSES,
@@ -125,8 +127,8 @@ _SUPPLIES = {
     "job_signs": _HOSTS,
     "unseen_late": _TRACES,
     "timeline_work": "step times by rank (timelines)",
-    "host_facts": "listings of a host (free, vmstat, /proc/pressure)",
-    "pressures": "listings of a host (free, vmstat, /proc/pressure)",
+    "host_facts": _LISTINGS,
+    "pressures": _LISTINGS,
     "shm_files": "listings of /dev/shm",
     "rdma_gids": "listings of GIDs (show_gids)",
     "job_times": "evidence with wall times",

@@ -45,9 +45,10 @@ def gather(report: Mapping[str, object], chosen: RunResult, store: Store, quote:
 def _home(ranks: tuple[int, ...], homes: Mapping[int, str]) -> str | None:
     """The one host of these ranks, or how many hosts they are on: at least, where some of them have a host that nothing names."""
     names = {homes[r] for r in ranks if r in homes}
-    if not names or all(r in homes for r in ranks):
-        return next(iter(names)) if len(names) == 1 else f"{len(names):,} hosts" if names else None
-    return f"{len(names):,} host{'s' if len(names) > 1 else ''} or more"
+    more = " or more" if any(r not in homes for r in ranks) else ""
+    if len(names) == 1:
+        return f"1 host{more}" if more else next(iter(names))
+    return f"{len(names):,} hosts{more}" if names else None
 
 
 __all__ = ["gather"]

@@ -27,7 +27,7 @@ def bridges(groups: pl.LazyFrame) -> pl.LazyFrame:
     for key, group in sorted(members.items()):
         if len(group) < _COMPARED:
             continue
-        apart = [rank for rank in sorted(group) if any(group.isdisjoint(other - {rank}) for other in own[rank])]
+        apart = [rank for rank in sorted(group) if any(len(group & other) == 1 for other in own[rank])]
         if 2 * len(apart) < len(group):
             rows += [(key, rank) for rank in apart]
     return pl.DataFrame(rows, schema=BRIDGES, orient="row").lazy()

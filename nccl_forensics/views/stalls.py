@@ -147,12 +147,12 @@ def stalls(
         found = _by_stacks(scene, written)
     if progress is not None and calls is not None and any(row["kind"] == "cycle" for row in found.values()):
         found = odd_in_circle(found, progress, calls.every, groups)
-    if not found and not scene.parted and not scene.dead and endings is not None:
-        found = silent(endings, progress)
-        if not found and progress is not None and groups is not None:
+    if not found and not scene.parted and not scene.dead:
+        found = silent(endings, progress) if endings is not None else {}
+        if not found and endings is not None and progress is not None and groups is not None:
             found = unheard_of(endings, progress, groups)
-    if not found and not scene.parted and not scene.dead and training_steps is not None and watchdog is not None:
-        found = _untimed(scene, training_steps, source_ranks, watchdog, endings, written)
+        if not found and training_steps is not None and watchdog is not None:
+            found = _untimed(scene, training_steps, source_ranks, watchdog, endings, written)
     if found:
         found = gone_on(found, scene.stacks, set(scene.stacks) | scene.known()) or found
     found = unanswering(found, scene.stacks, progress, written - scene.dead) or found
