@@ -27,6 +27,7 @@ from nccl_forensics.model import Action, Confidence, Culprit, Finding, Severity
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import hosts_of
 from nccl_forensics.rules.common.hosts import People, people
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.ras import mute_processes
 from nccl_forensics.words import natural, ranks_words, verb
 
@@ -42,9 +43,7 @@ _ERRORS = {
 #: The same by the number of their ncclResult, which the JSON gives.
 _RESULTS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 4: "Invalid argument", 5: "Invalid usage"}
 _COUNTS = {
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "report": pl.String(),
     "comm_id": pl.String(),
     "op": pl.String(),

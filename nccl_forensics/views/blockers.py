@@ -9,6 +9,7 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.levels import held_together
 from nccl_forensics.views.pair_waits import left_open
 from nccl_forensics.views.wait_edges import JOINED
@@ -20,9 +21,7 @@ BLOCKERS = {
     "direct_waiters": pl.List(pl.Int32()),
     "in_group": pl.List(pl.Int32()),
     "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
     "seq": pl.Int64(),
     "op": pl.String(),
@@ -30,13 +29,9 @@ BLOCKERS = {
     "cycle": pl.List(pl.Int32()),
     "walked": pl.Boolean(),
     "pending": pl.Boolean(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "call_site": pl.String(),
-    "own_source_id": pl.UInt32(),
-    "own_line_no": pl.UInt32(),
-    "own_record": pl.String(),
+    **read_at("own_"),
     "own_last_op": pl.String(),
     "own_last_seq": pl.Int64(),
     "own_call_site": pl.String(),

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import polars as pl
 
 from nccl_forensics.folding import scans_of
+from nccl_forensics.views.columns import GROUP, read_at
 
 #: How many of the last collectives of each rank are among the operations that tell.
 ENDS = 256
@@ -28,9 +29,7 @@ NUMBERED = {_WORD: pl.UInt32(), "seq": pl.Int64(), "line_no": pl.UInt32(), "op_c
 
 OPERATIONS = {
     "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
     "rank": pl.Int32(),
     "member": pl.Int32(),
@@ -53,9 +52,7 @@ OPERATIONS = {
     "timeout_ms": pl.Int64(),
     "order": pl.Int64(),
     "op_count": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 
 #: What sends and receives are counted by, and how many there are of a sort.

@@ -14,6 +14,7 @@ from nccl_forensics.values.damage import one_bit
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, calls_of, placed, with_sized
+from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.doubts import Row, counted, followed, holed, in_step, moved_alike, repeated, shifted, unheard_of
 from nccl_forensics.views.group_calls import AFTER, ONE_SIDED, ByRank, CallLine, PartedGroup, groups_around, signature, whole
 from nccl_forensics.views.habits import by_habit
@@ -21,9 +22,7 @@ from nccl_forensics.views.nccl_calls import BY_SIZE
 
 DIVERGENCES = {
     "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
     "kind": pl.String(),
     "seq": pl.Int64(),
@@ -39,12 +38,8 @@ DIVERGENCES = {
     "doubt": pl.String(),
     "call_site": pl.String(),
     "peer_call_site": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-    "peer_source_id": pl.UInt32(),
-    "peer_line_no": pl.UInt32(),
-    "peer_record": pl.String(),
+    **read_at(),
+    **read_at("peer_"),
     "later_seqs": pl.Int64(),
     "last_seq": pl.Int64(),
 }

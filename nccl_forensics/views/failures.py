@@ -6,6 +6,7 @@ import polars as pl
 
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.log_ends import copied_in_part
 from nccl_forensics.views.looks import ordinary, standing
 from nccl_forensics.views.motion import advances
@@ -16,9 +17,7 @@ FAILURES = {
     "sign": pl.String(),
     "count": pl.Int64(),
     "ranks": pl.List(pl.Int32()),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 #: NCCL's error lines that only a failure prints. Others (retries, plugins that are absent) occur in healthy jobs.
 HARMLESS = (

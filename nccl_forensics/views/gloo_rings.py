@@ -14,6 +14,7 @@ from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
 from nccl_forensics.views.checked_calls import with_frames
+from nccl_forensics.views.columns import GROUP
 from nccl_forensics.views.deaths import told_at
 
 #: An all_reduce, and where what tells of it stands: the line of the abort, and the record of the call.
@@ -37,9 +38,7 @@ RING_SENDERS = {
     "receiver": pl.Int32(),
     "sender": pl.Int32(),
     "agreeing": pl.List(pl.Int32()),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "ahead": pl.Int32(),
     "ahead_shape": pl.String(),
     **_CALL,

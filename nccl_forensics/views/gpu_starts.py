@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.views.calls import Calls
 
 _TOLD = ("domain", "group_key", "group_name", "group_desc", "comm_id", "seq", "op", "call_site", "source_id", "line_no", "record")
@@ -49,7 +50,7 @@ def not_begun(calls: Calls) -> dict[int, dict[str, object]]:
             continue  # where most have not begun it, whatever they wait for is no rank among them
         waiters = sorted(int(str(peer["rank"])) for peer in peers)
         for row in rows:
-            own = {f"own_{name}": row[name] for name in ("source_id", "line_no", "record")}
+            own = {f"own_{name}": row[name] for name in PLACE}
             told = {name: peers[0][name] for name in _TOLD}
             found[int(str(row["rank"]))] = told | own | {"kind": "not-begun", "waiters": waiters, "in_group": waiters}
     return found

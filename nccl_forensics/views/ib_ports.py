@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.facts.ib_counters import COUNTERS, counter_name
 from nccl_forensics.facts.link_rates import physical_state, port_state, rate
 from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 
 _COUNTER = r"(?:^|/)(?P<device>[A-Za-z][A-Za-z0-9_.-]*)/(?:ports/(?P<port>\d+)/)?(?:hw_)?counters/(?P<counter>[A-Za-z0-9_]+)$"
 _STATE = r"(?:^|/)(?P<device>[A-Za-z][A-Za-z0-9_.-]*)/ports/(?P<port>\d+)/(?P<item>state|phys_state|rate|link_layer|lid|sm_lid)$"
@@ -48,9 +50,7 @@ PORTS = {
     "firmware": pl.String(),
     "board": pl.String(),
     "hca_type": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 
 
@@ -87,9 +87,7 @@ def ib_ports(
     frames = [f.select(pl.col(c).cast(t) if c in f.columns else pl.lit(None, dtype=t).alias(c) for c, t in PORTS.items()) for f in parts]
     if not frames:
         return pl.LazyFrame(schema=PORTS)
-    cited = [
-        pl.col(c).filter(pl.col("state").is_not_null()).first().fill_null(pl.col(c).first()) for c in ("source_id", "line_no", "record")
-    ]
+    cited = [pl.col(c).filter(pl.col("state").is_not_null()).first().fill_null(pl.col(c).first()) for c in PLACE]
     return (
         pl.concat(frames)
         .lazy()
@@ -171,9 +169,7 @@ def ib_port_counters(
         "port": pl.Int32(),
         "counter": pl.String(),
         "value": pl.Int64(),
-        "source_id": pl.UInt32(),
-        "line_no": pl.UInt32(),
-        "record": pl.String(),
+        **read_at(),
     }
     parts = [pl.LazyFrame(schema=columns)]
     if sysfs_entries is not None:

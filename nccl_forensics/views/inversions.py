@@ -10,13 +10,12 @@ import polars as pl
 
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.orders import reordered
 from nccl_forensics.views.turns import comes_first, with_roles
 
 INVERSIONS = {
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "seq": pl.Int64(),
     "op": pl.String(),
     "other_key": pl.String(),
@@ -28,13 +27,9 @@ INVERSIONS = {
     "others": pl.List(pl.Int32()),
     "majority": pl.Boolean(),
     "entered": pl.Boolean(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "call_site": pl.String(),
-    "peer_source_id": pl.UInt32(),
-    "peer_line_no": pl.UInt32(),
-    "peer_record": pl.String(),
+    **read_at("peer_"),
     "peer_call_site": pl.String(),
 }
 #: Calls of two kinds by turns, before that says which comes first.

@@ -9,6 +9,7 @@ from itertools import pairwise
 import polars as pl
 
 from nccl_forensics.alignment import REACH, candidates, expect, opens_in_a_run, read_divergence
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views.calls import AT_ONCE, ENDS, UNEVEN, Calls, calls_of
 from nccl_forensics.views.pair_waits import numbered_with_batches
@@ -282,7 +283,7 @@ def passed_over(behind: list[dict[str, object]], operations: pl.LazyFrame | Call
         if votes and all(votes):
             fact: dict[str, object] = {str(k): v for k, v in row.items() if k in _FACTS}
             mine = own[max(last, 0)]
-            fact |= {f"own_{k}": mine[k] for k in ("source_id", "line_no", "record")}
+            fact |= {f"own_{k}": mine[k] for k in PLACE}
             out[rank] = (fact, str(own[last + 1]["group_key"]))
     # One that left a call out itself is a number ahead in the other group: to it, all the others seem to have gone past what it waits in.
     witnesses = {w for row in behind for w in as_ranks(row["waiters"])} - set(out)

@@ -9,13 +9,12 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, arrivals, entered
 from nccl_forensics.views.calls import Calls
+from nccl_forensics.views.columns import GROUP
 from nccl_forensics.views.source_hosts import one_host
 from nccl_forensics.words import UNIDENTIFIED
 
 LAG = {
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
     "rank": pl.Int32(),
     "collectives": pl.UInt32(),

@@ -7,6 +7,7 @@ import polars as pl
 from nccl_forensics.stacks.frames import line_of_code, shortened
 from nccl_forensics.stacks.places import WAITING, place_of
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 
 LAST_CALLS = {
     "rank": pl.Int32(),
@@ -19,9 +20,7 @@ LAST_CALLS = {
     "witness": pl.String(),
     "moved": pl.Boolean(),
     "waits_from": pl.Boolean(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 
 

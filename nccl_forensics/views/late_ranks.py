@@ -9,11 +9,10 @@ import polars as pl
 
 from nccl_forensics.values.chances import tail
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import GROUP
 
 LATE_RANKS = {
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "group_known": pl.Boolean(),
     "rank": pl.Int32(),
     "members": pl.UInt32(),

@@ -7,13 +7,12 @@ import polars as pl
 from nccl_forensics.folding import SORT, FoldedTable
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import GROUP
 from nccl_forensics.words import UNIDENTIFIED
 
 LEFT_UNHELD = {
     "rank": pl.Int32(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
     "seq": pl.Int64(),
     "op": pl.String(),

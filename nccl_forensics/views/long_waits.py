@@ -7,11 +7,10 @@ import polars as pl
 from nccl_forensics.views import view
 from nccl_forensics.views.arrivals import AT_ONCE, Arrivals, Entered, arrivals, entered
 from nccl_forensics.views.calls import Calls
+from nccl_forensics.views.columns import GROUP
 
 LONG_WAITS = {
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
     "seq": pl.Int64(),
     "op": pl.String(),

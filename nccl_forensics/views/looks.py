@@ -9,6 +9,7 @@ from nccl_forensics.folding import FoldedTable
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, Entries, calls_of
+from nccl_forensics.views.columns import read_at
 
 LOOKS = {
     "rank": pl.Int32(),
@@ -17,9 +18,7 @@ LOOKS = {
     "age_ms": pl.Float64(),
     "longest_ms": pl.Float64(),
     "finished": pl.UInt32(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "look_source_id": pl.UInt32(),
     "look_line_no": pl.UInt32(),
 }

@@ -16,6 +16,7 @@ from nccl_forensics.frames import text_of
 from nccl_forensics.tables import TABLES
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import OPERATIONS, Calls, Numbered, Parts, calls_of, op_word, placed
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.nccl_calls import by_line, members_by_size, members_of, numbered_calls
 from nccl_forensics.views.odd_dumps import MOMENT, contents_of
 from nccl_forensics.views.recorded import Recorded, recorded_calls
@@ -386,9 +387,7 @@ PROGRESS = {
     "last_call_site": pl.String(),
     "last_created_ns": pl.Int64(),
     "last_order": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "timeout_ms": pl.Int64(),
 }
 

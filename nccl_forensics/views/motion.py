@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.looks import in_flight_for_longer
 from nccl_forensics.views.watchdogs import watchdog_lines
 
@@ -17,9 +19,7 @@ MOTION = {
     "timeout_ms": pl.Int64(),
     "waited_ms": pl.Int64(),
     "why": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 _WEIGHT = {"unknown": 0, "stuck": 1, "moving": 2}
 _WAITS = (*WAITING, "rendezvous")
@@ -48,7 +48,7 @@ def motion(
         known = rows.get(rank)
         # Any movement counts: a rank that once moved between samples is not stuck.
         if known is None or _WEIGHT[motion] > _WEIGHT[str(known["motion"])]:
-            rows[rank] = {"rank": rank, "motion": motion, "why": why} | {k: cite.get(k) for k in ("source_id", "line_no", "record")}
+            rows[rank] = {"rank": rank, "motion": motion, "why": why} | {k: cite.get(k) for k in PLACE}
 
     if watchdog is not None:
         for line in watchdog_lines(watchdog).filter(pl.col("kind") == "timeout").collect().iter_rows(named=True):

@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import read_at
 
 OVERTAKERS = {
     "rank": pl.Int32(),
@@ -20,16 +21,12 @@ OVERTAKERS = {
     "seq": pl.Int64(),
     "op": pl.String(),
     "call_site": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "ahead_name": pl.String(),
     "ahead_comm": pl.String(),
     "ahead_desc": pl.String(),
     "ahead_seq": pl.Int64(),
-    "own_source_id": pl.UInt32(),
-    "own_line_no": pl.UInt32(),
-    "own_record": pl.String(),
+    **read_at("own_"),
 }
 #: One rank in so many that is ahead of the rest: then they are the exception.
 _FEW = 4

@@ -11,6 +11,7 @@ from nccl_forensics.stacks.frames import line_of_code
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.stuck import ranks_named
 
 PASSED_OVER = {
@@ -21,12 +22,8 @@ PASSED_OVER = {
     "call_site": pl.String(),
     "stands_in": pl.String(),
     "stands_at": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-    "own_source_id": pl.UInt32(),
-    "own_line_no": pl.UInt32(),
-    "own_record": pl.String(),
+    **read_at(),
+    **read_at("own_"),
 }
 #: So many stand with the rank and made the call, at least.
 _LEAST = 2
@@ -91,12 +88,8 @@ NEW_LINES = {
     "waits_in": pl.String(),
     "waits_at": pl.String(),
     "in_pairs": pl.Boolean(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-    "own_source_id": pl.UInt32(),
-    "own_line_no": pl.UInt32(),
-    "own_record": pl.String(),
+    **read_at(),
+    **read_at("own_"),
 }
 #: Calls of a rank in the records, and at the line in which another stands, that make steps.
 _STEPS, _AGAIN = 3, 2

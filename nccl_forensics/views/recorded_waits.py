@@ -7,11 +7,10 @@ import polars as pl
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import GROUP
 
 RECORDED_WAITS = {
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "rank": pl.Int32(),
     "members": pl.UInt32(),
     "collectives": pl.UInt32(),

@@ -11,6 +11,7 @@ from nccl_forensics.facts.setting_effects import is_setting
 from nccl_forensics.facts.settings import MUST_AGREE
 from nccl_forensics.folding import FoldedTable
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 
 SETTINGS = {
     "name": pl.String(),
@@ -21,9 +22,7 @@ SETTINGS = {
     "of": pl.UInt32(),
     "differs": pl.Boolean(),
     "origin": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 
 #: A process: (host, pid) of NCCL's prefix, ("rank", n) of a dump that names a rank, ("dump", source) of one that does not.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.stacks.places import OWN_HOST, WAITING
 from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.words import ranks_words
@@ -66,7 +67,7 @@ def in_circles(
     for rank, circle in sorted(pairs.items()):
         own, partner = stacks[rank], stacks[circle[circle.index(rank) - 1]]
         twice = own["moved"] is False and partner["moved"] is False
-        place = {name: partner[name] for name in ("source_id", "line_no", "record")} | {
+        place = {name: partner[name] for name in PLACE} | {
             "op": partner["op"],
             "waiters": waiting,
             "seen_by": "stacks",
@@ -82,7 +83,7 @@ def in_circles(
                 "user_frame": own["user_frame"],
                 "partners": circle,
                 "why": f"{ranks_words(circle)} wait for each other's send or receive in a circle, in {own['op']} at {own['user_frame']}",
-                **{f"stack_{name}": own[name] for name in ("source_id", "line_no", "record")},
+                **{f"stack_{name}": own[name] for name in PLACE},
             }
         )
     return out

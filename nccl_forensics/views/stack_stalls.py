@@ -11,6 +11,7 @@ from nccl_forensics.stacks.frames import function_of, split_frame
 from nccl_forensics.stacks.places import PLAIN, WAITING, WAITING_ON_GPU
 from nccl_forensics.stacks.tree import ALIKE, BUSY, CHAINED, ELSEWHERE, MAKING, PAIRED, PASSED, UNANSWERED
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.deaths import gave_up
 from nccl_forensics.views.failures import WAITS
 from nccl_forensics.views.levels import came_after_all, entered_all
@@ -36,9 +37,7 @@ STACK_STALLS = {
     "line_no": pl.UInt32(),
     "end_line": pl.UInt32(),
     "record": pl.String(),
-    "peer_source_id": pl.UInt32(),
-    "peer_line_no": pl.UInt32(),
-    "peer_record": pl.String(),
+    **read_at("peer_"),
 }
 
 

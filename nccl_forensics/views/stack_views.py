@@ -10,6 +10,7 @@ from nccl_forensics.stacks.frames import function_of, python_frames, runs_python
 from nccl_forensics.stacks.places import UNTOLD, WAITING, WAITING_ON_GPU, Standing, is_user, place_of, role_of, standing
 from nccl_forensics.stacks.tree import key_list, moved, odd_ones_out
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 
 THREAD_STATES = {
     "rank": pl.Int32(),
@@ -243,9 +244,7 @@ ODD_STACKS = {
     "line_no": pl.UInt32(),
     "end_line": pl.UInt32(),
     "record": pl.String(),
-    "peer_source_id": pl.UInt32(),
-    "peer_line_no": pl.UInt32(),
-    "peer_record": pl.String(),
+    **read_at("peer_"),
 }
 
 

@@ -7,6 +7,7 @@ import polars as pl
 
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 
 STACK_WORK = {
     "rank": pl.Int32(),
@@ -16,12 +17,8 @@ STACK_WORK = {
     "user_frame": pl.String(),
     "samples": pl.UInt32(),
     "others": pl.List(pl.Int32()),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-    "peer_source_id": pl.UInt32(),
-    "peer_line_no": pl.UInt32(),
-    "peer_record": pl.String(),
+    **read_at(),
+    **read_at("peer_"),
 }
 #: So many looks at each of so many ranks: two find somebody at work now and then in a good job, too.
 _LOOKS, _RANKS = 3, 3

@@ -14,6 +14,7 @@ from nccl_forensics.values.ranklist import as_ranks
 from nccl_forensics.views import view
 from nccl_forensics.views.call_paths import by_another_path, no_swap
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import GROUP, read_at
 from nccl_forensics.views.deaths import gave_up
 from nccl_forensics.views.gpu_starts import not_begun
 from nccl_forensics.views.jumps import broken_steps, jumped_groups, passed_over
@@ -61,22 +62,14 @@ STALLS = {
     "waiters": pl.List(pl.Int32()),
     "in_group": pl.List(pl.Int32()),
     "partners": pl.List(pl.Int32()),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
     "seq": pl.Int64(),
     "op": pl.String(),
     "call_site": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-    "own_source_id": pl.UInt32(),
-    "own_line_no": pl.UInt32(),
-    "own_record": pl.String(),
-    "stack_source_id": pl.UInt32(),
-    "stack_line_no": pl.UInt32(),
-    "stack_record": pl.String(),
+    **read_at(),
+    **read_at("own_"),
+    **read_at("stack_"),
     "seen_by": pl.String(),
     "stands": pl.Boolean(),
     "alternative": pl.String(),
@@ -444,7 +437,7 @@ def _stall(rank: int, row: Mapping[str, object], stack: Mapping[str, object] | N
     """A row without its cause: what of the operation waited in is known, and where the rank stands."""
     own: dict[str, object] = {name: stack[name] if stack else None for name in ("place", "user_frame")}
     own["stands"] = stack is not None and stack["witness"] == "stack" and stack["moved"] is False
-    where = {f"stack_{name}": stack[name] if stack else None for name in ("source_id", "line_no", "record")}
+    where = {f"stack_{name}": stack[name] if stack else None for name in PLACE}
     return {name: row.get(name) for name in STALLS if name in row} | {"rank": rank} | own | where
 
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.stacks.places import PLAIN, WAITING
 from nccl_forensics.stacks.tree import parting
 from nccl_forensics.values.ranklist import as_ranks
@@ -113,7 +114,7 @@ def gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, obj
     if any(stacks[r]["op"] in ROOTED for r in found):
         return found  # recorders hold such a call, and whoever only sends or receives in it has left it while the others stand there
     peer = next(iter(sorted(found)))
-    own = {name: found[peer].get(name) for name in ("source_id", "line_no", "record")}
+    own = {name: found[peer].get(name) for name in PLACE}
     said = {
         "kind": "gone-on",
         "waiters": sorted(found),
@@ -121,7 +122,7 @@ def gone_on(found: dict[int, dict[str, object]], stacks: dict[int, dict[str, obj
         "call_site": stacks[peer]["user_frame"],
         "seen_by": "stacks",
         "later": f"{found[peer]['op']} #{found[peer]['seq']}",
-        **{name: stacks[peer][name] for name in ("source_id", "line_no", "record")},
+        **{name: stacks[peer][name] for name in PLACE},
         **{f"own_{name}": value for name, value in own.items()},
     }
     return {rank: said for rank in few if rank in stacks}

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.matching import cut_rings
 from nccl_forensics.views.silences import scattered
 from nccl_forensics.views.wait_edges import OF_GROUP, ONE_WAY
@@ -25,9 +26,7 @@ STUCK = {
     "held": pl.Boolean(),
     "begun": pl.Boolean(),
     "timeout_ms": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 
 
@@ -125,9 +124,7 @@ DOWNSTREAM = {
     "entered": pl.List(pl.Int32()),
     "size": pl.Int32(),
     "timeout_ms": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
 }
 
 

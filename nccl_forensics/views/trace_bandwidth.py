@@ -7,13 +7,12 @@ import polars as pl
 from nccl_forensics.facts.bandwidth import bus_factor, ceiling
 from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import GROUP
 
 TRACE_BANDWIDTH = {
     "source_id": pl.UInt32(),
     "record": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "backend": pl.String(),
     "collective": pl.String(),
     "dtype": pl.String(),

@@ -10,14 +10,13 @@ import polars as pl
 
 from nccl_forensics.values.chances import tail
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import GROUP
 
 #: A last place counts only if the others lost at least so much: less is noise of the measurement.
 MATERIAL_NS, MATERIAL_SHARE = 20_000, 0.1
 
 TRACE_LAG = {
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "group_known": pl.Boolean(),
     "rank": pl.Int32(),
     "members": pl.UInt32(),

@@ -14,11 +14,10 @@ import polars as pl
 
 from nccl_forensics.frames import text_of
 from nccl_forensics.views import view
+from nccl_forensics.views.columns import GROUP
 
 TRACE_MATCHES = {
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "group_known": pl.Boolean(),
     "capture": pl.UInt32(),
     "position": pl.Int64(),

@@ -10,6 +10,7 @@ import polars as pl
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import EXCHANGES, Calls, calls_of
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.wait_edges import OF_GROUP
 
 UNEQUAL_EXCHANGES = {
@@ -23,9 +24,7 @@ UNEQUAL_EXCHANGES = {
     "own": pl.Int64(),
     "usual": pl.Int64(),
     "call_site": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "ended": pl.Boolean(),
 }
 _SHAPE = re.compile(r"\[(\d+(?:, ?\d+)*)\]")

@@ -9,6 +9,7 @@ import polars as pl
 from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.pair_waits import unfinished
 
 UNLIKE_HALVES = {
@@ -21,12 +22,8 @@ UNLIKE_HALVES = {
     "own": pl.String(),
     "theirs": pl.String(),
     "call_site": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
-    "peer_source_id": pl.UInt32(),
-    "peer_line_no": pl.UInt32(),
-    "peer_record": pl.String(),
+    **read_at(),
+    **read_at("peer_"),
 }
 _HALVES = {"send": "recv", "recv": "send"}
 #: Sends and receives of the usual size, for each one of the odd size.

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import polars as pl
 
+from nccl_forensics.evidence import PLACE
 from nccl_forensics.views import view
 from nccl_forensics.views.calls import Calls, calls_of
+from nccl_forensics.views.columns import read_at
 from nccl_forensics.views.pair_waits import unfinished
 from nccl_forensics.views.sibling_stages import batches, last_posted, left_out, posted_as_many, siblings
 
@@ -21,17 +23,13 @@ UNMET = {
     "group_name": pl.String(),
     "group_desc": pl.String(),
     "call_site": pl.String(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "beyond_name": pl.String(),
     "beyond_desc": pl.String(),
     "beyond_seq": pl.Int64(),
     "followed": pl.Boolean(),
     "siblings": pl.List(pl.Int32()),
-    "own_source_id": pl.UInt32(),
-    "own_line_no": pl.UInt32(),
-    "own_record": pl.String(),
+    **read_at("own_"),
 }
 #: What a half is counted and cited by.
 _CITED = ("seq", "order", "source_id", "line_no", "record")
@@ -121,7 +119,7 @@ def unmet(operations: pl.LazyFrame | Calls, dumps: pl.LazyFrame, progress: pl.La
         said = {c: row[c] for c in ("call_site", "source_id", "line_no", "record")} | {c: group[c] for c in ("group_name", "group_desc")}
         said |= {"rank": peer, "waiter": own, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": followed}
         said |= {"beyond_seq": beyond["first_pending"]} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
-        rows.append(said | {f"own_{c}": cited[c] for c in ("source_id", "line_no", "record")})
+        rows.append(said | {f"own_{c}": cited[c] for c in PLACE})
         keys.append(str(row["group_key"]))
     posted = last_posted(calls.every) if rows else {}
     rows = [r for r, key in zip(rows, keys, strict=True) if not posted_as_many(posted, key, _number(r, "rank"), info)]
@@ -166,7 +164,7 @@ def _beside_siblings(
         said |= {c: info[key][c] for c in ("group_name", "group_desc")} | {f"beyond_{c}": info[key][f"group_{c}"] for c in ("name", "desc")}
         said |= {"rank": peer, "waiter": rank, "op": _HALVES[str(row["op"])], "waits_in": row["op"], "number": number, "followed": None}
         said |= {"beyond_seq": number, "siblings": sorted(r for k, r in alike[key, peer] if (k, r) in posted)}
-        rows.append(said | {f"own_{c}": instead[c] for c in ("source_id", "line_no", "record")})
+        rows.append(said | {f"own_{c}": instead[c] for c in PLACE})
     return rows
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from nccl_forensics.views.columns import GROUP, read_at
+
 #: What names a group, first in each row about one.
 OF_GROUP = {
     "domain": pl.String(),
-    "group_key": pl.String(),
-    "group_name": pl.String(),
-    "group_desc": pl.String(),
+    **GROUP,
     "comm_id": pl.String(),
 }
 
@@ -21,9 +21,7 @@ WAITS = {
     "seq": pl.Int64(),
     "op": pl.String(),
     "behind": pl.Int64(),
-    "source_id": pl.UInt32(),
-    "line_no": pl.UInt32(),
-    "record": pl.String(),
+    **read_at(),
     "call_site": pl.String(),
     "timeout_ms": pl.Int64(),
     "created_ns": pl.Int64(),
