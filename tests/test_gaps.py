@@ -206,6 +206,14 @@ def test_a_job_that_speaks_gloo_alone_is_not_asked_for_logs_of_nccl() -> None:
     assert not [g for g in gaps if "NCCL" in g["what"]]
 
 
+def test_of_recorders_that_were_off_dumps_that_hold_operations_are_asked_for(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(b"\x80\x02](eq\x00.")
+    assert "Flight Recorder dumps that hold operations" in [gap["what"] for gap in _told(tmp_path)[1]]
+    _, gaps = _told(ROOT / "fixtures" / "incidents" / "lab-host-stall-3r" / "evidence")
+    assert not [g for g in gaps if "hold operations" in g["what"]]
+
+
 def test_the_kernel_log_of_the_named_host_comes_first_where_a_process_was_killed() -> None:
     verdict, gaps = _told(ROOT / "fixtures" / "incidents" / "killed-rank-4r" / "evidence")
     hosts = sorted({c["host"] for c in verdict["culprits"] if c["host"]})

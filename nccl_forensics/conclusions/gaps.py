@@ -136,6 +136,9 @@ def _kinds(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, pre
         wanted.append(
             ("Flight Recorder dumps of all ranks", "they say which collective each rank is in and from which line of code", command)
         )
+    elif _all_empty(resolver):
+        why = "all that are there are empty: the recorder was off (it keeps nothing unless told a size, up to PyTorch 2.10), or knows another backend alone"
+        wanted.append(("Flight Recorder dumps that hold operations", why, "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000"))
     backends = case["backends"]
     # A job that speaks gloo alone never calls NCCL.
     if "nccl_comms" not in present and (not isinstance(backends, list) or not backends or "nccl" in backends):
@@ -157,6 +160,13 @@ def _kinds(case: Mapping[str, object], resolver: Resolver, verdict: Verdict, pre
         first = verdict.root is not None and verdict.root.finding.cause in _OF_MACHINES
         wanted.insert(0 if first else len(wanted), kernel)
     return wanted
+
+
+def _all_empty(resolver: Resolver) -> bool:
+    """Whether recorders were dumped and none of them holds an operation."""
+    dumps = resolver.get("fr_dumps")
+    held = dumps.select(pl.col("entries").sum()).collect().item() if dumps is not None else None
+    return held == 0
 
 
 def _without_stacks(resolver: Resolver, verdict: Verdict, outcome: str, named: list[int]) -> tuple[list[int], list[int]]:

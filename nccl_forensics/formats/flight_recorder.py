@@ -3,6 +3,10 @@
 Written by ProcessGroupNCCL's heartbeat monitor on a timeout, through the pipe file, or by ``_dump_nccl_trace`` / ``_dump_fr_trace``
 (torch/csrc/distributed/c10d/FlightRecorder). Schema versions unversioned, 1.x, 2.0 to 2.10, and the forks of Ascend and torchcomms.
 There is no rank inside a dump.
+
+By release, seen in jobs on gloo: PyTorch 2.2.2 has ``_dump_nccl_trace`` alone, a bare list; 2.7.1 writes schema 2.4 and has a JSON twin, and
+neither release records gloo; 2.10.0 writes schema 2.10, has ``_dump_fr_trace``, which records gloo, and keeps 0 entries unless it is told a
+size; 2.13.0 keeps 2000. A recorder that is off is dumped all the same, empty.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ _KEYS = (b'"entries"', b'"pg_config"', b'"pg_status"', b'"nccl_comm_state"', b'"
 _TOP = {"entries", "pg_config", "pg_status", "version", "nccl_comm_state", "hccl_comm_state", "comm_lib_version", "nccl_version"}
 _ALIKES = alikes()
 _PICKLED = b"\x80"
+#: All that a recorder that is off writes up to PyTorch 2.2: an empty list, in the opcodes of torch's own pickler and of no other.
+_OFF = b"\x80\x02](eq\x00."
 #: What is raised where a dump is cut off or spoilt.
 _BROKEN = (pickle.UnpicklingError, EOFError, ValueError, RecursionError, MemoryError)
 #: So many bytes of dumps are loaded at once entry by entry, which takes some ten times as much.
@@ -34,7 +40,7 @@ _AT_ONCE = 2 << 20
 
 def _sniff(head: bytes) -> bool:
     if is_pickle(head):
-        return any(k in head for k in (b"entries", b"pg_config", b"pg_status", b"version", b"record_id", b"profiling_name"))
+        return head == _OFF or any(k in head for k in (b"entries", b"pg_config", b"pg_status", b"version", b"record_id", b"profiling_name"))
     start = head.lstrip()[:1]
     return start in (b"{", b"[") and sum(k in head for k in _KEYS) >= 1 and b'"traceEvents"' not in head
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from nccl_forensics.stacks.frames import line_of_code, shortened
@@ -50,12 +52,14 @@ def last_calls(
     if raised is not None:
         framed = raised.filter(pl.col("frames").is_not_null()).collect()
         _known_waits(found, framed)
+        begun = _begun(found)
         for row in framed.iter_rows(named=True):
             rank = row["rank"]
-            if rank is None or (rank in found and not _blank(found[rank])):
+            if rank is None or rank in begun:
                 continue
             frames = [shortened(f) for f in str(row["frames"]).split("\n")]
             place, op, user, reason = place_of(frames, None)
+            begun.add(rank)
             found[rank] = {
                 "rank": rank,
                 "frames": frames,
@@ -76,9 +80,21 @@ def last_calls(
     return pl.DataFrame([found[r] for r in sorted(found)], schema=LAST_CALLS, infer_schema_length=None).lazy()
 
 
-def _blank(row: dict[str, object]) -> bool:
-    """Whether a stack tells nothing at all: a sampler that could not read the process in time leaves its head without frames."""
-    return row["witness"] == "stack" and row["place"] == "unknown" and row["user_frame"] is None
+def _begun(found: Mapping[int, Mapping[str, object]]) -> set[int]:
+    """Ranks whose stack tells what the process did last, and not what it did before a later traceback: a sampler that could not read the
+    process in time leaves a head without frames; one that came while the program's own file was loading what it imports came before the job
+    had begun, and so did one that found every rank loading (PyTorch takes seconds, half a minute on a busy host; torch 2.2 to 2.7 load a
+    large part only as the first optimizer is made)."""
+    told = {rank for rank, row in found.items() if row["place"] != "unknown" or row["user_frame"] is not None}
+    loading = {rank for rank in told if any("(<frozen importlib" in str(f) for f in _frames(found[rank]))}
+    if len(loading) > 1 and loading == told:
+        return set()
+    return told - {rank for rank in loading if str(found[rank]["user_frame"]).startswith("<module> (")}
+
+
+def _frames(row: Mapping[str, object]) -> list[object]:
+    frames = row["frames"]
+    return frames if isinstance(frames, list) else []
 
 
 #: What a process says that gave up waiting for others.

@@ -175,6 +175,14 @@ def test_a_bare_list_is_the_dump_of_2023():
     assert not FORMAT.sniff(pickle.dumps([{"name": "conv1", "weight": [1.0]}], protocol=2))
 
 
+def test_the_empty_list_of_a_recorder_that_was_off_is_a_dump():
+    """As torch 2.2.2 writes it; an empty list of Python's own pickler may be anybody's."""
+    off = b"\x80\x02](eq\x00."
+    assert read_source(off).formats == ("flight-recorder",)
+    assert FORMAT.read(off).frames["fr_dumps"]["entries"].to_list() == [0]
+    assert not FORMAT.sniff(pickle.dumps([], protocol=2))
+
+
 def test_version_2_10_is_newer_than_2_9():
     frame = read(dump()).frames["fr_dumps"]
     assert frame.select("version", "version_major", "version_minor", "comm_lib_version").row(0) == ("2.10", 2, 10, "2.27.5")

@@ -39,6 +39,17 @@ def test_a_stack_without_frames_leaves_the_word_to_the_traceback() -> None:
     assert [witness for *_, witness in calls(rows(THREAD_STATES, head | {"user_frame": "f (train.py:1)"}), told)] == ["stack"]
 
 
+def test_a_stack_of_a_program_that_is_still_loading_is_older_than_its_traceback() -> None:
+    frames = ["<module> (torch/fx/graph.py:9)", "_find_and_load (<frozen importlib._bootstrap>:1176)", "<module> (train.py:3)"]
+    loading = {"rank": 1, "place": "compute", "user_frame": frames[2], "frames": frames, "moved": False, "source_id": 7, "line_no": 2}
+    told = {"rank": 1, "frames": FRAMES}
+    assert calls(rows(THREAD_STATES, loading), told) == [(1, "collective", "all_reduce", "step (train.py:9)", "exception")]
+    within = loading | {"user_frame": "build (train.py:40)"}  # an import in the midst of the job may be what the others wait for
+    assert [witness for *_, witness in calls(rows(THREAD_STATES, within), told)] == ["stack"]
+    every = rows(THREAD_STATES, *(within | {"rank": r, "source_id": r} for r in (1, 2)))  # every rank loads: the job just began
+    assert [witness for *_, witness in calls(every, told, {"rank": 2, "frames": FRAMES})] == ["exception", "exception"]
+
+
 def test_one_sample_tells_no_motion() -> None:
     states = rows(THREAD_STATES, *({"rank": n, "place": "lock", "moved": False, "samples": n, "source_id": 7} for n in (1, 2)))
     assert last_calls(states, None).collect()["moved"].to_list() == [None, False]
