@@ -199,6 +199,13 @@ def test_in_a_system_log_only_the_units_of_the_job_lose_their_heads():
     assert texts(*job, *other, follows) == [NCCL] * 3 + other + ["RuntimeError: boom"]
 
 
+def test_among_what_compose_says_of_building_an_image_the_lines_of_the_jobs_container_lose_their_heads():
+    built = ["Step 1/3 : FROM base", " ---> 0a1b2c", "web_1  | listening", "Successfully built 0a1b2c", "Attaching to bench_1"]
+    job = [f"bench_1  | {text}" for text in ("# nThread 1 nGpus 2", "#", "RuntimeError: boom")]
+    assert texts(*built, *job) == [*built, "# nThread 1 nGpus 2", "#", "RuntimeError: boom"]
+    assert texts(*built, job[2]) == [*built, job[2]], "no text of a job follows it"
+
+
 def test_the_indentation_of_a_traceback_survives():
     assert texts('[rank1]: Traceback (most recent call last):', '[rank1]:   File "t.py", line 3, in f', "[rank1]: ", "[rank1]:") == [
         "Traceback (most recent call last):", '  File "t.py", line 3, in f', "", ""

@@ -63,6 +63,12 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
         ("ValueError", "host not found: Name or service not known", "store-unreachable"),
         ("RuntimeError", "NCCL error in: /src/c10d/ProcessGroupNCCL.cpp:400, invalid usage", "nccl-usage"),
         ("RuntimeError", "NCCL error in: /src/c10d/ProcessGroupNCCL.cpp:400, unhandled cuda error", "nccl-cuda"),
+        ("RuntimeError", "Unsupported datatype: 3 (mscclpp failure: InvalidUsage)", "nccl-usage"),
+        (
+            "torch.AcceleratorError",
+            "CUDA error: invalid device ordinal\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+            "refused",
+        ),
         # 4 PiB: no memory ran out, the number is wrong.
         (
             "RuntimeError",

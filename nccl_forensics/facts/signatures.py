@@ -50,6 +50,10 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("uncorrectable ECC error",), "cuda-error"),
     (("_ERROR_ECC_UNCORRECTABLE",), "cuda-error"),
     (("_ERROR_NVLINK_UNCORRECTABLE",), "cuda-error"),
+    # The process asked for a device by a number that it does not see (cudaErrorInvalidDevice, 101);
+    # before device-side assertions, as PyTorch says behind each error of CUDA how to enable these.
+    (("CUDA error: invalid device ordinal",), "refused"),
+    (("HIP error: invalid device ordinal",), "refused"),
     (("unspecified launch failure",), "cuda-error"),
     (("illegal memory access",), "cuda-error"),
     (("device-side assert",), "cuda-error"),
@@ -108,6 +112,8 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("NCCL error in: ", ", internal error"), "nccl-error"),
     (("NCCL error in: ", ", invalid usage"), "nccl-usage"),
     (("NCCL error in: ", ", invalid argument"), "nccl-usage"),
+    # MSCCL++ in NCCL's place (include/mscclpp/errors.hpp).
+    (("mscclpp failure: InvalidUsage",), "nccl-usage"),
     # vLLM's own wrapper of NCCL gives the text of the result alone.
     (("NCCL error: unhandled cuda error",), "nccl-cuda"),
     (("NCCL error: unhandled system error",), "nccl-error"),

@@ -132,7 +132,9 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix("modal", r"\[", r"^\[gpu-health\] \[[A-Z]{4,8}\] (?:GPU-[\w-]{1,64}: )?[A-Z][\w -]{0,40}: "),
     Prefix("kubectl", r"\[", r"^\[pod/(?P<host>[\w.-]+)/[\w.-]+\] "),
     Prefix("syslog", r"[A-Z\d]", rf"^(?:{_BSD}|(?P<iso>{_ISO})) (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[(?P<pid>\d+)\]: ", "job"),
-    Prefix("compose", r"\w", r"^(?P<host>[\w.-]+-\d+) +\| ?", "column"),
+    # docker compose names a container project-service-1, docker-compose before 2.0 service_1; among what it says itself of building images
+    Prefix("compose", r"\w", r"^(?P<host>[\w.-]+[-_]\d+) +\| ?", "column"),
+    Prefix("compose-unit", r"\w", r"^(?P<unit>(?P<host>[\w.-]+[-_]\d+)) +\| ?", "job"),
     # Again, behind what was peeled before in the same round: a column of it is no column of a role's name
     Prefix("torch-rank-behind", r"\[", r"^\[rank(?P<rank>\d+)\]:(?: |$)?", scope="global"),
     Prefix("torchrun-role", r"\[", r"^\[[A-Za-z_][A-Za-z_-]*(?P<rank>\d+)\]:", "column", "local"),
@@ -359,7 +361,7 @@ def _peel(frame: pl.DataFrame, prefix: Prefix, carries: pl.Series) -> pl.DataFra
         # mpirun tags each write, and a C++ stream without a buffer writes a line piece by piece.
         tags = pl.DataFrame({"rest": rest, "tag": frame["text"].str.extract(f"({prefix.pattern.removeprefix('^')})", 1)})
         rest = tags.select(pl.when(carries).then(pl.col("rest").str.split(pl.col("tag")).list.join("")).otherwise("rest"))["rest"]
-    if prefix.name in ("mpi", "srun", "pdsh", "compose", "numbered"):
+    if prefix.name in ("mpi", "srun", "pdsh", "compose", "compose-unit", "numbered"):
         rest = _without_blank(rest, carries)
     updates = {"text": pl.when(carries).then(rest).otherwise("text")}
     if "rank" in told:

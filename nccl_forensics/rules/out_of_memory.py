@@ -413,8 +413,8 @@ def _size_words(row: dict[str, object]) -> str:
 
 
 def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
-    """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own. Whoever
-    looks for the largest batch that fits is refused memory, and goes on."""
+    """Memory refused in the text of processes. Where processes are known, the ends of the ranks are judged by a rule of their own, though
+    not what ended a thread of theirs. Whoever looks for the largest batch that fits is refused memory, and goes on."""
     raised = raised.filter(~lived_on())
     for on_gpu in (True, False):
         seen: dict[object, dict[str, object]] = {}
@@ -426,7 +426,7 @@ def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
             says = says & ~pl.col("message").str.contains("ibv_|/dev/shm|shared memory")
         for row in raised.filter(says).sort("source_id", "line_no").collect().iter_rows(named=True):
             rank = row["rank"]
-            if rank is not None and known_ranks:
+            if rank is not None and known_ranks and row["kind"] != "thread":
                 continue
             own = row | {"host": row["hint_host"], "holds": words_of_exception(row)}
             seen.setdefault(rank if rank is not None else ("source", row["source_id"]), own)
@@ -440,7 +440,7 @@ def _told(raised: pl.LazyFrame, *, known_ranks: bool) -> Iterator[Finding]:
         yield Finding(
             title=f"{'GPU' if on_gpu else 'host'} memory ran out on {names}",
             summary=f'The first message says: "{message}".',
-            confidence="high" if ranks else "medium",
+            confidence="high" if ranks and not all(r["kind"] == "thread" for r in rows) else "medium",
             ranks=ranks,
             culprits=culprits,
             subject=("gpu" if on_gpu else "host",),

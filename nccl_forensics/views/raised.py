@@ -10,6 +10,7 @@ from nccl_forensics.facts.signatures import SURVIVED
 from nccl_forensics.views import view
 from nccl_forensics.views.local_ranks import LocalRanks
 from nccl_forensics.views.pids import Pids
+from nccl_forensics.views.tasks import rank_of_task
 
 #: What tells the process that wrote a line.
 _WRITER = ("source_id", "pid", "hint_rank", "hint_scope", "hint_host")
@@ -30,8 +31,8 @@ def raised(
     worker_exits: pl.LazyFrame | None,
 ) -> pl.LazyFrame:
     """``exceptions`` with ``rank`` filled in where the text itself does not state it: by what a launcher set before the line (a rank; a
-    local rank, of its host where it tells one; a task of the scheduler), by the pid, and at last by the source. Null where none of these
-    tells."""
+    local rank, of its host where it tells one; a task of the scheduler, which is a rank where NCCL's lines or the ends of tasks say so), by
+    the pid, and at last by the source. Null where none of these tells."""
     rows = exceptions.sort("source_id", "line_no").collect()
     unstated = rows.filter(pl.col("rank").is_null()).select(_WRITER).unique(maintain_order=True)
     if not unstated.height:
@@ -46,6 +47,8 @@ def raised(
     if source_hosts is not None:
         host_of = dict(source_hosts.select("source_id", "host").collect().iter_rows())
     by_pid, local_ranks, of_task = Pids(processes), LocalRanks(processes, worker_exits, set(of_source.values())), _of_task(comms)
+    ended = worker_exits.collect() if worker_exits is not None else None
+    by_end = rank_of_task(ended, processes) if ended is not None else None
 
     def rank_of(writer: Mapping[str, object]) -> int | None:
         source, scope, hint, host = (writer[name] for name in ("source_id", "hint_scope", "hint_rank", "hint_host"))
@@ -57,6 +60,8 @@ def raised(
             rank = local_ranks.rank(number, str(host) if host is not None else host_of.get(int(str(source))))
         if rank is None and scope == "task" and number is not None:
             rank = of_task.get(number)
+            if rank is None and by_end is not None:
+                rank = by_end(number, str(host) if host is not None else None)
         return rank if rank is not None else of_source.get(int(str(source)))
 
     told = unstated.with_columns(pl.Series("told", [rank_of(w) for w in unstated.iter_rows(named=True)], dtype=pl.Int32))

@@ -388,5 +388,12 @@ def test_a_worker_of_a_data_loader_that_the_kernel_killed_is_its_ranks() -> None
     assert finding.ranks == ()
 
 
+def test_memory_that_ran_out_in_a_thread_is_told_though_the_ends_of_ranks_are_judged_elsewhere() -> None:
+    said = {"rank": 3, "signature": "cuda-oom", "message": "CUDA out of memory. Tried to allocate 2.00 GiB", "kind": "thread"}
+    [finding] = check(out_of_memory, raised=_raised(said), processes=PEOPLE)
+    assert (finding.ranks, finding.confidence) == ((3,), "medium")
+    assert check(out_of_memory, raised=_raised(said | {"kind": "python"}), processes=PEOPLE) == []
+
+
 def _raised(*rows: dict[str, object]) -> pl.LazyFrame:
     return table("exceptions", *rows)

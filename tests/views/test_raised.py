@@ -51,6 +51,14 @@ def test_the_number_of_a_task_is_that_of_the_process_whose_nccl_lines_bear_it() 
     assert ranks(told, comms=rows(COMMS_SCHEMA, *({**line, "hint_rank": 5} for line in lines))) == [None], "a task of two ranks"
 
 
+def test_the_number_of_a_task_is_a_rank_where_several_tasks_ended_on_one_host() -> None:
+    told = {"hint_rank": 2, "hint_scope": "task"}
+    ends = [{"kind": "task", "rank": n, "host": "node0", "exit_code": 1} for n in range(2)]
+    assert ranks(told, processes=None, worker_exits=table("worker_exits", *ends)) == [2]
+    lone = [end | {"host": f"node{n}"} for n, end in enumerate(ends)]
+    assert ranks(told, processes=None, worker_exits=table("worker_exits", *lone)) == [None], "each may have started several"
+
+
 def test_at_last_the_source_tells() -> None:
     assert ranks({"source_id": 7}, {"source_id": 8}, source_ranks=IN_SOURCE) == [1, None]
 
