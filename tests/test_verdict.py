@@ -227,3 +227,16 @@ def test_a_fault_of_the_way_is_behind_a_call_that_all_entered_and_none_finished_
         root = judge(others, ["watchdog timeouts"], has_job=True).root
         assert root is not None
         assert root.finding.cause != "ib-link"
+
+
+def test_where_full_packets_vanish_that_is_behind_a_call_that_all_surely_entered_and_nothing_less_sure_is() -> None:
+    stuck = outcome("collective-stuck", ranks=())
+    vanish = outcome("mtu-mismatch", severity="error", explains=("collective-stuck",), ranks=())
+    verdict = judge([stuck, vanish], ["watchdog timeouts"], has_job=True)
+    assert verdict.root is not None
+    assert (verdict.root.finding.cause, verdict.confidence) == ("mtu-mismatch", "medium")
+    set_up = outcome("mtu-mismatch", confidence="medium", severity="error", explains=("collective-stuck",), ranks=())
+    slow = outcome("ib-link", severity="error", explains=("collective-stuck",), ranks=())
+    verdict = judge([stuck, set_up, slow], ["watchdog timeouts"], has_job=True)
+    assert verdict.root is not None
+    assert (verdict.root.finding.cause, verdict.confidence) == ("collective-stuck", "high")

@@ -114,19 +114,23 @@ def judge(
     roots = _roots(stops, explained_by)
     # A loss that NCCL refuses to live with is behind a stop that says no more, and less surely, than that NCCL failed. That all wait in one
     # call and none comes out says less still: a fault of the way between them need be no surer.
-    weak = [f for f in stops if f.finding.confidence != "high"]
     bare = all(f.finding.cause == "collective-stuck" for f in stops)
     able = [f for f in losses if f.finding.cause in _CAN_STOP]
+    # Where packets of full size are seen to vanish, that is how a call ends that all are surely in.
+    vanishing = [f for f in able if bare and f.finding.cause == "mtu-mismatch" and f.finding.confidence == "high"]
+    weak = [f for f in stops if f.finding.confidence != "high"]
     behind = [f for f in able if any((_surer(f, s) or (bare and _of_the_way(f))) and explains(f, s) for s in weak)]
-    if behind and len(weak) == len(stops):
+    sure = len(weak) < len(stops)
+    if (vanishing if sure else behind) and stops:
         explained_by.clear()
-        roots = _roots([*behind, *stops], explained_by)
+        roots = _roots([*(vanishing if sure else behind), *stops], explained_by)
     if roots:
         root = roots[0]
         for other in every:
             if other.id != root.id and other.id not in explained_by and explains(root, other):
                 explained_by[other.id] = root.id
-        return Verdict("explained", root, root.finding.confidence, tuple(roots[1:]), explained_by, signs)
+        confidence = _at_most(root.finding, "medium" if sure and root in vanishing else "high")
+        return Verdict("explained", root, confidence, tuple(roots[1:]), explained_by, signs)
     if signs:
         # A loss that alone would stop the job speaks before "unexplained" does.
         roots = _roots(able, explained_by)

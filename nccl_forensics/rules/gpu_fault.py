@@ -188,6 +188,8 @@ def _stranger(kind: str, own: pl.DataFrame, host: object, ranks: Sequence[int], 
         return " A rank failed by itself with another error than CUDA's, and none tells of a fault of its GPU: it is of something else."
     if _of_others(own, host, job):
         return " Its process is none of the job's, and no times tell that the job ran then: it may be older than the job."
+    if not job.failed and job.hurt.isdisjoint({None, first_label(host)}) and _not_of_ranks(own, host, job):
+        return " Its process is none of the job's, and the job shows no failure: it ended another one."
     if _unclaimed(own, host, ranks, job):
         if not job.who.pids:
             return None
@@ -351,7 +353,14 @@ def _of_others(rows: pl.DataFrame, host: object, job: _Job) -> bool:
     kernel names a rank by its pid, the numbers are the same, and it does.
     """
     told = not job.one_numbering and (bool(job.hurt) or not _undated(rows, job))
-    if host is None or rows["pid"].null_count() or (told and not rows["time_kind"].eq_missing("monotonic").all()):
+    if told and not rows["time_kind"].eq_missing("monotonic").all():
+        return False
+    return _not_of_ranks(rows, host, job)
+
+
+def _not_of_ranks(rows: pl.DataFrame, host: object, job: _Job) -> bool:
+    """Whether lines name processes of which none is a rank by its pid, on a host whose ranks are known with theirs."""
+    if host is None or rows["pid"].null_count():
         return False
     known = {pid for (place, pid) in job.who.pids if place == first_label(host)}
     return bool(known) and not known & set(rows["pid"].to_list())

@@ -28,6 +28,7 @@ from nccl_forensics.rules.common.hosts import EXPLAINS_STOP, gave_up, timely, wh
 from nccl_forensics.rules.common.ties import Job, Tie, job_of, tied
 from nccl_forensics.stacks.places import WAITING
 from nccl_forensics.views.failures import LONGER, STANDSTILL
+from nccl_forensics.views.lost_hosts import LOST_NODE, nodes_lost
 from nccl_forensics.views.raised import lived_on
 from nccl_forensics.words import first_label
 
@@ -77,8 +78,6 @@ _ZONES_H = 14.0
 _SLACK_NS = 900 * 1_000_000_000
 #: What srun says where a task that ended badly makes it end the others (Slurm, --kill-on-bad-exit and --wait).
 _ENDS_THE_REST = r"srun: Terminating (?:job step|StepId=)"
-#: srun names the node; slurmstepd's own line stands on another.
-_LOST_NODE = "Node failure on "
 _NODE_EVENTS = {"NodeNotReady": "is not ready", "Rebooted": "rebooted"}
 
 
@@ -118,20 +117,22 @@ def job_stopped(
     told: set[str] = set()
     job = job_of(job_signs, job_times, failures)
     stuck = [frame for frame in (stalls, stack_stalls) if frame is not None and frame.head(1).collect().height]
+    looked_at = thread_states is not None and _looked_at(thread_states)
     if scheduler_jobs is not None:
         # A job that stands runs into its limit, or is cancelled by whoever sees it.
         hung = ["ranks that stand still or made other calls"] if stuck or "parted" in job.signs.values() else []
-        for finding in _jobs(scheduler_jobs, [*own, *hung], job, job_times):
+        for finding in _jobs(scheduler_jobs, [*own, *hung], job, job_times, nodes_lost(worker_exits, scheduler_nodes)):
             if finding.severity != "warning":
                 told.add(finding.subject[1])
-            yield finding
+            yield _unsure(finding) if looked_at else finding
     scheduled = list(told)
     if worker_exits is not None:
         if not own and not stuck and not scheduled:
-            yield from _launcher(worker_exits, looked_at=thread_states is not None and _looked_at(thread_states))
+            yield from _launcher(worker_exits, looked_at=looked_at)
         standing = [*own, "ranks that stand still"] if stuck else own
         lines = worker_exits.filter(pl.col("kind") == "scheduler")
-        yield from _lines(_of_this(lines, job, job_times), standing, told, job)
+        for finding in _lines(_of_this(lines, job, job_times), standing, told, job):
+            yield _unsure(finding) if looked_at else finding
     ended: set[str] = set()
     if pods is not None:
         for finding in _pods(pods, own, job):
@@ -186,16 +187,25 @@ def _which(jobs: pl.LazyFrame, job: Job, job_times: pl.LazyFrame | None) -> tupl
     return likely, bool(there) and (alike or len(likely) == 1) and (len(every) == 1 or bool(there & then))
 
 
-def _jobs(jobs: pl.LazyFrame, own: list[str], job: Job, job_times: pl.LazyFrame | None) -> Iterator[Finding]:
+def _jobs(jobs: pl.LazyFrame, own: list[str], job: Job, job_times: pl.LazyFrame | None, lost: set[str]) -> Iterator[Finding]:
     likely, sure = _which(jobs, job, job_times)
-    for found in _listed(jobs.filter(pl.col("job_id").is_in(list(likely))), own):
-        yield found if sure else tied(found, "open" if job.failed or own else "apart")
+    for found in _listed(jobs.filter(pl.col("job_id").is_in(list(likely))), own, lost):
+        yield _with_ranks(found, job) if sure else tied(found, "open" if job.failed or own else "apart")
     other = jobs.filter(~pl.col("job_id").is_in(list(likely)))
-    for found in _listed(other, own):
+    for found in _listed(other, own, lost):
         yield tied(found, "apart")
 
 
-def _listed(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
+def _with_ranks(found: Finding, job: Job) -> Finding:
+    """A node that failed, with the ranks of the job that ran there."""
+    if found.cause != "node-failed" or len(found.hosts) != 1:
+        return found
+    there = sorted(job.ranks.get(first_label(found.hosts[0]) or "", ()))
+    return replace(found, ranks=tuple(there), culprits=tuple(Culprit(rank=r, host=found.hosts[0]) for r in there)) if there else found
+
+
+def _listed(jobs: pl.LazyFrame, own: list[str], lost: set[str]) -> Iterator[Finding]:
+    """``lost``: nodes that something else says to be gone: a listing names all nodes of the job."""
     rows = jobs.filter(pl.col("step").is_null() & pl.col("state").is_in(list(_STATES))).sort(
         "source_id", "line_no", "record", nulls_last=True
     )
@@ -205,17 +215,28 @@ def _listed(jobs: pl.LazyFrame, own: list[str]) -> Iterator[Finding]:
         by = f" by user {row['by']}" if row["by"] else ""
         after = f" after {row['elapsed_s'] // 60} min" if row["elapsed_s"] else ""
         failed = str(state) in ("NODE_FAIL", "BOOT_FAIL")
-        yield _finding(
-            f"job {number} {words}{by}{after}", str(state), part, own, always, "node-failed" if failed else None, tuple(row["nodes"] or ())
-        )
+        nodes = tuple(row["nodes"] or ())
+        gone = tuple(n for n in nodes if first_label(n) in lost) or nodes
+        which = f" ({gone[0]})" if failed and len(gone) == 1 else ""
+        yield _finding(f"job {number} {words}{which}{by}{after}", str(state), part, own, always, "node-failed" if failed else None, gone)
 
 
 def _looked_at(thread_states: pl.LazyFrame) -> bool:
     """Whether somebody took stacks of ranks that wait for others, or took them twice, and none of them is seen to move: one looks so at a
     job that stands."""
     ranks = thread_states.filter(pl.col("role").is_null()).collect()
-    looked = bool(ranks["place"].is_in(list(WAITING)).any()) or bool((ranks["samples"] > 1).any())
+    looked = bool(ranks["place"].is_in([*WAITING, "cuda-sync"]).any()) or bool((ranks["samples"] > 1).any())
     return looked and not ranks["moved"].any()
+
+
+_LOOKED_AT = "Stacks were taken before, and no rank is seen to move between them: whether the job stood still is not known."
+
+
+def _unsure(found: Finding) -> Finding:
+    """A cancel after somebody had looked at where the ranks stand: one that stands still is cancelled by whoever sees it."""
+    if found.subject[1] != "CANCELLED" or found.severity != "critical":
+        return found
+    return replace(found, confidence="low", summary=_LOOKED_AT)
 
 
 def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
@@ -230,9 +251,7 @@ def _launcher(exits: pl.LazyFrame, *, looked_at: bool) -> Iterator[Finding]:
         yield replace(
             _finding(f"the launcher was told to end ({signal})", signal, part, [], True, None, ()),
             confidence="low" if looked_at else "medium",
-            summary="Stacks were taken before, and no rank is seen to move between them: whether the job stood still is not known."
-            if looked_at
-            else "Nothing of this job is seen to have failed before that.",
+            summary=_LOOKED_AT if looked_at else "Nothing of this job is seen to have failed before that.",
             would_refute=("a failure or a standstill of the job before the signal",),
         )
 
@@ -253,7 +272,7 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str], job: Job) -> Ite
         ("PREEMPTION", "PREEMPTED"),
         ("NODE FAILURE", "NODE_FAIL"),
         (" FAILURE, SEE SLURMCTLD LOG", "NODE_FAIL"),
-        (_LOST_NODE, "NODE_FAIL"),
+        (LOST_NODE, "NODE_FAIL"),
         ("JOB REQUEUE", "REQUEUED"),
         ("PBS: job killed: walltime ", "TIMEOUT"),
         ("PBS: job killed: cput ", "TIMEOUT"),
@@ -274,12 +293,11 @@ def _lines(exits: pl.LazyFrame, own: list[str], told: set[str], job: Job) -> Ite
             words, always = _STATES[state]
             part = pl.DataFrame(items, infer_schema_length=None)
             cause = "node-failed" if state == "NODE_FAIL" else None
-            lost = sorted({str(row["host"]) for row in items if row["host"] and _LOST_NODE in str(row["message"])})
+            lost = sorted({str(row["host"]) for row in items if row["host"] and LOST_NODE in str(row["message"])})
             # srun itself cancels the steps after a rank failed: beside a failure it says nothing of who did it.
             cancelled = state == "CANCELLED"
             said = _finding(f"the job {words}", state, part, own, always, cause, tuple(lost), weak=cancelled and bool(own))
-            if cause and len(lost) == 1 and (there := sorted(job.ranks.get(first_label(lost[0]) or "", ()))):
-                said = replace(said, ranks=tuple(there), culprits=tuple(Culprit(rank=r, host=lost[0]) for r in there))
+            said = _with_ranks(said, job)
             yield replace(said, confidence="medium") if cancelled and not own else said
 
 

@@ -25,12 +25,11 @@ from nccl_forensics.evidence import cite
 from nccl_forensics.model import Action, Culprit, Finding
 from nccl_forensics.rules import rule
 from nccl_forensics.rules.common.errors import NOBODY, hosts_of, ranks_of, where_reported
+from nccl_forensics.views.lost_hosts import INTERFACES
 from nccl_forensics.words import ranks_words
 
 #: Interfaces that other hosts cannot reach.
 _PRIVATE = r"^(lo|docker\d*|br-[0-9a-f]+|virbr\d*|veth\w*|cni\d*|cbr\d*|flannel[\w.]*|cali\w*|podman\d*|lxcbr\d*|lxdbr\d*|tun\d*|dummy\d*|kube-\w+)$"
-#: Lines that name the interface: of the bootstrap (which has a subsystem of its own from 2.23 on), of sockets, of the side channel of RDMA.
-_INTERFACES = ("bootstrap", "socket-interface", "ib-oob")
 #: Releases up to 2.26 write "Connect".
 _LOOPBACK = r"[Cc]onnect to (?:127\.|::1)"
 _LINK_LOCAL = r"[Cc]onnect to (?:::ffff:)?169\.254\."
@@ -66,6 +65,10 @@ _OTHERWISE: tuple[tuple[str, str, str | None, str], ...] = (
         "Read the log of the process at the far end: whether it died or freed the buffer before this line.",
     ),
 )
+#: The peer of a connection; and completions that say no more than that it never answered: retries exceeded, or its answers not in time
+#: (ibv_wc_status 12 and 13).
+_PEER = r"from peer ([0-9A-Fa-f:.]+<[0-9]+>)"
+_UNANSWERED = r"status=(?:1[23]\b|IBV_WC_(?:RNR_)?RETRY_EXC_ERR)|with error 1[23],"
 _HCA = re.compile(
     r"\bhca ([\w.-]{1,32})|^NET/IB ?: ?([\w.-]{1,32}):[0-9]+ |\bon ([\w.-]{1,32}):(?:[0-9]+/(?:IB|RoCE)| )|, on dev ([\w.-]{1,32}):[0-9]+, "
 )
@@ -144,7 +147,7 @@ def wrong_interface(
         yield from _same_address(nccl_network, comms)
     if not asked.height or nccl_network is None or host_ranks is None:
         return
-    named = nccl_network.filter(pl.col("item").is_in(_INTERFACES))
+    named = nccl_network.filter(pl.col("item").is_in(INTERFACES))
     # Releases that never came to a communicator name no rank: their hosts are those that name an interface.
     ranked = host_ranks.select("host").collect()["host"].to_list()
     hosts_seen = set(ranked or named.select("host").collect()["host"].drop_nulls().to_list())
@@ -218,7 +221,7 @@ def _link_local(failed: pl.DataFrame, nccl_network: pl.LazyFrame) -> Iterator[Fi
     """Peers that told an address which an interface without a configuration gives itself (169.254.0.0/16), where processes that use another
     network could not connect to it."""
     asked = failed.filter(pl.col("message").str.contains(_LINK_LOCAL))
-    used = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null()).collect()
+    used = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("address").is_not_null()).collect()
     if not asked.height or not used.height or used["address"].str.starts_with("169.254.").any():
         return
     hosts = hosts_of(asked)
@@ -244,7 +247,7 @@ def _shared_addresses(nccl_network: pl.LazyFrame | None) -> pl.DataFrame:
     itself."""
     if nccl_network is None:
         return pl.DataFrame(schema={"address": pl.String(), "host": pl.String()})
-    own = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
+    own = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
     hosts = own.group_by(address=pl.col("address").str.split("<").list.first()).agg(pl.col("host").unique())
     return hosts.filter(pl.col("host").list.len() > 1).explode("host").sort("address", "host").collect()
 
@@ -315,7 +318,7 @@ def _loopback_peers(
 ) -> Iterator[Finding]:
     """Peers that left no evidence and told hosts that did to reach them at a loopback address."""
     asked = failed.filter(pl.col("message").str.contains(_LOOPBACK))
-    told = nccl_network.filter(pl.col("item").is_in(_INTERFACES)).collect()
+    told = nccl_network.filter(pl.col("item").is_in(INTERFACES)).collect()
     # Where no line tells the interface of the bootstrap, the sockets' is the same.
     used = told.filter((pl.col("item") == "bootstrap") | ~(pl.col("item") == "bootstrap").any())
     if comms is None or not asked.height or not used.height:
@@ -379,7 +382,7 @@ def connection_failed(
     said = _why(rows, nccl_errors)
     reasons = sorted(w for w in _REASONS if any(w in text for text in said))
     link = f"{', '.join(hosts[:4]) or 'a host'} to {', '.join(targets[:4]) or 'a peer'}"
-    own = bool(targets) and set(targets) <= _own_addresses(nccl_network, hosts)
+    own = bool(targets) and len(hosts) == 1 and set(targets) <= _own_addresses(nccl_network, hosts)
     # A process that is gone refuses every connection: where others failed for reasons of their own, this is what follows.
     gone = _failed_themselves(nccl_errors, processes, rows) if reasons == ["Connection refused"] else ()
     mixed = _other_type(nccl_errors)
@@ -435,7 +438,7 @@ def _refused_inside(
     address."""
     if nccl_tails is None or nccl_network is None:
         return False
-    owners = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & pl.col("address").str.split("<").list.first().is_in(targets))
+    owners = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("address").str.split("<").list.first().is_in(targets))
     hosts = owners.select("host").drop_nulls().unique().collect()["host"].to_list()
     ends = nccl_tails.group_by("source_id", "host", "pid").agg(last_line=pl.col("line_no").max())
     refused = nccl_errors.filter(
@@ -472,10 +475,10 @@ def _failed_themselves(nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, refus
 
 
 def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) -> set[str]:
-    """Addresses that processes of the one host of ``hosts`` use themselves."""
-    if nccl_network is None or len(hosts) != 1:
+    """Addresses that processes of ``hosts`` use themselves."""
+    if nccl_network is None:
         return set()
-    told = nccl_network.filter(pl.col("item").is_in(_INTERFACES) & (pl.col("host") == hosts[0]))
+    told = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("host").is_in(hosts))
     return {str(a).split("<")[0] for a in told.select(pl.col("address").drop_nulls().unique()).collect()["address"].to_list()}
 
 
@@ -488,10 +491,18 @@ def _own_addresses(nccl_network: pl.LazyFrame | None, hosts: tuple[str, ...]) ->
     explains=("connection-failed", "collective-stuck", "rank-died", "host-stall", "timeout", "gpu-stall", "collective-skipped"),
 )
 def ib_error(
-    nccl_errors: pl.LazyFrame, processes: pl.LazyFrame, stalls: pl.LazyFrame | None = None, nccl_tails: pl.LazyFrame | None = None
+    nccl_errors: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    stalls: pl.LazyFrame | None = None,
+    nccl_tails: pl.LazyFrame | None = None,
+    lost_hosts: pl.LazyFrame | None = None,
+    host_nics: pl.LazyFrame | None = None,
+    ib_ports: pl.LazyFrame | None = None,
+    nccl_network: pl.LazyFrame | None = None,
 ) -> Iterator[Finding]:
     """Work completions with errors other than flushes, queue pairs whose peer is out of reach to the end of the log, and port errors that
-    NCCL's async thread reports, by host and device."""
+    NCCL's async thread reports, by host and device. That a far end no longer answers on which a process had ended, or whose port is down,
+    says nothing of the host that reports it."""
     wanted = pl.col("kind").is_in(["ib-completion", "ib-modify-qp", "ib-async-event", "ib-qp-retry"])
     rows = where_reported(nccl_errors.filter(wanted & (pl.col("level") == "WARN")), processes)
     trying = not rows.height
@@ -503,8 +514,15 @@ def ib_error(
         ~(pl.col("message").str.contains(r"status=(?:5\b|IBV_WC_WR_FLUSH_ERR)") | pl.col("message").str.contains(r"with error 5,"))
     )
     rows = rows.filter((pl.col("kind") != "ib-async-event") | pl.col("message").str.contains(_FAULTS))
+    # torch prints NCCL's last error again, without the host that stands in NCCL's own line.
+    far_end = pl.col("message").str.extract(_PEER)
+    rows = rows.filter(
+        pl.col("host").is_not_null() | ~far_end.is_in(far_end.filter(pl.col("host").is_not_null()).implode()).fill_null(value=False)
+    )
     if not rows.height:
         return
+    over = {r["address"]: r for r in lost_hosts.collect().iter_rows(named=True)} if lost_hosts is not None else {}
+    dark = _port_down(host_nics, ib_ports)
     seen = processes.select("host").drop_nulls().unique().collect().height > 1
     # One that fell silent before its peers did, and tells of no error, may be the far end that is gone.
     silent = set(stalls.filter(pl.col("cause") == "host-stall").select("rank").collect()["rank"].to_list()) if stalls is not None else set()
@@ -515,6 +533,14 @@ def ib_error(
     for home, rank in processes.filter(pl.col("rank").is_not_null()).select("host", "rank").collect().iter_rows():
         here.setdefault(home, set()).add(rank)
     for (host,), part in rows.group_by("host", maintain_order=True):
+        peers = set(part.select(far_end.str.split("<").list.first()).to_series().to_list())
+        if host not in failed | dark and part["kind"].eq("ib-completion").all() and part["message"].str.contains(_UNANSWERED).all():
+            if peers <= set(over):
+                yield _unanswered(host, part, [over[p] for p in sorted(peers)])
+                continue
+            if dark and peers <= _own_addresses(nccl_network, tuple(sorted(dark))):
+                yield _towards_dark(host, part, sorted(dark))
+                continue
         far = bool(failed) and host not in failed
         devices = sorted({d for text in part["message"].to_list() if (m := _HCA.search(str(text))) for d in m.groups() if d})
         message = str(part["message"][0])[:140]
@@ -566,3 +592,51 @@ def ib_error(
                 ),
             ),
         )
+
+
+def _port_down(host_nics: pl.LazyFrame | None, ib_ports: pl.LazyFrame | None) -> set[str]:
+    """Hosts of which a port that NCCL used is found down."""
+    if host_nics is None or ib_ports is None:
+        return set()
+    used = host_nics.select("host", device=pl.col("device").str.replace(r":[0-9]+$", "")).unique()
+    down = ib_ports.filter(pl.col("state").str.to_lowercase() == "down").join(used, on=["host", "device"], how="semi")
+    return set(down.select(pl.col("host").unique()).collect()["host"].to_list())
+
+
+def _unanswered(host: object, part: pl.DataFrame, gone: list[dict[str, object]]) -> Finding:
+    """Of connections whose far ends were gone: no fault of a link is seen."""
+    ends = sorted({str(g["host"]) for g in gone})
+    return _consequence(
+        host,
+        part,
+        f"{ends[0]}{f' and {len(ends) - 1} more' if len(ends) > 1 else ''} no longer answered: {gone[0]['why']}",
+        "A process that is gone does not acknowledge: that its peers' retries ran out says nothing of the link between them.",
+        f"the connections broke before that, or the port counters of {ends[0]} rise",
+    )
+
+
+def _towards_dark(host: object, part: pl.DataFrame, dark: list[str]) -> Finding:
+    """Of connections to a host whose own port is down."""
+    return _consequence(
+        host,
+        part,
+        f"{dark[0]}, of which a port is down, no longer answered",
+        "The port that failed is at the far end: this side only waited for its acknowledgement.",
+        "errors in the counters of this host's own port",
+    )
+
+
+def _consequence(host: object, part: pl.DataFrame, what: str, summary: str, refuted: str) -> Finding:
+    return Finding(
+        title=f"connections {f'of {host} ' if host else ''}failed as {what}",
+        summary=summary,
+        cause="connection-failed",
+        severity="warning",
+        confidence="medium",
+        hosts=(str(host),) if host else (),
+        subject=("far-end", str(host)),
+        evidence=cite(part, "reported by NCCL"),
+        evidence_total=part.height,
+        remedy="Nothing to do on this host: look at the far end.",
+        would_refute=(refuted,),
+    )

@@ -13,13 +13,16 @@ from nccl_forensics.views.calls import Calls, calls_of
 from nccl_forensics.views.layouts import Group, unlisted_members
 from nccl_forensics.views.shared_names import part_key
 from nccl_forensics.views.wait_edges import OF_GROUP
-from nccl_forensics.views.watchdogs import watchdog_progress
+from nccl_forensics.views.watchdogs import watchdog_lines, watchdog_progress
 
 GROUPS = {
     **OF_GROUP,
     "members": pl.List(pl.Int32()),
     "size": pl.Int32(),
 }
+
+#: A damaged line may state any number of elements.
+_MOST = 1_000_000
 
 #: Groups by domain and key.
 Found = dict[tuple[str, str], Group]
@@ -118,9 +121,26 @@ def _add_watched(found: Found, watchdog: pl.LazyFrame) -> None:
     watched = watchdog_progress(watchdog).group_by("group_key").agg(pl.col("rank").unique().sort()).collect()
     named = watchdog.filter(pl.col("pg_name").is_not_null()).group_by(text_of("pg:{}", pl.col("pg_name"))).agg(pl.col("pg_desc").first())
     desc = dict(named.collect().iter_rows())
+    sizes = _by_elements(watchdog)
     for key, ranks in watched.iter_rows():
         described = desc.get(key) or ("default_pg" if key == "pg:0" else None)
-        found["watchdog", key] = Group("watchdog", key, group_name=key.removeprefix("pg:"), group_desc=described, members=list(ranks))
+        group = Group("watchdog", key, group_name=key.removeprefix("pg:"), group_desc=described, members=list(ranks))
+        group.size = size if (size := sizes.get(key, 0)) >= len(ranks) else None
+        found["watchdog", key] = group
+
+
+def _by_elements(watchdog: pl.LazyFrame) -> dict[str, int]:
+    """Members of groups by the elements that watchdogs print of a call which gathers or scatters equal parts (``NumelIn``, ``NumelOut``): one
+    side of it is as many times the other; only where all ranks that timed out in one agree."""
+    gathers, scatters = pl.col("op") == "_ALLGATHER_BASE", pl.col("op") == "_REDUCE_SCATTER_BASE"
+    whole = pl.when(gathers).then("numel_out").otherwise("numel_in")
+    part = pl.when(gathers).then("numel_in").otherwise("numel_out")
+    lines = watchdog_lines(watchdog).filter((gathers | scatters) & (pl.col("numel_in") > 0) & (pl.col("numel_out") > 0))
+    times = lines.with_columns(whole=whole, part=part).with_columns(
+        times=pl.when(pl.col("whole") % pl.col("part") == 0).then(pl.col("whole") // pl.col("part"))
+    )
+    agreed = times.group_by("group_key").agg(pl.col("times").first(), one=pl.col("times").n_unique() == 1).filter("one")
+    return {key: int(n) for key, n in agreed.select("group_key", "times").collect().iter_rows() if n is not None and 1 < n <= _MOST}
 
 
 def _everyone(dumps: pl.LazyFrame, processes: pl.LazyFrame | None, trace_ranks: pl.LazyFrame | None) -> Iterable[int]:

@@ -547,6 +547,15 @@ def test_a_lost_node_is_the_nodes_failure():
     assert finding.cause == "node-failed"
 
 
+def test_of_a_listing_of_all_nodes_the_one_is_named_that_the_scheduler_has_as_down():
+    job = table("scheduler_jobs", {"job_id": "7", "state": "NODE_FAIL", "nodes": ["n1", "n2", "n3"]})
+    nodes = table("scheduler_nodes", {"node": "n2", "state": "DOWN"}, {"node": "n9", "state": "DOWN"})
+    found = job_stopped.check(job, nodes, None, None, None, None, None, None, None, None)
+    assert [(f.cause, f.hosts) for f in found if f.severity == "critical"] == [("node-failed", ("n2",))]
+    [finding] = job_stopped.check(job, None, None, None, None, None, None, None, None, None)
+    assert finding.hosts == ()
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "RUNNING", "FAILED", "OUT_OF_MEMORY"])
 def test_a_job_that_was_not_stopped_from_outside_is_quiet(state: str):
     assert stopped(state) == []
@@ -667,6 +676,10 @@ def test_a_stop_is_less_sure_where_somebody_had_looked_at_ranks_that_wait(moved:
     )
     [finding] = job_stopped.check(None, None, told, None, None, None, None, None, None, seen)
     assert finding.confidence == confidence
+    for state, sure in (("CANCELLED", confidence if confidence == "low" else "high"), ("PREEMPTED", "high")):
+        listed = table("scheduler_jobs", {"job_id": "7", "state": state})
+        [finding] = job_stopped.check(listed, None, None, None, None, None, None, None, None, seen)
+        assert finding.confidence == sure
 
 
 def quality(**row: object) -> pl.LazyFrame:

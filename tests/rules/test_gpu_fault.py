@@ -86,6 +86,15 @@ def test_an_undated_fault_of_a_process_that_is_none_of_the_jobs_is_context():
         assert finding.severity == "critical"
 
 
+def test_a_dated_fault_of_a_process_that_is_none_of_the_jobs_is_context_while_the_job_shows_no_failure():
+    job, other = processes((3, "node7", 99, "17000")), table("xids", xid(31, pid=5091, time_kind="epoch"))
+    times = pl.LazyFrame({"first_raw_ns": [0], "last_raw_ns": [10**9], "stalled_raw_ns": [None], "yearless": [False]})
+    [finding] = check(xids=other, processes=job, job_times=times)
+    assert (finding.severity, finding.culprits) == ("warning", ())
+    [finding] = check(xids=other, processes=job, job_times=times, failures=FAILED)
+    assert (finding.severity, finding.ranks) == ("critical", (3,)), "in a container it knows itself by another pid"
+
+
 def test_a_fault_of_a_program_that_nothing_ties_to_the_job_is_context():
     job = processes((3, "node7", 99, "17000"))
     elsewhere = table("xids", xid(13, host="node8", pid=5091, time_kind="monotonic"))

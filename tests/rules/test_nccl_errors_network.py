@@ -7,6 +7,8 @@ import pytest
 
 from nccl_forensics.model import Finding
 from nccl_forensics.rules.nccl_errors_network import connection_failed, ib_error, wrong_interface
+from nccl_forensics.views.ib_ports import PORTS
+from nccl_forensics.views.lost_hosts import LOST
 from nccl_forensics.views.nccl_facts import BOOTSTRAPPED
 from tests.rules.frames import cited, comms, errors, host_ranks, people, settings, stalls, told
 from tests.rules.host_frames import table
@@ -271,6 +273,39 @@ def test_one_retry_among_other_errors_tells_of_a_link() -> None:
     local = COMPLETION | {"message": str(COMPLETION["message"]).replace("status=12", "status=4"), "line_no": 9}
     [finding] = ib_error.check(errors(COMPLETION, local), PEOPLE)
     assert (finding.confidence, "stopped answering" in finding.summary) == ("high", True)
+
+
+def beside(lost: str | None = None, dark: str | None = None, *lines: dict[str, object]) -> list[Finding]:
+    """What is said of ``COMPLETION`` (and ``lines``) beside a host at 10.0.0.7 that was lost, and a host whose port is down."""
+    gone = rows(LOST, *([{"host": lost, "address": "10.0.0.7", "ranks": [2], "why": "rank 2 had ended there"}] if lost else []))
+    nics = pl.DataFrame({"host": ["node1", "node2"], "device": ["mlx5_0", "mlx5_0:1"]}).lazy()
+    state = [{"host": h, "device": "mlx5_0", "state": "Down" if h == dark else "Active"} for h in ("node1", "node2")]
+    network = table("nccl_network", {"item": "bootstrap", "host": "node2", "address": "10.0.0.7<0>"})
+    return ib_error.check(errors(COMPLETION, *lines), PEOPLE, None, None, gone, nics, rows(PORTS, *state), network)
+
+
+@pytest.mark.parametrize(("lost", "dark"), [("node2", None), (None, "node2")])
+def test_a_far_end_that_is_gone_or_whose_port_is_down_blames_nobody_who_tells_of_it(lost: str | None, dark: str | None) -> None:
+    [finding] = beside(lost, dark)
+    assert (finding.severity, finding.cause, finding.culprits) == ("warning", "connection-failed", None)
+    assert cited(finding) == [(0, 8)]
+
+
+def test_a_host_whose_own_port_is_down_is_named_whoever_was_lost() -> None:
+    [finding] = beside("node2", "node1")
+    assert (finding.severity, finding.cause, [c.host for c in finding.culprits]) == ("critical", "ib-link", ["node1"])
+
+
+def test_another_peer_that_did_not_answer_or_another_error_tells_of_a_link() -> None:
+    text = str(COMPLETION["message"])
+    for other in (text.replace("10.0.0.7", "10.0.0.9"), text.replace("status=12", "status=9")):
+        [finding] = beside("node2", None, COMPLETION | {"message": other, "line_no": 9})
+        assert (finding.severity, finding.cause) == ("critical", "ib-link")
+
+
+def test_what_torch_prints_again_without_a_host_is_no_second_trouble() -> None:
+    again = {"host": None, "pid": None, "message": "NET/IB: Got completion from peer 10.0.0.7<41234> with status=12 opcode=0", "line_no": 9}
+    assert [f.hosts for f in beside(None, None, again)] == [("node1",)]
 
 
 def test_each_host_has_a_finding_of_its_own() -> None:

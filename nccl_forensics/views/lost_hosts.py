@@ -1,0 +1,101 @@
+"""Hosts on which a process of the job was over before others could not reach it, by something that no network does."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from nccl_forensics.views import view
+from nccl_forensics.words import first_label, ranks_words
+
+LOST = {"host": pl.String(), "address": pl.String(), "ranks": pl.List(pl.Int32()), "why": pl.String()}
+
+#: Endings (``kind`` of the view ``endings``) that a connection which breaks does not bring about: it makes NCCL fail, and torch abort.
+_OF_ITSELF = ("killed", "segfault", "bus-error", "fpe", "illegal", "exception", "gpu", "driver", "out-of-memory")
+#: Lines of NCCL that name the interface by whose address peers know a process.
+INTERFACES = ("bootstrap", "socket-interface", "ib-oob")
+#: Why Kubernetes ends a pod that did nothing wrong (its API reference, DisruptionTarget, and the kubelet's and scheduler's events).
+TAKEN_AWAY = (
+    "Evicted",
+    "Preempted",
+    "Preempting",
+    "TaintManagerEviction",
+    "EvictionByEvictionAPI",
+    "PreemptionByScheduler",
+    "DeletionByTaintManager",
+    "TerminationByKubelet",
+)
+_ENDED = (*TAKEN_AWAY, "OOMKilled")
+#: srun names the node; slurmstepd's own line stands on another.
+LOST_NODE = "Node failure on "
+
+
+@view(rows="hosts x addresses")
+def lost_hosts(
+    nccl_network: pl.LazyFrame,
+    processes: pl.LazyFrame,
+    endings: pl.LazyFrame | None,
+    worker_exits: pl.LazyFrame | None,
+    scheduler_nodes: pl.LazyFrame | None,
+    pods: pl.LazyFrame | None,
+    pod_events: pl.LazyFrame | None,
+) -> pl.LazyFrame:
+    """One row per address of such a host: its ``ranks`` that ended (all of a node that went away), and ``why`` in words. Peers find all
+    connections to these processes, and to those that their launcher then ends with them, unanswered: that tells of no link."""
+    home: dict[str | None, set[int]] = {}
+    place: dict[object, str | None] = {}
+    for rank, host in processes.filter(pl.col("rank").is_not_null() & pl.col("host").is_not_null()).select("rank", "host").collect().rows():
+        name = first_label(host)
+        home.setdefault(name, set()).add(rank)
+        place[rank] = name
+    found: dict[str, tuple[set[int], str]] = {}
+    for name in nodes_lost(worker_exits, scheduler_nodes):
+        found.setdefault(name, (home.get(name, set()), "the node went away"))
+    for name in _pods(pods, pod_events):
+        found.setdefault(name, (home.get(name, set()), "its pod was ended"))
+    if endings is not None:
+        own = pl.col("own") & pl.col("kind").is_in(_OF_ITSELF) & ~pl.col("signature").fill_null("").str.starts_with("nccl-")
+        ended: dict[str, set[int]] = {}
+        for rank, host in endings.filter(own & pl.col("rank").is_not_null()).select("rank", "host").collect().rows():
+            if name := place.get(rank) or first_label(host):
+                ended.setdefault(name, set()).add(rank)
+        for name, ranks in ended.items():
+            found.setdefault(name, (ranks, f"{ranks_words(sorted(ranks))} had ended there"))
+    where = nccl_network.filter(pl.col("item").is_in(INTERFACES) & pl.col("address").is_not_null() & pl.col("host").is_not_null())
+    rows = [
+        {"host": host, "address": address, "ranks": sorted(found[name][0]), "why": found[name][1]}
+        for host, address in where.select("host", pl.col("address").str.split("<").list.first())
+        .unique()
+        .sort("host", "address")
+        .collect()
+        .rows()
+        if (name := first_label(host)) in found
+    ]
+    return pl.DataFrame(rows, schema=LOST).lazy()
+
+
+def nodes_lost(worker_exits: pl.LazyFrame | None, scheduler_nodes: pl.LazyFrame | None) -> set[str]:
+    """Nodes that the launcher lost or the scheduler has as down."""
+    names: set[str | None] = set()
+    if worker_exits is not None:
+        said = worker_exits.filter((pl.col("kind") == "scheduler") & pl.col("message").str.contains(LOST_NODE, literal=True))
+        names |= {first_label(h) for h in said.select(pl.col("host").drop_nulls().unique()).collect()["host"].to_list()}
+    if scheduler_nodes is not None:
+        down = pl.col("state").is_in(["DOWN", "ERROR"]) | pl.col("flags").list.contains("NOT_RESPONDING").fill_null(value=False)
+        names |= {
+            first_label(n) for n in scheduler_nodes.filter(down).select(pl.col("node").drop_nulls().unique()).collect()["node"].to_list()
+        }
+    return {name for name in names if name}
+
+
+def _pods(pods: pl.LazyFrame | None, pod_events: pl.LazyFrame | None) -> set[str]:
+    """Names of pods that were taken away or killed for want of memory, and of the nodes that they ran on."""
+    gone: set[str] = set()
+    if pod_events is not None:
+        told = pod_events.filter(pl.col("reason").is_in(TAKEN_AWAY)).select("object").collect()["object"].to_list()
+        gone |= {str(thing).partition("/")[2] for thing in told if str(thing).lower().startswith("pod/")}
+    names = {first_label(p) for p in gone}
+    if pods is not None:
+        ended = pl.col("reason").is_in(_ENDED) | pl.col("status").is_in(_ENDED) | pl.col("pod").is_in(sorted(gone))
+        for pod, node in pods.filter(ended).select("pod", "node").collect().rows():
+            names |= {first_label(pod), first_label(node)}
+    return {name for name in names if name}
