@@ -96,6 +96,10 @@ SIGNATURES: tuple[tuple[tuple[str, ...], str], ...] = (
     # Of a list of tensors and of a root (c10d/Utils.hpp, assertSizesMatch and its siblings).
     (("invalid tensor size at index",), "refused"),
     (("invalid tensor type at index",), "refused"),
+    (("invalid input tensor list size, must be world size",), "refused"),
+    (("ProcessGroupGloo::", ": invalid "), "refused"),
+    (("ProcessGroupGloo::", ": requires "), "refused"),
+    (("ProcessGroupGloo::", ": unsupported "), "refused"),
     (("invalid root rank: ",), "refused"),
     (("invalid root tensor: ",), "refused"),
     (("tensor size must be equal to world_size times",), "refused"),

@@ -291,12 +291,14 @@ def _minority(still: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mappi
 def _left_behind(
     waiting: set[Key], stopped: set[Key], last: Mapping[Key, tuple[str, ...]], where: Mapping[Key, Standing]
 ) -> tuple[OddOne, ...]:
-    """Few in one collective while most stand at the same line of their own code, in no place that would explain them."""
+    """Few in one collective, or in one half of a pair, while most stand at the same line of their own code, in no place that would explain
+    them."""
     calls = {(where[k].op, where[k].user_frame) for k in waiting}
     stands = {last[k] for k in stopped}
     idle = all(where[k].place in ("compute", "user-code", "unknown") for k in stopped)
     if len(calls) == 1 and len(stands) == 1 and idle and len(waiting) + len(stopped) == len(last) and len(waiting) < len(stopped):
-        return _named(waiting, stopped, last, where, PASSED, sure=False)
+        halves = all(where[k].place == "p2p" for k in waiting)
+        return _named(waiting, stopped, last, where, UNANSWERED if halves else PASSED, sure=False)
     return ()
 
 

@@ -307,6 +307,11 @@ def _asked(exits: pl.DataFrame | None, by_pid: Pids) -> set[tuple[str, object]]:
     return {who for pid, host in told.iter_rows() for who in (("pid", pid), ("rank", by_pid.rank(pid, host)))} - {("rank", None)}
 
 
+def _told_to_end(who: Mapping[str, object], asked: set[tuple[str, object]]) -> bool:
+    """Whether a launcher told this process to end: it was alive then."""
+    return not asked.isdisjoint({("rank", who["rank"]), ("pid", who["pid"])})
+
+
 def _signalled_by_others(
     people: Mapping[tuple[str, object], dict[str, object]], asked: set[tuple[str, object]], exits: pl.DataFrame | None
 ) -> None:
@@ -322,7 +327,7 @@ def _signalled_by_others(
     for who in told:
         why = None
         if asked:
-            if who["pid"] in first and asked.isdisjoint({("rank", who["rank"]), ("pid", who["pid"])}):
+            if who["pid"] in first and not _told_to_end(who, asked):
                 why = "ended by a signal that its launcher did not send: it stopped the others after that, and not this one"
         elif alone:
             why = "ended by a signal, and all others ended as a peer of theirs was gone: it went first"
@@ -413,12 +418,15 @@ def _judged(
     # watchdogs.
     told = {who["rank"] for who in people.values() if who["rank"] is not None and who["signal"] == "SIGABRT"}
     elsewhere = len(ended_by_watchdog - told) if nameless_aborts.total() <= len(ended_by_watchdog - told) else 0
+    gave_up = any(who["signature"] in _WAITED for who in people.values() if not _told_to_end(who, asked))
     rows = []
     for _, who in sorted(people.items(), key=lambda item: (item[0][0], str(item[0][1]).zfill(9))):
         if who["kind"] is None:
             who.update(_judge(who))
+            if who["kind"] == "killed" and gave_up and _told_to_end(who, asked):
+                who.update(kind="terminated", own=False, why="killed after another had waited until its timeout and its launcher ended all")
             unnamed = who["rank"] is None and 0 < nameless_aborts[who["source_id"]] <= max(watchdogs.get(who["source_id"], 0), elsewhere)
-            if who["kind"] == "exception" and _broken_off(who["message"]) and {("rank", who["rank"]), ("pid", who["pid"])} & asked:
+            if who["kind"] == "exception" and _EINTR.search(str(who["message"])) and _told_to_end(who, asked):
                 who.update(kind="terminated", own=False, why="a system call of it broke off at the signal by which its launcher ended it")
             if (who["kind"] in ("abort", "exit") and who["rank"] in ended_by_watchdog) or (who["kind"] == "abort" and unnamed):
                 who.update(kind="victim", own=False, signature="nccl-timeout", why="its own watchdog or monitor ended it after a timeout")
@@ -576,6 +584,8 @@ def _heard(ranks_of_source: dict[int, int], path_hints: pl.LazyFrame | None, sou
     return {rank for source, rank in ranks_of_source.items() if source in folders or formats.get(source, set()) & words}
 
 
+#: What an exception says where a signal broke off the system call that the process was in.
+_EINTR = re.compile(r"Interrupted system call|\[Errno 4\]")
 #: Whose part of a checkpoint failed, which all ranks raise (torch/distributed/checkpoint/api.py), and what pickle says of an object of the
 #: caller.
 _CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,400})\]?")
@@ -601,11 +611,6 @@ def _inside(row: Mapping[str, object]) -> object:
     if failed and row["rank"] is not None:
         return "user" if row["rank"] in failed else "in-collective"
     return "user" if _NOT_PICKLED.search(str(row["message"])) else "in-collective"
-
-
-def _broken_off(message: object) -> bool:
-    """Whether an exception says that a signal broke off the system call that the process was in (EINTR)."""
-    return any(text in str(message) for text in ("Interrupted system call", "[Errno 4]"))
 
 
 def _telling(signature: object) -> int:

@@ -58,6 +58,10 @@ def test_a_list_of_tensors_that_do_not_fit_may_be_a_mismatch_between_ranks() -> 
     [finding] = invalid_usage_by_exception.check(endings({"rank": 1} | REFUSED | {"message": said}, {"rank": 0} | VICTIM))
     assert (finding.cause, finding.confidence, [a[0] for a in finding.alternatives]) == ("invalid-usage", "medium", ["shape-mismatch"])
     assert classify("RuntimeError", "invalid tensor size") != "refused"
+    for said in ("allgather: invalid output tensor list at index 0 (expected length 8, got 1)", "reduce: requires non-empty tensor list"):
+        assert classify("RuntimeError", f"ProcessGroupGloo::{said}") == "refused"
+    assert classify("RuntimeError", "invalid input tensor list size, must be world size") == "refused"
+    assert classify("RuntimeError", "frame #5: c10d::ProcessGroupGloo::runLoop(int)") == "user"
 
 
 HEAD = "The client socket has failed to connect to any network address of (node0, 29500). The IPv4 network addresses of (node0, 29500) "

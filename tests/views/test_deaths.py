@@ -248,6 +248,21 @@ def test_one_that_its_launcher_kills_as_it_does_not_end_died_of_no_fault_of_its_
     assert [e["kind"] for e in elsewhere] == ["killed", "killed"]
 
 
+def test_one_that_is_killed_after_another_waited_until_its_timeout_is_not_whom_that_one_waited_for_in_vain() -> None:
+    report = [
+        {"kind": "root-cause", "rank": 1, "pid": 41, "exit_code": 1, "line_no": 31},
+        {"kind": "failure", "rank": 2, "pid": 42, "exit_code": -9, "line_no": 32},
+    ]
+    asked = {"kind": "closing-signal", "signal": "SIGTERM", "pid": 42, "line_no": 1}
+    [gave_up, killed] = ended(table("worker_exits", asked, *report), raised("gloo-timeout", 1))
+    assert (gave_up["kind"], killed["kind"], killed["own"]) == ("victim", "terminated", False)
+    # One that lost its connection may have lost it to the one that was killed; and one that was not told to end was gone before.
+    [_, killed] = ended(table("worker_exits", asked, *report), raised("gloo-closed", 1))
+    assert (killed["kind"], killed["own"]) == ("killed", True)
+    [_, killed] = ended(table("worker_exits", *report), raised("gloo-timeout", 1))
+    assert (killed["kind"], killed["own"]) == ("killed", True)
+
+
 def test_a_signal_that_the_launcher_did_not_send_ended_the_one_that_it_saw_fail_first() -> None:
     report = [{"kind": k, "rank": r, "pid": 40 + r, "exit_code": -15, "line_no": 30 + r} for k, r in (("failure", 1), ("root-cause", 2))]
     asked = {"kind": "closing-signal", "signal": "SIGTERM", "pid": 41, "line_no": 1}

@@ -316,6 +316,15 @@ def test_few_in_a_collective_that_most_have_passed_are_told() -> None:
     assert (odd.keys, odd.reason) == ((6, 7), PASSED)
 
 
+def test_few_in_a_receive_while_most_sleep_in_one_line_wait_for_their_other_half() -> None:
+    request = ["rotate (ring.py:15)", "<module> (train.py:68)"]
+    receive = ["recv (torch/distributed/distributed_c10d.py:2799)", "rotate (ring.py:13)", "<module> (train.py:68)"]
+    [odd] = odd_ones_out([(r, request) for r in (0, 2, 3)] + [(1, receive)])
+    assert (odd.keys, odd.reason) == ((1,), UNANSWERED)
+    [odd] = odd_ones_out([(r, request) for r in (0, 2, 3)] + [(1, BROADCAST)])
+    assert odd.reason == PASSED
+
+
 def test_two_that_sleep_in_one_line_may_wait_and_the_third_is_named_without_certainty() -> None:
     request = ["two (train.py:93)", "train (train.py:97)", "<module> (train.py:68)"]
     busy = ["match (re/__init__.py:166)", "clean_text (train.py:27)", "train (train.py:50)", "<module> (train.py:68)"]
