@@ -1,4 +1,5 @@
-"""Output of nccl-tests and rccl-tests, as text (all layouts since 2019, also inside Markdown and launcher logs) and as JSON (``-J``).
+"""Output of nccl-tests and rccl-tests, as text (all layouts since 2019, also inside Markdown and launcher logs), as JSON (``-J``) and as
+rccl-tests' lines of JSON (``-Z json``).
 
 Rows are read by the names in their header: the leading columns differ per test and version, ``error`` became ``#wrong`` in 2022, and
 options add columns. What is read is checked by the tool's own definition: bus bandwidth over algorithm bandwidth is a known factor.
@@ -61,6 +62,8 @@ class _Run:
     footed: bool = False
     torn: dict[str, object] | None = None
     halves: list[list[str]] = field(default_factory=list)
+    #: How many ranks there were, where no device is listed.
+    ranks: int | None = None
 
 
 def read(text: Text) -> Reading:
@@ -276,7 +279,7 @@ def _frames(runs: Sequence[_Run]) -> dict[str, pl.DataFrame]:
 
 def _summary(run: _Run, number: int) -> dict[str, object]:
     groups = {d["group"] for d in run.devices if d["group"] is not None}
-    ranks = len([d for d in run.devices if d["group"] in (None, min(groups, key=str) if groups else None)]) or None
+    ranks = len([d for d in run.devices if d["group"] in (None, min(groups, key=str) if groups else None)]) or run.ranks
     told = run.facts.get("collective")
     collective, known_by = (str(told), "name") if told else _collective(run, ranks)
     summary: dict[str, object] = {
@@ -403,6 +406,44 @@ def _json_rows(result: Mapping[str, object], record: str) -> list[dict[str, obje
     return rows
 
 
+def _read_rccl_lines(text: Text) -> Reading:
+    """Lines of rccl-tests' reporter (``-Z json -x FILE``): one object for each size, type and placement. It tells neither hosts nor a
+    footer, so that a run which broke off looks like a short one. One test for each collective."""
+    runs: dict[str, _Run] = {}
+    claimed: list[int] = []
+    gaps: list[Gap] = []
+    hits = text.hits.filter(pl.col("text").str.contains('"algBw"', literal=True))
+    for line_no, body in hits.select("line_no", "text").iter_rows():
+        try:
+            told = _mapping(orjson.loads(body.strip().rstrip(",")))
+        except orjson.JSONDecodeError:
+            told = {}
+        size, name = told.get("size"), told.get("name")
+        if not isinstance(size, int) or not isinstance(name, str):
+            gaps.append(Gap("unparsed: no object of a result", line_no, text=body))
+            continue
+        claimed.append(line_no)
+        ranks = told.get("ranks")
+        facts: dict[str, object] = {"collective": _snake(name), "line_no": line_no}
+        run = runs.setdefault(name, _Run(line_no, facts=facts, ranks=ranks if isinstance(ranks, int) else None))
+        run.facts["last_bytes"] = size
+        values = {
+            "time": f"{told.get('time')}",
+            "algbw": f"{told.get('algBw')}",
+            "busbw": f"{told.get('busBw')}",
+            "#wrong": f"{told.get('wrong')}",
+        }
+        head: dict[str, object] = {"line_no": line_no, "bytes": size, "type": told.get("type"), "redop": told.get("redop") or None}
+        run.rows.append(_placed(run, head, values, in_place=told.get("inPlace") == 1))
+    return Reading(frames=_frames(list(runs.values())), lines=line_numbers(claimed), gaps=tuple(gaps))
+
+
+def _snake(name: str) -> str:
+    """all_reduce of AllReduce; alltoall is one word in the names of the programs."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return {"send_recv": "sendrecv", "all_to_all": "alltoall", "allto_all": "alltoall", "allto_allv": "alltoallv"}.get(words, words)
+
+
 def _mended(data: bytes) -> object:
     """What a file that an aborted run left unterminated holds: cut after a complete value, with its brackets closed."""
     stack: list[int] = []
@@ -464,6 +505,14 @@ FORMATS = (
         read=read,
         # Before NCCL's own format: a row may share its line with one of NCCL's.
         priority=8,
+    ),
+    TextFormat(
+        name="rccl-tests-lines",
+        title="rccl-tests results (lines of JSON, -Z json)",
+        tables=("bandwidth_tests", "bandwidth_rows"),
+        anchors=('"algBw"',),
+        read=_read_rccl_lines,
+        priority=20,
     ),
     DocumentFormat(
         name="nccl-tests-json",

@@ -88,12 +88,16 @@ def failures(
     gpu_bandwidth: pl.LazyFrame | None = None,
     cut_ends: pl.LazyFrame | None = None,
     nccl_ras_items: pl.LazyFrame | None = None,
+    training_ends: pl.LazyFrame | None = None,
 ) -> pl.LazyFrame:
     """One row per kind of sign: bad endings, timeouts, exceptions, NCCL errors, tests, copies between GPUs and tasks of a scheduler that
     failed, communicators that never came up, ranks that wait (unless half of the ranks or more moved between two samples of their stacks or
     recorders, or none had waited for longer than usual when it was looked at: whoever looks at a job that works finds ranks that wait), a
     launcher that was told to end while all ranks stood in calls that wait, and operations in flight for longer than any before, on half of
-    the ranks that were looked at or more."""
+    the ranks that were looked at or more.
+
+    In a log that says that the training is over, tasks that failed before that are of another step of the same script, and what NCCL prints
+    behind it as communicators are taken down is no sign either."""
     parts: list[pl.LazyFrame] = []
     none = pl.lit(None, dtype=pl.List(pl.Int32()))
     no_record = pl.lit(None, dtype=pl.String())
@@ -137,6 +141,9 @@ def failures(
         real = nccl_errors.filter(warned & ~pl.col("message").fill_null("").str.contains(_WENT_ON))
         if comms is not None:
             real = _without_teardown(real, comms)
+        if training_ends is not None:
+            closing = pl.col("message").fill_null("").str.contains(_CLOSING)
+            real = real.join(_over(training_ends), on="source_id", how="left").filter(~(closing & _behind()))
         add(real.sort("source_id", "line_no"), "NCCL errors")
         # What ncclEnqueueCheck hands up, the caller of the collective gets: 1 to 6 are errors, 7 is in progress (nccl.h, ncclResult_t).
         handed_up = (pl.col("kind") == "propagation") & pl.col("file").str.ends_with("enqueue.cc") & pl.col("code").is_between(1, 6)
@@ -177,6 +184,8 @@ def failures(
         add(strong, WAITS, pl.col("waiter").unique().sort().implode(), pl.col("record").first())
     if worker_exits is not None:
         failed = worker_exits.filter((pl.col("kind") == "task") & ~pl.col("exit_code").fill_null(0).is_in(_NO_FAILURE))
+        if training_ends is not None:
+            failed = failed.join(_over(training_ends), on="source_id", how="left").filter(_behind() | pl.col("over_at").is_null())
         add(failed.sort("source_id", "line_no"), "tasks that failed")
     if worker_exits is not None and _standing(last_calls):
         stopped = worker_exits.filter((pl.col("kind") == "launcher-signal") & pl.col("signal").is_in(["SIGTERM", "SIGINT", "SIGHUP"]))
@@ -191,6 +200,16 @@ def failures(
 #: What the proxy's service thread says when its own process aborts the communicator while its peers close theirs (NCCL 2.19 to 2.24
 #: src/proxy.cc).
 _CLOSING = r"^\[Service thread\] (?:Accept failed|Could not receive type from localRank \d+, res=3)|^\[Proxy Service \d+\] Failed to execute operation (?:Close|Stop) "
+
+
+def _over(training_ends: pl.LazyFrame) -> pl.LazyFrame:
+    """By source the last line that says that the training is over."""
+    return training_ends.group_by("source_id").agg(pl.col("line_no").max().alias("over_at"))
+
+
+def _behind() -> pl.Expr:
+    """Whether a line stands behind that one."""
+    return (pl.col("line_no") > pl.col("over_at")).fill_null(value=False)
 
 
 def _without_teardown(errors: pl.LazyFrame, comms: pl.LazyFrame) -> pl.LazyFrame:

@@ -186,3 +186,18 @@ def test_a_real_inspector_log_is_read_whole() -> None:
 def test_the_ras_anchors_stand_in_a_report() -> None:
     text = (ROOT / "fixtures" / "ras" / "mismatch.txt").read_text(encoding="utf-8")
     assert sum(anchor in text for anchor in ras.FORMAT.anchors) == 2
+
+
+def test_lines_of_json_of_rccl_tests_are_rows_of_one_test_for_each_collective() -> None:
+    found = read_source((ROOT / "fixtures" / "nccl_tests" / "rccl_lines.txt").read_bytes())
+    assert (found.formats, found.gap_lines, found.foreign) == (("rccl-tests-lines",), 1, 0)
+    assert found.frames["bandwidth_tests"].select("collective", "ranks", "last_bytes").rows() == [
+        ("all_reduce", 4, 1024),
+        ("alltoall", 4, 1048576),
+    ]
+    rows = found.frames["bandwidth_rows"].select("line_no", "test", "bytes", "dtype", "red_op", "placement", "bus_bw_gb_s", "wrong").rows()
+    assert rows == [
+        (1, 0, 1024, "float", "sum", "out-of-place", 0.0768, 0),
+        (2, 0, 1024, "float", "sum", "in-place", 0.074927, None),
+        (3, 1, 1048576, "int8", None, "out-of-place", 15.72864, 2),
+    ]

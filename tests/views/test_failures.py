@@ -32,6 +32,7 @@ ORDER = (
     "gpu_bandwidth",
     "cut_ends",
     "ras",
+    "training_ends",
 )
 
 
@@ -245,3 +246,22 @@ def test_ranks_that_wait_for_no_longer_than_usual_are_no_sign() -> None:
     waiting = rows(WAITS, *({"waiter": r, "awaited": 3, "kind": "behind", "domain": "fr", "group_key": "pg:0"} for r in range(3)))
     assert signs(waits=waiting, looks=looked(*[(2.0, 20.0, 500)] * 3)) == []
     assert signs(waits=waiting, looks=looked(*[(90.0, 20.0, 500)] * 3)) != []
+
+
+OVER = table("training_ends", {"message": "training is done", "line_no": 50})
+
+
+def test_a_task_that_failed_before_the_training_came_to_its_end_is_of_another_step() -> None:
+    task = {"kind": "task", "exit_code": 1}
+    assert signs(worker_exits=table("worker_exits", task | {"line_no": 6}), training_ends=OVER) == []
+    assert signs(worker_exits=table("worker_exits", task | {"line_no": 60}), training_ends=OVER) == [("tasks that failed", 1)]
+    elsewhere = table("worker_exits", task | {"line_no": 6, "source_id": 3})
+    assert signs(worker_exits=elsewhere, training_ends=OVER) == [("tasks that failed", 1)]
+
+
+def test_what_nccl_prints_as_it_is_taken_down_behind_the_end_of_the_training_is_no_sign() -> None:
+    said = {"level": "WARN", "kind": "proxy", "message": "[Service thread] Accept failed Success"}
+    assert signs(nccl_errors=table("nccl_errors", said | {"line_no": 60}), training_ends=OVER) == []
+    assert signs(nccl_errors=table("nccl_errors", said | {"line_no": 40}), training_ends=OVER) == [("NCCL errors", 1)]
+    other = said | {"message": "Cuda failure 'unspecified launch failure'"}
+    assert signs(nccl_errors=table("nccl_errors", other | {"line_no": 60}), training_ends=OVER) == [("NCCL errors", 1)]
